@@ -1,0 +1,114 @@
+"""Frozen dataclasses to JSON and back, with errors that name the nearest right key."""
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
+
+from vitkit.errors import VitkitError
+
+T = TypeVar("T")
+
+
+def to_json(config: Any) -> dict[str, Any]:
+    """The configuration as plain data: what `json.dumps` writes and `from_json` reads back."""
+    return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
+
+
+def from_json(cls: type[T], data: Mapping[str, Any], where: str) -> T:
+    """Build the dataclass `cls` from plain data.
+
+    Args:
+        cls: a dataclass of numbers, strings, literals, tuples, optional values and other dataclasses.
+        data: its fields by name; fields left out take their defaults.
+        where: what the data is, for error messages ("config.json", say).
+
+    Raises:
+        VitkitError: an unknown key (the nearest right one is named), a missing one, or a value of the
+            wrong type.
+    """
+    if not isinstance(data, Mapping):
+        raise VitkitError(f"{where}: expected an object with the fields of {cls.__name__}, found {data!r}.")
+    hints = typing.get_type_hints(cls)
+    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    for key in data:
+        if key not in fields:
+            raise VitkitError(f"{where}: unknown key '{key}'. {nearest(key, fields)}")
+    for name, field in fields.items():
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required and name not in data:
+            raise VitkitError(f"{where}: the key '{name}' of {cls.__name__} is missing.")
+    return cls(**{key: _typed(hints[key], value, f"{where}: {key}") for key, value in data.items()})
+
+
+def nearest(wrong: str, right: typing.Iterable[str]) -> str:
+    """A sentence that names the right word nearest to a wrong one, or all of them."""
+    names = list(right)
+    close = difflib.get_close_matches(wrong, names, n=1)
+    return f"Did you mean '{close[0]}'?" if close else f"Known: {', '.join(names)}."
+
+
+def difference(one: Any, other: Any, prefix: str = "") -> list[str]:
+    """The fields in which two configurations differ, as lines "field: this -> that"."""
+    lines: list[str] = []
+    for key, value in one.items():
+        if isinstance(value, dict) and isinstance(other.get(key), dict):
+            lines += difference(value, other[key], f"{prefix}{key}.")
+        elif other.get(key) != value:
+            lines.append(f"{prefix}{key}: {value!r} -> {other.get(key)!r}")
+    return lines + [f"{prefix}{key}: nothing -> {other[key]!r}" for key in other if key not in one]
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return to_json(value)
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return value
+
+
+def _typed(hint: Any, value: Any, where: str) -> Any:
+    """`value` from JSON as the annotated type `hint`: lists become tuples, objects dataclasses."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
+        errors = []
+        for option in arguments:
+            if option is not type(None):
+                try:
+                    return _typed(option, value, where)
+                except VitkitError as error:
+                    errors.append(str(error))
+        raise VitkitError(errors[0])
+    if origin is Literal:
+        if value not in arguments:
+            choices = ", ".join(repr(choice) for choice in arguments)
+            raise VitkitError(f"{where}: expected one of {choices}, found {value!r}.")
+        return value
+    if origin is tuple:
+        if isinstance(value, list | tuple):
+            if len(arguments) == 2 and arguments[1] is Ellipsis:
+                return tuple(_typed(arguments[0], item, where) for item in value)
+            if len(arguments) == len(value):
+                return tuple(
+                    _typed(item_hint, item, where) for item_hint, item in zip(arguments, value, strict=True)
+                )
+        raise VitkitError(f"{where}: expected {_name(hint)}, found {value!r}.")
+    if dataclasses.is_dataclass(hint):
+        return from_json(typing.cast("type[Any]", hint), value, where)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if origin in (Mapping, dict) or typing.get_origin(hint) is not None:
+        return value
+    if hint is Any or (isinstance(value, hint) and not (hint is int and isinstance(value, bool))):
+        return value
+    raise VitkitError(f"{where}: expected {_name(hint)}, found {value!r}.")
+
+
+def _name(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) and typing.get_origin(hint) is None else str(hint)
