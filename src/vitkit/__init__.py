@@ -1,0 +1,66 @@
+"""vitkit: the Vision Transformer of "An Image is Worth 16x16 Words", whole and for real use.
+
+Everything public is here; names are loaded when first used, so that `import vitkit` does not import torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from vitkit._version import __version__
+from vitkit.errors import VitkitError
+
+if TYPE_CHECKING:
+    from vitkit.apps.evaluate import evaluate
+    from vitkit.apps.inspection import inspect
+    from vitkit.apps.predict import Predictor
+    from vitkit.apps.recipes import recipe
+    from vitkit.apps.run import Run
+    from vitkit.apps.train import train
+    from vitkit.apps.write_report import write_report
+    from vitkit.models.vit import ViT, ViTConfig
+    from vitkit.models.weights import load_model, save_model
+    from vitkit.models.zoo import create_model, list_models
+
+_HOMES = {
+    "Predictor": "vitkit.apps.predict",
+    "Run": "vitkit.apps.run",
+    "ViT": "vitkit.models.vit",
+    "ViTConfig": "vitkit.models.vit",
+    "create_model": "vitkit.models.zoo",
+    "evaluate": "vitkit.apps.evaluate",
+    "inspect": "vitkit.apps.inspection",
+    "list_models": "vitkit.models.zoo",
+    "load_model": "vitkit.models.weights",
+    "recipe": "vitkit.apps.recipes",
+    "save_model": "vitkit.models.weights",
+    "train": "vitkit.apps.train",
+    "write_report": "vitkit.apps.write_report",
+}
+
+__all__ = [
+    "Predictor",
+    "Run",
+    "ViT",
+    "ViTConfig",
+    "VitkitError",
+    "__version__",
+    "create_model",
+    "evaluate",
+    "inspect",
+    "list_models",
+    "load_model",
+    "recipe",
+    "save_model",
+    "train",
+    "write_report",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'vitkit' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return __all__

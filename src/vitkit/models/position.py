@@ -24,9 +24,10 @@ def resize_grid(grid: Tensor, new_shape: tuple[int, int]) -> Tensor:
     Returns:
         `(new_rows, new_columns, D)`.
     """
-    channels_first = grid.permute(2, 0, 1)[None]  # (1, D, rows, columns)
+    # In float64: in float32 the interpolation's own coordinates are off by more than the original's.
+    channels_first = grid.permute(2, 0, 1)[None].double()  # (1, D, rows, columns)
     resized = F.interpolate(channels_first, size=new_shape, mode="bilinear", align_corners=True)
-    return resized[0].permute(1, 2, 0)
+    return resized[0].permute(1, 2, 0).to(grid.dtype)
 
 
 def resize_position_embedding(
@@ -56,8 +57,8 @@ def resize_position_embedding(
     if rows * columns != len(patches):
         shape = f"{rows}x{columns}" if old_grid else "square"
         raise VitkitError(
-            f"Expected position embeddings for a {shape} grid of patches, found {len(patches)} of them beside "
-            f"{prefix_tokens} for the class token. Say which image size the weights were made for."
+            f"Expected position embeddings for a {shape} grid of patches, found {len(patches)} of them "
+            f"(and {prefix_tokens} for the class token). Say which image size the weights were made for."
         )
     if (rows, columns) == new_grid:
         return embedding

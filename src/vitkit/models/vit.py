@@ -198,7 +198,7 @@ class Block(nn.Module):
         attended = self.dropout(self.attention(self.norm1(x), weights_taps, f"{name}/attention_weights"))
         x = x + attended
         expanded = self.mlp(self.norm2(x))
-        out = x + expanded
+        out: Tensor = x + expanded
         if taps is not None:
             taps |= {f"{name}/attention": attended, f"{name}/+attention": x}
             taps |= {f"{name}/mlp": expanded, f"{name}/+mlp": out}
@@ -214,15 +214,16 @@ class ViT(nn.Module):
         generator: source of the initial weights; left out, PyTorch's default one.
     """
 
+    pixel_mean: Tensor
+    pixel_std: Tensor
+
     def __init__(
         self, config: ViTConfig, stem: nn.Module | None = None, generator: torch.Generator | None = None
     ) -> None:
         super().__init__()
         self.config = config
         self.card = ModelCard()
-        mean, std = torch.tensor(config.image_mean), torch.tensor(config.image_std)
-        self.register_buffer("pixel_mean", 255 * mean.view(-1, 1, 1), persistent=False)
-        self.register_buffer("pixel_std", 255 * std.view(-1, 1, 1), persistent=False)
+        self.register_pixel_statistics()
 
         self.stem = PatchStem(config) if stem is None else stem
         self.class_token = nn.Parameter(torch.empty(1, 1, config.width)) if config.class_token else None
@@ -255,26 +256,31 @@ class ViT(nn.Module):
         nn.init.zeros_(self.head.weight)
         nn.init.constant_(self.head.bias, self.config.head_bias_init)
 
+    def register_pixel_statistics(self) -> None:
+        """Mean and std as buffers that follow the model to its device."""
+        for name, values in (("pixel_mean", self.config.image_mean), ("pixel_std", self.config.image_std)):
+            self.register_buffer(name, 255 * torch.tensor(values).view(-1, 1, 1), persistent=False)
+
     def normalize(self, images: Tensor) -> Tensor:
         """uint8 images to the floats the weights know; floats are taken to be normalised already."""
         expected = (self.config.in_channels, *self.config.image_size)
         if images.ndim != 4 or tuple(images.shape[1:]) != expected:
             raise VitkitError(
                 f"This model takes images of shape (B, {expected[0]}, {expected[1]}, {expected[2]}), found "
-                f"{tuple(images.shape)}. Resize the images, or load the model with image_size=(height, width)."
+                f"{tuple(images.shape)}. Resize them, or load the model with image_size=(height, width)."
             )
         if images.dtype == torch.uint8:
-            pixels = images.to(self.position_embedding.dtype)
-            return (pixels - self.pixel_mean) / self.pixel_std  # type: ignore[operator]
+            pixels = images.to(self.pixel_mean.dtype)
+            return (pixels - self.pixel_mean) / self.pixel_std
         if not images.is_floating_point():
             raise VitkitError(f"Images are uint8 (0 to 255) or normalised floats, found {images.dtype}.")
         return images
 
     def embed(self, images: Tensor, taps: Taps | None = None) -> Tensor:
         """Images `(B, C, H, W)` to tokens `(B, T, D)` with their positions (paper eq. 1)."""
-        patches = self.stem(self.normalize(images))  # (B, N, D)
+        patches: Tensor = self.stem(self.normalize(images))  # (B, N, D)
         if self.class_token is None:
-            tokens = patches + self.position_embedding
+            tokens: Tensor = patches + self.position_embedding
         else:
             class_token = self.class_token.expand(len(patches), -1, -1)
             if self.config.class_token_position:

@@ -1,0 +1,115 @@
+"""Our own layout: `model.safetensors` beside `model.json`.
+
+The JSON holds architecture, class names, preprocessing, origin and versions; the two files alone are enough
+to predict anywhere.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from vitkit._version import __version__
+from vitkit.config import from_json, to_json
+from vitkit.durable import replace_file, replace_json
+from vitkit.errors import VitkitError
+from vitkit.models.card import ModelCard
+from vitkit.models.vit import ViT, ViTConfig
+
+FORMAT = "vitkit-model"
+FORMAT_VERSION = 1
+
+_SAFETENSORS_NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+def safetensors_chunks(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """A safetensors file, tensor by tensor, so that writing needs no second copy of the weights.
+
+    The header is padded to eight bytes, as the library's own writer does.
+    """
+    header: dict[str, Any] = {}
+    offset = 0
+    for name, tensor in tensors.items():
+        end = offset + tensor.numel() * tensor.element_size()
+        dtype = _SAFETENSORS_NAMES[tensor.dtype]
+        header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [offset, end]}
+        offset = end
+    encoded = json.dumps(header, separators=(",", ":")).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    yield len(encoded).to_bytes(8, "little")
+    yield encoded
+    for tensor in tensors.values():
+        flat = tensor.detach().cpu().contiguous().flatten()
+        if flat.numel():
+            yield flat.view(torch.uint8).numpy().data
+
+
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of a safetensors file.
+
+    Raises:
+        VitkitError: the file is absent or damaged.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
+    except FileNotFoundError:
+        raise VitkitError(f"No file at {path}.") from None
+    except Exception as error:  # the library's own error type and OSError
+        raise VitkitError(f"{path} is no whole safetensors file: {error}") from error
+
+
+def save_native(model: ViT, folder: Path) -> None:
+    """Write `model.safetensors` and `model.json` into `folder`, each at one instant."""
+    replace_file(folder / "model.safetensors", safetensors_chunks(model.state_dict()))
+    replace_json(folder / "model.json", describe(model))
+
+
+def describe(model: ViT) -> dict[str, Any]:
+    """What `model.json` holds."""
+    return {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "vitkit_version": __version__,
+        "architecture": to_json(model.config),
+        **to_json(model.card),
+    }
+
+
+def read_description(path: Path) -> tuple[ViTConfig, ModelCard]:
+    """Architecture and card from a `model.json`.
+
+    Raises:
+        VitkitError: the file is absent, not JSON, of another format, or from a newer vitkit.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise VitkitError(
+            f"No {path.name} beside the weights in {path.parent}: it holds architecture and class names."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise VitkitError(f"{path} cannot be read: {error}") from error
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise VitkitError(f"{path} is not a description of a vitkit model (its 'format' is not '{FORMAT}').")
+    if data.get("format_version", 0) > FORMAT_VERSION:
+        raise VitkitError(
+            f"{path} was written by vitkit {data.get('vitkit_version')}, whose format is newer than this "
+            f"vitkit ({__version__}) reads: upgrade with pip install -U vitkit."
+        )
+    card = {key: value for key, value in data.items() if key in ModelCard.__dataclass_fields__}
+    architecture = from_json(ViTConfig, data.get("architecture", {}), f"{path}: architecture")
+    return architecture, from_json(ModelCard, card, str(path))

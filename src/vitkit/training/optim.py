@@ -1,0 +1,198 @@
+"""Optimisers, decay groups, clipping, schedules and Polyak averaging.
+
+The arithmetic follows the original's optax chains (original-code: vision_transformer `train.py:135-145`,
+big_vision `optax.py`): clip, optimiser, learning rate, decay.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vitkit.errors import VitkitError
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """How the weights move."""
+
+    optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
+    """adam is adamw without decay: the paper's Adam decays weights apart from the gradient (Table 3)."""
+    learning_rate: float = 1e-3
+    """The highest one of the schedule."""
+    weight_decay: float = 0.1
+    """Decoupled: a step takes learning_rate * weight_decay off the kernels, never off biases and norms."""
+    decay_all: bool = False
+    """Decay every parameter, not the kernels alone."""
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    momentum: float = 0.9
+    """Of SGD."""
+    momentum_dtype: Literal["float32", "bfloat16"] = "float32"
+    """bfloat16 is what the original keeps; its decay is then rounded too, to 0.8984375."""
+    clip_norm: float | None = 1.0
+    """Gradients are scaled down to this global norm; none: not at all."""
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    warmup_steps: int = 0
+    """Steps in which the rate rises from 0, times the decayed rate."""
+    linear_end: float = 1e-5
+    """Where the linear schedule ends."""
+    polyak: float | None = None
+    """Decay of the running average of the weights (paper, Table 2: 0.9999); none: no average."""
+
+    def __post_init__(self) -> None:
+        if self.optimizer == "adam" and self.weight_decay:
+            raise VitkitError(
+                "Adam here has no weight decay; the paper's Adam with decay is 'adamw' (decay apart from the "
+                "gradient). Choose adamw, or a weight decay of 0."
+            )
+        if self.learning_rate <= 0 or self.weight_decay < 0 or self.warmup_steps < 0:
+            raise VitkitError(
+                "Expected a learning rate above 0 and neither decay nor warm-up below 0, found "
+                f"learning_rate {self.learning_rate}, weight_decay {self.weight_decay}, "
+                f"warmup_steps {self.warmup_steps}."
+            )
+        if self.clip_norm is not None and self.clip_norm <= 0:
+            raise VitkitError(f"clip_norm is above 0 or none, found {self.clip_norm}.")
+        if self.polyak is not None and not 0 < self.polyak < 1:
+            raise VitkitError(f"polyak is a decay between 0 and 1, or none, found {self.polyak}.")
+
+
+def learning_rate(config: OptimizerConfig, step: int, total_steps: int) -> float:
+    """The rate of update number `step`, counted from 0: with warm-up the first update has rate 0.
+
+    A pure function of the step (vision_transformer `utils.py:57-96`), in float32 as there: the warm-up
+    multiplies the decayed rate.
+    """
+    peak, warmup = np.float32(config.learning_rate), config.warmup_steps
+    progress = np.float32(min(max(step - warmup, 0) / max(total_steps - warmup, 1), 1.0))
+    one = np.float32(1)
+    if config.schedule == "cosine":
+        rate = peak * np.float32(0.5) * (one + np.cos(np.float32(np.pi) * progress))
+    elif config.schedule == "linear":
+        end = np.float32(config.linear_end)
+        rate = end + (peak - end) * (one - progress)
+    else:
+        rate = peak
+    if step < warmup:
+        rate *= np.float32(step) / np.float32(warmup)
+    return float(rate)
+
+
+def decay_groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str, Any]]:
+    """Parameters that decay and those that do not.
+
+    Only the kernels of dense layers and convolutions decay, as big_vision's mask `.*/kernel$` has it: no bias,
+    norm, position embedding or class token.
+    """
+    kernels = {
+        id(module.weight)
+        for module in model.modules()
+        if isinstance(getattr(module, "weight", None), Tensor)
+        and not isinstance(module, nn.LayerNorm | nn.GroupNorm)
+    }
+    decayed: list[nn.Parameter] = []
+    kept: list[nn.Parameter] = []
+    for parameter in model.parameters():
+        (decayed if config.decay_all or id(parameter) in kernels else kept).append(parameter)
+    return [
+        {"params": decayed, "weight_decay": config.weight_decay},
+        {"params": kept, "weight_decay": 0.0},
+    ]
+
+
+def create_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
+    """The optimiser of `config` over all parameters of `model`; the trainer sets the rate at every step."""
+    groups = decay_groups(model, config)
+    betas = (config.beta1, config.beta2)
+    if config.optimizer == "sgd":
+        return SGD(groups, momentum=config.momentum, momentum_dtype=getattr(torch, config.momentum_dtype))
+    if config.momentum_dtype == "bfloat16":
+        return BFloat16AdamW(groups, betas=betas, eps=config.eps)
+    return torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=config.eps, fused=True)
+
+
+class SGD(torch.optim.Optimizer):
+    """SGD with momentum as optax computes it: the update is exact, the stored momentum may be bfloat16."""
+
+    def __init__(self, params: Any, momentum: float, momentum_dtype: torch.dtype) -> None:
+        # JAX's weak typing rounds the decay to the type of the momentum it multiplies.
+        self.decay = torch.tensor(momentum, dtype=momentum_dtype).item()
+        self.momentum_dtype = momentum_dtype
+        super().__init__(params, {"lr": 0.0, "weight_decay": 0.0})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            parameters = [p for p in group["params"] if p.grad is not None]
+            if not parameters:
+                continue
+            for p in parameters:
+                if not self.state[p]:
+                    self.state[p]["momentum"] = torch.zeros_like(p, dtype=self.momentum_dtype)
+            stored = [self.state[p]["momentum"] for p in parameters]
+            momentum = [m.float() for m in stored]
+            torch._foreach_mul_(momentum, self.decay)
+            torch._foreach_add_(momentum, [p.grad for p in parameters])
+            if group["weight_decay"]:
+                torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+            torch._foreach_add_(parameters, momentum, alpha=-group["lr"])
+            torch._foreach_copy_(stored, momentum)
+
+
+class BFloat16AdamW(torch.optim.Optimizer):
+    """AdamW whose first moment is stored as bfloat16, as big_vision's (`scale_by_adam(mu_dtype)`)."""
+
+    def __init__(self, params: Any, betas: tuple[float, float], eps: float) -> None:
+        self.betas, self.eps = betas, eps
+        self.decay = torch.tensor(betas[0], dtype=torch.bfloat16).item()
+        super().__init__(params, {"lr": 0.0, "weight_decay": 0.0})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        beta1, beta2 = self.betas
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                if not state:
+                    state["step"] = torch.zeros(())
+                    state["exp_avg"] = torch.zeros_like(p, dtype=torch.bfloat16)
+                    state["exp_avg_sq"] = torch.zeros_like(p)
+                state["step"] += 1
+                count = int(state["step"])
+                first = state["exp_avg"].float().mul_(self.decay).add_(p.grad, alpha=1 - beta1)
+                second = state["exp_avg_sq"].mul_(beta2).addcmul_(p.grad, p.grad, value=1 - beta2)
+                scale = (second / (1 - beta2**count)).sqrt_().add_(self.eps)
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                p.addcdiv_(first / (1 - beta1**count), scale, value=-group["lr"])
+                state["exp_avg"].copy_(first)
+
+
+def clip_gradients(parameters: Iterable[Tensor], max_norm: float | None) -> Tensor:
+    """Scale gradients down to a global norm, as optax does: by max/norm, and only when the norm is above.
+
+    Returns:
+        The global norm before clipping, a scalar tensor.
+    """
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients)
+    if max_norm is not None:
+        torch._foreach_mul_(gradients, torch.where(norm < max_norm, 1.0, max_norm / norm))
+    return norm
+
+
+@torch.no_grad()
+def update_average(average: nn.Module, model: nn.Module, decay: float, updates: int) -> None:
+    """Polyak averaging: `average` moves a step towards `model`.
+
+    The decay rises with the number of updates so far, min(decay, (1 + n) / (10 + n)), so that a short run
+    does not end near its first weights (TensorFlow's ExponentialMovingAverage does the same).
+    """
+    decay = min(decay, (1 + updates) / (10 + updates))
+    torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 1 - decay)

@@ -1,0 +1,358 @@
+"""One loop for any objective.
+
+Whatever happens in step n follows from the weights, the optimiser's state and n alone: the batch is a
+function of n, and so is the seed of all randomness in it. That is why a checkpoint needs no random state, and
+why a run that was killed ends with the same bits as one that was not.
+"""
+
+import copy
+import hashlib
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from vitkit.data.loader import Batch
+from vitkit.errors import VitkitError
+from vitkit.training.checkpoint import (
+    Progress,
+    TrainState,
+    environment,
+    load_checkpoint,
+    save_checkpoint,
+)
+from vitkit.training.objectives import Objective
+from vitkit.training.optim import (
+    OptimizerConfig,
+    clip_gradients,
+    create_optimizer,
+    learning_rate,
+    update_average,
+)
+
+Evaluator = Callable[[nn.Module], Mapping[str, float]]
+
+
+class Batches(Protocol):
+    """Where training images come from: see `vitkit.data.loader.TrainLoader`."""
+
+    def batches(self, start: int, stop: int) -> Iterator[Batch]: ...
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How long, in what portions, and when to look."""
+
+    epochs: float = 100.0
+    steps: int | None = None
+    """Updates; in place of epochs if given."""
+    batch_size: int = 128
+    """Images per update."""
+    micro_batch_size: int | None = None
+    """Images at a time; gradients are summed up to batch_size. Less memory, the same update."""
+    seed: int = 0
+    """Of weights, order, augmentation and dropout."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the arithmetic: bfloat16 by autocast. auto: bfloat16 on a GPU that has it, else float32."""
+    log_every: int = 10
+    """Steps between lines of the metrics log."""
+    evaluate_every: int | None = None
+    """Steps between validations; left out, once an epoch, but not more than 50 times a run."""
+    checkpoint_every: int | None = None
+    """Steps between checkpoints; left out, at every validation."""
+    checkpoint_minutes: float = 10.0
+    """A checkpoint is also committed when the last one is older than this."""
+    keep: int = 2
+    """Last checkpoints kept, besides the best."""
+    patience: int | None = None
+    """Validations without a better accuracy after which training stops; none: never early."""
+    select: Literal["best", "last"] = "best"
+    """Which weights the run ends with: those of the best validation, or the last."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "micro_batch_size", "steps", "log_every", "evaluate_every"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise VitkitError(f"{name} is at least 1, found {value}.")
+        if self.steps is None and self.epochs <= 0:
+            raise VitkitError(f"epochs is above 0, found {self.epochs}.")
+        if self.keep < 1:
+            raise VitkitError(f"keep is at least 1 (the checkpoint to continue from), found {self.keep}.")
+
+    def total_steps(self, num_samples: int) -> int:
+        """Updates of the whole run over a training set of `num_samples` images."""
+        if self.steps is not None:
+            return self.steps
+        return max(1, math.ceil(self.epochs * num_samples / self.batch_size))
+
+    def evaluation_interval(self, num_samples: int) -> int:
+        """Steps between validations."""
+        if self.evaluate_every is not None:
+            return self.evaluate_every
+        epoch = math.ceil(num_samples / self.batch_size)
+        return max(epoch, math.ceil(self.total_steps(num_samples) / 50))
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What happened in a step, for whoever watches."""
+
+    step: int
+    total_steps: int
+    epoch: float
+    loss: float
+    learning_rate: float
+    seconds: float
+    validation: Mapping[str, float] | None = None
+    checkpoint: Path | None = None
+    finished: bool = False
+
+
+class NonFiniteError(VitkitError):
+    """Loss or gradients are no numbers any more."""
+
+
+class Trainer:
+    """A model on its way through a run.
+
+    Args:
+        run: the run folder; `metrics.jsonl` and `checkpoints/` are written there.
+        model: on its device.
+        objective: what is minimised.
+        loader: batch n of the run, a pure function of n.
+        num_samples: images in the training set.
+        config, optimizer_config: how long and how.
+        evaluator: validation; its "accuracy" decides what is best. None: no validation.
+    """
+
+    def __init__(
+        self,
+        run: Path,
+        model: nn.Module,
+        objective: Objective,
+        loader: Batches,
+        num_samples: int,
+        config: TrainingConfig,
+        optimizer_config: OptimizerConfig,
+        evaluator: Evaluator | None = None,
+    ) -> None:
+        self.run, self.objective, self.loader, self.evaluator = run, objective, loader, evaluator
+        self.num_samples, self.config, self.optimizer_config = num_samples, config, optimizer_config
+        self.device = next(model.parameters()).device
+        self.total_steps = config.total_steps(num_samples)
+        self.evaluate_every = config.evaluation_interval(num_samples)
+        average = copy.deepcopy(model).requires_grad_(False) if optimizer_config.polyak else None
+        self.state = TrainState(model, create_optimizer(model, optimizer_config), average, Progress())
+        self.environment = environment(self.device)
+
+    @property
+    def evaluated_model(self) -> nn.Module:
+        """The Polyak average where there is one, else the model itself."""
+        return self.state.average or self.state.model
+
+    def resume(self, checkpoint: Path) -> list[str]:
+        """Continue from a checkpoint.
+
+        Returns:
+            A sentence for each thing that differs from where the checkpoint was written, and by which the
+            last bits of the results may differ.
+        """
+        before = load_checkpoint(checkpoint, self.state)
+        return [
+            f"{key} was {before.get(key)} and is now {value}: results may differ in the last bits."
+            for key, value in self.environment.items()
+            if before.get(key) != value
+        ]
+
+    def fit(self, interrupted: Callable[[], bool] = lambda: False) -> Iterator[StepReport]:
+        """Train to the end, one report a step.
+
+        Args:
+            interrupted: asked after every step; true commits a checkpoint and ends the loop.
+
+        Raises:
+            NonFiniteError: the loss or the gradients are not finite; the step is not applied.
+            VitkitError: no memory, too many bad files, or a disk that refuses.
+        """
+        state, config = self.state, self.config
+        if state.progress.finished:
+            return
+        log = _MetricsLog(self.run / "metrics.jsonl", state.progress.log_bytes)
+        saved_at = time.monotonic()
+        try:
+            for batch in self.loader.batches(state.progress.step, self.total_steps):
+                started = time.monotonic()
+                step = state.progress.step
+                rate = learning_rate(self.optimizer_config, step, self.total_steps)
+                metrics = self.update(batch, step, rate)
+                self._count(step, rate, metrics, log)
+
+                done = step + 1 == self.total_steps
+                validation = None
+                if self.evaluator is not None and (done or (step + 1) % self.evaluate_every == 0):
+                    validation = self._validate(step + 1, log)
+                    patience = config.patience
+                    done = done or (
+                        patience is not None and state.progress.evaluations_since_best >= patience
+                    )
+                improved = validation is not None and state.progress.best_step == step + 1
+                stop = interrupted()
+                every = config.checkpoint_every or self.evaluate_every
+                due = (step + 1) % every == 0 or time.monotonic() - saved_at > 60 * config.checkpoint_minutes
+                checkpoint = None
+                if done or improved or stop or due:
+                    state.progress = replace(state.progress, log_bytes=log.sync(), finished=done)
+                    checkpoint = save_checkpoint(self.run, state, self.environment, config.keep)
+                    saved_at = time.monotonic()
+                yield StepReport(
+                    step=step + 1,
+                    total_steps=self.total_steps,
+                    epoch=(step + 1) * config.batch_size / self.num_samples,
+                    loss=metrics["loss"],
+                    learning_rate=rate,
+                    seconds=time.monotonic() - started,
+                    validation=validation,
+                    checkpoint=checkpoint,
+                    finished=done,
+                )
+                if done or stop:
+                    return
+        finally:
+            log.close()
+
+    def update(self, batch: Batch, step: int, rate: float) -> dict[str, float]:
+        """One update of the weights from one batch, in micro-batches."""
+        model, optimizer = self.state.model, self.state.optimizer
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.zero_grad()
+        model.train()
+        size = self.config.micro_batch_size or self.config.batch_size
+        valid = max(int(batch.mask.sum()), 1)
+        totals: dict[str, Tensor] = {}
+        try:
+            for part, start in enumerate(range(0, len(batch.labels), size)):
+                torch.manual_seed(_step_seed(self.config.seed, step, part))
+                micro = batch.slice(start, start + size).to(self.device)
+                with self.autocast():
+                    loss, metrics = self.objective(model, micro)
+                share = micro.mask.sum() / valid
+                (loss * share).backward()  # type: ignore[no-untyped-call]
+                for name, value in {"loss": loss, **metrics}.items():
+                    totals[name] = (
+                        totals.get(name, torch.zeros((), device=self.device)) + value.detach() * share
+                    )
+            totals["grad_norm"] = clip_gradients(model.parameters(), self.optimizer_config.clip_norm)
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "memory" not in str(error):
+                raise
+            raise VitkitError(_out_of_memory(size, batch.images.shape)) from error
+        # One transfer for all numbers of the step.
+        names, values = list(totals), torch.stack([value.float() for value in totals.values()]).tolist()
+        numbers = dict(zip(names, values, strict=True))
+        if not (math.isfinite(numbers["loss"]) and math.isfinite(numbers["grad_norm"])):
+            ids = ", ".join(str(int(i)) for i in batch.ids[batch.mask])
+            raise NonFiniteError(
+                f"Step {step}: loss {numbers['loss']}, gradient norm {numbers['grad_norm']} at learning rate "
+                f"{rate:.3g}. The step was not applied and no checkpoint holds it. Try a lower "
+                f"learning rate, longer warm-up or float32. Training samples of the batch: {ids}."
+            )
+        optimizer.step()
+        if self.state.average is not None and self.optimizer_config.polyak is not None:
+            update_average(self.state.average, model, self.optimizer_config.polyak, step)
+        return numbers
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """bfloat16 where it was asked for or pays."""
+        precision = self.config.precision
+        if precision == "auto":
+            pays = self.device.type == "cuda" and torch.cuda.is_bf16_supported()
+            precision = "bfloat16" if pays else "float32"
+        if precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+    def _count(self, step: int, rate: float, metrics: Mapping[str, float], log: "_MetricsLog") -> None:
+        """Add a step to the window of means, and write the window to the log when it is full."""
+        progress = self.state.progress
+        window = {name: progress.window.get(name, 0.0) + value for name, value in metrics.items()}
+        steps = progress.window_steps + 1
+        if (step + 1) % self.config.log_every == 0 or step + 1 == self.total_steps:
+            epoch = (step + 1) * self.config.batch_size / self.num_samples
+            means = {name: total / steps for name, total in window.items()}
+            log.write({"kind": "train", "step": step + 1, "epoch": epoch, "learning_rate": rate, **means})
+            window, steps = {}, 0
+        self.state.progress = replace(progress, step=step + 1, window=window, window_steps=steps)
+
+    def _validate(self, step: int, log: "_MetricsLog") -> Mapping[str, float]:
+        assert self.evaluator is not None
+        metrics = self.evaluator(self.evaluated_model)
+        epoch = step * self.config.batch_size / self.num_samples
+        log.write({"kind": "validation", "step": step, "epoch": epoch, **metrics})
+        progress, value = self.state.progress, metrics["accuracy"]
+        if progress.best_value is None or value > progress.best_value:
+            progress = replace(progress, best_value=value, best_step=step, evaluations_since_best=0)
+        else:
+            progress = replace(progress, evaluations_since_best=progress.evaluations_since_best + 1)
+        self.state.progress = progress
+        return metrics
+
+
+class _MetricsLog:
+    """JSON lines that hold nothing but what the run's own numbers decide: no clock, no speed.
+
+    Lines beyond `length` were written by steps after the last checkpoint: they are cut off and made again.
+    """
+
+    def __init__(self, path: Path, length: int) -> None:
+        self.path = path
+        self.file = path.open("ab", buffering=0)
+        self.file.truncate(min(length, path.stat().st_size))
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        data = json.dumps(line).encode() + b"\n"
+        try:
+            while data:  # a write may be short
+                data = data[self.file.write(data) or 0 :]
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def sync(self) -> int:
+        """Flush to the disk; returns the length."""
+        try:
+            os.fsync(self.file.fileno())
+        except OSError as error:
+            raise self._refused(error) from error
+        return self.file.tell()
+
+    def close(self) -> None:
+        self.file.close()
+
+    def _refused(self, error: OSError) -> VitkitError:
+        return VitkitError(
+            f"{self.path} could not be written: {error.strerror}. Checkpoints committed before are untouched: "
+            "make room, then run the same command again to continue."
+        )
+
+
+def _step_seed(seed: int, step: int, part: int) -> int:
+    digest = hashlib.sha256(f"{seed}/{step}/{part}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+def _out_of_memory(size: int, shape: torch.Size) -> str:
+    smaller = max(1, size // 2)
+    return (
+        f"Out of memory with {size} images of {shape[-2]}x{shape[-1]} at a time. "
+        f"Use --micro-batch-size {smaller}: "
+        "gradients are summed up to the same batch, so that the result stays. Or choose a smaller model or "
+        "image size."
+    )
