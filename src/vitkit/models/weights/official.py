@@ -41,7 +41,8 @@ def read_official(path: Path) -> dict[str, Array]:
         VitkitError: the file is damaged, or holds Python objects.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # Opened here, since numpy leaves the file open when it turns out to be no archive.
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             return {key: file[key] for key in file.files}
     except FileNotFoundError:
         raise VitkitError(f"No file at {path}.") from None

@@ -1,0 +1,569 @@
+"""Arrays to pictures: every function takes arrays and returns a matplotlib Figure.
+
+Colours: Okabe & Ito's for categories and viridis for maps, which colour-blind readers can tell apart; counts
+run from white to dark blue. Figures have white grounds and are made for a width of about 1000 CSS pixels.
+"""
+
+import base64
+import io
+import re
+import textwrap
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitkit.evaluation.classify import CalibrationBin, ClassScore, wilson_interval
+
+BLUE, SKY, GREEN, VERMILION, GREY = "#0072B2", "#56B4E9", "#009E73", "#D55E00", "#8a8a8a"
+WIDTH = 10.0  # inches
+MATRIX_WITH_NAMES = 20
+"""Up to so many classes a confusion matrix has names and counts; above it is a picture and a list."""
+MATRIX_CELLS = 100
+"""Rows and columns of that picture at most: of more classes, neighbours share a cell."""
+BARS_SHOWN = 40
+PAIRS_SHOWN = 15
+TILES_SHOWN = 14
+POINTS_SHOWN = 800
+
+STYLE: dict[str, Any] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial"],
+    "font.size": 9.0,
+    "axes.titlesize": 10.0,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#555555",
+    "axes.axisbelow": True,
+    "grid.color": "#e4e4e4",
+    "legend.frameon": False,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+    "svg.fonttype": "none",  # text stays text: it can be searched, and any script's letters are shown
+}
+
+Floats = NDArray[Any]
+Columns = Mapping[str, Floats]
+
+
+def training_curves(train: Columns, validation: Columns) -> Figure:
+    """Loss, accuracy and learning rate against the step, with epochs on top.
+
+    Args:
+        train: equally long `step`, `epoch`, `loss` and `learning_rate`.
+        validation: equally long `step`, `epoch`, `loss` and `accuracy`; may be empty.
+
+    Long runs are drawn as means over groups of steps.
+    """
+    steps = train["step"]
+    with _styled():
+        figure = Figure((WIDTH, 3.2), layout="constrained")
+        loss, accuracy, rate = figure.subplots(1, 3)
+        if len(steps):
+            x, y = _thinned(steps, train["loss"])
+            dots = "o" if len(x) == 1 else None
+            loss.plot(x, y, color=BLUE, alpha=0.35, linewidth=0.8, marker=dots)
+            loss.plot(x, _smoothed(y), color=BLUE, linewidth=1.6, label="training, smoothed")
+            rate.plot(*_thinned(steps, train["learning_rate"]), color=GREEN, linewidth=1.6, marker=dots)
+        if len(validation["step"]):
+            marks: dict[str, Any] = {"color": VERMILION, "marker": "o", "markersize": 3, "linewidth": 1.4}
+            loss.plot(validation["step"], validation["loss"], label="validation", **marks)
+            accuracy.plot(validation["step"], validation["accuracy"], **marks)
+            _mark_best(accuracy, validation)
+        else:
+            _say(accuracy, "no validation was made")
+        if len(steps) or len(validation["step"]):
+            loss.legend(loc="upper right")
+        for axes, title, label in (
+            (loss, "Loss", "cross entropy (nats)"),
+            (accuracy, "Validation accuracy", "share of images right"),
+            (rate, "Learning rate", "learning rate"),
+        ):
+            axes.set(title=title, xlabel="step", ylabel=label)
+            axes.grid(True)
+            if axes.has_data():
+                axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+                axes.xaxis.set_major_formatter("{x:,.0f}")
+                _epochs_on_top(axes, train)
+        accuracy.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g}%"))
+        rate.yaxis.set_major_formatter("{x:.3g}")
+        rate.set_ylim(bottom=0)
+    return figure
+
+
+def confusion_matrix(cells: Sequence[tuple[int, int, int]], class_names: Sequence[str], data: str) -> Figure:
+    """What is taken for what.
+
+    Up to 20 classes: counts, coloured by their share of the true class. More: the matrix as a picture beside
+    the pairs confused most often.
+
+    Args:
+        cells: `(true class, predicted class, count)`, left out where the count is zero.
+        class_names: K names.
+        data: what the images are ("360 test images"), for the title.
+    """
+    classes = len(class_names)
+    with _styled():
+        if classes <= MATRIX_WITH_NAMES:
+            names = [_name(name, 20) for name in class_names]
+            side = max(2.2, (0.42 if classes <= 12 else 0.36) * classes)
+            labels = 0.08 * max(map(len, names))
+            figure = Figure((side + labels + 1.4, side + max(0.3, labels) + 0.7), layout="constrained")
+            axes = figure.subplots()
+            matrix = _matrix(cells, classes, 1)
+            shares = _show_shares(figure, axes, matrix)
+            for row, column in np.argwhere(matrix).tolist():
+                colour = "white" if shares[row, column] > 0.35 else "black"
+                axes.text(column, row, str(matrix[row, column]), ha="center", va="center", color=colour)
+            axes.set_xticks(range(classes), names, rotation=90 if max(map(len, names)) > 3 else 0)
+            axes.set_yticks(range(classes), names)
+            axes.set(xlabel="predicted class", ylabel="true class")
+        else:
+            figure = Figure((WIDTH, 4.6), layout="constrained")
+            axes, bars = figure.subplots(1, 2, width_ratios=(1.2, 1))
+            group = -(-classes // MATRIX_CELLS)
+            _show_shares(figure, axes, _matrix(cells, classes, group), group)
+            for axis in (axes.xaxis, axes.yaxis):
+                axis.set_major_locator(MaxNLocator(6, integer=True))
+            together = f", {group} to a cell" if group > 1 else ""
+            axes.set(xlabel=f"predicted class (number{together})", ylabel=f"true class (number{together})")
+            _confused_pairs(bars, cells, class_names)
+        axes.set_title(f"Confusion matrix of {data}")
+    return figure
+
+
+def class_accuracy(scores: Sequence[ClassScore], data: str) -> Figure:
+    """Accuracy within each class (its recall) as bars with 95 % intervals, the worst on top.
+
+    With many classes only the 40 worst are drawn.
+    """
+    seen = sorted((score for score in scores if score.count), key=lambda score: score.correct / score.count)
+    shown = seen[:BARS_SHOWN]
+    shares = np.array([score.correct / score.count for score in shown])
+    ends = np.array([wilson_interval(score.correct, score.count) for score in shown]).reshape(-1, 2)
+    with _styled():
+        figure = Figure((WIDTH * 0.75, 1.3 + 0.2 * max(len(shown), 2)), layout="constrained")
+        axes = figure.subplots()
+        rows = np.arange(len(shown))
+        axes.barh(rows, shares, height=0.7, color=SKY)
+        axes.hlines(rows, ends[:, 0], ends[:, 1], color="black", linewidth=1.2)
+        axes.set_yticks(rows, [f"{_name(score.name, 28)}  ({score.count})" for score in shown])
+        axes.set_ylim(len(shown) - 0.4, -0.6)
+        axes.set_xlim(0, 1)
+        axes.xaxis.set_major_formatter(PercentFormatter(1))
+        axes.grid(True, axis="x")
+        axes.tick_params(axis="y", length=0)
+        which = "each class" if len(shown) == len(seen) else f"the {len(shown)} worst of {len(seen)} classes"
+        axes.set_title(f"Accuracy within {which}, {data}")
+        axes.set(xlabel="share of the class's images right (line: 95% interval)", ylabel="class (images)")
+    return figure
+
+
+def reliability_diagram(bins: Sequence[CalibrationBin], data: str) -> Figure:
+    """Accuracy against confidence, and how many images have which confidence."""
+    used = [b for b in bins if b.confidence is not None and b.accuracy is not None]
+    accuracy = np.array([b.accuracy for b in used], float)
+    left, right = np.array([b.lower for b in used]), np.array([b.upper for b in used])
+    ends = np.array([wilson_interval(round(b.count * (b.accuracy or 0)), b.count) for b in used])
+    bar: dict[str, Any] = {"width": bins[0].upper - bins[0].lower, "align": "edge", "edgecolor": "white"}
+    with _styled():
+        figure = Figure((WIDTH * 0.6, 5.2), layout="constrained")
+        diagram, histogram = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+        diagram.bar(left, accuracy, color=SKY, label="accuracy", **bar)
+        diagram.vlines((left + right) / 2, *ends.T, color="black", linewidth=1, label="its 95% interval")
+        diagram.hlines(
+            [b.confidence for b in used], left, right, color=VERMILION, linewidth=2.5, label="mean confidence"
+        )
+        diagram.plot([0, 1], [0, 1], color="black", linestyle="--", linewidth=1, label="calibrated")
+        diagram.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="share of images right")
+        diagram.set_title(f"Calibration on {data}")
+        diagram.yaxis.set_major_formatter(PercentFormatter(1))
+        figure.legend(loc="outside lower center", ncols=4, columnspacing=1.2, handlelength=1.6)
+        histogram.bar([b.lower for b in bins], [b.count for b in bins], color=GREY, **bar)
+        histogram.set(xlabel="confidence: probability of the predicted class", ylabel="images")
+        histogram.xaxis.set_major_formatter(PercentFormatter(1))
+        histogram.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+        for axes in (diagram, histogram):
+            axes.grid(True)
+    return figure
+
+
+def gallery(
+    images: Sequence[NDArray[np.uint8]], captions: Sequence[str], title: str, columns: int = 6
+) -> Figure:
+    """Pictures with captions under them.
+
+    Args:
+        images: each `(H, W, 3)`, of any size; small ones keep their pixels visible.
+        captions: one each; long ones are wrapped, and cut after three lines.
+        title: what the pictures are.
+        columns: pictures in a row.
+    """
+    columns = max(1, min(columns, len(images)))
+    rows = max(1, -(-len(images) // columns))
+    with _styled():
+        figure = Figure((1.65 * columns + 0.2, 2.15 * rows + 0.5), layout="constrained")
+        figure.suptitle(_name(title, 120), x=0.01, ha="left", fontsize=10, fontweight="bold")
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for axes in grid.flat:
+            _bare(axes)
+        for axes, image, caption in zip(grid.flat, images, captions, strict=False):
+            axes.imshow(image, interpolation="none")
+            axes.set_xlabel(_wrapped(caption, 24), fontsize=7.5)
+    return figure
+
+
+def filter_grid(components: Floats, shares: Floats) -> Figure:
+    """The principal components of the patch-embedding filters (paper Figure 7, left).
+
+    Args:
+        components: `(n, p, q, 3)` in [0, 1].
+        shares: `(n,)` of the variance explained.
+    """
+    columns = min(7, len(components)) or 1
+    rows = -(-len(components) // columns) or 1
+    with _styled():
+        figure = Figure((0.95 * columns + 0.2, 1.12 * rows + 0.5), layout="constrained")
+        figure.suptitle("Patch-embedding filters", x=0.02, ha="left", fontsize=10, fontweight="bold")
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for axes in grid.flat:
+            _bare(axes)
+        for axes, component, share in zip(grid.flat, components, shares, strict=False):
+            axes.imshow(component, interpolation="none", vmin=0, vmax=1)
+            axes.set_title(f"{share:.1%}", fontsize=8, fontweight="normal", loc="center", pad=2)
+    return figure
+
+
+def position_similarity_map(similarity: Floats) -> Figure:
+    """A grid of grids: how similar the position of each patch is to all others (paper Figure 7, centre).
+
+    Args:
+        similarity: `(R, C, R, C)` cosine similarities. Of large grids every second, third, ... tile is drawn.
+    """
+    rows, columns = similarity.shape[:2]
+    step = -(-max(rows, columns) // TILES_SHOWN)
+    shown_rows, shown_columns = range(0, rows, step), range(0, columns, step)
+    gap = max(1, round(0.12 * max(rows, columns)))
+    mosaic = np.full(
+        (len(shown_rows) * (rows + gap) - gap, len(shown_columns) * (columns + gap) - gap), np.nan, np.float32
+    )
+    for i, row in enumerate(shown_rows):
+        for j, column in enumerate(shown_columns):
+            top, left = i * (rows + gap), j * (columns + gap)
+            mosaic[top : top + rows, left : left + columns] = similarity[row, column]
+    with _styled():
+        height, width = (5.0 * length / max(mosaic.shape) for length in mosaic.shape)
+        figure = Figure((width + 1.6, height + 0.8), layout="constrained")
+        axes = figure.subplots()
+        lowest = min(0.0, float(similarity.min()))
+        image = axes.imshow(mosaic, cmap="viridis", vmin=lowest, vmax=1, interpolation="none")
+        colours = figure.colorbar(image, ax=axes, shrink=0.85, pad=0.02)
+        colours.set_label("cosine similarity")
+        every = max(1, len(shown_rows) // 7), max(1, len(shown_columns) // 7)
+        axes.set_yticks(
+            [i * (rows + gap) + (rows - 1) / 2 for i in range(0, len(shown_rows), every[0])],
+            [str(row + 1) for row in shown_rows[:: every[0]]],
+        )
+        axes.set_xticks(
+            [j * (columns + gap) + (columns - 1) / 2 for j in range(0, len(shown_columns), every[1])],
+            [str(column + 1) for column in shown_columns[:: every[1]]],
+        )
+        axes.tick_params(length=0)
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+        axes.set(xlabel="patch column", ylabel="patch row", title="Similarity of position embeddings")
+    return figure
+
+
+def attention_distance_plot(distances: Floats, even: float, data: str) -> Figure:
+    """Every head's mean attention distance by depth (paper Figure 7, right).
+
+    Args:
+        distances: `(L, h)` in pixels.
+        even: what the distance would be if attention were spread evenly, in pixels.
+        data: what was measured on ("128 test images of 224 x 224 pixels"), for the title.
+    """
+    depth, heads = distances.shape
+    layers = np.arange(1, depth + 1)
+    with _styled():
+        figure = Figure((WIDTH * 0.62, 3.8), layout="constrained")
+        axes = figure.subplots()
+        axes.scatter(layers.repeat(heads), distances.ravel(), s=26, color=BLUE, alpha=0.6, linewidths=0)
+        axes.scatter([], [], s=26, color=BLUE, linewidths=0, label=f"one of the {heads} heads")
+        axes.plot(layers, distances.mean(1), color=VERMILION, linewidth=1.6, marker=".", label="their mean")
+        axes.axhline(even, color="black", linestyle="--", linewidth=1, label="attention spread evenly")
+        axes.xaxis.set_major_locator(MaxNLocator(12, integer=True, min_n_ticks=1))
+        axes.set_xlim(0.5, depth + 0.5)
+        axes.set_ylim(0, max(float(distances.max()), even) * 1.1 or 1)
+        axes.grid(True)
+        figure.legend(loc="outside lower center", ncols=3)
+        axes.set(xlabel="layer (1: nearest to the image)", ylabel="mean attention distance (pixels)")
+        axes.set_title(f"Attention distance, {data}")
+    return figure
+
+
+def rollout_gallery(
+    images: Sequence[NDArray[np.uint8]], maps: Floats, captions: Sequence[str], columns: int = 4
+) -> Figure:
+    """Pictures beside what the model attends to in them (paper Figure 6).
+
+    Args:
+        images: n of `(H, W, 3)`, as the model sees them.
+        maps: `(n, R, C)` attention over the patches.
+        captions: n lines.
+        columns: pairs in a row.
+    """
+    pairs = []
+    for small, heat in zip(images, maps, strict=True):
+        image = enlarged(small, 128)
+        white = np.full((len(image), max(1, image.shape[1] // 16), 3), 255, np.uint8)
+        pairs.append(np.concatenate([image, white, heat_overlay(image, heat)], axis=1))
+    columns = max(1, min(columns, len(pairs)))
+    rows = max(1, -(-len(pairs) // columns))
+    with _styled():
+        figure = Figure((2.45 * columns + 0.2, 1.5 * rows + 0.4), layout="constrained")
+        figure.suptitle("Attention rollout", x=0.01, ha="left", fontsize=10, fontweight="bold")
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for axes in grid.flat:
+            _bare(axes)
+        for axes, pair, caption in zip(grid.flat, pairs, captions, strict=False):
+            axes.imshow(pair, interpolation="none")
+            axes.set_xlabel(_wrapped(caption, 36), fontsize=7.5)
+    return figure
+
+
+def heat_overlay(image: NDArray[np.uint8], heat: Floats) -> NDArray[np.uint8]:
+    """A map laid over a grey version of a picture: dark blue its lowest value, yellow its highest.
+
+    Args:
+        image: `(H, W, 3)`
+        heat: `(R, C)`, of any scale; enlarged bilinearly.
+
+    Returns:
+        `(H, W, 3)`
+    """
+    span = float(heat.max() - heat.min())
+    scaled = (heat - heat.min()) / span if span > 0 else np.zeros_like(heat)
+    size = (image.shape[1], image.shape[0])
+    smooth = np.asarray(Image.fromarray(scaled.astype(np.float32)).resize(size, Image.Resampling.BILINEAR))
+    colours = np.asarray(matplotlib.colormaps["viridis"](smooth.clip(0, 1)))[..., :3]
+    grey = np.asarray(Image.fromarray(image).convert("L"), np.float32)[..., None] / 255
+    blended: Floats = 255 * colours * (0.45 + 0.55 * grey)
+    return blended.round().astype(np.uint8)
+
+
+def enlarged(image: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
+    """A picture of few pixels with every pixel repeated, so that its longer side is about `side` pixels."""
+    factor = max(1, round(side / max(image.shape[:2])))
+    return image.repeat(factor, 0).repeat(factor, 1)
+
+
+def save_figure(figure: Figure, stem: Path) -> tuple[Path, Path]:
+    """Write `stem.png` and `stem.svg`; the same figure gives the same SVG bytes.
+
+    Returns:
+        The paths written.
+    """
+    png, svg = stem.with_name(stem.name + ".png"), stem.with_name(stem.name + ".svg")
+    png.write_bytes(_png(figure))
+    svg.write_text(_svg(figure, stem.name), encoding="utf-8")
+    return png, svg
+
+
+def figure_svg(figure: Figure, name: str) -> str:
+    """An `<svg>` element to be put into an HTML page.
+
+    Args:
+        figure: what to draw.
+        name: unlike that of the page's other figures: the identifiers within are made from it.
+    """
+    svg = _svg(figure, name)
+    svg = svg[svg.index("<svg") :]
+    # Element names such as axes_1 are referred to by nothing and would be there once per figure.
+    return re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", svg)
+
+
+def figure_png_data_uri(figure: Figure) -> str:
+    """The figure as the address of a picture that holds the picture itself."""
+    return _data_uri(_png(figure), "png")
+
+
+def image_data_uri(image: NDArray[np.uint8]) -> str:
+    """A picture `(H, W, 3)` as such an address: PNG up to 64 pixels, where JPEG would blur, JPEG above."""
+    kind = "png" if max(image.shape[:2]) <= 64 else "jpeg"
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, kind, quality=85, optimize=True)
+    return _data_uri(buffer.getvalue(), kind)
+
+
+def _svg(figure: Figure, name: str) -> str:
+    buffer = io.StringIO()
+    with _styled(name), _any_letters():
+        FigureCanvasSVG(figure)
+        figure.savefig(
+            buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
+        )
+    return buffer.getvalue()
+
+
+def _png(figure: Figure) -> bytes:
+    buffer = io.BytesIO()
+    with _styled(), _any_letters():
+        FigureCanvasAgg(figure)
+        figure.savefig(buffer, format="png", dpi=150)
+    return buffer.getvalue()
+
+
+def _data_uri(data: bytes, kind: str) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def _styled(salt: str = "vitkit") -> AbstractContextManager[None]:
+    """Our style within, whatever the caller's is; the salt decides the identifiers within an SVG."""
+    style: Any = {**STYLE, "svg.hashsalt": salt}
+    return matplotlib.rc_context(style)
+
+
+@contextmanager
+def _any_letters() -> Iterator[None]:
+    """Names in scripts that matplotlib's font lacks are no reason to warn: browsers have other fonts."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        yield
+
+
+def _name(text: str, length: int) -> str:
+    """A name from outside as matplotlib may draw it: one line, not too long, its dollars no formula."""
+    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    if len(text) > length:
+        text = f"{text[: length - length // 3 - 1]}…{text[-(length // 3) :]}"
+    return text.replace("$", r"\$")
+
+
+def _wrapped(caption: str, width: int) -> str:
+    lines = [line for part in caption.split("\n") for line in textwrap.wrap(part, width)]
+    return "\n".join(_name(line, width) for line in lines[:3])
+
+
+def _bare(axes: Axes) -> None:
+    """Axes that show a picture and nothing else."""
+    axes.set(xticks=[], yticks=[])
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def _matrix(cells: Sequence[tuple[int, int, int]], classes: int, group: int) -> NDArray[np.int64]:
+    """Counts as a matrix, rows the true classes, of classes or of groups of neighbouring ones."""
+    true, predicted, counts = np.array(cells, np.int64).reshape(-1, 3).T
+    matrix = np.zeros((-(-classes // group),) * 2, np.int64)
+    np.add.at(matrix, (true // group, predicted // group), counts)
+    return matrix
+
+
+def _show_shares(figure: Figure, axes: Axes, matrix: NDArray[np.int64], group: int = 1) -> Floats:
+    """Draw each row's shares. The scale is that of square roots, or rare confusions could not be seen."""
+    shares: Floats = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
+    end = len(matrix) * group - 0.5
+    extent = (-0.5, end, end, -0.5)
+    image = axes.imshow(shares, cmap="Blues", norm=PowerNorm(0.5, 0, 1), interpolation="none", extent=extent)
+    colours = figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02, ticks=(0, 0.01, 0.05, 0.2, 0.5, 1))
+    colours.set_label("share of the true class")
+    colours.ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    for spine in axes.spines.values():
+        spine.set_visible(True)
+    return shares
+
+
+def _confused_pairs(axes: Axes, cells: Sequence[tuple[int, int, int]], class_names: Sequence[str]) -> None:
+    axes.set_title("Confused most often")
+    wrong = sorted((cell for cell in cells if cell[0] != cell[1]), key=lambda cell: -cell[2])[:PAIRS_SHOWN]
+    if not wrong:
+        _say(axes, "no image was classified wrongly")
+        return
+    totals = np.zeros(len(class_names), np.int64)
+    for true, _, count in cells:
+        totals[true] += count
+    counts = [count for _, _, count in wrong]
+    axes.barh(range(len(wrong)), counts, height=0.7, color=VERMILION)
+    labels = [f"{_name(class_names[true], 20)} → {_name(class_names[said], 20)}" for true, said, _ in wrong]
+    axes.set_yticks(range(len(wrong)), labels, fontsize=8)
+    for place, (true, _, count) in enumerate(wrong):
+        axes.annotate(
+            f"{count} of {totals[true]}",
+            (count, place),
+            (3, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+        )
+    axes.set_ylim(max(len(wrong), 5) - 0.4, -0.6)
+    axes.set_xlim(0, max(counts) * 1.35)
+    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    axes.tick_params(axis="y", length=0)
+    axes.set(xlabel="images", ylabel="true → predicted")
+
+
+def _thinned(x: Floats, y: Floats) -> tuple[Floats, Floats]:
+    """Means over groups of neighbours, so that no more than `POINTS_SHOWN` are left."""
+    size = -(-len(x) // POINTS_SHOWN)
+    if size <= 1:
+        return x, y
+    starts = np.arange(0, len(x), size)
+    lengths = np.diff([*starts, len(x)])
+    return np.add.reduceat(x, starts) / lengths, np.add.reduceat(y, starts) / lengths
+
+
+def _smoothed(y: Floats) -> Floats:
+    """Mean over a window of a twentieth of the curve, shorter at its ends; missing values take no part."""
+    half = len(y) // 40
+    known = np.isfinite(y)
+    sums = np.concatenate([[0.0], np.where(known, y, 0).cumsum()])
+    counts = np.concatenate([[0], known.cumsum()])
+    first = np.maximum(np.arange(len(y)) - half, 0)
+    last = np.minimum(np.arange(len(y)) + half + 1, len(y))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        smoothed: Floats = (sums[last] - sums[first]) / (counts[last] - counts[first])
+    return smoothed
+
+
+def _mark_best(axes: Axes, validation: Columns) -> None:
+    if not np.isfinite(validation["accuracy"]).any():
+        return
+    best = int(np.nanargmax(validation["accuracy"]))
+    step, accuracy = validation["step"][best], validation["accuracy"][best]
+    axes.plot([step], [accuracy], "o", markersize=7, markerfacecolor="none", markeredgecolor="black")
+    axes.margins(y=0.12)
+    axes.text(0.97, 0.05, f"best: {accuracy:.1%} at step {step:,.0f}", transform=axes.transAxes, ha="right")
+
+
+def _epochs_on_top(axes: Axes, train: Columns) -> None:
+    if len(train["step"]) == 0 or not (train["step"][-1] > 0 and train["epoch"][-1] > 0):
+        return
+    ratio = float(train["epoch"][-1] / train["step"][-1])
+    top = axes.secondary_xaxis(
+        "top", functions=(partial(np.multiply, ratio), partial(np.multiply, 1 / ratio))
+    )
+    top.set_xlabel("epoch")
+    top.xaxis.set_major_locator(MaxNLocator(5))
+    top.spines["top"].set_visible(True)
+
+
+def _say(axes: Axes, text: str) -> None:
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color="#555555")
+    axes.set_xticks([])
+    axes.set_yticks([])

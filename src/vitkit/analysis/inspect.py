@@ -1,0 +1,164 @@
+"""What a ViT has learned: filters, positions, attention (paper 4.5, D.7, D.8), as arrays.
+
+Shapes: B images, a grid of R x C patches of p x q pixels, N = R * C, T tokens (N and the class token, where
+there is one), h heads, L layers, D = width.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitkit.errors import VitkitError
+from vitkit.evaluation.classify import evaluating
+from vitkit.models.vit import PatchStem, Taps, ViT
+
+Floats = NDArray[np.float32]
+
+
+def patch_filters(model: ViT, count: int = 28) -> tuple[Floats, Floats]:
+    """Principal components of the patch-embedding filters (paper Figure 7, left).
+
+    The D filters are points in the space of patches; their principal components are the patches along which
+    they differ most. A component's sign is arbitrary: here its largest value is positive. Each is scaled by
+    itself so that zero is mid-grey and its largest absolute value black or white.
+
+    Args:
+        model: with the linear patch projection, for images of one or three channels.
+        count: how many, the strongest first.
+
+    Returns:
+        Components `(count, p, q, 3)` in [0, 1], and the share of the filters' variance that each explains
+        `(count,)`. There are fewer if the filters span fewer dimensions.
+
+    Raises:
+        VitkitError: the model has another stem or number of channels.
+    """
+    stem = model.stem
+    if not isinstance(stem, PatchStem) or stem.weight.shape[1] not in (1, 3):
+        raise VitkitError(
+            "Patch filters can be shown of a linear patch projection of one or three channels, found "
+            f"{type(stem).__name__} of {model.config.in_channels}."
+        )
+    weight = stem.weight.detach().double().cpu()  # (D, channels, p, q)
+    filters = weight.flatten(1)
+    _, strengths, directions = torch.linalg.svd(filters - filters.mean(0), full_matrices=False)
+    variance = strengths.square()
+    # Centring takes one dimension away: with no more filters than pixels the last component is noise.
+    count = min(count, len(filters) - 1, filters.shape[1])
+    components = directions[:count]
+    largest = components.gather(1, components.abs().argmax(1, keepdim=True))  # (count, 1)
+    images = 0.5 + 0.5 * (components / largest).unflatten(1, weight.shape[1:])
+    images = images.permute(0, 2, 3, 1).expand(-1, -1, -1, 3)
+    shares = variance[:count] / variance.sum().clamp_min(torch.finfo(variance.dtype).tiny)
+    return images.float().numpy(), shares.float().numpy()
+
+
+def position_similarity(model: ViT) -> Floats | None:
+    """Cosine similarity of every patch's position embedding with all others (paper Figure 7, centre).
+
+    Returns:
+        `(R, C, R, C)`: element `[i, j]` is the map of similarities to the patch in row i, column j. None if
+        the model learns no position embedding. The class token's own embedding takes no part.
+    """
+    embedding = dict(model.named_parameters()).get("position_embedding")
+    if embedding is None:
+        return None
+    patches = embedding.detach()[0, model.config.prefix_tokens :].double().cpu()  # (N, D)
+    directions = F.normalize(patches, dim=1)
+    similarity = (directions @ directions.T).clamp(-1, 1)
+    return similarity.reshape(*model.config.grid, *model.config.grid).float().numpy()
+
+
+def attention_distance(model: ViT, images: Tensor, batch_size: int = 16) -> Floats:
+    """Mean attention distance of every head (paper Figure 7, right, and D.7).
+
+    For every patch, the distance in pixels from its centre to the centres of all patches, averaged with the
+    attention that it pays them; then the mean over patches and images. The class token has no place in the
+    image: it is left out as query and as key, and the attention left to the patches is scaled to sum to one.
+
+    Args:
+        model: any ViT of ours.
+        images: `(B, C, H, W)`, uint8 or normalised.
+        batch_size: images at a time, of which the attention in one layer (`h * T * T` floats each) is held.
+
+    Returns:
+        `(L, h)` in pixels of the model's input.
+
+    Raises:
+        VitkitError: there is no image.
+    """
+    _require_images(images)
+    distances = _patch_distances(model)  # (N, N)
+    total = torch.zeros(len(model.blocks), model.config.num_heads, dtype=torch.float64)
+    with evaluating(model):
+        for start in range(0, len(images), batch_size):
+            for layer, weights in enumerate(_attention_by_layer(model, images[start : start + batch_size])):
+                to_patches = weights[:, :, -len(distances) :, -len(distances) :]  # (B, h, N, N)
+                given = to_patches.sum(-1).clamp_min(torch.finfo(to_patches.dtype).tiny)
+                pixels = (to_patches * distances.to(weights)).sum(-1) / given  # (B, h, N)
+                total[layer] += pixels.mean(-1).sum(0, dtype=torch.float64).cpu()
+    return (total / len(images)).float().numpy()
+
+
+def even_attention_distance(model: ViT) -> float:
+    """The distance in pixels that `attention_distance` gives for attention spread evenly over the patches."""
+    return float(_patch_distances(model).mean())
+
+
+def attention_rollout(model: ViT, images: Tensor) -> Floats:
+    """Where in the image the model's output comes from, by attention rollout (paper Figure 6, D.8).
+
+    After Abnar & Zuidema (2020): attention is averaged over heads, the identity is added for the residual
+    connection, rows are scaled to sum to one, and the matrices are multiplied through the layers. The class
+    token's row is what it gathers from each patch; without a class token the mean of all rows is. Of that
+    the patches are kept and scaled to sum to one.
+
+    Args:
+        model: any ViT of ours.
+        images: `(B, C, H, W)`, uint8 or normalised; the attention of one layer of all is held at once.
+
+    Returns:
+        `(B, R, C)`, each map summing to one.
+
+    Raises:
+        VitkitError: there is no image.
+    """
+    _require_images(images)
+    tokens = model.config.num_tokens
+    identity = torch.eye(tokens)
+    rollout = identity.expand(len(images), -1, -1)  # (B, T, T)
+    with evaluating(model):
+        for weights in _attention_by_layer(model, images):
+            mixing = weights.mean(1).float().cpu() + identity
+            rollout = (mixing / mixing.sum(-1, keepdim=True)) @ rollout
+    output = rollout[:, 0, 1:] if model.config.class_token else rollout.mean(1)  # (B, N)
+    output = output / output.sum(-1, keepdim=True)
+    return output.reshape(-1, *model.config.grid).numpy()
+
+
+def _attention_by_layer(model: ViT, images: Tensor) -> Iterator[Tensor]:
+    """The attention weights `(B, h, T, T)` layer by layer, of which only one is alive at a time.
+
+    `model(images, taps, attention_weights=True)` gives the same, all at once: gigabytes for a large model.
+    """
+    tokens = model.embed(images.to(model.head.weight.device))
+    for block in model.blocks:
+        taps: Taps = {}
+        tokens = block(tokens, taps, weights=True)
+        yield taps["/attention_weights"]
+
+
+def _patch_distances(model: ViT) -> Tensor:
+    """Distances in pixels between the centres of all patches, `(N, N)`."""
+    (rows, columns), (p, q) = model.config.grid, model.config.patch_size
+    centres = torch.cartesian_prod(torch.arange(rows) * float(p), torch.arange(columns) * float(q))
+    return torch.cdist(centres, centres)
+
+
+def _require_images(images: Tensor) -> None:
+    if len(images) == 0:
+        raise VitkitError("Attention is measured on images, and there is none: give at least one.")

@@ -1,0 +1,159 @@
+"""A run folder, read back.
+
+config.json                 the run, written before anything else
+data.json                   counts, class names, how splits were made, files that could not be read
+metrics.jsonl               loss, rate and validation by step: the same bytes however often it was resumed
+speed.jsonl                 images/s and memory, by the clock
+checkpoints/                what a resume needs
+model.safetensors, model.json   the finished model: enough to predict anywhere
+evaluation/                 numbers and logits by split
+report.html
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitkit.apps.run import Run
+from vitkit.config import from_json, to_json
+from vitkit.data.sources import ImageData, Splits, open_data
+from vitkit.data.transforms import Preprocessing
+from vitkit.durable import replace_json
+from vitkit.errors import VitkitError
+from vitkit.evaluation.classify import Classification, Predictions
+from vitkit.models.vit import ViT
+
+
+@contextmanager
+def locked(run: Path) -> Iterator[None]:
+    """Hold a run folder for one process.
+
+    Raises:
+        VitkitError: another process trains in it.
+    """
+    import fcntl
+
+    descriptor = os.open(run / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise VitkitError(
+                f"Another process is training in {run}. Wait for it, stop it, or choose another --out."
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def describe_data(data: ImageData, rejects: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    """What `data.json` holds."""
+    counts = {}
+    for split, samples in data.splits.items():
+        numbers = np.bincount(samples.labels, minlength=len(data.class_names)).tolist()
+        counts[split] = dict(zip(data.class_names, numbers, strict=True))
+    return {
+        "name": data.name,
+        "spec": data.spec,
+        "kind": data.kind,
+        "class_names": list(data.class_names),
+        "counts": counts,
+        "notes": list(data.notes),
+        "rejects": {split: dict(files) for split, files in rejects.items()},
+        "fingerprint": data.fingerprint(),
+    }
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file of a run folder; empty if there is none.
+
+    Raises:
+        VitkitError: it is damaged.
+    """
+    try:
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise VitkitError(f"{path} cannot be read: {error}") from error
+    return data
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The JSON lines of a log; a last line that was cut short by a crash is left out."""
+    if not path.exists():
+        return []
+    lines = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            break
+    return lines
+
+
+def write_evaluation(run: Path, split: str, result: Classification, predictions: Predictions) -> None:
+    """Keep an evaluation in the run folder: the numbers as JSON, the logits as arrays."""
+    folder = run / "evaluation"
+    folder.mkdir(exist_ok=True)
+    replace_json(folder / f"{split}.json", result.to_json())
+    predictions.save(folder / f"{split}.npz")
+
+
+def read_evaluations(run: Path) -> dict[str, tuple[Classification, Predictions]]:
+    """The evaluations that were kept, by split."""
+    found = {}
+    for split in ("test", "val", "train"):
+        path = run / "evaluation" / f"{split}.json"
+        if path.exists():
+            result = from_json(Classification, read_json(path), str(path))
+            found[split] = (result, Predictions.load(path.with_suffix(".npz")))
+    return found
+
+
+def preprocessing_of(model: ViT) -> Preprocessing:
+    """How images become the model's input; without a record, as the original evaluates: stretched."""
+    if model.card.preprocessing:
+        saved = from_json(Preprocessing, model.card.preprocessing, "model.json: preprocessing")
+        # The model may have been loaded for another size than it was made for.
+        return from_json(Preprocessing, to_json(saved) | {"image_size": list(model.config.image_size)}, "")
+    return Preprocessing(image_size=model.config.image_size, antialias=False)
+
+
+def data_of(model: ViT, spec: str | None = None) -> ImageData:
+    """The data a model was trained on, cut as it was then; or other data under its class names.
+
+    Raises:
+        VitkitError: the model does not know where its data is, or the data is not there any more.
+    """
+    rule = preprocessing_of(model).decode
+    names = model.card.class_names or None
+    record = model.card.origin.get("data", {})
+    if spec is not None and not _same_place(spec, record.get("spec")):
+        return open_data(spec, rule=rule, class_names=names)
+    if not record:
+        raise VitkitError("The model does not say which data it was trained on: give it with --data.")
+    splits = from_json(Splits, record["splits"], "model.json: origin: data: splits")
+    return open_data(record["spec"], splits, rule, names)
+
+
+def place(spec: str) -> str:
+    """A data argument as it is written down: paths absolute, so that they hold from any folder."""
+    return spec if spec == "digits" or not spec else str(Path(spec).expanduser().resolve())
+
+
+def _same_place(spec: str, recorded: str | None) -> bool:
+    return recorded is not None and place(spec) == recorded
+
+
+def run_origin(run: Run, data: ImageData) -> dict[str, Any]:
+    """What a model says about the run it comes from."""
+    return {
+        "recipe": run.recipe,
+        "data": {"spec": run.data, "name": data.name, "splits": to_json(run.splits)},
+    }

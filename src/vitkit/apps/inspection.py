@@ -1,0 +1,146 @@
+"""`vitkit inspect`: the paper's Figures 6 and 7 for any model that can be loaded."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+import tyro
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitkit.analysis import figures
+from vitkit.analysis.inspect import (
+    attention_distance,
+    attention_rollout,
+    even_attention_distance,
+    patch_filters,
+    position_similarity,
+)
+from vitkit.apps import console
+from vitkit.apps.folder import data_of, preprocessing_of
+from vitkit.apps.predict import listed
+from vitkit.data.decode import DecodeError, decode
+from vitkit.data.transforms import preprocess
+from vitkit.errors import VitkitError
+from vitkit.models.vit import ViT
+from vitkit.models.weights import load_model
+
+IMAGES = 128
+"""Images that attention is averaged over: the paper's number (Figure 11)."""
+SHOWN = 12
+"""Images whose rollout is drawn."""
+
+
+def inspect(path: str | Path, images: Sequence[str | Path] = (), out: str | Path | None = None) -> list[Path]:
+    """Draw what a model has learned, as PNG and SVG.
+
+    Filters and position embeddings need the weights alone; attention distance and rollout need images: those
+    given, or the test images of the run the model comes from.
+
+    Args:
+        path: anything `load_model` reads.
+        images: files or folders.
+        out: folder for the pictures; left out, `inspect/` in the run folder, or beside the checkpoint.
+
+    Returns:
+        The files written.
+
+    Raises:
+        VitkitError: none of the images can be read, or the folder cannot be written.
+    """
+    model = load_model(path)
+    path = Path(path)
+    folder = Path(out) if out is not None else (path if path.is_dir() else path.parent) / "inspect"
+    names, pixels = _images(model, images)
+    folder.mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
+    components, shares = patch_filters(model)
+    written += figures.save_figure(figures.filter_grid(components, shares), folder / "filters")
+    similarity = position_similarity(model)
+    if similarity is not None:
+        figure = figures.position_similarity_map(similarity)
+        written += figures.save_figure(figure, folder / "positions")
+    if names:
+        batch = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
+        described = (
+            f"{len(names)} images of {model.config.image_size[0]} x {model.config.image_size[1]} pixels"
+        )
+        distances = attention_distance(model, batch)
+        figure = figures.attention_distance_plot(distances, even_attention_distance(model), described)
+        written += figures.save_figure(figure, folder / "attention-distance")
+        captions = [
+            f"{name}: {guess}" for name, guess in zip(names, _guesses(model, batch[:SHOWN]), strict=False)
+        ]
+        maps = attention_rollout(model, batch[:SHOWN])
+        figure = figures.rollout_gallery(pixels[:SHOWN], maps, captions)
+        written += figures.save_figure(figure, folder / "attention-rollout")
+    return written
+
+
+def _images(model: ViT, sources: Sequence[str | Path]) -> tuple[list[str], list[NDArray[np.uint8]]]:
+    """Names and pixels at the model's size; none where there are none to be had."""
+    preprocessing = preprocessing_of(model)
+    names: list[str] = []
+    pixels: list[NDArray[np.uint8]] = []
+    if sources:
+        reason = ""
+        for path in list(listed(str(source) for source in sources))[:IMAGES]:
+            try:
+                pixels.append(preprocess(decode(path, preprocessing.decode), preprocessing))
+                names.append(path.name)
+            except DecodeError as error:
+                reason = f"{path}: {error}"
+                console.err.print(reason, markup=False)
+        if not names:
+            raise VitkitError(f"None of the images can be read. The last one: {reason}")
+    elif model.card.origin.get("data"):
+        try:
+            data = data_of(model)
+        except VitkitError as error:
+            console.err.print(f"Without images: {error}", markup=False)
+            return names, pixels
+        split = next(name for name in ("test", "val", "train") if name in data.splits)
+        samples = data.splits[split]
+        # Spread over the split: folders list one class after the other.
+        for index in np.linspace(0, len(samples) - 1, min(IMAGES, len(samples))).astype(int).tolist():
+            try:
+                pixels.append(preprocess(samples.decode(index), preprocessing))
+                names.append(samples.key(index))
+            except DecodeError as error:
+                console.err.print(f"{samples.key(index)}: {error}", markup=False)
+        order = np.random.default_rng(0).permutation(len(names))  # so that the first few show many classes
+        names, pixels = [names[i] for i in order], [pixels[i] for i in order]
+    return names, pixels
+
+
+def _guesses(model: ViT, batch: Tensor) -> list[str]:
+    names = model.card.class_names
+    with torch.inference_mode():
+        predicted = model(batch).argmax(-1).tolist()
+    return [names[i] if names else f"class {i}" for i in predicted]
+
+
+def main(arguments: list[str]) -> None:
+    def command(
+        model: Annotated[str, tyro.conf.Positional], images: list[str] | None = None, out: str | None = None
+    ) -> None:
+        """Draw filters, position embeddings, attention distance and attention rollout, as PNG and SVG.
+
+        Args:
+            model: run folder, or model.safetensors with its model.json, or an official .npz.
+            images: files or folders for the attention pictures; left out, test images of the run.
+            out: folder for the pictures; left out, inspect/ in the run folder.
+        """
+        written = inspect(model, images or (), out)
+        for path in written:
+            console.out.print(str(path), markup=False)
+        if not any("attention" in path.name for path in written):
+            console.out.print("No images at hand: give some with --images for the pictures of attention.")
+        console.out.print(
+            f"Next: vitkit report {shlex.quote(model)} puts them all on one page (for a run folder)"
+        )
+
+    tyro.cli(command, args=arguments, prog="vitkit inspect")

@@ -1,0 +1,459 @@
+"""One page about a run: how good the model is, where it fails, what it looks at, and how it was made.
+
+The page is a single file that needs no network and no program but a browser. File and class names come from
+outside: the template escapes everything but our own figures, and the page's content security policy runs no
+script but the one that sorts tables.
+"""
+
+import base64
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+import torch
+from markupsafe import Markup
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitkit.analysis import cost, figures, inspect
+from vitkit.config import from_json
+from vitkit.data.decode import DecodeError
+from vitkit.data.sources import Samples
+from vitkit.data.transforms import Preprocessing, preprocess
+from vitkit.evaluation.classify import Classification, ClassScore, Predictions
+from vitkit.models.vit import PatchStem, ViT
+
+MISTAKES_SHOWN = 24
+ROLLOUTS_SHOWN = 12
+DISTANCE_IMAGES = 128  # as many as the paper (D.7)
+REJECTS_SHOWN = 200
+THUMBNAIL = 192  # pixels
+ATTENTION_FLOATS = 1 << 26  # of one layer's attention at a time: 256 MiB
+
+SORT_SCRIPT = """
+for (const table of document.querySelectorAll("table.sortable")) {
+  table.querySelectorAll("th").forEach((head, column) => {
+    head.tabIndex = 0;
+    const sort = () => {
+      const down = head.getAttribute("aria-sort") === "ascending";
+      table.querySelectorAll("th").forEach(other => other.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", down ? "descending" : "ascending");
+      const text = row => row.cells[column].textContent;
+      const number = row => Number(row.cells[column].dataset.value);
+      const rows = [...table.tBodies[0].rows].sort((one, other) =>
+        number(one) - number(other) || text(one).localeCompare(text(other), undefined, {numeric: true}));
+      table.tBodies[0].append(...(down ? rows.reverse() : rows));
+    };
+    head.addEventListener("click", sort);
+    head.addEventListener("keydown", event => { if (event.key === "Enter") sort(); });
+  });
+}
+addEventListener("beforeprint", () => document.querySelectorAll("details").forEach(part => part.open = true));
+"""
+
+
+@dataclass(frozen=True)
+class ReportContent:
+    """All that the page is made from."""
+
+    title: str
+    """The run's name."""
+    model: ViT
+    """Loaded, on the CPU, with its card."""
+    config: Mapping[str, Any]
+    """The run's configuration as nested plain data."""
+    data: Mapping[str, Any]
+    """`name`, `spec`, `kind`, `class_names`, `counts` {split: {class: images}}, `notes`, `rejects`
+    {split: {key: reason}}, `fingerprint`; all may be missing."""
+    metrics: Sequence[Mapping[str, Any]]
+    """The lines of metrics.jsonl: `kind` "train" or "validation", `step`, `epoch`, `loss`, and
+    `learning_rate` or `accuracy`. Of lines of the same step the last counts."""
+    speed: Sequence[Mapping[str, Any]]
+    """`step`, `images_per_second`, `seconds` (since training was started or resumed), `memory_bytes`."""
+    evaluations: Mapping[str, tuple[Classification, Predictions]]
+    """By split: "test", "val"."""
+    samples: Mapping[str, Samples]
+    """By split, to show pictures; empty if the data is not at hand."""
+    commands: Sequence[str]
+    """Those that made the run, and the next useful ones."""
+    environment: Mapping[str, str]
+    """Versions, machine, threads, date."""
+
+
+@dataclass(frozen=True)
+class _Plot:
+    svg: Markup
+    alt: str
+
+
+@dataclass(frozen=True)
+class _Picture:
+    sources: tuple[str, ...]  # data URIs, side by side
+    alt: str
+    key: str
+    true: str
+    predicted: str
+    confidence: float
+
+
+@dataclass(frozen=True)
+class _Evaluation:
+    """The evaluation that the page is about, and the pictures that belong to it."""
+
+    split: str
+    result: Classification
+    predictions: Predictions
+    samples: Samples | None
+
+    @property
+    def images(self) -> str:
+        """What was evaluated, for titles and sentences: "360 test images"."""
+        word = {"val": "validation"}.get(self.split, self.split)
+        return f"{self.result.count:,} {word} image{'s' * (self.result.count != 1)}"
+
+
+def render_report(content: ReportContent, progress: Callable[[str], None] | None = None) -> str:
+    """The page as HTML.
+
+    Args:
+        content: what to tell. Whatever is missing (validation, evaluation, pictures) is said to be missing.
+        progress: called with the name of each part before it is made.
+
+    Returns:
+        A whole document, to be written as UTF-8.
+    """
+    say = progress or (lambda part: None)
+    model = content.model
+    evaluation = _evaluation(content)
+    say("training curves")
+    page: dict[str, Any] = {
+        "title": content.title,
+        "model_name": model.card.name or "ViT",
+        "evaluation": evaluation,
+        "evaluations": {split: result for split, (result, _) in content.evaluations.items()},
+        "facts": _facts(content),
+        "curves": _curves(content.metrics),
+        "has_validation": any(line["kind"] == "validation" for line in content.metrics),
+        "configuration": _flat(content.config),
+        "card": _flat(
+            {
+                "preprocessing": model.card.preprocessing,
+                "augmentation": model.card.augmentation,
+                "origin": model.card.origin,
+            }
+        ),
+        "data": content.data,
+        "class_counts": _class_counts(content.data),
+        "rejects": _rejects(content.data),
+        "rejects_shown": REJECTS_SHOWN,
+        "commands": content.commands,
+        "environment": content.environment,
+    }
+    if evaluation is not None:
+        say("results")
+        page |= _results(evaluation)
+        say("pictures of mistakes")
+        page["mistakes"] = _mistakes(evaluation)
+        say("attention rollout")
+        page["rollouts"] = _rollouts(model, evaluation)
+    say("filters, positions and attention distance")
+    page |= _inside(model, evaluation)
+    return _fill(page)
+
+
+def _fill(page: Mapping[str, Any]) -> str:
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {
+        "percent": _percent,
+        "count": lambda number: f"{number:,}",
+        "sort_value": lambda share: -1.0 if share is None else round(share, 6),
+    }
+    template = environment.from_string(
+        Path(__file__).with_name("report.html.j2").read_text(encoding="utf-8"),
+    )
+    digest = base64.b64encode(hashlib.sha256(SORT_SCRIPT.encode()).digest()).decode()
+    html = template.render(page, script=Markup(SORT_SCRIPT), script_digest=digest)
+    # File names need not be valid text: what cannot be written as UTF-8 is shown as a question mark.
+    return html.encode("utf-8", "replace").decode("utf-8")
+
+
+def _evaluation(content: ReportContent) -> _Evaluation | None:
+    """Of the test split, else of validation, else of whatever there is."""
+    splits = sorted(content.evaluations, key=lambda split: (split != "test", split != "val", split))
+    if not splits:
+        return None
+    return _Evaluation(splits[0], *content.evaluations[splits[0]], content.samples.get(splits[0]))
+
+
+def _facts(content: ReportContent) -> list[tuple[str, str]]:
+    """What stands at the head of the page beside the accuracy."""
+    config = content.model.config
+    facts = [("parameters", _short(sum(weight.numel() for weight in content.model.parameters())))]
+    if isinstance(content.model.stem, PatchStem):  # another stem costs something else
+        flops = _short(cost.forward_flops(config, head=True))
+        facts.append((f"FLOPs for an image of {config.image_size[0]} × {config.image_size[1]}", flops))
+    if content.speed:
+        rates = sorted(line["images_per_second"] for line in content.speed)
+        facts.append(("training time", _duration(_training_seconds(content.speed))))
+        facts.append(("training images per second", f"{rates[len(rates) // 2]:,.0f}"))
+        memory = max(line.get("memory_bytes") or 0 for line in content.speed)
+        if memory:
+            facts.append(("memory at most", f"{memory / 2**30:.1f} GiB"))
+    return facts
+
+
+def _training_seconds(speed: Sequence[Mapping[str, Any]]) -> float:
+    """All sessions together: where the clock goes back, a run was resumed."""
+    clock = [float(line["seconds"]) for line in speed]
+    return sum(now for now, later in zip(clock, [*clock[1:], -1.0], strict=True) if later < now)
+
+
+def _curves(metrics: Sequence[Mapping[str, Any]]) -> _Plot | None:
+    train = _columns(metrics, "train", ("step", "epoch", "loss", "learning_rate"))
+    validation = _columns(metrics, "validation", ("step", "epoch", "loss", "accuracy"))
+    if not len(train["step"]) and not len(validation["step"]):
+        return None
+    steps = int(max([*train["step"], *validation["step"]]))
+    alt = f"Loss, validation accuracy and learning rate over {steps} steps of training."
+    return _plot(figures.training_curves(train, validation), "curves", alt)
+
+
+def _results(evaluation: _Evaluation) -> dict[str, Any]:
+    result, images = evaluation.result, evaluation.images
+    names = result.class_names
+    confidence = math.fsum(b.count * (b.confidence or 0) for b in result.calibration) / result.count
+    return {
+        "guessing": max(score.count for score in result.per_class) / result.count,
+        "confidence": confidence,
+        "confusion": _plot(
+            figures.confusion_matrix(result.confusion_cells, names, images),
+            "confusion",
+            f"Confusion matrix of {len(names)} classes on {images}.",
+        ),
+        "class_accuracy": _plot(
+            figures.class_accuracy(result.per_class, images), "classes", f"Accuracy by class on {images}."
+        ),
+        "classes": _class_rows(result),
+        "reliability": _plot(
+            figures.reliability_diagram(result.calibration, images),
+            "calibration",
+            f"Accuracy against confidence on {images}.",
+        ),
+    }
+
+
+def _class_rows(result: Classification) -> list[tuple[ClassScore, str]]:
+    """Every class with what it is most often taken for."""
+    mistakes: dict[int, tuple[int, int]] = {}
+    for true, predicted, count in result.confusion_cells:
+        if true != predicted and count > mistakes.get(true, (0, 0))[1]:
+            mistakes[true] = predicted, count
+    names = result.class_names
+    return [
+        (score, f"{names[mistakes[i][0]]} ({mistakes[i][1]})" if i in mistakes else "")
+        for i, score in enumerate(result.per_class)
+    ]
+
+
+def _mistakes(evaluation: _Evaluation) -> list[_Picture]:
+    """The wrong predictions that the model was surest of."""
+    pictures = []
+    for row in _surest_mistakes(evaluation.predictions):
+        image = _decode(evaluation, row)
+        if image is not None:
+            pictures.append(_picture(evaluation, row, "", (figures.image_data_uri(_shrunk(image)),)))
+        if len(pictures) == MISTAKES_SHOWN:
+            break
+    return pictures
+
+
+def _rollouts(model: ViT, evaluation: _Evaluation) -> list[_Picture]:
+    """Images of as many classes as there is room for, a quarter of them wrong, and where the model looks."""
+    predictions = evaluation.predictions
+    wrong = _surest_mistakes(predictions)[: ROLLOUTS_SHOWN // 4].tolist()
+    right = np.flatnonzero(predictions.predicted == predictions.labels)
+    # The first image of every class, then the second of every class, and so on.
+    seen: dict[int, int] = {}
+    turns = []
+    for label in predictions.labels[right].tolist():
+        seen[label] = seen.get(label, -1) + 1
+        turns.append(seen[label])
+    fair = right[np.lexsort((right, predictions.labels[right], np.array(turns, int)))].tolist()
+    rows, images = _model_images(model, evaluation, wrong + fair, ROLLOUTS_SHOWN)
+    if not rows:
+        return []
+    pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
+    size = _batch_size(model)
+    maps = [inspect.attention_rollout(model, pixels[i : i + size]) for i in range(0, len(pixels), size)]
+    pictures = []
+    for row, image, heat in zip(rows, images, np.concatenate(maps), strict=True):
+        shown = figures.enlarged(image, THUMBNAIL)
+        overlay = figures.heat_overlay(shown, heat)
+        sources = tuple(figures.image_data_uri(_shrunk(part)) for part in (shown, overlay))
+        pictures.append(_picture(evaluation, row, "with its attention map, ", sources))
+    return pictures
+
+
+def _inside(model: ViT, evaluation: _Evaluation | None) -> dict[str, Any]:
+    """The three panels of the paper's Figure 7, as far as the model has them."""
+    filters = positions = distances = None
+    if isinstance(model.stem, PatchStem) and model.config.in_channels in (1, 3) and model.config.width > 1:
+        components, shares = inspect.patch_filters(model)
+        alt = f"The first {len(components)} principal components of the patch-embedding filters."
+        filters = _plot(figures.filter_grid(components, shares), "filters", alt)
+    similarity = inspect.position_similarity(model)
+    if similarity is not None:
+        alt = "For every patch, the similarity of its position embedding with all others."
+        positions = _plot(figures.position_similarity_map(similarity), "positions", alt)
+    if evaluation is not None:
+        total = len(evaluation.predictions)
+        spread = np.linspace(0, total - 1, min(total, DISTANCE_IMAGES)).round().astype(int).tolist()
+        rows, images = _model_images(model, evaluation, spread, DISTANCE_IMAGES)
+        if rows:
+            pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
+            measured = inspect.attention_distance(model, pixels, _batch_size(model))
+            height, width = model.config.image_size
+            data = (
+                f"{len(rows)} {evaluation.split} image{'s' * (len(rows) != 1)} of {height} x {width} pixels"
+            )
+            figure = figures.attention_distance_plot(measured, inspect.even_attention_distance(model), data)
+            alt = f"Mean attention distance of every head by layer, {data}."
+            distances = _plot(figure, "distances", alt)
+    return {"filters": filters, "positions": positions, "distances": distances}
+
+
+def _surest_mistakes(predictions: Predictions) -> NDArray[np.int64]:
+    """Rows of the wrong predictions, the most confident first."""
+    wrong = np.flatnonzero(predictions.predicted != predictions.labels)
+    return wrong[np.argsort(-predictions.confidence[wrong], kind="stable")]
+
+
+def _decode(evaluation: _Evaluation, row: int) -> NDArray[np.uint8] | None:
+    """The picture of a prediction; None if the data is not at hand, or the file went bad since."""
+    if evaluation.samples is None:
+        return None
+    try:
+        return evaluation.samples.decode(int(evaluation.predictions.ids[row]))
+    except DecodeError:
+        return None
+
+
+def _model_images(
+    model: ViT, evaluation: _Evaluation, rows: Sequence[int], count: int
+) -> tuple[list[int], list[NDArray[np.uint8]]]:
+    """The first `count` of the rows that can be read, and their images `(H, W, 3)` as the model sees them."""
+    size, saved = model.config.image_size, model.card.preprocessing
+    preprocessing = from_json(Preprocessing, {"image_size": size, **saved}, "the model's preprocessing")
+    preprocessing = replace(preprocessing, image_size=size)
+    readable, images = [], []
+    for row in rows:
+        image = _decode(evaluation, row)
+        if image is not None:
+            readable.append(row)
+            images.append(preprocess(image, preprocessing))
+        if len(images) == count:
+            break
+    return readable, images
+
+
+def _picture(evaluation: _Evaluation, row: int, what: str, sources: tuple[str, ...]) -> _Picture:
+    predictions, names = evaluation.predictions, evaluation.result.class_names
+    predicted = int(predictions.predicted[row])
+    true, said = names[int(predictions.labels[row])], names[predicted]
+    assert evaluation.samples is not None  # it was decoded
+    return _Picture(
+        sources=sources,
+        alt=f"An image of {true}, {what}predicted to be {said}.",
+        key=evaluation.samples.key(int(predictions.ids[row])),
+        true=true,
+        predicted=said,
+        confidence=float(predictions.confidence[row]),
+    )
+
+
+def _shrunk(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    thumbnail = Image.fromarray(image)
+    thumbnail.thumbnail((THUMBNAIL, THUMBNAIL))  # never enlarges
+    return np.asarray(thumbnail)
+
+
+def _batch_size(model: ViT) -> int:
+    """Images whose attention in one layer fits the memory allowed for it."""
+    config = model.config
+    return max(1, min(32, ATTENTION_FLOATS // (config.num_heads * config.num_tokens**2)))
+
+
+def _plot(figure: Figure, name: str, alt: str) -> _Plot:
+    return _Plot(Markup(figures.figure_svg(figure, name)), alt)
+
+
+def _columns(
+    metrics: Sequence[Mapping[str, Any]], kind: str, names: Sequence[str]
+) -> dict[str, NDArray[np.float64]]:
+    lines = {line["step"]: line for line in metrics if line["kind"] == kind}
+    table = np.array(
+        [[_finite(lines[step].get(name)) for name in names] for step in sorted(lines)], np.float64
+    )
+    return dict(zip(names, table.reshape(-1, len(names)).T, strict=True))
+
+
+def _finite(value: Any) -> float:
+    """A number that can be drawn; NaN, which is left out, for what cannot."""
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else math.nan
+
+
+def _class_counts(data: Mapping[str, Any]) -> list[tuple[str, list[int]]]:
+    """Images of every class in every split, and their sums."""
+    counts = data.get("counts", {})
+    names = list(data.get("class_names", ())) or sorted({name for split in counts.values() for name in split})
+    rows = [(name, [split.get(name, 0) for split in counts.values()]) for name in names]
+    return [*rows, ("all", [sum(split.values()) for split in counts.values()])] if counts else []
+
+
+def _rejects(data: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    return [
+        (split, key, reason)
+        for split, files in data.get("rejects", {}).items()
+        for key, reason in files.items()
+    ]
+
+
+def _flat(nested: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Nested plain data as rows: name with dots, value."""
+    rows = []
+    for key, value in nested.items():
+        if isinstance(value, Mapping) and value:
+            rows += _flat(value, f"{prefix}{key}.")
+        else:
+            rows.append((f"{prefix}{key}", json.dumps(value, ensure_ascii=False, default=str)))
+    return rows
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f}%"
+
+
+def _short(number: float) -> str:
+    """Three digits and a letter: 85.8 M."""
+    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g} {letter}"
+    return f"{number:.3g}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, hours = round(seconds / 60), seconds / 3600
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if minutes < 120:
+        return f"{minutes} min"
+    return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.1f} days"

@@ -1,0 +1,112 @@
+"""A run: everything that decides its result, in one value, written down before anything else happens."""
+
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from vitkit._version import __version__
+from vitkit.config import from_json, to_json
+from vitkit.data.sources import Splits
+from vitkit.data.transforms import Augmentation, Preprocessing
+from vitkit.durable import replace_json
+from vitkit.errors import VitkitError
+from vitkit.models.vit import ViTConfig
+from vitkit.models.zoo import vit_config
+from vitkit.training.objectives import ClassificationConfig
+from vitkit.training.optim import OptimizerConfig
+from vitkit.training.trainer import TrainingConfig
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What is different from the model the name stands for; left out: nothing."""
+
+    pool: Literal["token", "mean"] | None = None
+    """Class token, or mean of the patches (GAP)."""
+    mlp_dim: int | None = None
+    representation_size: int | None = None
+    """Width of the tanh layer before the head."""
+    dropout: float | None = None
+    attention_dropout: float | None = None
+    gelu: Literal["tanh", "erf"] | None = None
+    head_bias_init: float | None = None
+
+    def of(self, name: str, num_classes: int, preprocessing: Preprocessing) -> ViTConfig:
+        """The configuration of the model `name` with these changes."""
+        config = vit_config(name, num_classes, preprocessing.image_size)
+        return replace(config, **{key: value for key, value in to_json(self).items() if value is not None})
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How images get to the model; changes nothing in the result."""
+
+    workers: int = 0
+    """Processes that decode images, where they are not kept in memory."""
+    memory_gib: float = 2.0
+    """Up to this size the decoded training images are kept in memory."""
+    bad_quota: float = 0.05
+    """Share of the training files that may be unreadable before training stops."""
+
+    def __post_init__(self) -> None:
+        if self.workers < 0 or self.memory_gib < 0 or not 0 <= self.bad_quota <= 1:
+            raise VitkitError(
+                "Expected workers and memory_gib of 0 or more and a bad_quota from 0 to 1, found "
+                f"{self.workers}, {self.memory_gib} and {self.bad_quota}."
+            )
+
+
+@dataclass(frozen=True)
+class Run:
+    """Options of training. Those left out are the recipe's."""
+
+    data: str = ""
+    """Images with labels: "digits" (built in), a folder of class folders, a .csv or a folder of .parquet."""
+    model: str = "ViT-Ti/16"
+    """ViT-{Ti,S,B,L,H,g,G}/PATCH, or ViT-WIDTHxDEPTHxHEADS/PATCH."""
+    architecture: Annotated[Architecture, tyro.conf.OmitArgPrefixes] = field(default_factory=Architecture)
+    preprocessing: Annotated[Preprocessing, tyro.conf.OmitArgPrefixes] = field(
+        default_factory=lambda: Preprocessing(image_size=(224, 224))
+    )
+    augmentation: Annotated[Augmentation, tyro.conf.OmitArgPrefixes] = field(default_factory=Augmentation)
+    objective: Annotated[ClassificationConfig, tyro.conf.OmitArgPrefixes] = field(
+        default_factory=ClassificationConfig
+    )
+    optimizer: Annotated[OptimizerConfig, tyro.conf.OmitArgPrefixes] = field(default_factory=OptimizerConfig)
+    training: Annotated[TrainingConfig, tyro.conf.OmitArgPrefixes] = field(default_factory=TrainingConfig)
+    splits: Splits = field(default_factory=Splits)
+    loading: Annotated[Loading, tyro.conf.OmitArgPrefixes] = field(default_factory=Loading)
+    recipe: Annotated[str, tyro.conf.Suppress] = ""
+
+
+def write_config(folder: Path, run: Run, command: str) -> None:
+    """Write a run down; nothing is computed before that."""
+    replace_json(
+        folder / "config.json", {"vitkit_version": __version__, "command": command, "run": to_json(run)}
+    )
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The contents of a run folder's `config.json`.
+
+    Raises:
+        VitkitError: no run there, or a damaged one.
+    """
+    path = folder / "config.json"
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise VitkitError(f"{folder} is no run folder: it has no config.json.") from None
+    except (OSError, ValueError) as error:
+        raise VitkitError(f"{path} cannot be read: {error}") from error
+    if not isinstance(data, dict) or "run" not in data:
+        raise VitkitError(f"{path} is not the configuration of a run.")
+    return data
+
+
+def read_run(folder: Path) -> Run:
+    """The run that a folder holds."""
+    return from_json(Run, read_config(folder)["run"], str(folder / "config.json"))

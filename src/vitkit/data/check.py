@@ -1,0 +1,211 @@
+"""A look at every file of a data set before time is spent on it: sizes, bad files, duplicates, leaks."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from vitkit.data.decode import DecodeError
+from vitkit.data.sources import ImageData
+
+_SMALL_SIDE = 32  # pixels
+_FEW_IMAGES = 10
+_IMBALANCE = 10  # most frequent class / rarest class
+_PLAIN_MODES = ("RGB", "L")
+
+
+@dataclass(frozen=True)
+class BadFile:
+    split: str
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One of several files with the same pixels."""
+
+    split: str
+    key: str
+    label: str
+
+
+@dataclass(frozen=True)
+class ImageSizes:
+    """In pixels; of the images that can be read."""
+
+    smallest: tuple[int, int]
+    """(height, width): the least height and the least width, not necessarily of one image."""
+    median: tuple[int, int]
+    largest: tuple[int, int]
+    common: tuple[tuple[tuple[int, int], int], ...]
+    """The five most frequent sizes and how many images have each."""
+
+
+@dataclass(frozen=True)
+class DataCheck:
+    """What `check_data` found: plain data, to print or to dump."""
+
+    name: str
+    kind: str
+    counts: dict[str, dict[str, int]]
+    """Split -> class name -> number of files, bad ones included."""
+    sizes: ImageSizes | None
+    """None if no image can be read."""
+    formats: dict[str, int]
+    """File format -> number of images, most frequent first."""
+    modes: dict[str, int]
+    """Pillow's colour mode -> number of images, most frequent first."""
+    bad: tuple[BadFile, ...]
+    duplicates: tuple[tuple[Copy, ...], ...]
+    """Groups of files with equal pixels, within a split or across splits."""
+    leaks: dict[str, int]
+    """"train-test" and the like -> number of images of the second split that the first one holds too."""
+    contradictions: tuple[tuple[Copy, ...], ...]
+    """The groups of duplicates whose labels differ."""
+    warnings: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as dictionaries, lists, strings and numbers."""
+        return asdict(self)
+
+
+def check_data(data: ImageData, progress: Callable[[int, int], None] | None = None) -> DataCheck:
+    """Decodes every file once. progress(done, total) is called after each."""
+    total = sum(map(len, data.splits.values()))
+    counts: dict[str, dict[str, int]] = {}
+    sizes: list[tuple[int, int]] = []
+    formats: Counter[str] = Counter()
+    modes: Counter[str] = Counter()
+    bad: list[BadFile] = []
+    same: dict[bytes, list[Copy]] = {}
+    done = 0
+    for split, samples in data.splits.items():
+        per_class = np.bincount(samples.labels, minlength=len(data.class_names)).tolist()
+        counts[split] = dict(zip(data.class_names, per_class, strict=True))
+        for index in range(len(samples)):
+            key = samples.key(index)
+            try:
+                head = samples.header(index)
+                pixels = samples.decode(index)
+            except DecodeError as error:
+                bad.append(BadFile(split, key, str(error)))
+            else:
+                formats[head.format] += 1
+                modes[head.mode] += 1
+                height, width = pixels.shape[:2]
+                sizes.append((height, width))
+                digest = hashlib.sha256(f"{height} {width} ".encode() + pixels.tobytes()).digest()
+                label = data.class_names[samples.labels[index]]
+                same.setdefault(digest, []).append(Copy(split, key, label))
+            done += 1
+            if progress is not None:
+                progress(done, total)
+    duplicates = tuple(tuple(group) for group in same.values() if len(group) > 1)
+    contradictions = tuple(group for group in duplicates if len({copy.label for copy in group}) > 1)
+    leaks = _leaks(duplicates, tuple(data.splits))
+    summary = _summary(sizes)
+    warnings = [
+        *_about_files(bad, total, sizes, modes),
+        *_about_classes(counts),
+        *_about_duplicates(duplicates, contradictions, leaks),
+    ]
+    return DataCheck(
+        name=data.name,
+        kind=data.kind,
+        counts=counts,
+        sizes=summary,
+        formats=dict(formats.most_common()),
+        modes=dict(modes.most_common()),
+        bad=tuple(bad),
+        duplicates=duplicates,
+        leaks=leaks,
+        contradictions=contradictions,
+        warnings=tuple(warnings),
+    )
+
+
+def _summary(sizes: list[tuple[int, int]]) -> ImageSizes | None:
+    if not sizes:
+        return None
+    both = np.array(sizes)  # (N, 2)
+    smallest, median, largest = (
+        (int(height), int(width)) for height, width in (both.min(0), np.median(both, 0), both.max(0))
+    )
+    return ImageSizes(smallest, median, largest, tuple(Counter(sizes).most_common(5)))
+
+
+def _leaks(duplicates: tuple[tuple[Copy, ...], ...], splits: tuple[str, ...]) -> dict[str, int]:
+    leaks = {}
+    for number, first in enumerate(splits):
+        for second in splits[number + 1 :]:
+            shared = (group for group in duplicates if any(copy.split == first for copy in group))
+            count = sum(copy.split == second for group in shared for copy in group)
+            if count:
+                leaks[f"{first}-{second}"] = count
+    return leaks
+
+
+def _about_files(
+    bad: list[BadFile], total: int, sizes: list[tuple[int, int]], modes: Counter[str]
+) -> list[str]:
+    warnings = []
+    if bad:
+        warnings.append(
+            f"{len(bad):,} of {total:,} files cannot be read; training and evaluation leave them out."
+        )
+    small = sum(min(size) < _SMALL_SIDE for size in sizes)
+    if small:
+        warnings.append(f"{small:,} images are smaller than {_SMALL_SIDE} pixels on one side.")
+    converted = {mode: count for mode, count in modes.items() if mode not in _PLAIN_MODES}
+    if converted:
+        listed = ", ".join(f"{count:,} {mode}" for mode, count in converted.items())
+        warnings.append(f"Images in other colour modes are converted to RGB: {listed}.")
+    return warnings
+
+
+def _about_classes(counts: dict[str, dict[str, int]]) -> list[str]:
+    warnings = []
+    train = counts.get("train", {})
+    few = [f"{name} ({count})" for name, count in train.items() if count < _FEW_IMAGES]
+    if few:
+        more = f" and {len(few) - 10} more" if len(few) > 10 else ""
+        warnings.append(
+            f"Classes with fewer than {_FEW_IMAGES} training images: {', '.join(few[:10])}{more}."
+        )
+    present = {name: count for name, count in train.items() if count}
+    if present:
+        most, least = max(present, key=present.__getitem__), min(present, key=present.__getitem__)
+        if present[most] > _IMBALANCE * present[least]:
+            warnings.append(
+                f"The classes are unbalanced: {present[most]:,} training images of {most}, "
+                f"{present[least]:,} of {least}. Look at the accuracy of each class, not only at the mean."
+            )
+    return warnings
+
+
+def _about_duplicates(
+    duplicates: tuple[tuple[Copy, ...], ...],
+    contradictions: tuple[tuple[Copy, ...], ...],
+    leaks: dict[str, int],
+) -> list[str]:
+    warnings = []
+    for pair, count in leaks.items():
+        first, second = pair.split("-")
+        warnings.append(
+            f"Leak: {count:,} images of {second} are in {first} too, pixel for pixel; "
+            f"remove them from {first} or the figures for {second} are too good."
+        )
+    for split in sorted({copy.split for group in duplicates for copy in group}):
+        inside = (sum(copy.split == split for copy in group) for group in duplicates)
+        spare = sum(count - 1 for count in inside if count > 1)
+        if spare:
+            warnings.append(f"{spare:,} images of {split} repeat another image of {split}, pixel for pixel.")
+    if contradictions:
+        warnings.append(
+            f"{len(contradictions):,} groups of equal images carry different labels: some of them are wrong."
+        )
+    return warnings

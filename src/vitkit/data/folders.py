@@ -1,0 +1,150 @@
+"""Folders of class folders, alone or below train/, val/ and test/."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from vitkit.data.listing import (
+    LAYOUTS,
+    SPLIT_NAMES,
+    SPLITS,
+    Listing,
+    Paths,
+    SplitListing,
+    counted,
+    ignored,
+    some,
+)
+from vitkit.errors import VitkitError
+
+# HEIC and TGA cannot be decoded: listed all the same, they are reported and not silently passed over.
+_IMAGE_SUFFIXES = frozenset({
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".webp", ".gif", ".bmp", ".dib", ".tif", ".tiff",
+    ".ppm", ".pgm", ".pbm", ".pnm", ".pfm", ".jp2", ".j2k", ".jpx", ".avif", ".ico", ".qoi", ".sgi", ".rgb",
+    ".heic", ".heif", ".tga",
+})  # fmt: skip
+
+
+def list_folders(root: Path, partial: bool) -> Listing:
+    """Class folders, or split folders of class folders.
+
+    partial: the classes are a trained model's, so not all of them need be there, and neither need train/.
+    """
+    folders = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not ignored(entry.name))
+    split_folders = {SPLIT_NAMES[name.lower()]: name for name in folders if name.lower() in SPLIT_NAMES}
+    if "train" in split_folders or (partial and split_folders and len(split_folders) == len(folders)):
+        kept = [split for split in SPLITS if split in split_folders]
+        roots = {split: root / split_folders[split] for split in kept}
+        aside = [name for name in folders if name not in split_folders.values()]
+    elif split_folders and len(split_folders) == len(folders):
+        found = ", ".join(f"{name}/" for name in folders)
+        raise VitkitError(f"{root} has {found} but no train/. {LAYOUTS}")
+    else:
+        roots, aside = {"train": root}, []
+
+    scans = {split: _ClassFolders(folder) for split, folder in roots.items()}
+    class_names = _agreed_classes(root, scans, partial)
+    number_of = {name: number for number, name in enumerate(class_names)}
+    paths: list[str] = []
+    splits: dict[str, SplitListing] = {}
+    for split, scan in scans.items():
+        above = "" if scan.root == root else f"{scan.root.name}/"
+        start = len(paths)
+        labels: list[int] = []
+        for name, files in scan.images.items():
+            if not files:  # tolerated for a trained model's classes only
+                continue
+            paths += (f"{above}{name}/{file}" for file in files)
+            labels += [number_of[name]] * len(files)
+        splits[split] = (np.arange(start, len(paths)), np.array(labels, dtype=np.int64))
+    notes = [f"{counted(len(aside), 'folder')} beside train/ ignored: {some(aside)}."] if aside else []
+    for split, scan in scans.items():
+        notes += (f"{split}: {note}" if len(scans) > 1 else note for note in scan.notes())
+    return Listing("folder of class folders", class_names, Paths(root, paths), splits, tuple(notes))
+
+
+class _ClassFolders:
+    """The images below each class folder of one split, and what was passed over."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.hidden = 0
+        self.other = 0
+        self.images: dict[str, list[str]] = {}
+        self.loose = 0
+        for entry in sorted(root.iterdir()):
+            if ignored(entry.name):
+                self.hidden += 1
+            elif entry.is_dir():
+                self.images[entry.name] = sorted(self._below(entry, "", frozenset()))
+            elif _is_image(entry.name):
+                self.loose += 1
+
+    def _below(self, folder: Path, prefix: str, above: frozenset[tuple[int, int]]) -> Iterator[str]:
+        """Paths of images relative to the class folder. Links to folders are followed, but not in circles."""
+        status = folder.stat()
+        identity = (status.st_dev, status.st_ino)
+        if identity in above:
+            return
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if ignored(entry.name):
+                    self.hidden += 1
+                elif entry.is_dir():
+                    yield from self._below(folder / entry.name, f"{prefix}{entry.name}/", above | {identity})
+                elif _is_image(entry.name):
+                    yield prefix + entry.name
+                else:
+                    self.other += 1
+
+    def notes(self) -> Iterator[str]:
+        if self.hidden:
+            yield f"{counted(self.hidden, 'hidden file or folder', 'hidden files or folders')} ignored."
+        if self.other:
+            yield f"{counted(self.other, 'file')} in class folders ignored: not images by their names."
+        if self.loose:
+            yield f"{counted(self.loose, 'image')} outside any class folder ignored."
+
+
+def _agreed_classes(root: Path, scans: dict[str, _ClassFolders], partial: bool) -> tuple[str, ...]:
+    """The class names that all splits share; everything that makes them doubtful is an error."""
+    for scan in scans.values():
+        if not any(scan.images.values()):
+            if scan.loose and not scan.images:
+                raise VitkitError(
+                    f"{scan.root} holds {counted(scan.loose, 'image')} but no class folders, so there are no "
+                    f"labels. Put the images of each class into a folder of its name. {LAYOUTS}"
+                )
+            raise VitkitError(f"No images in {scan.root}. {LAYOUTS}")
+    names = sorted({name for scan in scans.values() for name in scan.images})
+    if partial:
+        return tuple(name for name in names if any(scan.images.get(name) for scan in scans.values()))
+    for split, scan in scans.items():
+        empty = [name for name, files in scan.images.items() if not files]
+        if empty:
+            where = f"{root} ({split})" if len(scans) > 1 else f"{root}"
+            raise VitkitError(
+                f"{where}: no images in the class {_folders(empty)}. Add images, or remove the folder."
+            )
+    for split, scan in scans.items():
+        missing = [name for name in scans["train"].images if name not in scan.images]
+        unknown = [name for name in scan.images if name not in scans["train"].images]
+        if missing or unknown:
+            sides = [f"only in train: {', '.join(missing)}"] if missing else []
+            sides += [f"only in {split}: {', '.join(unknown)}"] if unknown else []
+            raise VitkitError(
+                f"{root}: the classes of train and {split} differ ({'; '.join(sides)}). The class folders of "
+                "all splits must have the same names: rename or remove the odd ones."
+            )
+    return tuple(names)
+
+
+def _is_image(name: str) -> bool:
+    stem, dot, suffix = name.rpartition(".")
+    return bool(stem) and dot + suffix.lower() in _IMAGE_SUFFIXES
+
+
+def _folders(names: list[str]) -> str:
+    return ("folder " if len(names) == 1 else "folders ") + some(names)

@@ -1,0 +1,93 @@
+"""What the reader of a layout hands over: files, labels, class names and splits, before anything is decoded.
+
+The index is kept in flat arrays, so that a million files cost little and worker processes share the memory
+instead of copying it.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+SPLITS = ("train", "val", "test")
+SPLIT_NAMES = {
+    "train": "train", "training": "train",
+    "val": "val", "valid": "val", "validation": "val", "dev": "val",
+    "test": "test", "testing": "test",
+}  # fmt: skip
+_IGNORED_NAMES = frozenset({"__MACOSX", "Thumbs.db", "desktop.ini"})
+
+LAYOUTS = (
+    'Data is "digits", a folder of class folders (cats/1.jpg, dogs/2.jpg; or with train/, val/, test/ above '
+    "them), a .csv with columns path and label, or a folder of .parquet files."
+)
+
+
+class Files(Protocol):
+    """The files of a source, before they are split."""
+
+    def key(self, number: int) -> str: ...
+
+    def file(self, number: int) -> bytes | Path: ...
+
+
+# A split as listed: numbers of its files, and their labels.
+SplitListing = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a layout's reader hands over."""
+
+    kind: str
+    class_names: tuple[str, ...]
+    files: Files
+    splits: dict[str, SplitListing]
+    notes: tuple[str, ...] = ()
+
+
+class Texts:
+    """Many short strings in two flat arrays: a list of a million Python strings would be copied into every
+    worker process as soon as its reference counts are touched."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        encoded = [os.fsencode(text) for text in texts]
+        self.ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+        self.data = b"".join(encoded)
+
+    def __getitem__(self, number: int) -> str:
+        return os.fsdecode(self.data[self.ends[number] : self.ends[number + 1]])
+
+
+class Paths:
+    """Files below a root."""
+
+    def __init__(self, root: Path, paths: Iterable[str], prefixes: Iterable[str] | None = None) -> None:
+        self.root = root
+        self.paths = Texts(paths)
+        self.prefixes = None if prefixes is None else Texts(prefixes)
+
+    def key(self, number: int) -> str:
+        prefix = "" if self.prefixes is None else self.prefixes[number]
+        # A name that is no valid UTF-8 must still be printable.
+        return prefix + os.fsencode(self.paths[number]).decode("utf-8", "backslashreplace")
+
+    def file(self, number: int) -> Path:
+        return self.root / self.paths[number]
+
+
+def ignored(name: str) -> bool:
+    return name.startswith(".") or name in _IGNORED_NAMES
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def some(names: Sequence[str], limit: int = 10) -> str:
+    shown = ", ".join(map(str, names[:limit]))
+    return shown if len(names) <= limit else f"{shown} and {len(names) - limit:,} more"

@@ -1,0 +1,324 @@
+"""Samples to batches: in training an endless stream, in evaluation every sample exactly once.
+
+A batch is a pure function of its number, whoever computes it: the process itself or any of its workers, in
+the first run or a resumed one. A file that cannot be read keeps its slot, masked, and is reported by name.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from vitkit.data.decode import DecodeError, Header
+from vitkit.data.order import sample_at, sample_rng, share
+from vitkit.data.sources import Samples
+from vitkit.data.transforms import Augmentation, Preprocessing, augment, preprocess
+from vitkit.errors import VitkitError
+
+
+@dataclass(frozen=True)
+class Batch:
+    images: Tensor
+    """(B, 3, H, W) uint8; zeros where the mask is False."""
+    labels: Tensor
+    """(B,) int64."""
+    mask: Tensor
+    """(B,) bool. False: the file could not be read, it counts for nothing."""
+    ids: Tensor
+    """(B,) int64, index into the split."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def to(self, device: torch.device | str) -> "Batch":
+        """The batch on a device; to a GPU without waiting for the copy to end."""
+        device = torch.device(device)
+
+        def move(tensor: Tensor) -> Tensor:
+            if device.type == "cuda" and tensor.device.type == "cpu":
+                return tensor.pin_memory().to(device, non_blocking=True)
+            return tensor.to(device)
+
+        return Batch(move(self.images), move(self.labels), move(self.mask), move(self.ids))
+
+    def slice(self, start: int, stop: int) -> "Batch":
+        """Samples start..stop-1 of the batch, sharing its memory."""
+        part = slice(start, stop)
+        return Batch(self.images[part], self.labels[part], self.mask[part], self.ids[part])
+
+
+class MemorySamples:
+    """A split with every image decoded once and kept as pixels, all in one array; files that gave none keep
+    their reason and raise it again whenever they are asked for."""
+
+    def __init__(
+        self,
+        samples: Samples,
+        pixels: NDArray[np.uint8],
+        starts: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        bad: dict[int, str],
+    ) -> None:
+        self.samples = samples
+        self.pixels = pixels  # (sum of H * W * 3,)
+        self.starts = starts  # (N,)
+        self.sizes = sizes  # (N, 2)
+        self.bad = bad
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        return self.samples.labels
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def key(self, index: int) -> str:
+        return self.samples.key(index)
+
+    def file(self, index: int) -> bytes | Path:
+        return self.samples.file(index)
+
+    def decode(self, index: int) -> NDArray[np.uint8]:
+        height, width = self.size(index)
+        start = int(self.starts[index])
+        return self.pixels[start : start + height * width * 3].reshape(height, width, 3)
+
+    def header(self, index: int) -> Header:
+        return self.samples.header(index)
+
+    def size(self, index: int) -> tuple[int, int]:
+        if index in self.bad:
+            raise DecodeError(self.bad[index])
+        height, width = self.sizes[index].tolist()
+        return height, width
+
+
+def keep_in_memory(
+    samples: Samples, limit_bytes: int, progress: Callable[[int, int], None] | None = None
+) -> Samples:
+    """The split with its pixels in memory if they fit into `limit_bytes`, else the split as given.
+
+    The headers decide before anything is decoded. progress(done, total) is called after each decoded image.
+    """
+    total = len(samples)
+    sizes = np.zeros((total, 2), dtype=np.int64)
+    bad: dict[int, str] = {}
+    needed = 0
+    for index in range(total):
+        try:
+            sizes[index] = samples.size(index)
+        except DecodeError as error:
+            bad[index] = str(error)
+        needed += 3 * int(sizes[index].prod())
+        if needed > limit_bytes:
+            return samples
+    starts = np.cumsum(3 * sizes.prod(axis=1)) - 3 * sizes.prod(axis=1)
+    pixels = np.empty(needed, dtype=np.uint8)
+    for index in range(total):
+        if index not in bad:
+            try:
+                image = samples.decode(index)
+                pixels[starts[index] : starts[index] + image.size] = image.reshape(-1)
+                sizes[index] = image.shape[:2]
+            except DecodeError as error:
+                bad[index] = str(error)
+        if progress is not None:
+            progress(index + 1, total)
+    return MemorySamples(samples, pixels, starts, sizes, bad)
+
+
+class TrainLoader:
+    """The endless training stream of one split, batch by batch.
+
+    batch_size: of the whole job; with `world_size` processes each gets its share, in the order of ranks.
+    augmentation: None trains on images as evaluation sees them.
+    workers: processes that prepare batches; 0 prepares them in this one. The batches are the same bits.
+    bad_quota: part of the files that may be unreadable before training stops.
+    """
+
+    rejects: dict[str, str]
+    """Key -> reason of every file met so far that could not be read."""
+
+    def __init__(
+        self,
+        samples: Samples,
+        preprocessing: Preprocessing,
+        augmentation: Augmentation | None,
+        *,
+        batch_size: int,
+        seed: int,
+        workers: int = 0,
+        bad_quota: float = 0.05,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        if not len(samples):
+            raise VitkitError("There is nothing to train on: the training split has no images.")
+        if batch_size < 1 or workers < 0:
+            raise VitkitError(
+                f"batch_size must be at least 1 and workers at least 0, found {batch_size} and {workers}."
+            )
+        if not 0 <= bad_quota <= 1:
+            raise VitkitError(f"bad_quota is a part of the files, from 0 to 1, found {bad_quota}.")
+        share(
+            np.arange(batch_size), rank, world_size
+        )  # refuses a batch that cannot be shared, before any work
+        self.samples = samples
+        self.bad_quota = bad_quota
+        self.workers = workers
+        self.rejects = {}
+        self._batches = _TrainBatches(
+            samples, preprocessing, augmentation, batch_size, seed, rank, world_size
+        )
+
+    def batches(self, start: int, stop: int) -> Iterator[Batch]:
+        """The batches of steps start..stop-1. Batch b holds positions b * batch_size and following of the
+        stream, across the ends of epochs, and is always full.
+
+        Raises VitkitError when more files are unreadable than the quota allows, or a worker dies.
+        """
+        for batch, bad in _computed(self._batches, range(start, stop), self.workers):
+            self.rejects.update(bad)
+            self._check_quota()
+            yield batch
+
+    def _check_quota(self) -> None:
+        allowed = math.ceil(self.bad_quota * len(self.samples))
+        if len(self.rejects) <= allowed:
+            return
+        first = "\n".join(f"  {key}: {reason}" for key, reason in list(self.rejects.items())[:5])
+        raise VitkitError(
+            f"{len(self.rejects)} of {len(self.samples)} training files met so far cannot be read, more than "
+            f"the {allowed} allowed. The first:\n{first}\n"
+            "Run `vitkit data check` for the whole list, then mend or remove them, or raise --bad-quota."
+        )
+
+
+def evaluation_batches(
+    samples: Samples,
+    preprocessing: Preprocessing,
+    batch_size: int,
+    workers: int = 0,
+    rejects: dict[str, str] | None = None,
+    indices: Sequence[int] | NDArray[np.int64] | None = None,
+) -> Iterator[Batch]:
+    """Every sample of the split, or of `indices`, exactly once and in order; the last batch may be short.
+
+    Unreadable files are masked, never replaced; their keys and reasons are added to `rejects`.
+    """
+    if batch_size < 1:
+        raise VitkitError(f"batch_size must be at least 1, found {batch_size}.")
+    ids = np.arange(len(samples)) if indices is None else np.asarray(indices, dtype=np.int64)
+    batches = _EvaluationBatches(samples, preprocessing, batch_size, ids)
+    for batch, bad in _computed(batches, range(-(-len(ids) // batch_size)), workers):
+        if rejects is not None:
+            rejects.update(bad)
+        yield batch
+
+
+# A batch, and (key, reason) of the files in it that could not be read.
+_Computed = tuple[Batch, dict[str, str]]
+
+
+class _Batches(Protocol):
+    def __getitem__(self, number: int) -> _Computed: ...
+
+
+@dataclass(frozen=True)
+class _TrainBatches(Dataset[_Computed]):
+    samples: Samples
+    preprocessing: Preprocessing
+    augmentation: Augmentation | None
+    batch_size: int
+    seed: int
+    rank: int
+    world_size: int
+
+    def __getitem__(self, number: int) -> _Computed:
+        positions = np.arange(number * self.batch_size, (number + 1) * self.batch_size)
+        positions = share(positions, self.rank, self.world_size)
+        epochs, ids = sample_at(positions, len(self.samples), self.seed)
+
+        def view(image: NDArray[np.uint8], slot: int) -> NDArray[np.uint8]:
+            if self.augmentation is None:
+                return preprocess(image, self.preprocessing)
+            rng = sample_rng(self.seed, int(epochs[slot]), int(ids[slot]))
+            return augment(image, self.preprocessing, self.augmentation, rng)
+
+        return _assemble(self.samples, ids, self.preprocessing.image_size, view)
+
+
+@dataclass(frozen=True)
+class _EvaluationBatches(Dataset[_Computed]):
+    samples: Samples
+    preprocessing: Preprocessing
+    batch_size: int
+    indices: NDArray[np.int64]
+
+    def __getitem__(self, number: int) -> _Computed:
+        ids = self.indices[number * self.batch_size : (number + 1) * self.batch_size]
+        size = self.preprocessing.image_size
+        return _assemble(self.samples, ids, size, lambda image, _: preprocess(image, self.preprocessing))
+
+
+def _assemble(
+    samples: Samples,
+    ids: NDArray[np.int64],
+    size: tuple[int, int],
+    view: Callable[[NDArray[np.uint8], int], NDArray[np.uint8]],
+) -> _Computed:
+    """One batch; `view` makes the model's pixels from a decoded image and its slot in the batch."""
+    pixels = np.zeros((len(ids), 3, *size), dtype=np.uint8)
+    mask = np.ones(len(ids), dtype=bool)
+    bad: dict[str, str] = {}
+    for slot, index in enumerate(ids.tolist()):
+        try:
+            pixels[slot] = view(samples.decode(index), slot).transpose(2, 0, 1)
+        except DecodeError as error:
+            mask[slot] = False
+            bad[samples.key(index)] = str(error)
+    labels = torch.from_numpy(samples.labels[ids])
+    return Batch(torch.from_numpy(pixels), labels, torch.from_numpy(mask), torch.from_numpy(ids.copy())), bad
+
+
+def _computed(batches: Dataset[_Computed], numbers: range, workers: int) -> Iterator[_Computed]:
+    """batches[n] for every n of `numbers`, in order, computed here or ahead of time in worker processes."""
+    if not workers or not len(numbers):
+        for number in numbers:
+            yield batches[number]
+        return
+    # A worker makes whole batches, so that it sends one message a batch and not one an image.
+    loader = DataLoader(
+        batches,
+        batch_size=None,
+        sampler=numbers,
+        num_workers=min(workers, len(numbers)),
+        collate_fn=_as_it_is,
+    )
+    arriving = iter(loader)
+    for number in numbers:
+        try:
+            computed = next(arriving)
+        except RuntimeError as error:
+            if not str(error).startswith("DataLoader worker"):
+                raise
+            raise VitkitError(
+                f"A data loading process died while batch {number} was awaited: {error} "
+                "Killed means that memory ran out, a bus error that /dev/shm is too small for the batches. "
+                "Use fewer --workers (0 works without any) or smaller batches."
+            ) from error
+        yield computed
+
+
+_T = TypeVar("_T")
+
+
+def _as_it_is(value: _T) -> _T:
+    return value

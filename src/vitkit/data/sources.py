@@ -1,0 +1,272 @@
+"""Where images and labels come from: one string names the data, whatever its layout.
+
+A source only lists files with labels, class names and splits; nothing is decoded before it is asked for.
+"""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitkit.data.decode import DEFAULT_RULE, DecodeRule, Header, decode, header
+from vitkit.data.folders import list_folders
+from vitkit.data.listing import LAYOUTS, SPLITS, Files, Listing, SplitListing, counted, ignored, some
+from vitkit.data.tables import list_csv, list_parquet
+from vitkit.errors import VitkitError
+
+
+@dataclass(frozen=True)
+class Splits:
+    """How splits that the data lacks are cut from its training images.
+
+    val_fraction, test_fraction: part of all the training images there were before any cut; 0 for none.
+    seed: another seed, other images.
+    """
+
+    val_fraction: float = 0.1
+    test_fraction: float = 0.2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.val_fraction, self.test_fraction) < 0 or self.val_fraction + self.test_fraction >= 1:
+            raise VitkitError(
+                "val_fraction and test_fraction must be 0 or more and leave something to train on, found "
+                f"{self.val_fraction} and {self.test_fraction}."
+            )
+        if not 0 <= self.seed < 2**63:
+            raise VitkitError(f"The seed of the splits must be in 0..2^63 - 1, found {self.seed}.")
+
+
+class Samples(Protocol):
+    """One split: what can be asked of it."""
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """(N,) index into the class names."""
+
+    def __len__(self) -> int: ...
+
+    def key(self, index: int) -> str:
+        """A name for people: the path below the data's root, or file and row."""
+
+    def file(self, index: int) -> bytes | Path:
+        """The encoded image."""
+
+    def decode(self, index: int) -> NDArray[np.uint8]:
+        """(H, W, 3). Raises DecodeError."""
+
+    def header(self, index: int) -> Header:
+        """Format, colour mode and size, without decoding. Raises DecodeError."""
+
+    def size(self, index: int) -> tuple[int, int]:
+        """(height, width), from the header. Raises DecodeError."""
+
+
+@dataclass(frozen=True)
+class ImageData:
+    """A data set, listed.
+
+    name: short, for run folders. spec: what the user wrote. kind: the layout that was found.
+    splits: "train", then "val" and "test" where there are such.
+    notes: sentences for the first screen and the report: what was cut, ignored or missing.
+    """
+
+    name: str
+    spec: str
+    kind: str
+    class_names: tuple[str, ...]
+    splits: Mapping[str, Samples]
+    notes: tuple[str, ...]
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the listing: class names, and keys and labels of every split. Pixels are not read."""
+        digest = hashlib.sha256(json.dumps(self.class_names).encode())
+        for name, samples in self.splits.items():
+            digest.update(json.dumps([name, len(samples)]).encode())
+            for index in range(len(samples)):
+                digest.update(samples.key(index).encode() + b"\0")
+            digest.update(samples.labels.astype("<i8").tobytes())
+        return digest.hexdigest()
+
+
+def open_data(
+    spec: str,
+    splits: Splits = Splits(),
+    rule: DecodeRule = DEFAULT_RULE,
+    class_names: Sequence[str] | None = None,
+) -> ImageData:
+    """Lists the data that `spec` names: "digits", a folder, a .csv, a .parquet or a folder of those.
+
+    class_names: those of a trained model. Labels are then mapped to them by name; a name the model does not
+        know is an error, a class without images is not.
+
+    Raises VitkitError for data that cannot be what the user meant: nothing there, no images, an empty class,
+    a single class, splits that disagree about the classes.
+    """
+    if spec == "digits":
+        found = _list_digits()
+        name = "digits"
+    else:
+        path = Path(spec).expanduser()
+        if not path.exists():
+            raise VitkitError(f"No data at {spec!r}: there is no such file or folder. {LAYOUTS}")
+        name = path.resolve().stem if path.is_file() else path.resolve().name
+        try:
+            found = _list_path(path, partial=class_names is not None)
+        except OSError as error:
+            raise VitkitError(
+                f"{spec} cannot be listed: {error}. Look at its permissions and links."
+            ) from error
+    if class_names is not None:
+        found = _renamed(found, tuple(class_names))
+    elif "train" not in found.splits:
+        raise VitkitError(f"{spec} has only {', '.join(found.splits)}, no images to train on. {LAYOUTS}")
+    elif len(found.class_names) < 2:
+        raise VitkitError(
+            f"{spec} has one class, {found.class_names[0]!r}; a classifier needs at least two. {LAYOUTS}"
+        )
+    listed, notes = _with_missing_splits(found, splits)
+    samples = {split: FileSamples(found.files, *listed[split], rule) for split in SPLITS if split in listed}
+    return ImageData(name, spec, found.kind, found.class_names, samples, (*found.notes, *notes))
+
+
+class FileSamples:
+    """One split of a source: numbers of files, and their labels."""
+
+    def __init__(
+        self, files: Files, numbers: NDArray[np.int64], labels: NDArray[np.int64], rule: DecodeRule
+    ) -> None:
+        self.files = files
+        self.numbers = numbers
+        self.labels = labels
+        self.rule = rule
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def key(self, index: int) -> str:
+        return self.files.key(int(self.numbers[index]))
+
+    def file(self, index: int) -> bytes | Path:
+        return self.files.file(int(self.numbers[index]))
+
+    def decode(self, index: int) -> NDArray[np.uint8]:
+        return decode(self.file(index), self.rule)
+
+    def header(self, index: int) -> Header:
+        return header(self.file(index), self.rule)
+
+    def size(self, index: int) -> tuple[int, int]:
+        return self.header(index).size
+
+
+def _list_path(path: Path, partial: bool) -> Listing:
+    if path.suffix.lower() == ".csv":
+        return list_csv(path)
+    if path.suffix.lower() == ".parquet":
+        return list_parquet(path.parent, [path])
+    if not path.is_dir():
+        raise VitkitError(f"{path} is a single file of another kind. {LAYOUTS}")
+    parquets = _parquet_files(path)
+    if parquets:
+        return list_parquet(path, parquets)
+    return list_folders(path, partial)
+
+
+def _parquet_files(root: Path) -> list[Path]:
+    found: list[Path] = []
+    for folder, below, names in os.walk(root):  # Path.rglob would make a Path of each of a million images
+        below[:] = (name for name in below if not ignored(name))
+        found += (Path(folder, name) for name in names if name.endswith(".parquet") and not ignored(name))
+    return sorted(found)
+
+
+def _list_digits() -> Listing:
+    """The 1797 handwritten digits of 8 x 8 pixels that come with scikit-learn."""
+    from sklearn.datasets import load_digits  # takes a second to import: only who asks for digits waits
+
+    images, targets = load_digits(return_X_y=True)
+    labels = np.asarray(targets, dtype=np.int64)
+    grey = np.round(np.asarray(images).reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+    names = tuple("0123456789")
+    return Listing("built-in digits", names, _Digits(grey), {"train": (np.arange(len(labels)), labels)})
+
+
+class _Digits:
+    def __init__(self, grey: NDArray[np.uint8]) -> None:
+        self.grey = grey  # (N, 8, 8)
+
+    def key(self, number: int) -> str:
+        return f"digit {number:04d}"
+
+    def file(self, number: int) -> bytes:
+        # A binary PGM is its header and the bytes: a real file, at no cost.
+        return b"P5 8 8 255\n" + bytes(self.grey[number])
+
+
+def _renamed(found: Listing, class_names: tuple[str, ...]) -> Listing:
+    """The same files, with labels in the order of a trained model's classes."""
+    number_of = {name: number for number, name in enumerate(class_names)}
+    used = np.unique(np.concatenate([labels for _, labels in found.splits.values()]))
+    unknown = [found.class_names[label] for label in used if found.class_names[label] not in number_of]
+    if unknown:
+        raise VitkitError(
+            f"The data has {counted(len(unknown), 'class', 'classes')} that the model does not know: "
+            f"{some(unknown)}. It knows {some(class_names)}. Rename these classes, or leave them out."
+        )
+    present = {found.class_names[label] for label in used}
+    absent = [name for name in class_names if name not in present]
+    order = np.array([number_of.get(name, -1) for name in found.class_names], dtype=np.int64)
+    splits = {split: (where, order[labels]) for split, (where, labels) in found.splits.items()}
+    count = counted(len(absent), "class of the model has", "classes of the model have")
+    notes = (*found.notes, f"{count} no images here: {some(absent)}.") if absent else found.notes
+    return Listing(found.kind, class_names, found.files, splits, notes)
+
+
+def _with_missing_splits(found: Listing, splits: Splits) -> tuple[dict[str, SplitListing], list[str]]:
+    """Cuts a test split, then a validation split, where the data has none."""
+    listed = dict(found.splits)
+    notes: list[str] = []
+    if "train" not in listed:
+        return listed, notes
+    total = len(listed["train"][1])
+    for split, fraction in (("test", splits.test_fraction), ("val", splits.val_fraction)):
+        if split in listed or fraction == 0:
+            continue
+        numbers, labels = listed["train"]
+        # The small subtraction keeps 0.1 * 30 = 3.0000000000000004 from being rounded up to 4.
+        cut = _stratified(labels, math.ceil(fraction * total - 1e-9), splits.seed, SPLITS.index(split))
+        if not cut.any():
+            notes.append(f"{split}: none; every class has a single training image left.")
+            continue
+        listed["train"] = (numbers[~cut], labels[~cut])
+        listed[split] = (numbers[cut], labels[cut])
+        notes.append(
+            f"{split}: {counted(int(cut.sum()), 'image')} cut from train, stratified, seed {splits.seed} "
+            f"({100 * fraction:g} %)."
+        )
+    return listed, notes
+
+
+def _stratified(labels: NDArray[np.int64], count: int, seed: int, stream: int) -> NDArray[np.bool_]:
+    """Which `count` of the samples to cut, (N,): shared among the classes by largest remainder, one sample of
+    each class at least left. Fewer are cut where that leaves too few."""
+    sizes = np.unique(labels, return_counts=True)[1]
+    exact = count * sizes / len(labels)
+    shares = np.minimum(np.floor(exact).astype(np.int64), sizes - 1)
+    while shares.sum() < count and (shares < sizes - 1).any():
+        shares[np.argmax(np.where(shares < sizes - 1, exact - shares, -np.inf))] += 1
+    # Raw Philox numbers: their stream is fixed for good, that of Generator.permutation is not (NumPy NEP 19).
+    ranks = np.random.Philox(key=np.array([seed, stream], dtype=np.uint64)).random_raw(len(labels))
+    order = np.lexsort((ranks, labels))  # class after class, each in the order of its ranks
+    place = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # within the class
+    cut = np.zeros(len(labels), dtype=bool)
+    cut[order] = place < np.repeat(shares, sizes)
+    return cut

@@ -1,0 +1,258 @@
+"""Lists of images in tables: CSV, and Parquet in the layout of Hugging Face data sets."""
+
+import csv
+import json
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitkit.data.listing import SPLIT_NAMES, SPLITS, Listing, Paths, SplitListing, counted, some
+from vitkit.errors import VitkitError
+
+_PATH_COLUMNS = ("path", "image", "file", "filename", "image_path")
+_LABEL_COLUMNS = ("label", "class", "target")
+_SPLIT_COLUMNS = ("split", "set")
+_PARQUET_IMAGE_COLUMNS = ("image", "img", "images")
+_PARQUET_LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target")
+_PARQUET_IN_MEMORY = 2 << 30  # bytes of Parquet files
+
+
+def list_csv(path: Path) -> Listing:
+    """A header, then one image a line: path (below the folder of the file), label, perhaps split."""
+    paths: list[str] = []
+    prefixes: list[str] = []
+    values: list[str] = []
+    split_of: list[str] = []
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            first = stream.readline()
+            delimiter = max(",;\t", key=first.count)
+            stream.seek(0)
+            rows = csv.DictReader(stream, delimiter=delimiter)
+            columns = {(name or "").strip().lower(): name for name in rows.fieldnames or ()}
+            path_column = _column(path, columns, _PATH_COLUMNS, "path")
+            label_column = _column(path, columns, _LABEL_COLUMNS, "label")
+            split_column = next((columns[name] for name in _SPLIT_COLUMNS if name in columns), None)
+            for row in rows:
+                cells = {name: (row[name] or "").strip() for name in (path_column, label_column)}
+                if "" in cells.values():
+                    raise VitkitError(
+                        f"{path} line {rows.line_num}: path or label is empty. Fill it or remove it."
+                    )
+                paths.append(cells[path_column])
+                values.append(cells[label_column])
+                prefixes.append(f"{path.name} line {rows.line_num}: ")
+                split_of.append(
+                    "train" if split_column is None else (row[split_column] or "").strip().lower()
+                )
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise VitkitError(f"{path} is not a CSV in UTF-8: {error}. Save it again as CSV UTF-8.") from error
+    if not paths:
+        raise VitkitError(f"{path} has a header but no lines: there are no images.")
+    unknown = sorted(set(split_of) - set(SPLIT_NAMES))
+    if unknown:
+        raise VitkitError(f"{path}: unknown split {some(unknown)}; expected train, val or test.")
+    splits = _by_split(np.array([SPLIT_NAMES[name] for name in split_of]), np.array(values))
+    names, labelled = _named_by_value(path, splits)
+    return Listing("CSV", names, Paths(path.parent, paths, prefixes), labelled)
+
+
+def _column(path: Path, columns: dict[str, str], wanted: tuple[str, ...], what: str) -> str:
+    for name in wanted:
+        if name in columns:
+            return columns[name]
+    raise VitkitError(
+        f"{path}: no {what} column. Expected one of {', '.join(wanted)} in the header line, "
+        f"found {', '.join(map(str, columns)) or 'nothing'}."
+    )
+
+
+def _by_split(
+    split_of: NDArray[Any], values: NDArray[Any]
+) -> dict[str, tuple[NDArray[np.int64], NDArray[Any]]]:
+    """Numbers of files and values of labels, for each split there is."""
+    numbers = {split: np.flatnonzero(split_of == split) for split in SPLITS}
+    return {split: (where, values[where]) for split, where in numbers.items() if len(where)}
+
+
+def _named_by_value(
+    path: Path, splits: dict[str, tuple[NDArray[np.int64], NDArray[Any]]]
+) -> tuple[tuple[str, ...], dict[str, SplitListing]]:
+    """Class names are the values of the labels, whole numbers in the order of numbers."""
+    values = {split: {str(value) for value in found} for split, (_, found) in splits.items()}
+    every = set().union(*values.values())
+    numeric = all(re.fullmatch(r"[+-]?\d+", value) for value in every)
+    names = tuple(sorted(every, key=lambda name: (int(name), name)) if numeric else sorted(every))
+    for split in values:
+        unknown = [name for name in names if name in values[split] and name not in values.get("train", every)]
+        if unknown:
+            raise VitkitError(
+                f"{path}: {split} has labels that train has not: {some(unknown)}. "
+                "Add training images of these classes, or remove the lines."
+            )
+    number_of = {name: number for number, name in enumerate(names)}
+    return names, {
+        split: (where, np.array([number_of[str(value)] for value in found], dtype=np.int64))
+        for split, (where, found) in splits.items()
+    }
+
+
+class _ParquetRows:
+    """Encoded images in a column of Parquet files: all in memory, or read by row group when asked for."""
+
+    def __init__(self, root: Path, paths: Sequence[Path], column: str, in_memory: bool) -> None:
+        import pyarrow.parquet as pq
+
+        self.paths = tuple(paths)
+        self.names = tuple(path.relative_to(root).as_posix() for path in paths)
+        self.column = column
+        counts = [
+            [file.row_group(group).num_rows for group in range(file.num_row_groups)]
+            for file in map(pq.read_metadata, paths)
+        ]
+        self.groups = [(number, group) for number, rows in enumerate(counts) for group in range(len(rows))]
+        self.group_starts = np.cumsum([0, *(rows for file in counts for rows in file)])
+        self.file_starts = np.cumsum([0, *map(sum, counts)])
+        # Two groups held: neighbours in evaluation share one; a shuffled order reads anew nearly every time.
+        self.read = lru_cache(maxsize=None if in_memory else 2)(self._read)
+        if in_memory:  # now, so that worker processes share it
+            for number in range(len(self.groups)):
+                self.read(number)
+
+    def __len__(self) -> int:
+        return int(self.file_starts[-1])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "read"} | {
+            "held": self.read.cache_parameters()["maxsize"]
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        held = state.pop("held")
+        vars(self).update(state)
+        self.read = lru_cache(maxsize=held)(self._read)
+
+    def key(self, number: int) -> str:
+        file = int(np.searchsorted(self.file_starts, number, side="right")) - 1
+        return f"{self.names[file]} row {number - self.file_starts[file]}"
+
+    def file(self, number: int) -> bytes:
+        group = int(np.searchsorted(self.group_starts, number, side="right")) - 1
+        cell = self.read(group)[number - int(self.group_starts[group])].as_py()
+        if isinstance(cell, dict):
+            cell = cell.get("bytes")
+        return cell if isinstance(cell, bytes) else b""
+
+    def _read(self, number: int) -> Any:  # a pyarrow array, one element a row
+        import pyarrow.parquet as pq
+
+        file, group = self.groups[number]
+        # One thread: Arrow's own would not survive the fork of a worker process.
+        with pq.ParquetFile(self.paths[file]) as opened:
+            table = opened.read_row_group(group, columns=[self.column], use_threads=False)
+        return table.column(self.column).combine_chunks()
+
+
+def list_parquet(root: Path, paths: list[Path]) -> Listing:
+    """The layout of Hugging Face image data: a column of encoded images and one of labels."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        schemas = [pq.read_schema(path) for path in paths]
+    except (pa.ArrowException, OSError) as error:
+        raise VitkitError(f"A Parquet file in {root} cannot be read: {error}. Download it again.") from error
+    columns = {name: name for name in schemas[0].names}
+    image_column = _column(paths[0], columns, _PARQUET_IMAGE_COLUMNS, "image")
+    label_column = _column(paths[0], columns, _PARQUET_LABEL_COLUMNS, "label")
+    for path, schema in zip(paths, schemas, strict=True):
+        if not {image_column, label_column} <= set(schema.names):
+            raise VitkitError(
+                f"{path} lacks the columns {image_column} and {label_column} that {paths[0].name} has; "
+                f"found {', '.join(schema.names)}. Keep one data set in a folder."
+            )
+    in_memory = sum(path.stat().st_size for path in paths) <= _PARQUET_IN_MEMORY
+    rows = _ParquetRows(root, paths, image_column, in_memory)
+    tables = [pq.read_table(path, columns=[label_column], use_threads=False) for path in paths]
+    values = np.concatenate([np.array(table.column(0).to_pylist(), dtype=object) for table in tables])
+    split_of = np.repeat(_parquet_splits(root, paths), np.diff(rows.file_starts))
+    notes = []
+    if not in_memory:
+        notes.append("The Parquet files are read by row group: in shuffled order that is slow.")
+
+    unlabelled = np.array([value is None or value == -1 for value in values], dtype=bool)
+    if unlabelled.any():
+        notes.append(f"{counted(int(unlabelled.sum()), 'row')} without a label ignored.")
+    splits = {
+        split: (where, found)
+        for split, (numbers, _) in _by_split(split_of, values).items()
+        for where in [numbers[~unlabelled[numbers]]]
+        for found in [values[where]]
+        if len(where)
+    }
+    if not splits:
+        raise VitkitError(f"{root}: no labelled images in {counted(len(paths), 'Parquet file')}.")
+    declared = _names_in_metadata(schemas[0].metadata, label_column) or _names_in_readme(root, label_column)
+    if declared is None or any(isinstance(value, str) for value in values):
+        names, listed = _named_by_value(root, splits)
+        return Listing("Parquet", names, rows, listed, tuple(notes))
+    listed = {split: (where, found.astype(np.int64)) for split, (where, found) in splits.items()}
+    labels = np.concatenate([labels for _, labels in listed.values()])
+    if labels.min() < 0 or labels.max() >= len(declared):
+        raise VitkitError(
+            f"{root}: labels from {labels.min()} to {labels.max()}, but {len(declared)} class names "
+            f"({some(declared)}). The metadata does not belong to these files."
+        )
+    present = set(labels.tolist())
+    absent = [name for number, name in enumerate(declared) if number not in present]
+    if absent:
+        notes.append(f"{counted(len(absent), 'class', 'classes')} without images: {some(absent)}.")
+    return Listing("Parquet", declared, rows, listed, tuple(notes))
+
+
+def _parquet_splits(root: Path, paths: list[Path]) -> list[str]:
+    """The split of each file: from its name (train-00000-of-00004.parquet), else from a folder above it."""
+    found: list[str | None] = []
+    for path in paths:
+        words = re.split(r"[-_.]", path.stem.lower())
+        folders = [part.lower() for part in reversed(path.relative_to(root).parts[:-1])]
+        found.append(next((SPLIT_NAMES[word] for word in (*words, *folders) if word in SPLIT_NAMES), None))
+    if not any(found):
+        return ["train"] * len(paths)
+    unknown = [path.name for path, split in zip(paths, found, strict=True) if split is None]
+    if unknown:
+        raise VitkitError(
+            f"{root}: no split in the name of {some(unknown)}. Begin names with train-, validation- or test-."
+        )
+    return [split for split in found if split is not None]
+
+
+def _names_in_metadata(metadata: dict[bytes, bytes] | None, column: str) -> tuple[str, ...] | None:
+    """Class names as the `datasets` library writes them into the schema."""
+    try:
+        features = json.loads((metadata or {})[b"huggingface"])["info"]["features"]
+        return tuple(map(str, features[column]["names"]))
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _names_in_readme(root: Path, column: str) -> tuple[str, ...] | None:
+    """Class names from the `dataset_info` block of a data set card, read line by line: `'0': airplane`."""
+    card = next(
+        (folder / "README.md" for folder in (root, root.parent) if (folder / "README.md").is_file()), None
+    )
+    if card is None:
+        return None
+    names: dict[int, str] = {}
+    feature = ""
+    for line in card.read_text(encoding="utf-8", errors="replace").splitlines():
+        if match := re.fullmatch(r"\s*- name: (\S+)\s*", line):
+            feature = match[1]
+        elif feature == column and (match := re.fullmatch(r"\s*['\"]?(\d+)['\"]?: (.+?)\s*", line)):
+            names.setdefault(int(match[1]), match[2].strip("'\""))
+    return tuple(names[number] for number in sorted(names)) if names else None

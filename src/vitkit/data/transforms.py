@@ -1,0 +1,240 @@
+"""Pixels to pixels of the model's size: what evaluation does, and what training draws at random.
+
+Both halves are plain values that are saved, `Preprocessing` with the model, `Augmentation` with the run.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitkit.data.decode import DEFAULT_RULE, DecodeRule
+from vitkit.errors import VitkitError
+
+Pixels = NDArray[np.uint8]  # (height, width, 3)
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """From a decoded image to the input of the model; the same in evaluation and prediction.
+
+    image_size: (height, width) in pixels.
+    resize: "stretch" resizes straight to image_size, as the original code does when it evaluates
+        (vision_transformer/vit_jax/input_pipeline.py:212-214). "crop" keeps the proportions: it resizes until
+        the image covers image_size / crop_fraction and cuts out the middle (0.875 is big_vision's
+        `resize_small(256)|central_crop(224)`).
+    antialias: average over the source pixels when shrinking. Without it, plain bilinear sampling at
+        half-pixel centres, as `tf.image.resize` does by default and the original code did.
+    decode: how files become the pixels that enter here; kept with the rest so that one value says it all.
+    """
+
+    image_size: tuple[int, int]
+    resize: Literal["stretch", "crop"] = "stretch"
+    crop_fraction: float = 0.875
+    antialias: bool = True
+    decode: DecodeRule = DEFAULT_RULE
+
+    def __post_init__(self) -> None:
+        if len(self.image_size) != 2 or min(self.image_size) < 1:
+            raise VitkitError(
+                f"image_size must be (height, width), each at least 1, found {self.image_size}."
+            )
+        if self.resize not in ("stretch", "crop"):
+            raise VitkitError(f'resize must be "stretch" or "crop", found {self.resize!r}.')
+        if not 0 < self.crop_fraction <= 1:
+            raise VitkitError(f"crop_fraction must be above 0 and at most 1, found {self.crop_fraction}.")
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """What training changes at random; saved with the run.
+
+    crop_area: smallest and largest part of the image's area that a random crop may take, or None for no
+        random crop. The crop is stretched to the image size, whatever `Preprocessing.resize` says.
+    crop_aspect: range of width / height of the crop.
+    flip: mirror left and right, every other time.
+    shift: move by up to this many pixels each way, after resizing.
+    rotate: turn by up to this many degrees each way, after resizing.
+
+    The defaults are the original code's (vision_transformer/vit_jax/input_pipeline.py:195-211). What shifting
+    and turning uncover repeats the pixel at the edge.
+    """
+
+    crop_area: tuple[float, float] | None = (0.05, 1.0)
+    crop_aspect: tuple[float, float] = (0.75, 1.33)
+    flip: bool = True
+    shift: int = 0
+    rotate: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.crop_area is not None and not 0 < self.crop_area[0] <= self.crop_area[1] <= 1:
+            raise VitkitError(f"crop_area must be two parts of 1, smaller first, found {self.crop_area}.")
+        if not 0 < self.crop_aspect[0] <= self.crop_aspect[1]:
+            raise VitkitError(
+                f"crop_aspect must be two positive ratios, smaller first, found {self.crop_aspect}."
+            )
+        if self.shift < 0:
+            raise VitkitError(f"shift must be 0 or more pixels, found {self.shift}.")
+        if not 0 <= self.rotate <= 180:
+            raise VitkitError(f"rotate must be in 0..180 degrees, found {self.rotate}.")
+
+
+def preprocess(image: Pixels, preprocessing: Preprocessing) -> Pixels:
+    """One image (H, W, 3) as evaluation and prediction see it: (height, width, 3) of image_size."""
+    height, width = image.shape[:2]
+    box = (0.0, 0.0, float(height), float(width))
+    if preprocessing.resize == "crop":
+        box = _central_box(height, width, preprocessing)
+    return _resize(image, box, preprocessing.image_size, preprocessing.antialias)
+
+
+def augment(
+    image: Pixels, preprocessing: Preprocessing, augmentation: Augmentation, rng: np.random.Generator
+) -> Pixels:
+    """One image (H, W, 3) as training sees it: (height, width, 3) of image_size, drawn by `rng` alone."""
+    if augmentation.crop_area is not None:
+        top, left, height, width = _random_crop(image.shape[0], image.shape[1], augmentation, rng)
+        image = image[top : top + height, left : left + width]
+    if augmentation.flip and rng.random() < 0.5:
+        image = image[:, ::-1]
+    if augmentation.crop_area is not None:
+        # The crop is cut out first, so that resizing cannot look at pixels beyond its border.
+        whole = (0.0, 0.0, float(image.shape[0]), float(image.shape[1]))
+        image = _resize(image, whole, preprocessing.image_size, preprocessing.antialias)
+    else:
+        image = preprocess(image, preprocessing)
+    if augmentation.rotate:
+        image = _rotate(image, augmentation.rotate * (2 * rng.random() - 1))
+    if augmentation.shift:
+        down, right = (_below(2 * augmentation.shift + 1, rng) - augmentation.shift for _ in range(2))
+        image = _shift(image, down, right)
+    return image
+
+
+def _below(count: int, rng: np.random.Generator) -> int:
+    """A uniform integer in 0..count-1. (`rng.integers` takes ten times as long for a single number.)"""
+    return int(rng.random() * count)
+
+
+def _random_crop(
+    height: int, width: int, augmentation: Augmentation, rng: np.random.Generator
+) -> tuple[int, int, int, int]:
+    """(top, left, height, width) of a crop as `tf.image.sample_distorted_bounding_box` draws it.
+
+    The aspect is uniform in its range; then the height, not the area, is uniform among the whole numbers for
+    which the crop fits and its area is in range (tensorflow/core/kernels/image/
+    sample_distorted_bounding_box_op.cc, GenerateRandomCrop). After 100 failures the whole image is taken. One
+    difference: TensorFlow never draws the last offset, so its crops touch the bottom and right edge only when
+    they span the image; here all offsets are equally likely.
+    """
+    assert augmentation.crop_area is not None
+    smallest, largest = (part * height * width for part in augmentation.crop_area)
+    low, high = augmentation.crop_aspect
+    for _ in range(100):
+        aspect = low + (high - low) * rng.random()
+        tallest = min(round(math.sqrt(largest / aspect)), height, int((width + 0.5) / aspect))
+        if round(tallest * aspect) > width:
+            tallest -= 1
+        shortest = min(round(math.sqrt(smallest / aspect)), tallest)
+        crop_height = shortest + _below(tallest - shortest + 1, rng)
+        # Rounding may leave the range of areas by a little; one row more or less is allowed to mend it.
+        if round(crop_height * aspect) * crop_height < smallest:
+            crop_height += 1
+        if round(crop_height * aspect) * crop_height > largest:
+            crop_height -= 1
+        crop_width = round(crop_height * aspect)
+        area = crop_height * crop_width
+        if 1 <= crop_height <= height and 1 <= crop_width <= width and smallest <= area <= largest:
+            top = _below(height - crop_height + 1, rng)
+            return top, _below(width - crop_width + 1, rng), crop_height, crop_width
+    return 0, 0, height, width
+
+
+def _central_box(height: int, width: int, preprocessing: Preprocessing) -> tuple[float, float, float, float]:
+    """The part of the image that a central crop keeps, (top, left, bottom, right) in source pixels.
+
+    It is the crop of the resized image, on whole pixels of that, mapped back: resizing the box alone gives
+    the same pixels and does not build the enormous image that a 1 x 10000 strip would become.
+    """
+    rows, columns = preprocessing.image_size
+    fraction = preprocessing.crop_fraction
+    scale = max(round(rows / fraction) / height, round(columns / fraction) / width)
+    resized_rows, resized_columns = round(height * scale), round(width * scale)
+    top, left = (resized_rows - rows) // 2, (resized_columns - columns) // 2
+    down, across = height / resized_rows, width / resized_columns
+    # The minimum only undoes rounding: Pillow refuses a box that leaves the image by the last bit of a float.
+    bottom, right = min((top + rows) * down, height), min((left + columns) * across, width)
+    return top * down, left * across, bottom, right
+
+
+def _resize(
+    image: Pixels, box: tuple[float, float, float, float], size: tuple[int, int], antialias: bool
+) -> Pixels:
+    """The box (top, left, bottom, right) of the image, bilinearly resized to size (height, width)."""
+    top, left, bottom, right = box
+    height, width = image.shape[:2]
+    if (height, width) == size and box == (0.0, 0.0, float(height), float(width)):
+        return np.ascontiguousarray(image)
+    # Pillow averages only where it shrinks, so while enlarging both kinds are the same, and Pillow is faster.
+    if antialias or (bottom - top <= size[0] and right - left <= size[1]):
+        whole = Image.frombytes("RGB", (width, height), image.tobytes())
+        resized = whole.resize((size[1], size[0]), Image.Resampling.BILINEAR, (left, top, right, bottom))
+        return np.frombuffer(resized.tobytes(), np.uint8).reshape(*size, 3)
+    above, below, down = _neighbours(top, bottom, size[0], height)
+    before, after, across = _neighbours(left, right, size[1], width)
+    rows = _between(image[above], image[below], down[:, None, None])
+    return _to_bytes(_between(rows[:, before], rows[:, after], across[None, :, None]))
+
+
+def _neighbours(
+    start: float, stop: float, count: int, limit: int
+) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]:
+    """For `count` half-pixel centres in [start, stop): index before, index after, weight of the one after."""
+    centres = start + (np.arange(count) + 0.5) * ((stop - start) / count) - 0.5
+    centres = np.clip(centres, 0, limit - 1)
+    before = centres.astype(np.intp)
+    return before, np.minimum(before + 1, limit - 1), (centres - before).astype(np.float32)
+
+
+def _between(
+    first: NDArray[np.generic], second: NDArray[np.generic], weight: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    start = first.astype(np.float32)
+    out = second.astype(np.float32)
+    out -= start
+    out *= weight
+    out += start
+    return out
+
+
+def _to_bytes(values: NDArray[np.float32]) -> Pixels:
+    """To the nearest level; `values` lie in 0..255 and may be overwritten."""
+    values += 0.5
+    return values.astype(np.uint8)
+
+
+def _shift(image: Pixels, down: int, right: int) -> Pixels:
+    height, width = image.shape[:2]
+    rows = np.clip(np.arange(height) - down, 0, height - 1)
+    columns = np.clip(np.arange(width) - right, 0, width - 1)
+    return image[rows[:, None], columns]
+
+
+def _rotate(image: Pixels, degrees: float) -> Pixels:
+    """Turned anticlockwise about its centre, bilinear, edge pixels repeated."""
+    height, width = image.shape[:2]
+    angle = math.radians(degrees)
+    cosine, sine = math.cos(angle), math.sin(angle)
+    down = np.arange(height, dtype=np.float32)[:, None] - (height - 1) / 2
+    across = np.arange(width, dtype=np.float32)[None, :] - (width - 1) / 2
+    rows = np.clip(cosine * down + sine * across + (height - 1) / 2, 0, height - 1)
+    columns = np.clip(cosine * across - sine * down + (width - 1) / 2, 0, width - 1)
+    top, left = rows.astype(np.intp), columns.astype(np.intp)
+    bottom, right = np.minimum(top + 1, height - 1), np.minimum(left + 1, width - 1)
+    across_weight = (columns - left).astype(np.float32)[:, :, None]
+    upper = _between(image[top, left], image[top, right], across_weight)
+    lower = _between(image[bottom, left], image[bottom, right], across_weight)
+    return _to_bytes(_between(upper, lower, (rows - top).astype(np.float32)[:, :, None]))

@@ -1,0 +1,201 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from vitkit.analysis import inspect
+from vitkit.errors import VitkitError
+from vitkit.models.vit import Block, PatchStem, ViT, ViTConfig
+from vitkit.models.zoo import vit_config
+
+TOKEN = vit_config("ViT-12x3x2/4x2", num_classes=3, image_size=(12, 8))  # a grid of 3 x 4
+CONFIGS = [
+    TOKEN,
+    dataclasses.replace(TOKEN, pool="mean"),
+    dataclasses.replace(TOKEN, pool="none"),
+    dataclasses.replace(TOKEN, class_token_position=False),
+]
+
+
+def projections(model: ViT) -> list[torch.nn.Linear]:
+    return [block.attention.qkv for block in model.blocks if isinstance(block, Block)]
+
+
+def lively(config: ViTConfig) -> ViT:
+    """With weights large enough for attention that is far from even."""
+    model = ViT(config, generator=torch.Generator().manual_seed(0)).eval()
+    with torch.no_grad():
+        for qkv in projections(model):
+            qkv.weight.mul_(3)
+        if model.class_token is not None:
+            model.class_token.normal_(generator=torch.Generator().manual_seed(1))
+    return model
+
+
+def even(config: ViTConfig) -> ViT:
+    """Queries of zero: every token attends to all tokens alike."""
+    model = lively(config)
+    with torch.no_grad():
+        for qkv in projections(model):
+            qkv.weight[: config.width] = 0
+    return model
+
+
+def pictures(config: ViTConfig, count: int = 5) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(2)
+    return torch.randint(0, 256, (count, 3, *config.image_size), dtype=torch.uint8, generator=generator)
+
+
+def attention(model: ViT, images: torch.Tensor) -> list[NDArray[np.float32]]:
+    taps: dict[str, torch.Tensor] = {}
+    with torch.no_grad():
+        model(images, taps=taps, attention_weights=True)
+    return [taps[f"block{i:02d}/attention_weights"].numpy() for i in range(model.config.depth)]
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_attention_distance_against_loops(config: ViTConfig) -> None:
+    model, images = lively(config), pictures(config)
+    rows, columns = config.grid
+    places = [(4 * r + 2, 2 * c + 1) for r in range(rows) for c in range(columns)]
+    first = int(config.class_token)
+    expected = np.zeros((config.depth, config.num_heads))
+    for layer, weights in enumerate(attention(model, images)):
+        for head in range(config.num_heads):
+            distances = []
+            for image in range(len(images)):
+                for q, (y, x) in enumerate(places):
+                    paid = weights[image, head, first + q, first:]
+                    away = [float(np.hypot(y - v, x - u)) for v, u in places]
+                    distances.append(sum(p * a for p, a in zip(paid, away, strict=True)) / sum(paid))
+            expected[layer, head] = np.mean(distances)
+    for batch_size in (1, 2, 16):
+        measured = inspect.attention_distance(model, images, batch_size)
+        assert measured == pytest.approx(expected, rel=1e-5)
+    assert np.ptp(expected) > 0.1  # the heads differ: the comparison means something
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_attention_rollout_against_loops(config: ViTConfig) -> None:
+    model, images = lively(config), pictures(config)
+    layers = attention(model, images)
+    tokens = config.num_tokens
+    for image, found in enumerate(inspect.attention_rollout(model, images)):
+        joint = np.eye(tokens)
+        for weights in layers:
+            mixing = np.zeros((tokens, tokens))
+            for head in range(config.num_heads):
+                mixing += weights[image, head] / config.num_heads
+            for row in range(tokens):
+                mixing[row, row] += 1
+                mixing[row] /= mixing[row].sum()
+            joint = mixing @ joint
+        output = joint[0, 1:] if config.class_token else joint.mean(0)
+        expected = (output / output.sum()).reshape(config.grid)
+        assert found == pytest.approx(expected, rel=1e-4)
+        assert found.sum() == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_even_attention(config: ViTConfig) -> None:
+    model, images = even(config), pictures(config)
+    distance = inspect.even_attention_distance(model)
+    assert inspect.attention_distance(model, images) == pytest.approx(distance, rel=1e-5)
+    # Every patch gives the output the same, whatever the depth.
+    assert inspect.attention_rollout(model, images) == pytest.approx(1 / 12, rel=1e-5)
+
+
+def test_even_distance_of_two_patches() -> None:
+    model = ViT(vit_config("ViT-4x1x1/4x6", 2, (4, 12)))
+    assert inspect.even_attention_distance(model) == pytest.approx(3)  # 0 and 6 pixels away
+
+
+def test_attention_is_the_models_own() -> None:
+    """`inspect` runs the blocks one by one; that must stay what the model itself does."""
+    model, images = lively(TOKEN), pictures(TOKEN)
+    with torch.inference_mode():
+        one_by_one = list(inspect._attention_by_layer(model, images))
+    for mine, whole in zip(one_by_one, attention(model, images), strict=True):
+        assert (mine.numpy() == whole).all()
+
+
+def test_model_and_its_mode_are_left_alone() -> None:
+    model = ViT(dataclasses.replace(TOKEN, dropout=0.5, attention_dropout=0.5)).train()
+    images = pictures(TOKEN)
+    assert (inspect.attention_rollout(model, images) == inspect.attention_rollout(model, images)).all()
+    assert model.training and all(weight.requires_grad for weight in model.parameters())
+
+
+@pytest.mark.parametrize("measure", [inspect.attention_rollout, inspect.attention_distance])
+def test_no_image_is_an_error(measure: object) -> None:
+    with pytest.raises(VitkitError, match="at least one"):
+        measure(lively(TOKEN), pictures(TOKEN, 0))  # type: ignore[operator]
+
+
+def test_filters_find_planted_components() -> None:
+    model = ViT(vit_config("ViT-40x1x1/4", 2, 8))
+    assert isinstance(model.stem, PatchStem)
+    generator = torch.Generator().manual_seed(0)
+    planted = torch.linalg.qr(torch.randn(48, 2, generator=generator))[0].T  # orthonormal rows
+    strengths = torch.randn(40, 2, generator=generator) * torch.tensor([5.0, 1.0])
+    with torch.no_grad():
+        model.stem.weight.copy_((strengths @ planted + 3).reshape(40, 3, 4, 4))
+    components, shares = inspect.patch_filters(model, 4)
+    assert components.shape == (4, 4, 4, 3) and components.min() >= 0 and components.max() <= 1
+    assert shares[0] > 0.9 and shares[:2].sum() == pytest.approx(1, abs=1e-5)
+    strongest = (components[0] - 0.5).transpose(2, 0, 1).ravel()
+    cosine = float(strongest @ planted[0].numpy() / np.linalg.norm(strongest))
+    assert abs(cosine) > 0.99
+    assert components[0].max() == pytest.approx(1)  # its largest value is positive
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [("ViT-64x1x1/8", 28), ("ViT-16x1x1/8", 15), ("ViT-64x1x1/2", 12)]
+)
+def test_no_more_filters_than_there_are(name: str, count: int) -> None:
+    components, shares = inspect.patch_filters(ViT(vit_config(name, 2, 8)))
+    assert len(components) == len(shares) == count
+    assert (np.diff(shares) <= 0).all() and 0 < shares.sum() <= 1 + 1e-6
+
+
+def test_filters_of_grey_models_and_of_equal_filters() -> None:
+    grey = dataclasses.replace(TOKEN, in_channels=1, image_mean=(0.5,), image_std=(0.5,))
+    components, _ = inspect.patch_filters(ViT(grey))
+    assert components.shape[1:] == (4, 2, 3) and (components[..., 0] == components[..., 2]).all()
+    model = ViT(TOKEN)
+    torch.nn.init.zeros_(model.stem.weight)  # type: ignore[arg-type]
+    assert np.isfinite(inspect.patch_filters(model)[1]).all()
+
+
+def test_filters_refuse_other_stems() -> None:
+    with pytest.raises(VitkitError, match="Conv2d of 3"):
+        inspect.patch_filters(ViT(dataclasses.replace(TOKEN), stem=_Conv()))
+
+
+class _Conv(torch.nn.Conv2d):
+    def __init__(self) -> None:
+        super().__init__(3, 12, 1)
+        self.__class__.__name__ = "Conv2d"
+
+    def init_weights(self, generator: torch.Generator | None) -> None:
+        pass
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_position_similarity(config: ViTConfig) -> None:
+    model = ViT(config)
+    found = inspect.position_similarity(model)
+    assert found is not None and found.shape == (3, 4, 3, 4)
+    patches = model.position_embedding.detach().numpy()[0, config.prefix_tokens :]
+    for i, one in enumerate(patches):
+        for j, other in enumerate(patches):
+            cosine = one @ other / np.linalg.norm(one) / np.linalg.norm(other)
+            assert found[i // 4, i % 4, j // 4, j % 4] == pytest.approx(cosine, abs=1e-5)
+
+
+def test_no_position_embedding_no_similarity() -> None:
+    model = ViT(TOKEN)
+    del model.position_embedding
+    assert inspect.position_similarity(model) is None

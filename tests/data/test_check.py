@@ -1,0 +1,96 @@
+"""The check finds what was planted, and nothing in data without fault."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from vitkit.data.check import BadFile, Copy, check_data
+from vitkit.data.sources import Splits, open_data
+
+WHOLE = Splits(0, 0)
+
+
+def plant(root: Path, folder: str, count: int, seed: int, size: tuple[int, int] = (40, 32)) -> None:
+    (root / folder).mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(seed)
+    for number in range(count):
+        Image.fromarray(rng.integers(0, 256, (*size, 3), dtype=np.uint8)).save(
+            root / folder / f"{number:03d}.png"
+        )
+
+
+def test_data_without_fault(tmp_path: Path) -> None:
+    plant(tmp_path, "a", 12, 0)
+    plant(tmp_path, "b", 12, 1)
+    seen: list[tuple[int, int]] = []
+    found = check_data(open_data(str(tmp_path), WHOLE), lambda done, total: seen.append((done, total)))
+    assert found.counts == {"train": {"a": 12, "b": 12}}
+    assert found.sizes is not None
+    assert found.sizes.smallest == found.sizes.median == found.sizes.largest == (40, 32)
+    assert found.sizes.common == (((40, 32), 24),)
+    assert (found.formats, found.modes) == ({"PNG": 24}, {"RGB": 24})
+    assert (found.bad, found.duplicates, found.contradictions, found.leaks) == ((), (), (), {})
+    assert found.warnings == ()
+    assert seen == [(done, 24) for done in range(1, 25)]
+
+
+def test_every_fault_is_found(tmp_path: Path) -> None:
+    for split, seed in (("train", 0), ("test", 10)):
+        plant(tmp_path, f"{split}/a", 50, seed)
+        plant(tmp_path, f"{split}/b", 4, seed + 1, (20, 60))
+    train, test = tmp_path / "train", tmp_path / "test"
+    (train / "a" / "broken.jpg").write_bytes(b"")
+    # The same pixels in another format: a leak that a comparison of files would miss.
+    with Image.open(train / "a" / "000.png") as image:
+        image.save(test / "a" / "leak.bmp")
+        image.save(test / "b" / "leak.png")
+    with Image.open(train / "a" / "001.png") as image:
+        image.save(train / "a" / "again.png")
+    Image.new("LA", (40, 40), (9, 255)).save(train / "a" / "alpha.png")
+    found = check_data(open_data(str(tmp_path), WHOLE))
+
+    assert found.counts["train"] == {"a": 53, "b": 4}
+    assert found.bad == (BadFile("train", "train/a/broken.jpg", "the file is empty (0 bytes)"),)
+    assert found.modes == {"RGB": 111, "LA": 1}
+    assert found.formats == {"PNG": 111, "BMP": 1}
+    assert found.sizes is not None
+    assert (found.sizes.smallest, found.sizes.largest) == ((20, 32), (40, 60))
+    assert found.sizes.common[0] == ((40, 32), 103)
+    leak = (
+        Copy("train", "train/a/000.png", "a"),
+        Copy("test", "test/a/leak.bmp", "a"),
+        Copy("test", "test/b/leak.png", "b"),
+    )
+    repeat = (Copy("train", "train/a/001.png", "a"), Copy("train", "train/a/again.png", "a"))
+    assert set(found.duplicates) == {leak, repeat}
+    assert found.contradictions == (leak,)
+    assert found.leaks == {"train-test": 2}
+    said = " ".join(found.warnings)
+    for words in (
+        "1 of 113 files cannot be read",
+        "8 images are smaller than 32 pixels",
+        "converted to RGB: 1 LA",
+        "fewer than 10 training images: b (4)",
+        "unbalanced: 53 training images of a, 4 of b",
+        "Leak: 2 images of test are in train too",
+        "1 images of train repeat",
+        "1 groups of equal images carry different labels",
+    ):
+        assert words in said
+    assert json.loads(json.dumps(found.to_json()))["leaks"] == {"train-test": 2}
+
+
+def test_nothing_readable(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.jpg").write_bytes(b"words")
+    found = check_data(open_data(str(tmp_path), WHOLE))
+    assert found.sizes is None and len(found.bad) == 2
+
+
+def test_digits_as_they_come() -> None:
+    found = check_data(open_data("digits"))
+    assert found.bad == () and found.leaks == {}
+    assert found.warnings == ("1,797 images are smaller than 32 pixels on one side.",)

@@ -1,0 +1,268 @@
+"""Batches: the same whoever makes them, evaluation exactly once, bad files masked and counted."""
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from vitkit.data.decode import DecodeError, Header
+from vitkit.data.loader import Batch, MemorySamples, TrainLoader, evaluation_batches, keep_in_memory
+from vitkit.data.order import sample_at, sample_rng
+from vitkit.data.transforms import Augmentation, Preprocessing, augment
+from vitkit.errors import VitkitError
+
+# Of torch, on machines with a single core, and of Python 3.12 about forking beside threads.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
+]
+
+PREPROCESSING = Preprocessing((8, 8))
+AUGMENTATION = Augmentation(shift=1)
+
+
+class Noise:
+    """Samples of random pixels and varying size; those in `bad` cannot be read."""
+
+    def __init__(
+        self, count: int, bad: frozenset[int] = frozenset(), late: frozenset[int] = frozenset()
+    ) -> None:
+        self.labels = np.arange(count, dtype=np.int64) % 7
+        self.bad = bad
+        self.late = late  # readable header, unreadable pixels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def key(self, index: int) -> str:
+        return f"noise {index}"
+
+    def file(self, index: int) -> bytes | Path:
+        return b""
+
+    def header(self, index: int) -> Header:
+        if index in self.bad:
+            raise DecodeError("broken on purpose")
+        return Header("PNG", "RGB", (8 + index % 3, 9))
+
+    def size(self, index: int) -> tuple[int, int]:
+        return self.header(index).size
+
+    def decode(self, index: int) -> NDArray[np.uint8]:
+        height, width = self.size(index)
+        if index in self.late:
+            raise DecodeError("broken late")
+        return np.random.default_rng(index).integers(1, 256, (height, width, 3), dtype=np.uint8)
+
+
+class Deadly(Noise):
+    """Kills the process that asks for sample 5, as the system does when memory runs out."""
+
+    def decode(self, index: int) -> NDArray[np.uint8]:
+        if index == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().decode(index)
+
+
+def train_loader(
+    samples: Noise | MemorySamples, batch_size: int = 16, workers: int = 0, quota: float = 1.0
+) -> TrainLoader:
+    return TrainLoader(
+        samples, PREPROCESSING, AUGMENTATION, batch_size=batch_size, seed=3, workers=workers, bad_quota=quota
+    )
+
+
+def assert_equal(first: list[Batch], second: list[Batch]) -> None:
+    assert len(first) == len(second)
+    for one, other in zip(first, second, strict=True):
+        for name in ("images", "labels", "mask", "ids"):
+            assert torch.equal(getattr(one, name), getattr(other, name))
+
+
+def test_a_batch_is_what_order_and_augmentation_say() -> None:
+    samples = Noise(10)
+    (batch,) = train_loader(samples, batch_size=16).batches(2, 3)
+    epochs, ids = sample_at(np.arange(32, 48), 10, 3)
+    assert batch.ids.tolist() == ids.tolist()
+    assert batch.labels.tolist() == samples.labels[ids].tolist()
+    assert batch.mask.all()
+    assert (batch.images.dtype, batch.labels.dtype) == (torch.uint8, torch.int64)
+    assert (batch.mask.dtype, batch.ids.dtype) == (torch.bool, torch.int64)
+    assert batch.images.shape == (16, 3, 8, 8) and batch.images.is_contiguous()
+    for slot in range(16):
+        rng = sample_rng(3, int(epochs[slot]), int(ids[slot]))
+        expected = augment(samples.decode(int(ids[slot])), PREPROCESSING, AUGMENTATION, rng)
+        np.testing.assert_array_equal(batch.images[slot].permute(1, 2, 0).numpy(), expected)
+
+
+def test_epochs_are_whole_across_batches() -> None:
+    ids = torch.cat([batch.ids for batch in train_loader(Noise(10), batch_size=4).batches(0, 10)])
+    for epoch in ids.reshape(4, 10).tolist():
+        assert sorted(epoch) == list(range(10))
+
+
+@given(st.integers(1, 40), st.integers(1, 20), st.integers(0, 30), st.integers(1, 4))
+@settings(deadline=None, max_examples=30)
+def test_resumed_at_any_step_the_batches_are_the_same(
+    size: int, batch_size: int, start: int, count: int
+) -> None:
+    whole = list(train_loader(Noise(size), batch_size).batches(0, start + count))
+    resumed = list(train_loader(Noise(size), batch_size).batches(start, start + count))
+    assert_equal(whole[start:], resumed)
+
+
+def test_workers_change_nothing() -> None:
+    samples = Noise(50, bad=frozenset({3, 30}))
+    alone, helped = train_loader(samples), train_loader(samples, workers=2)
+    assert_equal(list(alone.batches(3, 9)), list(helped.batches(3, 9)))
+    assert alone.rejects == helped.rejects != {}
+    mine: dict[str, str] = {}
+    theirs: dict[str, str] = {}
+    assert_equal(
+        list(evaluation_batches(samples, PREPROCESSING, 16, rejects=mine)),
+        list(evaluation_batches(samples, PREPROCESSING, 16, workers=2, rejects=theirs)),
+    )
+    assert mine == theirs and len(mine) == 2
+
+
+def test_ranks_share_the_batch() -> None:
+    samples = Noise(20)
+    (whole,) = train_loader(samples, 12).batches(1, 2)
+    for rank in range(3):
+        loader = TrainLoader(
+            samples, PREPROCESSING, AUGMENTATION, batch_size=12, seed=3, rank=rank, world_size=3
+        )
+        assert_equal(list(loader.batches(1, 2)), [whole.slice(4 * rank, 4 * rank + 4)])
+    with pytest.raises(VitkitError, match="shared equally by 5"):
+        TrainLoader(samples, PREPROCESSING, None, batch_size=12, seed=3, world_size=5)
+
+
+def test_without_augmentation_training_sees_what_evaluation_sees() -> None:
+    samples = Noise(6)
+    (train,) = TrainLoader(samples, PREPROCESSING, None, batch_size=6, seed=0).batches(0, 1)
+    (evaluation,) = evaluation_batches(samples, PREPROCESSING, 6)
+    assert torch.equal(train.images, evaluation.images[train.ids])
+
+
+@pytest.mark.parametrize("memory", [False, True])
+def test_bad_files_are_masked_and_counted_exactly(memory: bool) -> None:
+    noise = Noise(40, bad=frozenset({0, 7}), late=frozenset({21}))
+    samples = keep_in_memory(noise, 10**9) if memory else noise
+    assert isinstance(samples, MemorySamples if memory else Noise)
+    loader = TrainLoader(samples, PREPROCESSING, AUGMENTATION, batch_size=10, seed=0, bad_quota=0.1)
+    batches = list(loader.batches(0, 8))  # two epochs
+    ids, mask = torch.cat([b.ids for b in batches]), torch.cat([b.mask for b in batches])
+    assert sorted(ids[~mask].tolist()) == [0, 0, 7, 7, 21, 21]
+    assert loader.rejects == {
+        "noise 0": "broken on purpose",
+        "noise 7": "broken on purpose",
+        "noise 21": "broken late",
+    }
+    for batch in batches:
+        assert not batch.images[~batch.mask].any()
+        assert batch.images[batch.mask].flatten(1).any(dim=1).all()
+    rejects: dict[str, str] = {}
+    evaluated = list(evaluation_batches(samples, PREPROCESSING, 16, rejects=rejects))
+    assert sum(int((~batch.mask).sum()) for batch in evaluated) == 3
+    assert rejects == loader.rejects
+
+
+def test_a_batch_of_bad_files_alone() -> None:
+    (batch,) = train_loader(Noise(4, bad=frozenset(range(4))), 4).batches(0, 1)
+    assert not batch.mask.any() and not batch.images.any()
+
+
+def test_the_quota_of_bad_files() -> None:
+    bad = frozenset(range(3))
+    list(train_loader(Noise(40, bad=bad), quota=0.06).batches(0, 5))  # ceil(2.4) = 3 are allowed
+    with pytest.raises(VitkitError, match=r"3 of 40 training files .* 2 allowed") as caught:
+        list(train_loader(Noise(40, bad=bad), quota=0.05).batches(0, 5))
+    assert "noise 1: broken on purpose" in str(caught.value)
+    assert "vitkit data check" in str(caught.value) and "--bad-quota" in str(caught.value)
+    with pytest.raises(VitkitError) as caught:
+        list(train_loader(Noise(40, bad=frozenset(range(20))), 40, quota=0).batches(0, 1))
+    assert str(caught.value).count("broken on purpose") == 5
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 63, 64, 65, 97, 100])
+@pytest.mark.parametrize("batch_size", [1, 3, 64])
+def test_evaluation_meets_every_sample_exactly_once(size: int, batch_size: int) -> None:
+    samples = Noise(size)
+    batches = list(evaluation_batches(samples, PREPROCESSING, batch_size))
+    assert torch.cat([batch.ids for batch in batches]).tolist() == list(range(size))
+    assert torch.cat([batch.labels for batch in batches]).tolist() == samples.labels.tolist()
+    assert [len(batch) for batch in batches[:-1]] == [batch_size] * (len(batches) - 1)
+    assert len(batches) == -(-size // batch_size)
+
+
+def test_evaluation_of_chosen_samples() -> None:
+    batches = list(evaluation_batches(Noise(20), PREPROCESSING, 2, indices=[5, 3, 19]))
+    assert [batch.ids.tolist() for batch in batches] == [[5, 3], [19]]
+    assert list(evaluation_batches(Noise(20), PREPROCESSING, 2, workers=2, indices=[])) == []
+
+
+def test_a_dying_worker_is_named() -> None:
+    with pytest.raises(VitkitError, match=r"process died while batch \d+ was awaited.*Killed.*--workers"):
+        list(train_loader(Deadly(10), batch_size=5, workers=2).batches(0, 6))
+
+
+def test_an_error_in_a_worker_is_not_hidden() -> None:
+    class Faulty(Noise):
+        def decode(self, index: int) -> NDArray[np.uint8]:
+            raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        list(train_loader(Faulty(10), workers=1).batches(0, 1))
+
+
+def test_memory_holds_the_same_pixels() -> None:
+    noise = Noise(10)
+    seen: list[tuple[int, int]] = []
+    kept = keep_in_memory(noise, 10**6, lambda done, total: seen.append((done, total)))
+    assert isinstance(kept, MemorySamples)
+    assert seen == [(done, 10) for done in range(1, 11)]
+    for index in range(10):
+        np.testing.assert_array_equal(kept.decode(index), noise.decode(index))
+        assert kept.size(index) == noise.size(index)
+        assert (kept.key(index), kept.file(index), kept.header(index)) == (
+            f"noise {index}",
+            b"",
+            noise.header(index),
+        )
+    assert kept.labels is noise.labels and len(kept) == 10
+
+
+def test_memory_has_a_limit() -> None:
+    needed = sum((8 + index % 3) * 9 * 3 for index in range(10))
+    noise = Noise(10)
+    assert isinstance(keep_in_memory(noise, needed), MemorySamples)
+    assert keep_in_memory(noise, needed - 1) is noise
+
+
+def test_batches_can_be_cut_and_moved() -> None:
+    (batch,) = evaluation_batches(Noise(6), PREPROCESSING, 6)
+    part = batch.slice(2, 5)
+    assert part.ids.tolist() == [2, 3, 4] and len(part) == 3
+    assert torch.equal(part.images, batch.images[2:5])
+    moved = batch.to("meta")
+    assert {t.device.type for t in (moved.images, moved.labels, moved.mask, moved.ids)} == {"meta"}
+    assert_equal([batch.to(torch.device("cpu"))], [batch])
+
+
+def test_settings_that_make_no_sense() -> None:
+    with pytest.raises(VitkitError, match="no images"):
+        train_loader(Noise(0))
+    with pytest.raises(VitkitError, match="batch_size"):
+        train_loader(Noise(5), batch_size=0)
+    with pytest.raises(VitkitError, match="workers"):
+        train_loader(Noise(5), workers=-1)
+    with pytest.raises(VitkitError, match="bad_quota"):
+        train_loader(Noise(5), quota=1.5)
+    with pytest.raises(VitkitError, match="batch_size"):
+        list(evaluation_batches(Noise(5), PREPROCESSING, 0))

@@ -1,0 +1,297 @@
+"""The model against the authors' numbers, and the fast paths against the slow ones."""
+
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fixture_files import load_fixture, write_npz
+from vitkit.errors import VitkitError
+from vitkit.models.vit import Block, ViT, ViTConfig
+from vitkit.models.weights import load_model
+from vitkit.models.zoo import count_parameters, create_model, vit_config
+
+# original-code.md section 1: at 1000 classes and 224 pixels (vision_transformer models_test.py:25-57)
+PARAMETERS = {
+    "ViT-Ti/16": 5_717_416,
+    "ViT-S/16": 22_050_664,
+    "ViT-S/32": 22_878_952,
+    "ViT-B/8": 86_576_872,
+    "ViT-B/16": 86_567_656,
+    "ViT-B/32": 88_224_232,
+    "ViT-L/16": 304_326_632,
+    "ViT-L/32": 306_535_400,
+    "ViT-H/14": 632_045_800,
+    "ViT-S/16-gap": 22_049_896,
+    "ViT-S/32-gap": 22_878_184,
+    "ViT-B/16-gap": 86_566_120,
+    "ViT-B/32-gap": 88_222_696,
+}
+
+TINY = ViTConfig(
+    image_size=(12, 16), patch_size=(4, 4), width=24, depth=2, num_heads=3, mlp_dim=40, num_classes=5
+)
+
+
+def model_with_random_head(config: ViTConfig, seed: int = 0) -> ViT:
+    """New models answer zero; a random head makes differences visible."""
+    generator = torch.Generator().manual_seed(seed)
+    model = ViT(config, generator=generator)
+    torch.nn.init.normal_(model.head.weight, generator=generator)
+    return model.eval()
+
+
+@pytest.mark.parametrize(("name", "count"), PARAMETERS.items())
+def test_parameter_counts_are_those_of_the_original(name: str, count: int) -> None:
+    with torch.device("meta"):
+        assert count_parameters(create_model(name)) == count
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a_vit_token", "b_vit_token_rep", "c_vit_gap", "f_vit_gap_nonsquare_patch", "f_vit_token_nonsquare"],
+)
+def test_every_intermediate_is_that_of_the_original(name: str, tmp_path: Path) -> None:
+    description, parameters, arrays = load_fixture(name)
+    height, width = description["image"]
+    model = load_model(write_npz(tmp_path / "weights.npz", parameters), image_size=(height, width))
+    images = torch.from_numpy(arrays["input"]).permute(0, 3, 1, 2)
+    taps: dict[str, torch.Tensor] = {}
+    with torch.inference_mode():
+        model(images, taps=taps)
+    expected = {
+        "stem": arrays["embedding_out"].reshape(2, -1, 48),
+        "block00/+mlp": arrays["block0_out"],
+        "encoded": arrays["encoded"],
+        "pre_logits": arrays["pre_logits"],
+        "logits": arrays["logits"],
+    }
+    for tap, array in expected.items():
+        np.testing.assert_allclose(taps[tap].numpy(), array, rtol=0, atol=2e-5, err_msg=tap)
+
+
+@pytest.mark.parametrize(
+    "name", ["e_vit_token_interp_24", "e_vit_token_interp_28", "e_rep_to_norep_head7", "e_rep_kept_head7"]
+)
+def test_fine_tuning_rules_are_those_of_the_original(name: str, tmp_path: Path) -> None:
+    """Other image size: positions interpolated. Other classes: no tanh layer, a new head."""
+    description, parameters, arrays = load_fixture(name)
+    dropped = not arrays["has_pre_logits_after"] and description["pretrain_cfg"]["representation_size"]
+    model = load_model(
+        write_npz(tmp_path / "weights.npz", parameters),
+        num_classes=7 if dropped else None,
+        image_size=description["image"][0],
+    )
+    np.testing.assert_allclose(
+        model.position_embedding.detach().numpy(), arrays["pos_embedding_new"], rtol=0, atol=1e-6
+    )
+    if dropped:
+        assert model.pre_logits is None
+        assert not model.head.weight.any() and not model.head.bias.any()
+    # The fixture's new head is random instead of zero, so that its logits say something.
+    kernel = torch.from_numpy(arrays["new_head_kernel"].T.copy())
+    model.head.weight, model.head.bias = (
+        torch.nn.Parameter(kernel),
+        torch.nn.Parameter(torch.from_numpy(arrays["new_head_bias"])),
+    )
+    with torch.inference_mode():
+        logits = model(torch.from_numpy(arrays["input"]).permute(0, 3, 1, 2))
+    np.testing.assert_allclose(logits.numpy(), arrays["logits"], rtol=0, atol=2e-5)
+
+
+def test_erf_gelu_would_be_noticed(tmp_path: Path) -> None:
+    """The tolerance of the parity tests is finer than the commonest deviation."""
+    _, parameters, arrays = load_fixture("a_vit_token")
+    model = load_model(write_npz(tmp_path / "weights.npz", parameters))
+    other = ViT(dataclasses.replace(model.config, gelu="erf")).eval()
+    other.load_state_dict(model.state_dict())
+    with torch.inference_mode():
+        logits = other(torch.from_numpy(arrays["input"]).permute(0, 3, 1, 2))
+    assert np.abs(logits.numpy() - arrays["logits"]).max() > 2e-4
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    height=st.integers(1, 3),
+    width=st.integers(1, 3),
+    heads=st.sampled_from([1, 2, 4]),
+    pool=st.sampled_from(["token", "mean", "none"]),
+    seed=st.integers(0, 10),
+)
+def test_fused_attention_equals_the_explicit_one(
+    height: int, width: int, heads: int, pool: Literal["token", "mean", "none"], seed: int
+) -> None:
+    config = dataclasses.replace(TINY, image_size=(4 * height, 4 * width), num_heads=heads, pool=pool)
+    model = model_with_random_head(config, seed)
+    images = torch.randn(2, 3, 4 * height, 4 * width, generator=torch.Generator().manual_seed(seed))
+    taps: dict[str, torch.Tensor] = {}
+    with torch.inference_mode():
+        fused, explicit = model(images), model(images, taps=taps, attention_weights=True)
+    torch.testing.assert_close(fused, explicit, rtol=0, atol=1e-5)
+    for layer in range(2):
+        weights = taps[f"block{layer:02d}/attention_weights"]
+        assert weights.shape == (2, heads, config.num_tokens, config.num_tokens)
+        torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights.sum(-1)), rtol=0, atol=1e-5)
+
+
+def test_bytes_and_normalised_floats_give_the_same_logits() -> None:
+    model = model_with_random_head(TINY)
+    pixels = torch.randint(0, 256, (3, 3, 12, 16), dtype=torch.uint8)
+    floats = (pixels.float() - 127.5) / 127.5
+    with torch.inference_mode():
+        assert torch.equal(model(pixels), model(floats))
+
+
+def test_other_means_are_applied_to_bytes_alone() -> None:
+    config = dataclasses.replace(TINY, image_mean=(0.485, 0.456, 0.406), image_std=(0.229, 0.224, 0.225))
+    model = model_with_random_head(config)
+    pixels = torch.randint(0, 256, (3, 3, 12, 16), dtype=torch.uint8)
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in (config.image_mean, config.image_std))
+    with torch.inference_mode():
+        torch.testing.assert_close(model(pixels), model((pixels / 255 - mean) / std), rtol=1e-4, atol=1e-4)
+
+
+def test_the_stem_is_a_convolution_that_crops_right_and_bottom() -> None:
+    config = dataclasses.replace(TINY, image_size=(15, 17))
+    model = model_with_random_head(config)
+    images = torch.randn(2, 3, 15, 17)
+    expected = F.conv2d(images, model.stem.weight, model.stem.bias, stride=(4, 4))  # type: ignore[arg-type]
+    assert expected.shape[-2:] == config.grid
+    torch.testing.assert_close(model.stem(images), expected.flatten(2).transpose(1, 2), rtol=1e-5, atol=1e-5)
+
+
+def test_taps_name_every_intermediate_and_weights_only_when_asked() -> None:
+    model = model_with_random_head(TINY)
+    taps: dict[str, torch.Tensor] = {}
+    images = torch.randn(2, 3, 12, 16)
+    with torch.inference_mode():
+        logits = model(images, taps=taps)
+    layers = {f"block{i:02d}/{part}" for i in range(2) for part in ("attention", "+attention", "mlp", "+mlp")}
+    assert set(taps) == layers | {"stem", "embedded", "encoded", "pooled", "pre_logits", "logits"}
+    assert torch.equal(taps["logits"], logits)
+    assert torch.equal(taps["block01/+attention"], taps["block00/+mlp"] + taps["block01/attention"])
+    model(images, taps=taps, attention_weights=[1])
+    assert "block01/attention_weights" in taps and "block00/attention_weights" not in taps
+
+
+def test_embed_encode_and_pool_make_up_the_model() -> None:
+    model = model_with_random_head(dataclasses.replace(TINY, representation_size=7))
+    images = torch.randn(2, 3, 12, 16)
+    with torch.inference_mode():
+        features = model.features(images)
+        assert features.shape == (2, 7)
+        assert torch.equal(model.pool(model.encode(model.embed(images))), features)
+        assert torch.equal(model.head(features), model(images))
+
+
+def test_without_pooling_every_token_has_logits() -> None:
+    model = model_with_random_head(dataclasses.replace(TINY, pool="none"))
+    assert model(torch.randn(2, 3, 12, 16)).shape == (2, 12, 5)
+
+
+def test_dropout_acts_in_training_alone() -> None:
+    model = model_with_random_head(dataclasses.replace(TINY, dropout=0.5, attention_dropout=0.5))
+    images = torch.randn(2, 3, 12, 16)
+    assert torch.equal(model(images), model(images))
+    model.train()
+    assert not torch.equal(model(images), model(images))
+
+
+def test_dropout_stands_where_the_paper_names_it() -> None:
+    """After the positions and every dense layer but qkv: ones come out as zeros and doubles there."""
+    model = model_with_random_head(dataclasses.replace(TINY, dropout=0.5)).train()
+    taps: dict[str, torch.Tensor] = {}
+    model(torch.randn(8, 3, 12, 16), taps=taps)
+    for name in ("embedded", "block00/attention", "block00/mlp"):
+        assert 0.4 < (taps[name] == 0).float().mean() < 0.6, name
+    for name in ("stem", "encoded", "pooled"):
+        assert (taps[name] == 0).float().mean() < 0.01, name
+
+
+def test_weights_are_drawn_as_the_original_draws_them() -> None:
+    config = vit_config("ViT-S/16", num_classes=10)
+    model = ViT(dataclasses.replace(config, head_bias_init=-6.9, representation_size=64))
+    block = model.blocks[0]
+    assert isinstance(block, Block)
+    width, mlp = config.width, config.mlp_dim
+
+    def spread(tensor: torch.Tensor) -> tuple[float, float]:
+        return tensor.std().item(), tensor.abs().max().item()
+
+    std, largest = spread(model.stem.weight)  # type: ignore[arg-type]
+    assert std == pytest.approx((16 * 16 * 3) ** -0.5, rel=0.02)
+    assert largest <= 2 / 0.8796 * (16 * 16 * 3) ** -0.5 * 1.001
+    for weight, bound in (
+        (block.attention.qkv.weight, (6 / (2 * width)) ** 0.5),
+        (block.attention.out.weight, (6 / (2 * width)) ** 0.5),
+        (block.mlp.fc1.weight, (6 / (width + mlp)) ** 0.5),
+    ):
+        std, largest = spread(weight)
+        assert largest <= bound and std == pytest.approx(bound / 3**0.5, rel=0.02)
+    assert spread(block.mlp.fc1.bias)[0] == pytest.approx(1e-6, rel=0.1)
+    assert spread(model.position_embedding)[0] == pytest.approx(0.02, rel=0.02)
+    assert not block.attention.qkv.bias.any() and not model.head.weight.any()
+    assert model.class_token is not None and not model.class_token.any()
+    assert torch.equal(model.head.bias, torch.full((10,), -6.9))
+    assert {block.norm1.eps, block.norm2.eps, model.norm.eps} == {1e-6}
+
+
+def test_the_generator_decides_the_weights() -> None:
+    one, same, other = (
+        ViT(TINY, generator=torch.Generator().manual_seed(seed)).state_dict() for seed in (1, 1, 2)
+    )
+    assert all(torch.equal(one[key], same[key]) for key in one)
+    assert not torch.equal(one["blocks.0.mlp.fc1.weight"], other["blocks.0.mlp.fc1.weight"])
+
+
+def test_a_stem_can_be_handed_in() -> None:
+    class Stem(torch.nn.Module):
+        def init_weights(self, generator: torch.Generator | None) -> None: ...
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return images.mean((1, 2, 3))[:, None, None].expand(-1, 12, 24)
+
+    assert ViT(TINY, stem=Stem())(torch.randn(2, 3, 12, 16)).shape == (2, 5)
+
+
+@pytest.mark.parametrize(
+    ("images", "words"),
+    [
+        (torch.zeros(1, 3, 16, 16), r"\(B, 3, 12, 16\), found \(1, 3, 16, 16\)"),
+        (torch.zeros(3, 12, 16), r"found \(3, 12, 16\)"),
+        (torch.zeros(1, 1, 12, 16), "found"),
+        (torch.zeros(1, 3, 12, 16, dtype=torch.int64), "uint8"),
+    ],
+)
+def test_images_that_do_not_fit_are_explained(images: torch.Tensor, words: str) -> None:
+    with pytest.raises(VitkitError, match=words):
+        ViT(TINY)(images)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"num_heads": 5}, "5 heads"),
+        ({"patch_size": (32, 32)}, "smaller patch"),
+        ({"depth": 0}, "depth"),
+        ({"dropout": 1.0}, "dropout"),
+        ({"image_mean": (0.5,)}, "image_mean"),
+    ],
+)
+def test_impossible_configurations_are_explained(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(VitkitError, match=words):
+        dataclasses.replace(TINY, **changes)  # type: ignore[arg-type]
+
+
+def test_asking_for_layers_that_are_not_there_is_an_error() -> None:
+    images = torch.zeros(1, 3, 12, 16)
+    with pytest.raises(VitkitError, match="0 to 1"):
+        ViT(TINY)(images, taps={}, attention_weights=[2])
+    with pytest.raises(VitkitError, match="taps"):
+        ViT(TINY)(images, attention_weights=True)

@@ -1,0 +1,95 @@
+"""A small run for the tests of training: random images, a tiny model, everything on."""
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from tests.models.test_vit import TINY
+from vitkit.data.loader import Batch
+from vitkit.data.order import sample_at
+from vitkit.models.vit import ViT
+from vitkit.training.objectives import Classification, ClassificationConfig
+from vitkit.training.optim import OptimizerConfig
+from vitkit.training.trainer import Trainer, TrainingConfig
+
+NUM_SAMPLES = 40
+
+
+class RandomImages:
+    """A fixed set of random images in the stream's own order."""
+
+    def __init__(self, batch_size: int, bad: frozenset[int] = frozenset()) -> None:
+        generator = torch.Generator().manual_seed(5)
+        self.images = torch.randint(0, 256, (NUM_SAMPLES, 3, 12, 16), dtype=torch.uint8, generator=generator)
+        self.labels = torch.arange(NUM_SAMPLES) % 5
+        self.batch_size, self.bad = batch_size, bad
+
+    def batches(self, start: int, stop: int) -> Iterator[Batch]:
+        for step in range(start, stop):
+            positions = torch.arange(step * self.batch_size, (step + 1) * self.batch_size).numpy()
+            ids = torch.from_numpy(sample_at(positions, NUM_SAMPLES, 0)[1])
+            mask = torch.tensor([int(i) not in self.bad for i in ids])
+            yield Batch(self.images[ids], self.labels[ids], mask, ids)
+
+
+TRAINING = TrainingConfig(steps=12, batch_size=8, evaluate_every=4, log_every=3)
+OPTIMIZER = OptimizerConfig(learning_rate=0.01, warmup_steps=2, polyak=0.9)
+
+
+def small_trainer(
+    run: Path,
+    training: TrainingConfig = TRAINING,
+    optimizer: OptimizerConfig = OPTIMIZER,
+    values: tuple[float, ...] | None = None,
+    bad: frozenset[int] = frozenset(),
+    dropout: float = 0.1,
+    mixup: float = 0.2,
+) -> Trainer:
+    """`values`: what each validation is to find; left out, something the weights decide."""
+    run.mkdir(parents=True, exist_ok=True)
+    config = dataclasses.replace(TINY, dropout=dropout)
+    model = ViT(config, generator=torch.Generator().manual_seed(1))
+    found = iter(values or ())
+
+    def evaluator(model: nn.Module) -> dict[str, float]:
+        weights = [value.sum().item() for value in model.state_dict().values()]
+        return {"accuracy": next(found) if values else sum(weights), "loss": 1.0}
+
+    return Trainer(
+        run,
+        model,
+        Classification(ClassificationConfig(mixup=mixup), 5),
+        RandomImages(training.batch_size, bad),
+        NUM_SAMPLES,
+        training,
+        optimizer,
+        evaluator,
+    )
+
+
+def fingerprint(trainer: Trainer) -> dict[str, str]:
+    """SHA-256 of everything that a run ends with."""
+
+    def digest(tensors: dict[str, Tensor]) -> str:
+        whole = hashlib.sha256()
+        for key, value in sorted(tensors.items()):
+            whole.update(key.encode() + value.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        return whole.hexdigest()
+
+    state = trainer.state
+    moments = {
+        f"{i}.{name}": value
+        for i, (_, values) in enumerate(state.optimizer.state.items())
+        for name, value in values.items()
+    }
+    return {
+        "model": digest(state.model.state_dict()),
+        "average": digest(state.average.state_dict() if state.average is not None else {}),
+        "optimizer": digest({key: value.reshape(-1) for key, value in moments.items()}),
+        "log": hashlib.sha256((trainer.run / "metrics.jsonl").read_bytes()).hexdigest(),
+        "progress": str(state.progress),
+    }

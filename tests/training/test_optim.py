@@ -1,0 +1,213 @@
+"""Optimisers and schedules against the authors' steps."""
+
+import copy
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from tests.fixture_files import load_fixture
+from tests.models.test_vit import TINY, model_with_random_head
+from vitkit.errors import VitkitError
+from vitkit.models.vit import ViT
+from vitkit.models.weights.accounting import build
+from vitkit.models.weights.official import LINEN, RELEASED, name_table, official_config, to_ours
+from vitkit.training.optim import (
+    OptimizerConfig,
+    clip_gradients,
+    create_optimizer,
+    decay_groups,
+    learning_rate,
+    update_average,
+)
+
+SGD_CONFIG = OptimizerConfig(optimizer="sgd", learning_rate=0.1, weight_decay=0, warmup_steps=2)
+ADAM_CONFIG = OptimizerConfig(optimizer="adamw", learning_rate=0.01, weight_decay=0.1, warmup_steps=2)
+
+
+def three_steps(
+    fixture: str, config: OptimizerConfig, micro_batches: int = 1, sigmoid: bool = False
+) -> tuple[ViT, list[float], list[float]]:
+    """Train a fixture's model on its three batches; returns it, the losses and the gradient norms."""
+    description, parameters, arrays = load_fixture(fixture)
+    architecture = official_config(parameters, tuple(description["image"]))
+    model = build(architecture, to_ours(parameters, architecture), fixture)
+    optimizer = create_optimizer(model, config)
+    losses, norms = [], []
+    for step in range(3):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(config, step, total_steps=20)
+        images = torch.from_numpy(arrays["input"][step]).permute(0, 3, 1, 2)
+        labels = torch.from_numpy(arrays["multilabels" if sigmoid else "labels"][step])
+        optimizer.zero_grad()
+        loss = torch.zeros(())
+        for part, target in zip(images.chunk(micro_batches), labels.chunk(micro_batches), strict=True):
+            if sigmoid:
+                entropy = F.binary_cross_entropy_with_logits(model(part), target.float(), reduction="none")
+                part_loss = entropy.sum(1).mean() / micro_batches
+            else:
+                part_loss = F.cross_entropy(model(part), target.long()) / micro_batches
+            part_loss.backward()
+            loss += part_loss.detach()
+        norms.append(clip_gradients(model.parameters(), config.clip_norm).item())
+        optimizer.step()
+        losses.append(loss.item())
+    return model, losses, norms
+
+
+@pytest.mark.parametrize(
+    ("fixture", "variant", "config", "options", "loss_error", "weight_error"),
+    [
+        ("k_finetune_sgd", "f32", SGD_CONFIG, {}, 5e-6, 2e-6),
+        ("k_finetune_sgd", "f32_noclip", dataclasses.replace(SGD_CONFIG, clip_norm=None), {}, 5e-6, 2e-6),
+        ("k_finetune_sgd", "f32_accum2", SGD_CONFIG, {"micro_batches": 2}, 5e-6, 2e-6),
+        (
+            "k_finetune_sgd",
+            "bf16",
+            dataclasses.replace(SGD_CONFIG, momentum_dtype="bfloat16"),
+            {},
+            5e-6,
+            5e-6,
+        ),
+        ("l_pretrain_adam", "f32_softmax", ADAM_CONFIG, {}, 1e-5, 1e-5),
+        ("l_pretrain_adam", "f32_sigmoid", ADAM_CONFIG, {"sigmoid": True}, 1e-5, 1e-5),
+        (
+            "l_pretrain_adam",
+            "f32_softmax_wdall",
+            dataclasses.replace(ADAM_CONFIG, decay_all=True),
+            {},
+            1e-5,
+            1e-5,
+        ),
+        (
+            "l_pretrain_adam",
+            "bf16mu_softmax",
+            dataclasses.replace(ADAM_CONFIG, momentum_dtype="bfloat16"),
+            {},
+            1e-5,
+            1e-5,
+        ),
+    ],
+)
+def test_three_steps_are_those_of_the_original(
+    fixture: str,
+    variant: str,
+    config: OptimizerConfig,
+    options: dict[str, Any],
+    loss_error: float,
+    weight_error: float,
+) -> None:
+    model, losses, norms = three_steps(fixture, config, **options)
+    _, _, arrays = load_fixture(fixture)
+    np.testing.assert_allclose(losses, arrays[f"loss_{variant}"], rtol=0, atol=loss_error)
+    np.testing.assert_allclose(norms, arrays[f"gradnorm_{variant}"], rtol=1e-5)
+    prefix = f"final_{variant}/"
+    final = {key.removeprefix(prefix): value for key, value in arrays.items() if key.startswith(prefix)}
+    state, compared = model.state_dict(), 0
+    for naming in (RELEASED, LINEN):
+        for row in name_table(model.config, naming):
+            for name, part in zip(row.theirs, row.write(state[row.ours].numpy()), strict=True):
+                # The key's bias has no true gradient: Adam turns rounding noise into steps.
+                if name in final and not name.endswith("key/bias"):
+                    np.testing.assert_allclose(part, final[name], rtol=0, atol=weight_error, err_msg=name)
+                    compared += 1
+    assert compared >= 4
+
+
+def test_rates_are_those_of_the_original() -> None:
+    description, _, arrays = load_fixture("i_lr_schedules")
+    compared = 0
+    for definition in description["defs"]:
+        if definition.get("decay_type") not in ("cosine", "linear"):
+            continue
+        warmup = definition.get("warmup_steps")
+        if warmup is None:
+            warmup = int(definition["warmup_epochs"] * definition["data_size"] / definition["batch_size"])
+        config = OptimizerConfig(
+            learning_rate=definition["base"],
+            schedule=definition["decay_type"],
+            warmup_steps=warmup,
+            linear_end=definition.get("linear_end", 0.0),
+        )
+        steps = arrays[f"{definition['name']}/steps"]
+        rates = [learning_rate(config, int(step), definition["total_steps"]) for step in steps]
+        expected = arrays[f"{definition['name']}/lr"]
+        np.testing.assert_allclose(rates, expected, rtol=1e-6, atol=1e-9, err_msg=definition["name"])
+        compared += 1
+    assert compared == 9
+
+
+@given(st.sampled_from(["cosine", "linear", "constant"]), st.integers(0, 50), st.integers(1, 300), st.data())
+def test_rates_never_leave_their_range(schedule: Any, warmup: int, total: int, data: st.DataObject) -> None:
+    config = OptimizerConfig(learning_rate=0.5, schedule=schedule, warmup_steps=warmup)
+    step = data.draw(st.integers(0, total))
+    rate = learning_rate(config, step, total)
+    assert 0 <= rate <= 0.5
+    if warmup:
+        assert learning_rate(config, 0, total) == 0
+
+
+def test_only_kernels_decay() -> None:
+    model = model_with_random_head(dataclasses.replace(TINY, representation_size=6))
+    decayed, kept = decay_groups(model, OptimizerConfig(weight_decay=0.3))
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    decaying = {names[id(p)] for p in decayed["params"]}
+    assert len(decaying) + len(kept["params"]) == len(names)
+    assert decaying == {name for name in names.values() if name.endswith(".weight") and "norm" not in name}
+    assert (decayed["weight_decay"], kept["weight_decay"]) == (0.3, 0.0)
+    everything, nothing = decay_groups(model, OptimizerConfig(weight_decay=0.3, decay_all=True))
+    assert len(everything["params"]) == len(names) and not nothing["params"]
+
+
+def test_decay_is_apart_from_the_gradient() -> None:
+    for name in ("adamw", "sgd"):
+        layer = nn.Linear(2, 2)
+        before = layer.weight.detach().clone()
+        optimizer = create_optimizer(layer, OptimizerConfig(optimizer=name, weight_decay=0.5))  # type: ignore[arg-type]
+        for group in optimizer.param_groups:
+            group["lr"] = 0.1
+        (layer.weight.sum() * 0 + layer.bias.sum() * 0).backward()
+        optimizer.step()
+        torch.testing.assert_close(layer.weight, before * (1 - 0.1 * 0.5))
+
+
+@given(st.floats(0.01, 100), st.floats(0.01, 100))
+def test_clipping_scales_down_and_never_up(size: float, limit: float) -> None:
+    parameter = nn.Parameter(torch.zeros(3))
+    parameter.grad = torch.tensor([size, 0.0, 0.0])
+    assert clip_gradients([parameter], limit).item() == pytest.approx(size, rel=1e-5)
+    assert parameter.grad.norm().item() == pytest.approx(min(size, limit), rel=1e-5)
+
+
+def test_the_average_follows_and_a_short_run_is_not_stuck_at_its_start() -> None:
+    average, model = nn.Linear(1, 1), nn.Linear(1, 1)
+    nn.init.zeros_(average.weight)
+    nn.init.ones_(model.weight)
+    expected = 0.0
+    for updates in range(5):
+        update_average(average, model, 0.9999, updates)
+        expected += (1 - (1 + updates) / (10 + updates)) * (1 - expected)
+    assert average.weight.item() == pytest.approx(expected)
+    late = copy.deepcopy(average)
+    update_average(late, model, 0.9999, 10**9)
+    assert late.weight.item() == pytest.approx(expected + 1e-4 * (1 - expected), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"optimizer": "adam", "weight_decay": 0.1}, "adamw"),
+        ({"learning_rate": 0.0}, "above 0"),
+        ({"clip_norm": 0.0}, "clip_norm"),
+        ({"polyak": 1.0}, "polyak"),
+    ],
+)
+def test_options_that_make_no_sense_are_explained(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(VitkitError, match=words):
+        OptimizerConfig(**options)

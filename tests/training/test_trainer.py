@@ -1,0 +1,212 @@
+"""The loop: same bits however it was stopped, nothing lost, nothing silent."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.training.small_run import OPTIMIZER, TRAINING, fingerprint, small_trainer
+from vitkit.errors import VitkitError
+from vitkit.training.checkpoint import find_checkpoint
+from vitkit.training.trainer import NonFiniteError, Trainer, TrainingConfig
+
+
+def finish(trainer: Trainer) -> dict[str, str]:
+    list(trainer.fit())
+    return fingerprint(trainer)
+
+
+def log_of(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+VARIANTS = {
+    "adamw": OPTIMIZER,
+    "adamw, bfloat16 momentum": dataclasses.replace(OPTIMIZER, momentum_dtype="bfloat16"),
+    "sgd, bfloat16 momentum": dataclasses.replace(
+        OPTIMIZER, optimizer="sgd", momentum_dtype="bfloat16", polyak=None
+    ),
+}
+
+
+@pytest.mark.parametrize("optimizer", VARIANTS.values(), ids=VARIANTS)
+def test_stopped_after_every_step_it_ends_with_the_same_bits(tmp_path: Path, optimizer: Any) -> None:
+    whole = finish(small_trainer(tmp_path / "whole", optimizer=optimizer))
+    run = tmp_path / "stopped"
+    for _ in range(30):
+        trainer = small_trainer(run, optimizer=optimizer)
+        checkpoint, rejected = find_checkpoint(run)
+        assert not rejected
+        if checkpoint is not None:
+            assert trainer.resume(checkpoint) == []
+        reports = list(trainer.fit(interrupted=lambda: True))
+        assert len(reports) == 1
+        if reports[0].finished:
+            break
+    assert trainer.state.progress.step == 12
+    assert fingerprint(trainer) == whole
+
+
+@settings(max_examples=8, deadline=None)
+@given(stops=st.lists(st.integers(1, 11), max_size=4))
+def test_abandoned_anywhere_it_ends_with_the_same_bits(
+    stops: list[int], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Without a word of goodbye: what came after the last checkpoint is made again, in the log too."""
+    base = tmp_path_factory.mktemp("runs")
+    training = dataclasses.replace(TRAINING, checkpoint_every=5)
+    whole = finish(small_trainer(base / "whole", training))
+    for stop in [*stops, 99]:
+        trainer = small_trainer(base / "stopped", training)
+        checkpoint, _ = find_checkpoint(base / "stopped")
+        if checkpoint is not None:
+            trainer.resume(checkpoint)
+        for report in trainer.fit():
+            if report.step == stop:
+                break
+    assert fingerprint(trainer) == whole
+
+
+def test_a_finished_run_does_nothing_more(tmp_path: Path) -> None:
+    before = finish(small_trainer(tmp_path))
+    again = small_trainer(tmp_path)
+    checkpoint, _ = find_checkpoint(tmp_path)
+    assert checkpoint is not None
+    again.resume(checkpoint)
+    assert finish(again) == before
+
+
+def test_micro_batches_make_the_same_update(tmp_path: Path) -> None:
+    one = small_trainer(tmp_path / "one", dropout=0.0, mixup=0.0, bad=frozenset({3, 11}))
+    training = dataclasses.replace(TRAINING, micro_batch_size=3)
+    other = small_trainer(tmp_path / "other", training, dropout=0.0, mixup=0.0, bad=frozenset({3, 11}))
+    for trainer in (one, other):
+        list(trainer.fit())
+    logs = log_of(tmp_path / "one"), log_of(tmp_path / "other")
+    for line, same in zip(*logs, strict=True):
+        if line["kind"] == "train":
+            assert line["loss"] == pytest.approx(same["loss"], abs=1e-5)
+            assert line["grad_norm"] == pytest.approx(same["grad_norm"], rel=1e-3)
+    for name, value in one.state.model.state_dict().items():
+        torch.testing.assert_close(value, other.state.model.state_dict()[name], rtol=0, atol=5e-3)
+
+
+def test_unreadable_images_count_for_nothing(tmp_path: Path) -> None:
+    """A batch with masked images makes the gradient of the batch without them."""
+    trainer = small_trainer(tmp_path, dropout=0.0, mixup=0.0)
+    batch = next(iter(trainer.loader.batches(0, 1)))
+    mask = torch.tensor([True, False] * 4)
+    half = dataclasses.replace(batch, mask=mask)
+    kept = dataclasses.replace(
+        batch, images=batch.images[mask], labels=batch.labels[mask], ids=batch.ids[mask], mask=mask[mask]
+    )
+    norms = [
+        small_trainer(tmp_path / name, dropout=0.0, mixup=0.0).update(b, 0, 0.0)
+        for name, b in (("a", half), ("b", kept))
+    ]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-5)
+
+
+def test_the_log_says_what_happened_in_means_over_its_steps(tmp_path: Path) -> None:
+    reports = list(small_trainer(tmp_path).fit())
+    lines = log_of(tmp_path)
+    train = [line for line in lines if line["kind"] == "train"]
+    validation = [line for line in lines if line["kind"] == "validation"]
+    assert [line["step"] for line in train] == [3, 6, 9, 12]
+    assert [line["step"] for line in validation] == [4, 8, 12]
+    assert train[1]["loss"] == pytest.approx(sum(report.loss for report in reports[3:6]) / 3)
+    assert train[1]["epoch"] == pytest.approx(6 * 8 / 40)
+    assert {"loss", "accuracy", "grad_norm", "learning_rate"} <= train[0].keys()
+
+
+def test_the_best_checkpoint_is_kept_with_the_last(tmp_path: Path) -> None:
+    training = dataclasses.replace(TRAINING, steps=20, keep=1)
+    trainer = small_trainer(tmp_path, training, values=(0.1, 0.9, 0.5, 0.5, 0.9))
+    list(trainer.fit())
+    assert trainer.state.progress.best_step == 8  # the first of two equals
+    names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert names == ["step-00000008", "step-00000020"]
+
+
+def test_patience_ends_a_run_that_gets_no_better(tmp_path: Path) -> None:
+    training = dataclasses.replace(TRAINING, steps=40, patience=2)
+    trainer = small_trainer(tmp_path, training, values=(0.5, 0.4, 0.6, 0.6, 0.5, 0.9))
+    reports = list(trainer.fit())
+    assert reports[-1].step == 20 and reports[-1].finished
+    assert trainer.state.progress.finished and trainer.state.progress.best_step == 12
+
+
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+def test_what_is_not_finite_stops_at_once_and_reaches_no_checkpoint(tmp_path: Path, where: str) -> None:
+    trainer = small_trainer(tmp_path, dropout=0.0, mixup=0.0)
+    reports = []
+    ids: list[int] = []
+    with pytest.raises(NonFiniteError) as caught:
+        for report in trainer.fit():
+            reports.append(report)
+            if report.step == 5:
+                ids = next(iter(trainer.loader.batches(5, 6))).ids.tolist()
+                weight = trainer.state.model.head.weight  # type: ignore[union-attr]
+                before = {k: v.clone() for k, v in trainer.state.model.state_dict().items()}
+                if where == "loss":
+                    with torch.no_grad():
+                        weight[0, 0] = float("nan")  # type: ignore[index]
+                    before["head.weight"][0, 0] = float("nan")
+                else:
+                    weight.register_hook(lambda gradient: gradient * float("inf"))  # type: ignore[operator]
+    assert len(reports) == 5
+    message = str(caught.value)
+    assert "Step 5" in message and "learning rate" in message
+    assert all(str(i) in message for i in ids)
+    after = trainer.state.model.state_dict()
+    assert all(torch.equal(v.nan_to_num(), after[k].nan_to_num()) for k, v in before.items())  # not applied
+    checkpoint, rejected = find_checkpoint(tmp_path)
+    assert checkpoint is not None and checkpoint.name == "step-00000004" and not rejected
+
+
+def test_out_of_memory_says_what_to_change(tmp_path: Path) -> None:
+    trainer = small_trainer(tmp_path)
+
+    def hungry(model: Any, batch: Any) -> Any:
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to")
+
+    trainer.objective = hungry
+    with pytest.raises(VitkitError, match="8 images of 12x16 at a time. Use --micro-batch-size 4"):
+        list(trainer.fit())
+
+    def broken(model: Any, batch: Any) -> Any:
+        raise RuntimeError("something else")
+
+    trainer.objective = broken
+    with pytest.raises(RuntimeError, match="something else"):
+        list(trainer.fit())
+
+
+def test_other_threads_are_said_at_resume(tmp_path: Path) -> None:
+    list(small_trainer(tmp_path).fit(interrupted=lambda: True))
+    checkpoint, _ = find_checkpoint(tmp_path)
+    assert checkpoint is not None
+    other = small_trainer(tmp_path)
+    other.environment["threads"] = 77
+    (sentence,) = other.resume(checkpoint)
+    assert "threads" in sentence and "77" in sentence and "bits" in sentence
+
+
+def test_epochs_and_intervals() -> None:
+    config = TrainingConfig(epochs=2.5, batch_size=16)
+    assert config.total_steps(100) == 16
+    assert config.evaluation_interval(100) == 7
+    assert TrainingConfig(epochs=1000, batch_size=16).evaluation_interval(100) == 125
+    assert TrainingConfig(steps=3).total_steps(10**6) == 3
+    for options, words in (
+        ({"batch_size": 0}, "batch_size"),
+        ({"epochs": 0.0}, "epochs"),
+        ({"keep": 0}, "keep"),
+    ):
+        with pytest.raises(VitkitError, match=words):
+            TrainingConfig(**options)  # type: ignore[arg-type]
