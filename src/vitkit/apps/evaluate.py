@@ -55,7 +55,7 @@ def evaluate(
     if split is None:
         split = next((name for name in ("test", "val") if name in images.splits), None)
         if split is None and data is not None:
-            split = "train"  # other data that has but one split: all of it was never seen
+            split = "train"  # data of one piece
     if split is None or split not in images.splits:
         raise VitkitError(
             f"{images.spec} has no {split or 'test or validation'} split, only {', '.join(images.splits)}. "
@@ -113,16 +113,16 @@ def main(arguments: list[str]) -> None:
         if is_run:
             write_evaluation(run, found.split, result, found.predictions)
         if json_output:
-            console.out.print_json(
-                json.dumps({"split": found.split, "rejects": found.rejects, **result.to_json()})
-            )
+            record = {"split": found.split, "rejects": found.rejects, **result.to_json()}
+            console.out.print_json(json.dumps(record))
             return
         low, high = result.accuracy_interval
         top5 = "" if result.top5_accuracy is None else f", top-5 {result.top5_accuracy:.2%}"
         console.out.print(
             f"[bold]{result.accuracy:.2%}[/] accuracy{top5} on {result.count:,} {found.split} images of "
             f"{found.data.name} (95 % interval {low:.1%} to {high:.1%}); loss {result.loss:.4f}, "
-            f"balanced accuracy {result.balanced_accuracy:.2%}, calibration error {result.calibration_error:.2%}"
+            f"balanced accuracy {result.balanced_accuracy:.2%}, "
+            f"calibration error {result.calibration_error:.2%}"
         )
         if found.rejects:
             console.out.print(f"{len(found.rejects)} images could not be read and count for nothing:")

@@ -135,7 +135,8 @@ def data_of(model: ViT, spec: str | None = None) -> ImageData:
     names = model.card.class_names or None
     record = model.card.origin.get("data", {})
     if spec is not None and not _same_place(spec, record.get("spec")):
-        return open_data(spec, rule=rule, class_names=names)
+        # Nothing of it was trained on: all of it is there to evaluate, unless it has splits of its own.
+        return open_data(spec, Splits(val_fraction=0, test_fraction=0), rule, names)
     if not record:
         raise VitkitError("The model does not say which data it was trained on: give it with --data.")
     splits = from_json(Splits, record["splits"], "model.json: origin: data: splits")

@@ -17,7 +17,7 @@ from rich.table import Table
 from vitkit.apps import console
 from vitkit.apps.folder import preprocessing_of
 from vitkit.data.decode import DecodeError, decode, decode_image
-from vitkit.data.sources import image_files
+from vitkit.data.folders import image_files
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import evaluating

@@ -53,7 +53,8 @@ def photos() -> Run:
     """Photographs from scratch, a thousand or more of them.
 
     Command: vitkit train --recipe photos --data PATH
-    Cost: not measured. Result: not measured. From scratch on few photographs a ViT stays far below a fine-tuned one.
+    Cost: not measured. Result: not measured. From scratch on few photographs a ViT stays far below one that
+    was fine-tuned.
     """
     return Run(
         model="ViT-192x9x3/8",

@@ -108,6 +108,15 @@ class _ClassFolders:
             yield f"{counted(self.loose, 'image')} outside any class folder ignored."
 
 
+def image_files(root: Path) -> list[Path]:
+    """Every image below a folder, sorted; hidden files and folders are passed over."""
+    found: list[Path] = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(name for name in folders if not ignored(name))
+        found += [Path(folder, name) for name in sorted(names) if _is_image(name) and not ignored(name)]
+    return found
+
+
 def _agreed_classes(root: Path, scans: dict[str, _ClassFolders], partial: bool) -> tuple[str, ...]:
     """The class names that all splits share; everything that makes them doubtful is an error."""
     for scan in scans.values():

@@ -86,8 +86,8 @@ def learning_rate(config: OptimizerConfig, step: int, total_steps: int) -> float
 def decay_groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str, Any]]:
     """Parameters that decay and those that do not.
 
-    Only the kernels of dense layers and convolutions decay, as big_vision's mask `.*/kernel$` has it: no bias,
-    norm, position embedding or class token.
+    Only the kernels of dense layers and convolutions decay, as big_vision's mask `.*/kernel$` has it: no
+    bias, norm, position embedding or class token.
     """
     kernels = {
         id(module.weight)

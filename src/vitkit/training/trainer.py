@@ -338,8 +338,8 @@ class _MetricsLog:
 
     def _refused(self, error: OSError) -> VitkitError:
         return VitkitError(
-            f"{self.path} could not be written: {error.strerror}. Checkpoints committed before are untouched: "
-            "make room, then run the same command again to continue."
+            f"{self.path} could not be written: {error.strerror}. Checkpoints committed before are "
+            "untouched: make room, then run the same command again to continue."
         )
 
 

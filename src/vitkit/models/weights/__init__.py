@@ -54,8 +54,8 @@ def save_model(model: ViT, path: str | Path, format: Format = "vitkit") -> Path:
     """Write a model's weights.
 
     Args:
-        model: what to save; its `card` (class names, preprocessing, origin) is saved too where the format can.
-        path: a folder for "vitkit"; a file for "official", where `.npz` is added if missing.
+        model: what to save, with its `card` (class names, preprocessing, origin) where the format has room.
+        path: a folder for "vitkit"; a file for "official" (with `.npz` added).
         format: "vitkit" (`model.safetensors` and `model.json`) or "official" (the original release's `.npz`).
 
     Returns:

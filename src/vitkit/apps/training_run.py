@@ -1,0 +1,289 @@
+"""One run from its first screen to its report, built from its configuration."""
+
+import copy
+import json
+import shlex
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+from torch import nn
+
+from vitkit._version import __version__
+from vitkit.analysis.cost import forward_flops
+from vitkit.apps import console
+from vitkit.apps.evaluate import evaluate_split
+from vitkit.apps.folder import describe_data, read_json, run_origin, write_evaluation
+from vitkit.apps.machine import InterruptedTraining, memory_used, stop_signals
+from vitkit.apps.run import Run
+from vitkit.apps.write_report import write_report
+from vitkit.config import to_json
+from vitkit.data.loader import Batch, MemorySamples, TrainLoader, evaluation_batches, keep_in_memory
+from vitkit.data.sources import ImageData, Samples
+from vitkit.durable import replace_json
+from vitkit.errors import VitkitError
+from vitkit.evaluation.classify import classification, predict
+from vitkit.models.card import ModelCard
+from vitkit.models.vit import ViT
+from vitkit.models.weights import save_model
+from vitkit.models.zoo import count_parameters
+from vitkit.training.checkpoint import FOLDER, find_checkpoint, load_weights, sweep
+from vitkit.training.objectives import Classification
+from vitkit.training.trainer import Trainer
+
+
+class TrainingRun:
+    """The parts of one run, built from its configuration."""
+
+    def __init__(self, run: Run, data: ImageData, folder: Path, device: torch.device) -> None:
+        self.run, self.data, self.folder, self.device = run, data, folder, device
+        self.rejects: dict[str, dict[str, str]] = {}
+        self._check_data()
+        config = run.architecture.of(run.model, len(data.class_names), run.preprocessing)
+        generator = torch.Generator().manual_seed(run.training.seed)
+        self.model = ViT(config, generator=generator)
+        self.model.card = ModelCard(
+            name=run.model,
+            class_names=data.class_names,
+            preprocessing=to_json(run.preprocessing),
+            augmentation=to_json(run.augmentation),
+            origin=run_origin(run, data),
+        )
+
+    def complete(self) -> Path:
+        """Bring the run to its end, wherever it stands."""
+        sweep(self.folder)
+        checkpoint, rejected = find_checkpoint(self.folder)
+        for sentence in rejected:
+            console.err.print(f"[yellow]{sentence}[/]")
+        if (self.folder / "report.html").exists():
+            console.out.print(f"This run has finished: {self.folder}")
+            self._say_what_next()
+            return self.folder
+        limit = int(self.run.loading.memory_gib * 2**30)
+        with console.reaching("reading images") as progress:
+            train = keep_in_memory(self.data.splits["train"], limit, progress)
+        trainer = self._trainer(train)
+        differences = trainer.resume(checkpoint) if checkpoint is not None else []
+        self._first_screen(trainer, train, checkpoint)
+        for sentence in differences:
+            console.err.print(f"[yellow]{sentence}[/]")
+        self._fit(trainer)
+        weights = self._finished_weights(trainer)
+        save_model(self.model, self.folder)
+        self._evaluate(weights)
+        self._record_data()
+        report = write_report(self.folder)
+        console.out.print(f"report   {report}")
+        self._say_what_next()
+        return self.folder
+
+    def _trainer(self, train: Samples) -> Trainer:
+        run = self.run
+        self.loader = TrainLoader(
+            train,
+            run.preprocessing,
+            run.augmentation,
+            batch_size=run.training.batch_size,
+            seed=run.training.seed,
+            workers=0 if isinstance(train, MemorySamples) else run.loading.workers,
+            bad_quota=run.loading.bad_quota,
+        )
+        self.rejects["train"] = self.loader.rejects
+        return Trainer(
+            self.folder,
+            self.model.to(self.device),
+            Classification(run.objective, len(self.data.class_names)),
+            self.loader,
+            len(train),
+            run.training,
+            run.optimizer,
+            self._validate if "val" in self.data.splits else None,
+        )
+
+    def _validate(self, model: nn.Module) -> Mapping[str, float]:
+        batches = evaluation_batches(
+            self.data.splits["val"],
+            self.run.preprocessing,
+            self.run.training.micro_batch_size or self.run.training.batch_size,
+            self.run.loading.workers,
+            self.rejects.setdefault("val", {}),
+        )
+        result = classification(predict(model, batches, device=self.device), self.data.class_names)
+        return {"loss": result.loss, "accuracy": result.accuracy}
+
+    def _fit(self, trainer: Trainer) -> None:
+        batch_size, accuracy = self.run.training.batch_size, ""
+        with console.progress_bar() as bar, stop_signals() as received, self._speed_log() as log:
+            start = trainer.state.progress.step
+            task = bar.add_task("training", total=trainer.total_steps, completed=start, detail="")
+            since, steps = time.monotonic(), 0
+            for report in trainer.fit(lambda: bool(received)):
+                steps += 1
+                if report.validation is not None:
+                    accuracy = f"  val {report.validation['accuracy']:.1%}"
+                elapsed = time.monotonic() - since
+                speed = steps * batch_size / max(elapsed, 1e-9)
+                memory = memory_used(self.device)
+                bar.update(
+                    task,
+                    completed=report.step,
+                    detail=f"loss {report.loss:.3f}{accuracy}  {speed:,.0f} images/s  {console.size(memory)}",
+                )
+                if report.step % self.run.training.log_every == 0 or report.finished:
+                    log({"step": report.step, "images_per_second": round(speed, 1), "memory_bytes": memory})
+                    since, steps = time.monotonic(), 0
+        progress = trainer.state.progress
+        if not progress.finished:
+            raise InterruptedTraining(
+                f"Stopped at step {progress.step} of {trainer.total_steps}, which is committed. "
+                f"Continue with: vitkit train --resume {shlex.quote(str(self.folder))}",
+                received[0],
+            )
+
+    def _finished_weights(self, trainer: Trainer) -> str:
+        """Put the weights the run ends with into the model; says which they are."""
+        progress, kind = trainer.state.progress, "weights"
+        if trainer.state.average is not None:
+            kind = "Polyak average"
+        self.model.load_state_dict(trainer.evaluated_model.state_dict())
+        which = f"{kind} of the last step, {progress.step}"
+        best = progress.best_step
+        if self.run.training.select == "best" and best not in (None, progress.step):
+            self.model.load_state_dict(load_weights(self.folder / FOLDER / f"step-{best:08d}"))
+            which = f"{kind} of step {best}, the best validation"
+        origin = {
+            **self.model.card.origin,
+            "weights": which,
+            "vitkit": __version__,
+            "torch": torch.__version__,
+        }
+        self.model.card = replace(self.model.card, origin=origin)
+        self.model.eval()
+        return which
+
+    def _evaluate(self, weights: str) -> None:
+        for split in ("val", "test"):
+            if split not in self.data.splits:
+                continue
+            rejects = self.rejects.setdefault(split, {})
+            result, predictions = evaluate_split(self.model, self.data, split, self.device, rejects=rejects)
+            write_evaluation(self.folder, split, result, predictions)
+            low, high = result.accuracy_interval
+            unread = f", {result.bad} unreadable" if result.bad else ""
+            console.out.print(
+                f"{split:8} [bold]{result.accuracy:.2%}[/] accuracy on {result.count:,} images{unread} "
+                f"(95 % interval {low:.1%} to {high:.1%})"
+            )
+        console.out.print(f"weights  {weights}: {self.folder / 'model.safetensors'}")
+
+    def _first_screen(self, trainer: Trainer, train: Samples, checkpoint: Path | None) -> None:
+        run, config = self.run, self.model.config
+        counts = " · ".join(f"{split} {len(samples):,}" for split, samples in self.data.splits.items())
+        names = self.data.class_names
+        shown = ", ".join(names[:8]) + (f", ... {names[-1]}" if len(names) > 8 else "")
+        memory = (
+            "kept in memory"
+            if isinstance(train, MemorySamples)
+            else f"read as needed by {run.loading.workers} workers: decoded, they exceed "
+            f"{run.loading.memory_gib:g} GiB"
+        )
+        remaining = trainer.total_steps - trainer.state.progress.step
+        seconds = remaining * _seconds_per_step(self.model, trainer, run.training.batch_size)
+        state_bytes = count_parameters(self.model) * 4 * (3 + (run.optimizer.polyak is not None))
+        grid = Table.grid(padding=(0, 2))
+        rows = [
+            ("data", f"{self.data.name} ({self.data.kind}): {counts} images, {memory}"),
+            ("", *self.data.notes),
+            ("classes", f"{len(names)}: {shown}"),
+            (
+                "model",
+                f"{run.model} at {config.image_size[0]}x{config.image_size[1]}: {config.num_tokens} tokens, "
+                f"{console.number(count_parameters(self.model))} parameters, "
+                f"{console.number(forward_flops(config, head=True), 'FLOPs')} per image",
+            ),
+            (
+                "training",
+                f"{trainer.total_steps:,} steps of {run.training.batch_size} images "
+                f"({trainer.total_steps * run.training.batch_size / len(train):.1f} epochs), "
+                f"{run.optimizer.optimizer}, rate {run.optimizer.learning_rate:g} {run.optimizer.schedule}, "
+                f"seed {run.training.seed}",
+            ),
+            ("device", f"{self.device}, {torch.get_num_threads()} threads"),
+            (
+                "folder",
+                f"{self.folder} (checkpoints of {console.size(state_bytes)} every "
+                f"{run.training.checkpoint_every or trainer.evaluate_every} steps)",
+            ),
+            ("time", f"about {console.duration(seconds)} (measured on a few steps)"),
+        ]
+        if checkpoint is not None:
+            rows.append(("resumed", f"from step {trainer.state.progress.step} ({checkpoint.name})"))
+        for name, *lines in rows:
+            for line in lines:
+                grid.add_row(f"[bold]{name}[/]", line)
+                name = ""
+        console.out.print(grid)
+
+    @contextmanager
+    def _speed_log(self) -> Iterator[Callable[[dict[str, Any]], None]]:
+        started = time.monotonic()
+        with (self.folder / "speed.jsonl").open("a", encoding="utf-8") as file:
+
+            def log(line: dict[str, Any]) -> None:
+                line["seconds"] = round(time.monotonic() - started, 3)
+                file.write(json.dumps(line) + "\n")
+                file.flush()
+
+            yield log
+
+    def _check_data(self) -> None:
+        """Write down what the data is; a folder whose data has changed since is not continued."""
+        record = describe_data(self.data, {})
+        before = read_json(self.folder / "data.json")
+        if before and before["fingerprint"] != record["fingerprint"]:
+            raise VitkitError(
+                f"The images in {self.run.data} are not those that {self.folder} was started with (files "
+                "were added, removed or moved). Bring them back, or start a new run with another --out."
+            )
+        if not before:
+            replace_json(self.folder / "data.json", record)
+
+    def _record_data(self) -> None:
+        record = read_json(self.folder / "data.json")
+        for split, files in self.rejects.items():
+            if files:
+                record["rejects"].setdefault(split, {}).update(files)
+                console.out.print(
+                    f"[yellow]{len(files)} {split} images could not be read; the report lists them.[/]"
+                )
+        replace_json(self.folder / "data.json", record)
+
+    def _say_what_next(self) -> None:
+        run = shlex.quote(str(self.folder))
+        console.out.print(f"\nNext:    vitkit predict {run} IMAGE_OR_FOLDER")
+
+
+def _seconds_per_step(model: ViT, trainer: Trainer, batch_size: int) -> float:
+    """Time of a step, from two passes of a copy of the model over a few images."""
+    trial = copy.deepcopy(model).train()
+    config = model.config
+    count = min(batch_size, trainer.config.micro_batch_size or batch_size, 64)
+    shape = (count, config.in_channels, *config.image_size)
+    images = torch.zeros(shape, dtype=torch.uint8, device=trainer.device)
+    nothing = torch.zeros(count, dtype=torch.int64, device=trainer.device)
+    batch = Batch(images, nothing, nothing == 0, nothing)
+    elapsed = 0.0
+    for _ in range(2):  # the first one warms up
+        started = time.monotonic()
+        with trainer.autocast():
+            loss, _metrics = trainer.objective(trial, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        loss.item()
+        elapsed = time.monotonic() - started
+    return elapsed * batch_size / count

@@ -1,0 +1,327 @@
+"""The whole way of a user, from check to report, on a folder as people have them."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitkit
+from vitkit.apps.cli import run
+from vitkit.data.decode import DecodeError
+from vitkit.errors import VitkitError
+
+TINY = (
+    "--model",
+    "ViT-16x2x2/4",
+    "--image-size",
+    "16",
+    "--batch-size",
+    "8",
+    "--warmup-steps",
+    "0",
+    "--epochs",
+    "2",
+)
+
+
+def picture(colour: tuple[int, int, int], seed: int) -> Image.Image:
+    draw = np.random.default_rng(seed)
+    height, width = draw.integers(12, 40, 2)
+    noise = draw.integers(-40, 40, (height, width, 3))
+    return Image.fromarray((np.array(colour) + noise).clip(0, 255).astype(np.uint8))
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Mixed sizes and formats, a grey and a CMYK image, and two files that are no images."""
+    root = tmp_path_factory.mktemp("photos")
+    for name, colour in (("red fruit", (200, 40, 40)), ("sky", (60, 90, 220))):
+        (root / name).mkdir()
+        for i in range(24):
+            image = picture(colour, i)
+            match i % 6:
+                case 0:
+                    image.convert("CMYK").save(root / name / f"{i}.jpg")
+                case 1:
+                    image.convert("L").save(root / name / f"{i}.png")
+                case 2:
+                    image.convert("RGBA").save(root / name / f"{i}.webp", lossless=True)
+                case _:
+                    image.save(root / name / f"{i}.png")
+    (root / "sky" / "page.jpg").write_text("<html>not found</html>")
+    whole = (root / "sky" / "3.png").read_bytes()
+    (root / "sky" / "cut.png").write_bytes(whole[: len(whole) // 2])
+    (root / ".cache").mkdir()
+    return root
+
+
+@pytest.fixture(scope="module")
+def trained(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "run"
+    assert run(["train", "--data", str(photos), "--out", str(out), *TINY]) == 0
+    return out
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    yield
+
+
+def test_check_first(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["data", "check", str(photos)]) == 0
+    text = capsys.readouterr().out
+    for words in ("red fruit", "page.jpg", "cut.png", "CMYK", "vitkit train"):
+        assert words in text
+    assert run(["data", "check", str(photos), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["bad"]) == 2
+
+
+def test_a_run_folder_holds_everything(trained: Path, photos: Path) -> None:
+    names = {path.name for path in trained.iterdir()}
+    assert {
+        "config.json",
+        "data.json",
+        "model.safetensors",
+        "model.json",
+        "metrics.jsonl",
+        "report.html",
+    } <= names
+    record = json.loads((trained / "data.json").read_text())
+    rejected = {key for files in record["rejects"].values() for key in files}
+    assert {Path(key).name for key in rejected} == {"page.jpg", "cut.png"}
+    assert sum(sum(counts.values()) for counts in record["counts"].values()) == 50
+    report = (trained / "report.html").read_text()
+    for words in ("red fruit", "page.jpg", "cut.png", "vitkit train", "stratified"):
+        assert words in report
+    card = json.loads((trained / "model.json").read_text())
+    assert card["class_names"] == ["red fruit", "sky"]
+    assert card["preprocessing"]["image_size"] == [16, 16] and card["augmentation"]["flip"]
+
+
+def test_the_same_command_again_does_nothing(
+    trained: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in trained.rglob("*") if path.is_file()}
+    assert run(["train", "--data", str(photos), "--out", str(trained), *TINY]) == 0
+    assert "has finished" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_other_options_do_not_touch_a_run(
+    trained: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["train", "--data", str(photos), "--out", str(trained), *TINY, "--learning-rate", "0.5"]
+    assert run(options) == 1
+    message = capsys.readouterr().err
+    assert "optimizer.learning_rate: 0.001 -> 0.5" in message and "--out" in message
+    assert run(["train", "--resume", str(trained), "--seed", "3"]) == 1
+    assert "training.seed: 0 -> 3" in capsys.readouterr().err
+
+
+def test_without_out_the_same_run_is_found_again_and_another_gets_its_own_folder(
+    photos: Path, tmp_path: Path
+) -> None:
+    base = ["train", "--data", str(photos), *TINY, "--steps", "1"]
+    assert run(base) == 0
+    assert run(base) == 0
+    assert run([*base, "--seed", "1"]) == 0
+    name = f"{photos.name}-ViT-16x2x2-4"
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [name, f"{name}-2"]
+
+
+def test_evaluate_needs_the_run_alone(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["evaluate", str(trained)]) == 0
+    assert "accuracy" in capsys.readouterr().out
+    assert run(["evaluate", str(trained), "--split", "train", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    kept = json.loads((trained / "evaluation" / "train.json").read_text())
+    assert found["count"] == kept["count"] and found["split"] == "train"
+    assert found["count"] + found["bad"] == sum(
+        json.loads((trained / "data.json").read_text())["counts"]["train"].values()
+    )
+
+
+def test_two_files_are_enough_anywhere(
+    trained: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("model.safetensors", "model.json"):
+        shutil.copy(trained / name, tmp_path / name)
+    assert run(["predict", "model.safetensors", str(photos / "sky" / "3.png")]) == 0
+    assert "%" in capsys.readouterr().out
+    assert run(["evaluate", "model.safetensors"]) == 0
+
+
+def test_other_data_is_matched_by_class_name(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for i in range(3):
+        (tmp_path / "new" / "sky").mkdir(parents=True, exist_ok=True)
+        picture((60, 90, 220), 100 + i).save(tmp_path / "new" / "sky" / f"{i}.png")
+    assert run(["evaluate", str(trained), "--data", "new", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["count"] == 3 and found["per_class"][1]["count"] == 3
+    (tmp_path / "new" / "sky").rename(tmp_path / "new" / "sea")
+    assert run(["evaluate", str(trained), "--data", "new"]) == 1
+    assert "sea" in capsys.readouterr().err
+
+
+def test_predict_takes_files_folders_and_lists(
+    trained: Path, photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(["predict", str(trained), str(photos / "red fruit"), "--json", "--top", "1"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(lines) == 24
+    assert {line["predictions"][0]["class"] for line in lines} <= {"red fruit", "sky"}
+    monkeypatch.setattr("sys.stdin", iter([f"{photos / 'sky' / '3.png'}\n", "\n"]))
+    assert run(["predict", str(trained), "-", "--json"]) == 0
+    (line,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert sum(guess["probability"] for guess in line["predictions"]) == pytest.approx(1, abs=1e-4)
+
+
+def test_what_cannot_be_read_is_said_and_the_rest_is_predicted(
+    trained: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [str(photos / "sky" / "page.jpg"), str(photos / "sky" / "3.png"), "nowhere.png"]
+    assert run(["predict", str(trained), *paths, "--json"]) == 1
+    captured = capsys.readouterr()
+    lines = [json.loads(line) for line in captured.out.splitlines()]
+    assert ["error" in line for line in lines] == [True, False, True]
+    assert "2 of 3 images" in captured.err
+
+
+def test_the_predictor_takes_what_people_have(trained: Path, photos: Path) -> None:
+    predictor = vitkit.Predictor(trained)
+    path = photos / "sky" / "3.png"
+    with Image.open(path) as image:
+        pixels = np.asarray(image)
+        guesses = [predictor(source) for source in (path, str(path), path.read_bytes(), image, pixels)]
+    assert all(guess == guesses[0] for guess in guesses)
+    assert len(guesses[0]) == 2 and guesses[0][0].probability >= guesses[0][1].probability
+    with pytest.raises(VitkitError, match=r"\(height, width, 3\) of uint8"):
+        predictor(np.zeros((4, 4), np.uint8))
+    with pytest.raises(DecodeError):
+        predictor(photos / "sky" / "cut.png")
+
+
+def test_prediction_is_evaluation(trained: Path) -> None:
+    """The same pixels, the same logits, whichever way an image comes in."""
+    found = vitkit.evaluate(trained)
+    predictor = vitkit.Predictor(trained)
+    samples = found.data.splits[found.split]
+    for row, index in enumerate(found.predictions.ids[:5].tolist()):
+        file = samples.file(index)
+        best = predictor(file, top=1)[0]
+        assert best.name == found.data.class_names[found.predictions.predicted[row]]
+        logits = torch.from_numpy(found.predictions.logits[row])
+        assert best.probability == pytest.approx(logits.softmax(0).max().item(), abs=1e-5)
+
+
+def test_inspect_draws_the_papers_figures(
+    trained: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = {"filters", "positions", "attention-distance", "attention-rollout"}
+    assert run(["inspect", str(trained)]) == 0
+    written = {path.name for path in (trained / "inspect").iterdir()}
+    assert written == {f"{name}.{kind}" for name in names for kind in ("png", "svg")}
+    assert run(["inspect", str(trained), "--images", str(photos / "sky"), "--out", "pictures"]) == 0
+    assert {path.stem for path in (tmp_path / "pictures").iterdir()} == names
+    model = vitkit.create_model("ViT-16x2x2/4", num_classes=3, image_size=16)
+    official = vitkit.save_model(model, tmp_path / "official.npz", format="official")
+    assert run(["inspect", str(official), "--out", "weights"]) == 0
+    assert {path.stem for path in (tmp_path / "weights").iterdir()} == {"filters", "positions"}
+    assert "--images" in capsys.readouterr().out
+
+
+def test_the_report_can_be_written_again_also_without_the_images(
+    trained: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(trained, copy)
+    record = json.loads((copy / "model.json").read_text())
+    record["origin"]["data"]["spec"] = str(tmp_path / "gone")
+    (copy / "model.json").write_text(json.dumps(record))
+    assert run(["report", str(copy)]) == 0
+    captured = capsys.readouterr()
+    assert "report.html" in captured.out and "gone" in captured.err
+    assert run(["report", str(photos)]) == 1
+    assert "no run folder" in capsys.readouterr().err
+
+
+def test_changed_images_do_not_continue_a_run(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images = tmp_path / "images"
+    shutil.copytree(photos, images)
+    options = ["train", "--data", str(images), "--out", "run", *TINY]
+    assert run(options) == 0
+    (tmp_path / "run" / "report.html").unlink()
+    (images / "sky" / "5.png").unlink()
+    assert run(options) == 1
+    assert "not those that run was started with" in capsys.readouterr().err
+
+
+def test_training_from_python(photos: Path, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    run_options = vitkit.recipe("digits")
+    short = replace(run_options, training=replace(run_options.training, steps=2), model="ViT-16x1x2/4")
+    out = vitkit.train(short, tmp_path / "run")
+    assert vitkit.load_model(out).card.class_names == tuple("0123456789")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train"], "Which images"),
+        (["train", "--data", "nowhere"], "nowhere"),
+        (["train", "--recipe", "digit"], "Did you mean 'digits'"),
+        (["train", "--recipe", "digits", "--model", "ViT-Q/4"], "No model is named"),
+        (["train", "--recipe", "digits", "--device", "cuda:9"], "device"),
+        (["train", "--recipe", "digits", "--optimizer", "adam"], "adamw"),
+        (["train", "--recipe", "digits", "--epoch", "3"], "--epochs"),
+        (["train", "--resume", "nowhere"], "no run folder"),
+        (["evaluate", "nowhere"], "No checkpoint"),
+        (["predict", "nowhere", "x.png"], "No checkpoint"),
+        (["inspect", "nowhere"], "No checkpoint"),
+        (["data"], "check PATH"),
+        (["data", "check", "nowhere"], "nowhere"),
+        (["models", "x*"], "No name matches"),
+        (["trian"], "Did you mean 'train'"),
+    ],
+)
+def test_mistakes_get_one_message_and_no_traceback(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = run(arguments)
+    except SystemExit as exit:  # of the option parser
+        code = int(exit.code or 0)
+    captured = capsys.readouterr()
+    assert code in (1, 2)
+    assert words in captured.err + captured.out
+    assert "Traceback" not in captured.err
+
+
+def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["models", "ViT-B*"]) == 0
+    assert "86,567,656" in capsys.readouterr().out
+    assert run(["recipes"]) == 0
+    assert "digits" in capsys.readouterr().out
+    assert run(["--version"]) == 0
+    assert vitkit.__version__ in capsys.readouterr().out
+
+
+def test_one_number_is_a_square() -> None:
+    from vitkit.apps.cli import _squared
+
+    assert _squared(["a", "--image-size", "32", "--x"]) == ["a", "--image-size", "32", "32", "--x"]
+    assert _squared(["--image-size", "32", "48"]) == ["--image-size", "32", "48"]
+    assert _squared(["--image-size=32", "--x"]) == ["--image-size", "32", "32", "--x"]
+    assert _squared(["--image-size", "32"]) == ["--image-size", "32", "32"]

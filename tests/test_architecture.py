@@ -1,0 +1,111 @@
+"""The rooms of the house: imports point one way, wherever in a file they stand."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "vitkit"
+ROOMS = ("models", "data", "training", "evaluation", "analysis", "apps")
+"""A room may import those before it, and itself; `data` needs no models."""
+SHARED = {"errors", "config", "durable", "_version"}
+"""Leaves that any room may import."""
+
+
+def allowed(room: str) -> set[str]:
+    before = set(ROOMS[: ROOMS.index(room) + 1]) | SHARED
+    if room == "data":
+        before -= {"models"}
+    if room == "evaluation":  # evaluators are handed to the trainer, which knows none; nor do they know it
+        before -= {"training"}
+    return before
+
+
+def imports(path: Path) -> set[str]:
+    """Every vitkit module a file imports: at its top, inside functions, under TYPE_CHECKING."""
+    package = ["vitkit", *path.relative_to(SOURCE).parts[:-1]]
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            found |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "import_module":
+            found |= {a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)}
+    return {name for name in found if name == "vitkit" or name.startswith("vitkit.")}
+
+
+def offences(path: Path) -> list[str]:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    if parts[0] in ROOMS:
+        permitted = allowed(parts[0])
+    elif parts[0] in SHARED:
+        permitted = SHARED
+    else:
+        return []  # __init__ and __main__ are doors
+    names = {name.split(".")[1] for name in imports(path) if "." in name}
+    return sorted(name for name in names if name in {*ROOMS, *SHARED, "__main__"} and name not in permitted)
+
+
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_point_one_way(path: Path) -> None:
+    assert not offences(path)
+
+
+def test_every_file_is_in_a_room() -> None:
+    known = {*ROOMS, *SHARED, "__init__", "__main__"}
+    assert {path.relative_to(SOURCE).with_suffix("").parts[0] for path in FILES} == known
+
+
+def test_models_import_torch_numpy_and_safetensors_alone() -> None:
+    permitted = {"torch", "numpy", "safetensors", "vitkit"}
+    standard = {
+        "collections",
+        "contextlib",
+        "dataclasses",
+        "fnmatch",
+        "json",
+        "logging",
+        "math",
+        "pathlib",
+        "re",
+        "typing",
+    }
+    for path in (SOURCE / "models").rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        names = {
+            (alias.name if isinstance(node, ast.Import) else node.module or "").split(".")[0]
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for alias in node.names
+        }
+        assert names <= permitted | standard, path
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from vitkit.training import trainer",
+        "def f():\n    import vitkit.apps.cli",
+        "from ..apps import cli",
+        "import importlib\nimportlib.import_module('vitkit.training.optim')",
+    ],
+)
+def test_a_wrong_import_would_be_noticed(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.test_architecture.SOURCE", tmp_path)
+    (tmp_path / "data").mkdir()
+    path = tmp_path / "data" / "new.py"
+    path.write_text(line)
+    assert offences(path)
+
+
+def test_no_foreign_pickle_is_ever_loaded() -> None:
+    for path in FILES:
+        text = path.read_text()
+        assert "import pickle" not in text and "torch.load(" not in text, path
+        assert "allow_pickle=True" not in text, path

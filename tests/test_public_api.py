@@ -1,0 +1,59 @@
+"""What `vitkit` offers, and that looking at it is cheap."""
+
+import subprocess
+import sys
+
+import pytest
+
+import vitkit
+
+PUBLIC = {
+    "Predictor",
+    "Run",
+    "ViT",
+    "ViTConfig",
+    "VitkitError",
+    "__version__",
+    "create_model",
+    "evaluate",
+    "inspect",
+    "list_models",
+    "load_model",
+    "recipe",
+    "save_model",
+    "train",
+    "write_report",
+}
+
+
+def test_a_change_of_the_public_names_is_deliberate() -> None:
+    assert set(vitkit.__all__) == PUBLIC == set(dir(vitkit))
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC - {"__version__"}))
+def test_every_public_name_is_there_and_documented(name: str) -> None:
+    assert getattr(vitkit, name).__doc__
+
+
+def test_other_names_are_not() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'modle'"):
+        _ = vitkit.modle
+
+
+@pytest.mark.parametrize("command", [["-c", "import vitkit"], ["-m", "vitkit", "--help"]])
+def test_looking_does_not_import_torch(command: list[str]) -> None:
+    result = subprocess.run(
+        [sys.executable, "-X", "importtime", *command], capture_output=True, text=True, check=True
+    )
+    imported = {line.rsplit("|", 1)[-1].strip() for line in result.stderr.splitlines()}
+    assert not imported & {"torch", "numpy", "PIL", "tyro", "rich", "matplotlib"}
+
+
+def test_the_fixed_interface_of_models() -> None:
+    import torch
+
+    model = vitkit.create_model("ViT-16x1x2/4", num_classes=3, image_size=(8, 12))
+    taps: dict[str, torch.Tensor] = {}
+    assert model(torch.zeros(2, 3, 8, 12), taps=taps).shape == (2, 3)
+    assert model.features(torch.zeros(2, 3, 8, 12)).shape == (2, 16)
+    assert "ViT-B/16" in vitkit.list_models("ViT-B*")
