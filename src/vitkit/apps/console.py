@@ -14,9 +14,11 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-out = Console(highlight=False, soft_wrap=True)
+WIDTH_OF_PIPES = 110
+
+out = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH_OF_PIPES)
 """Results."""
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else WIDTH_OF_PIPES)
 """Progress and messages: never mixed into what a pipe reads."""
 
 

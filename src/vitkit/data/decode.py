@@ -44,17 +44,15 @@ class DecodeError(VitkitError):
 
 @dataclass(frozen=True)
 class DecodeRule:
-    """How a file becomes RGB; saved with the model.
-
-    apply_exif: turn the image as the orientation in its EXIF block (or its TIFF tag) says. Published ImageNet
-        figures were made without.
-    background: the colour under transparent pixels, red, green, blue in 0..255.
-    max_pixels: larger images are refused from their header, before any pixel is decoded.
-    """
+    """How a file becomes RGB; saved with the model."""
 
     apply_exif: bool = True
+    """Turn the image as the orientation in its EXIF block (or its TIFF tag) says. Published ImageNet figures
+    were made without."""
     background: tuple[int, int, int] = (255, 255, 255)
+    """The colour under transparent pixels: red, green, blue in 0..255."""
     max_pixels: int = 64_000_000
+    """Larger images are refused from their header, before any pixel is decoded."""
 
     def __post_init__(self) -> None:
         if len(self.background) != 3 or not all(0 <= value <= 255 for value in self.background):

@@ -24,15 +24,14 @@ from vitkit.errors import VitkitError
 
 @dataclass(frozen=True)
 class Splits:
-    """How splits that the data lacks are cut from its training images.
-
-    val_fraction, test_fraction: part of all the training images there were before any cut; 0 for none.
-    seed: another seed, other images.
-    """
+    """How splits that the data lacks are cut from its training images."""
 
     val_fraction: float = 0.1
+    """Part of all the training images there were before any cut; 0 for no validation split."""
     test_fraction: float = 0.2
+    """Part of all the training images there were before any cut; 0 for no test split."""
     seed: int = 0
+    """Another seed, other images."""
 
     def __post_init__(self) -> None:
         if min(self.val_fraction, self.test_fraction) < 0 or self.val_fraction + self.test_fraction >= 1:

@@ -19,22 +19,18 @@ Pixels = NDArray[np.uint8]  # (height, width, 3)
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """From a decoded image to the input of the model; the same in evaluation and prediction.
-
-    image_size: (height, width) in pixels.
-    resize: "stretch" resizes straight to image_size, as the original code does when it evaluates
-        (vision_transformer/vit_jax/input_pipeline.py:212-214). "crop" keeps the proportions: it resizes until
-        the image covers image_size / crop_fraction and cuts out the middle (0.875 is big_vision's
-        `resize_small(256)|central_crop(224)`).
-    antialias: average over the source pixels when shrinking. Without it, plain bilinear sampling at
-        half-pixel centres, as `tf.image.resize` does by default and the original code did.
-    decode: how files become the pixels that enter here; kept with the rest so that one value says it all.
-    """
+    """From a decoded image to the input of the model; the same in evaluation and prediction."""
 
     image_size: tuple[int, int]
+    """(height, width) in pixels."""
     resize: Literal["stretch", "crop"] = "stretch"
+    """stretch: straight to image_size, as the original evaluates (input_pipeline.py:212-214). crop: keep the
+    proportions, resize to cover image_size / crop_fraction and cut out the middle (0.875: big_vision's
+    `resize_small(256)|central_crop(224)`)."""
     crop_fraction: float = 0.875
     antialias: bool = True
+    """Average over the source pixels when shrinking. Without: plain bilinear sampling at half-pixel centres,
+    as `tf.image.resize` does by default and the original did."""
     decode: DecodeRule = DEFAULT_RULE
 
     def __post_init__(self) -> None:
@@ -50,24 +46,23 @@ class Preprocessing:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What training changes at random; saved with the run.
-
-    crop_area: smallest and largest part of the image's area that a random crop may take, or None for no
-        random crop. The crop is stretched to the image size, whatever `Preprocessing.resize` says.
-    crop_aspect: range of width / height of the crop.
-    flip: mirror left and right, every other time.
-    shift: move by up to this many pixels each way, after resizing.
-    rotate: turn by up to this many degrees each way, after resizing.
+    """What training changes at random; saved with the model.
 
     The defaults are the original code's (vision_transformer/vit_jax/input_pipeline.py:195-211). What shifting
     and turning uncover repeats the pixel at the edge.
     """
 
     crop_area: tuple[float, float] | None = (0.05, 1.0)
+    """Smallest and largest share of the image's area that a random crop takes; None: no crop. The crop is
+    stretched to the image size, whatever `Preprocessing.resize` says."""
     crop_aspect: tuple[float, float] = (0.75, 1.33)
+    """Range of width / height of the crop."""
     flip: bool = True
+    """Mirror left and right, every other time."""
     shift: int = 0
+    """Move by up to this many pixels each way, after resizing."""
     rotate: float = 0.0
+    """Turn by up to this many degrees each way, after resizing."""
 
     def __post_init__(self) -> None:
         if self.crop_area is not None and not 0 < self.crop_area[0] <= self.crop_area[1] <= 1:
@@ -106,12 +101,11 @@ def augment(
         image = _resize(image, whole, preprocessing.image_size, preprocessing.antialias)
     else:
         image = preprocess(image, preprocessing)
-    if augmentation.rotate:
-        image = _rotate(image, augmentation.rotate * (2 * rng.random() - 1))
+    degrees = augmentation.rotate * (2 * rng.random() - 1) if augmentation.rotate else 0.0
     if augmentation.shift:
         down, right = (_below(2 * augmentation.shift + 1, rng) - augmentation.shift for _ in range(2))
-        image = _shift(image, down, right)
-    return image
+        return _move(image, down, right, degrees)
+    return _move(image, 0, 0, degrees) if degrees else image
 
 
 def _below(count: int, rng: np.random.Generator) -> int:
@@ -216,25 +210,27 @@ def _to_bytes(values: NDArray[np.float32]) -> Pixels:
     return values.astype(np.uint8)
 
 
-def _shift(image: Pixels, down: int, right: int) -> Pixels:
-    height, width = image.shape[:2]
-    rows = np.clip(np.arange(height) - down, 0, height - 1)
-    columns = np.clip(np.arange(width) - right, 0, width - 1)
-    return image[rows[:, None], columns]
+def _move(image: Pixels, down: int, right: int, degrees: float) -> Pixels:
+    """Shifted, then turned anticlockwise about the centre, bilinearly; edge pixels repeated.
 
-
-def _rotate(image: Pixels, degrees: float) -> Pixels:
-    """Turned anticlockwise about its centre, bilinear, edge pixels repeated."""
+    Pillow cuts the fraction off instead of rounding: turned pixels may be one level too dark.
+    """
     height, width = image.shape[:2]
-    angle = math.radians(degrees)
-    cosine, sine = math.cos(angle), math.sin(angle)
-    down = np.arange(height, dtype=np.float32)[:, None] - (height - 1) / 2
-    across = np.arange(width, dtype=np.float32)[None, :] - (width - 1) / 2
-    rows = np.clip(cosine * down + sine * across + (height - 1) / 2, 0, height - 1)
-    columns = np.clip(cosine * across - sine * down + (width - 1) / 2, 0, width - 1)
-    top, left = rows.astype(np.intp), columns.astype(np.intp)
-    bottom, right = np.minimum(top + 1, height - 1), np.minimum(left + 1, width - 1)
-    across_weight = (columns - left).astype(np.float32)[:, :, None]
-    upper = _between(image[top, left], image[top, right], across_weight)
-    lower = _between(image[bottom, left], image[bottom, right], across_weight)
-    return _to_bytes(_between(upper, lower, (rows - top).astype(np.float32)[:, :, None]))
+    pad = 0
+    if degrees:  # as much as the corners reach beyond the sides, and a pixel for the interpolation
+        pad = math.ceil((math.hypot(height, width) - min(height, width)) / 2) + 1
+    rows = np.clip(np.arange(-pad, height + pad) - down, 0, height - 1)
+    columns = np.clip(np.arange(-pad, width + pad) - right, 0, width - 1)
+    moved = image[rows[:, None], columns]
+    if not degrees:
+        return moved
+    cosine, sine = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    middle_x, middle_y = width / 2, height / 2
+    matrix = (
+        *(cosine, -sine, middle_x + pad - cosine * middle_x + sine * middle_y),
+        *(sine, cosine, middle_y + pad - sine * middle_x - cosine * middle_y),
+    )
+    padded = Image.frombytes("RGB", (width + 2 * pad, height + 2 * pad), moved.tobytes())
+    turned = padded.transform((width, height), Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR)
+    pixels: Pixels = np.frombuffer(turned.tobytes(), np.uint8).reshape(height, width, 3)
+    return pixels

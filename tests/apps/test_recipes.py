@@ -1,0 +1,58 @@
+"""The recipes say what the paper's Table 3 says."""
+
+import pytest
+
+from vitkit.apps.recipes import RECIPES, TABLE_3, recipe
+from vitkit.apps.run import Run
+from vitkit.config import from_json, to_json
+from vitkit.errors import VitkitError
+
+# model, data -> epochs, base rate, decay of the rate, weight decay, dropout (paper, Table 3)
+PAPER = {
+    ("ViT-B/16", "jft"): (7, 8e-4, "linear", 0.1, 0.0),
+    ("ViT-B/32", "jft"): (7, 8e-4, "linear", 0.1, 0.0),
+    ("ViT-L/32", "jft"): (7, 6e-4, "linear", 0.1, 0.0),
+    ("ViT-L/16", "jft"): (14, 4e-4, "linear", 0.1, 0.0),
+    ("ViT-H/14", "jft"): (14, 3e-4, "linear", 0.1, 0.0),
+    ("ViT-B/16", "imagenet21k"): (90, 1e-3, "linear", 0.03, 0.1),
+    ("ViT-L/32", "imagenet21k"): (90, 1e-3, "linear", 0.03, 0.1),
+    ("ViT-B/16", "imagenet"): (300, 3e-3, "cosine", 0.3, 0.1),
+    ("ViT-L/16", "imagenet"): (300, 3e-3, "cosine", 0.3, 0.1),
+}
+
+
+@pytest.mark.parametrize(("row", "values"), PAPER.items())
+def test_rows_of_table_3(row: tuple[str, str], values: tuple[float, float, str, float, float]) -> None:
+    model, data = row
+    run = recipe(f"{data}-{model.lower().replace('/', '')}")
+    assert run.model == model
+    optimizer = run.optimizer
+    found = (run.training.epochs, optimizer.learning_rate, optimizer.schedule, optimizer.weight_decay)
+    assert (*found, run.architecture.dropout) == values
+    assert (optimizer.optimizer, optimizer.beta1, optimizer.beta2) == ("adamw", 0.9, 0.999)
+    assert (run.training.batch_size, optimizer.warmup_steps, run.preprocessing.image_size) == (
+        *(4096, 10_000),
+        (224, 224),
+    )
+    assert optimizer.clip_norm == (1.0 if data == "imagenet" else None)
+    config = run.architecture.of(run.model, 1000, run.preprocessing)
+    assert config.representation_size == config.width and config.dropout == values[4]
+
+
+def test_two_lengths_where_the_paper_has_two() -> None:
+    assert recipe("jft-vit-l16-7ep").training.epochs == 7
+    assert recipe("imagenet21k-vit-l16-30ep").training.epochs == 30
+    assert len(TABLE_3) == 16
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_is_a_run_that_survives_being_written_down(name: str) -> None:
+    run = recipe(name)
+    assert run.recipe == name
+    assert from_json(Run, to_json(run), "config.json") == run
+    run.architecture.of(run.model, 10, run.preprocessing)
+
+
+def test_a_wrong_name_is_told_the_nearest() -> None:
+    with pytest.raises(VitkitError, match="Did you mean 'imagenet-vit-b16'"):
+        recipe("imagenet-b16")
