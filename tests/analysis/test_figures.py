@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from vitkit.analysis import figures
+from vitkit.analysis import drawing, figures, model_figures
 from vitkit.evaluation.classify import Classification, Predictions, classification
 
 RNG = np.random.default_rng(0)
@@ -62,14 +62,14 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "reliability": lambda: figures.reliability_diagram(scores(10).calibration, "400 images"),
     "gallery": lambda: figures.gallery(images(8, (8, 8)), [*NASTY, "a", "b"], NASTY[0]),
     "gallery of none": lambda: figures.gallery([], [], "nothing"),
-    "filters": lambda: figures.filter_grid(RNG.random((28, 16, 16, 3)), RNG.random(28)),
-    "filters of none": lambda: figures.filter_grid(np.zeros((0, 2, 2, 3)), np.zeros(0)),
-    "positions": lambda: figures.position_similarity_map(RNG.random((7, 7, 7, 7))),
-    "large grid": lambda: figures.position_similarity_map(RNG.random((37, 20, 37, 20))),
-    "one patch": lambda: figures.position_similarity_map(np.ones((1, 1, 1, 1))),
-    "distance": lambda: figures.attention_distance_plot(RNG.random((12, 12)) * 100, 90.0, "128 images"),
-    "distance of nothing": lambda: figures.attention_distance_plot(np.zeros((1, 1)), 0.0, "1 image"),
-    "rollout": lambda: figures.rollout_gallery(images(3, (32, 16)), RNG.random((3, 4, 2)), NASTY[:3]),
+    "filters": lambda: model_figures.filter_grid(RNG.random((28, 16, 16, 3)), RNG.random(28)),
+    "filters of none": lambda: model_figures.filter_grid(np.zeros((0, 2, 2, 3)), np.zeros(0)),
+    "positions": lambda: model_figures.position_similarity_map(RNG.random((7, 7, 7, 7))),
+    "large grid": lambda: model_figures.position_similarity_map(RNG.random((37, 20, 37, 20))),
+    "one patch": lambda: model_figures.position_similarity_map(np.ones((1, 1, 1, 1))),
+    "distance": lambda: model_figures.attention_distance_plot(RNG.random((12, 12)) * 100, 90.0, "128 images"),
+    "distance of nothing": lambda: model_figures.attention_distance_plot(np.zeros((1, 1)), 0.0, "1 image"),
+    "rollout": lambda: model_figures.rollout_gallery(images(3, (32, 16)), RNG.random((3, 4, 2)), NASTY[:3]),
 }
 
 
@@ -80,7 +80,7 @@ def confusion(classes: int) -> Figure:
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_figure_can_be_drawn(name: str) -> None:
-    svg = figures.figure_svg(FIGURES[name](), name)
+    svg = drawing.figure_svg(FIGURES[name](), name)
     ET.fromstring(svg)  # well formed, whatever the names
     assert "script>" not in svg
     assert set(re.findall(r"https?://[^\"' ]+", svg)) == {
@@ -100,7 +100,7 @@ def test_saved_files_and_same_bytes(tmp_path: Path) -> None:
             ["a", "b", "c"],
         )
         figure = figures.confusion_matrix(result.confusion_cells, result.class_names, "3 images")
-        written.append(figures.save_figure(figure, tmp_path / folder / "fig.1"))
+        written.append(drawing.save_figure(figure, tmp_path / folder / "fig.1"))
     (png, svg), (_, other) = written
     assert (png.name, svg.name) == ("fig.1.png", "fig.1.svg")
     with Image.open(png) as picture:
@@ -110,13 +110,13 @@ def test_saved_files_and_same_bytes(tmp_path: Path) -> None:
 
 
 def test_identifiers_of_two_figures_differ() -> None:
-    found = [set(re.findall(r' id="([^"]+)"', figures.figure_svg(curves(30, 3), name))) for name in "ab"]
+    found = [set(re.findall(r' id="([^"]+)"', drawing.figure_svg(curves(30, 3), name))) for name in "ab"]
     assert found[0] and not found[0] & found[1]
 
 
 def texts(figure: Figure) -> str:
     return " ".join(
-        text for text in ET.fromstring(figures.figure_svg(figure, "x")).itertext() if text.strip()
+        text for text in ET.fromstring(drawing.figure_svg(figure, "x")).itertext() if text.strip()
     )
 
 
@@ -147,23 +147,23 @@ def test_heat_overlay_is_bright_where_the_heat_is() -> None:
     image = np.full((32, 32, 3), 128, np.uint8)
     heat = np.zeros((4, 4))
     heat[1, 2] = 1
-    overlay = figures.heat_overlay(image, heat).astype(int).sum(-1)
+    overlay = model_figures.heat_overlay(image, heat).astype(int).sum(-1)
     assert np.unravel_index(overlay.argmax(), overlay.shape)[0] // 8 == 1
     assert overlay[12, 20] == overlay.max() and overlay[0, 0] == overlay.min()
-    assert np.ptp(figures.heat_overlay(image, np.ones((4, 4))).reshape(-1, 3), axis=0).max() == 0
+    assert np.ptp(model_figures.heat_overlay(image, np.ones((4, 4))).reshape(-1, 3), axis=0).max() == 0
 
 
 def test_enlarged_repeats_whole_pixels() -> None:
     image = RNG.integers(0, 256, (8, 6, 3), dtype=np.uint8)
-    large = figures.enlarged(image, 128)
+    large = drawing.enlarged(image, 128)
     assert large.shape == (128, 96, 3) and (large[::16, ::16] == image).all()
-    assert figures.enlarged(large, 100) is not None and figures.enlarged(large, 10).shape == large.shape
+    assert drawing.enlarged(large, 100) is not None and drawing.enlarged(large, 10).shape == large.shape
 
 
 @pytest.mark.parametrize(("side", "start"), [(8, "data:image/png;base64,"), (200, "data:image/jpeg;base64,")])
 def test_image_data_uri(side: int, start: str) -> None:
-    assert figures.image_data_uri(images(1, (side, side))[0]).startswith(start)
+    assert drawing.image_data_uri(images(1, (side, side))[0]).startswith(start)
 
 
 def test_figure_png_data_uri() -> None:
-    assert figures.figure_png_data_uri(curves(3, 0)).startswith("data:image/png;base64,iVBOR")
+    assert drawing.figure_png_data_uri(curves(3, 0)).startswith("data:image/png;base64,iVBOR")

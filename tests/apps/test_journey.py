@@ -267,6 +267,29 @@ def test_changed_images_do_not_continue_a_run(
     assert "not those that run was started with" in capsys.readouterr().err
 
 
+def test_moved_images_continue_a_run(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(photos, tmp_path / "images")
+    assert run(["train", "--data", "images", "--out", "run", *TINY]) == 0
+    for name in ("report.html", "model.json"):
+        (tmp_path / "run" / name).unlink()
+    (tmp_path / "images").rename(tmp_path / "elsewhere")
+    assert run(["train", "--resume", "run"]) == 1
+    assert "images" in capsys.readouterr().err
+    assert run(["train", "--resume", "run", "--data", "elsewhere"]) == 0
+    assert run(["evaluate", "run"]) == 0
+
+
+def test_a_refused_run_leaves_no_folder(photos: Path, tmp_path: Path) -> None:
+    assert run(["train", "--data", str(photos), "--model", "ViT-7x1x2/4", "--out", "run"]) == 1
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.txt").write_text("mine")
+    assert run(["train", "--data", str(photos), "--out", "run", *TINY]) == 1
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.txt"]
+
+
 def test_training_from_python(photos: Path, tmp_path: Path) -> None:
     from dataclasses import replace
 

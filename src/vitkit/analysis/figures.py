@@ -1,63 +1,39 @@
-"""Arrays to pictures: every function takes arrays and returns a matplotlib Figure.
+"""How training went and how good the result is, as pictures. Arrays in, matplotlib Figures out."""
 
-Colours: Okabe & Ito's for categories and viridis for maps, which colour-blind readers can tell apart; counts
-run from white to dark blue. Figures have white grounds and are made for a width of about 1000 CSS pixels.
-"""
-
-import base64
-import io
-import re
-import textwrap
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
-from PIL import Image
 
+from vitkit.analysis.drawing import (
+    BLUE,
+    GREEN,
+    GREY,
+    SKY,
+    VERMILION,
+    WIDTH,
+    Floats,
+    bare,
+    shortened,
+    styled,
+    wrapped,
+)
 from vitkit.evaluation.classify import CalibrationBin, ClassScore, wilson_interval
 
-BLUE, SKY, GREEN, VERMILION, GREY = "#0072B2", "#56B4E9", "#009E73", "#D55E00", "#8a8a8a"
-WIDTH = 10.0  # inches
 MATRIX_WITH_NAMES = 20
 """Up to so many classes a confusion matrix has names and counts; above it is a picture and a list."""
 MATRIX_CELLS = 100
 """Rows and columns of that picture at most: of more classes, neighbours share a cell."""
 BARS_SHOWN = 40
 PAIRS_SHOWN = 15
-TILES_SHOWN = 14
 POINTS_SHOWN = 800
 
-STYLE: dict[str, Any] = {
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial"],
-    "font.size": 9.0,
-    "axes.titlesize": 10.0,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#555555",
-    "axes.axisbelow": True,
-    "grid.color": "#e4e4e4",
-    "legend.frameon": False,
-    "figure.facecolor": "white",
-    "savefig.facecolor": "white",
-    "svg.fonttype": "none",  # text stays text: it can be searched, and any script's letters are shown
-}
-
-Floats = NDArray[Any]
 Columns = Mapping[str, Floats]
 
 
@@ -71,7 +47,7 @@ def training_curves(train: Columns, validation: Columns) -> Figure:
     Long runs are drawn as means over groups of steps.
     """
     steps = train["step"]
-    with _styled():
+    with styled():
         figure = Figure((WIDTH, 3.2), layout="constrained")
         loss, accuracy, rate = figure.subplots(1, 3)
         if len(steps):
@@ -118,9 +94,9 @@ def confusion_matrix(cells: Sequence[tuple[int, int, int]], class_names: Sequenc
         data: what the images are ("360 test images"), for the title.
     """
     classes = len(class_names)
-    with _styled():
+    with styled():
         if classes <= MATRIX_WITH_NAMES:
-            names = [_name(name, 20) for name in class_names]
+            names = [shortened(name, 20) for name in class_names]
             side = max(2.2, (0.42 if classes <= 12 else 0.36) * classes)
             labels = 0.08 * max(map(len, names))
             figure = Figure((side + labels + 1.4, side + max(0.3, labels) + 0.7), layout="constrained")
@@ -156,13 +132,13 @@ def class_accuracy(scores: Sequence[ClassScore], data: str) -> Figure:
     shown = seen[:BARS_SHOWN]
     shares = np.array([score.correct / score.count for score in shown])
     ends = np.array([wilson_interval(score.correct, score.count) for score in shown]).reshape(-1, 2)
-    with _styled():
+    with styled():
         figure = Figure((WIDTH * 0.75, 1.3 + 0.2 * max(len(shown), 2)), layout="constrained")
         axes = figure.subplots()
         rows = np.arange(len(shown))
         axes.barh(rows, shares, height=0.7, color=SKY)
         axes.hlines(rows, ends[:, 0], ends[:, 1], color="black", linewidth=1.2)
-        axes.set_yticks(rows, [f"{_name(score.name, 28)}  ({score.count})" for score in shown])
+        axes.set_yticks(rows, [f"{shortened(score.name, 28)}  ({score.count})" for score in shown])
         axes.set_ylim(len(shown) - 0.4, -0.6)
         axes.set_xlim(0, 1)
         axes.xaxis.set_major_formatter(PercentFormatter(1))
@@ -181,7 +157,7 @@ def reliability_diagram(bins: Sequence[CalibrationBin], data: str) -> Figure:
     left, right = np.array([b.lower for b in used]), np.array([b.upper for b in used])
     ends = np.array([wilson_interval(round(b.count * (b.accuracy or 0)), b.count) for b in used])
     bar: dict[str, Any] = {"width": bins[0].upper - bins[0].lower, "align": "edge", "edgecolor": "white"}
-    with _styled():
+    with styled():
         figure = Figure((WIDTH * 0.6, 5.2), layout="constrained")
         diagram, histogram = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
         diagram.bar(left, accuracy, color=SKY, label="accuracy", **bar)
@@ -216,255 +192,16 @@ def gallery(
     """
     columns = max(1, min(columns, len(images)))
     rows = max(1, -(-len(images) // columns))
-    with _styled():
+    with styled():
         figure = Figure((1.65 * columns + 0.2, 2.15 * rows + 0.5), layout="constrained")
-        figure.suptitle(_name(title, 120), x=0.01, ha="left", fontsize=10, fontweight="bold")
+        figure.suptitle(shortened(title, 120), x=0.01, ha="left", fontsize=10, fontweight="bold")
         grid = figure.subplots(rows, columns, squeeze=False)
         for axes in grid.flat:
-            _bare(axes)
+            bare(axes)
         for axes, image, caption in zip(grid.flat, images, captions, strict=False):
             axes.imshow(image, interpolation="none")
-            axes.set_xlabel(_wrapped(caption, 24), fontsize=7.5)
+            axes.set_xlabel(wrapped(caption, 24), fontsize=7.5)
     return figure
-
-
-def filter_grid(components: Floats, shares: Floats) -> Figure:
-    """The principal components of the patch-embedding filters (paper Figure 7, left).
-
-    Args:
-        components: `(n, p, q, 3)` in [0, 1].
-        shares: `(n,)` of the variance explained.
-    """
-    columns = min(7, len(components)) or 1
-    rows = -(-len(components) // columns) or 1
-    with _styled():
-        figure = Figure((0.95 * columns + 0.2, 1.12 * rows + 0.5), layout="constrained")
-        figure.suptitle("Patch-embedding filters", x=0.02, ha="left", fontsize=10, fontweight="bold")
-        grid = figure.subplots(rows, columns, squeeze=False)
-        for axes in grid.flat:
-            _bare(axes)
-        for axes, component, share in zip(grid.flat, components, shares, strict=False):
-            axes.imshow(component, interpolation="none", vmin=0, vmax=1)
-            axes.set_title(f"{share:.1%}", fontsize=8, fontweight="normal", loc="center", pad=2)
-    return figure
-
-
-def position_similarity_map(similarity: Floats) -> Figure:
-    """A grid of grids: how similar the position of each patch is to all others (paper Figure 7, centre).
-
-    Args:
-        similarity: `(R, C, R, C)` cosine similarities. Of large grids every second, third, ... tile is drawn.
-    """
-    rows, columns = similarity.shape[:2]
-    step = -(-max(rows, columns) // TILES_SHOWN)
-    shown_rows, shown_columns = range(0, rows, step), range(0, columns, step)
-    gap = max(1, round(0.12 * max(rows, columns)))
-    mosaic = np.full(
-        (len(shown_rows) * (rows + gap) - gap, len(shown_columns) * (columns + gap) - gap), np.nan, np.float32
-    )
-    for i, row in enumerate(shown_rows):
-        for j, column in enumerate(shown_columns):
-            top, left = i * (rows + gap), j * (columns + gap)
-            mosaic[top : top + rows, left : left + columns] = similarity[row, column]
-    with _styled():
-        height, width = (5.0 * length / max(mosaic.shape) for length in mosaic.shape)
-        figure = Figure((width + 1.6, height + 0.8), layout="constrained")
-        axes = figure.subplots()
-        lowest = min(0.0, float(similarity.min()))
-        image = axes.imshow(mosaic, cmap="viridis", vmin=lowest, vmax=1, interpolation="none")
-        colours = figure.colorbar(image, ax=axes, shrink=0.85, pad=0.02)
-        colours.set_label("cosine similarity")
-        every = max(1, len(shown_rows) // 7), max(1, len(shown_columns) // 7)
-        axes.set_yticks(
-            [i * (rows + gap) + (rows - 1) / 2 for i in range(0, len(shown_rows), every[0])],
-            [str(row + 1) for row in shown_rows[:: every[0]]],
-        )
-        axes.set_xticks(
-            [j * (columns + gap) + (columns - 1) / 2 for j in range(0, len(shown_columns), every[1])],
-            [str(column + 1) for column in shown_columns[:: every[1]]],
-        )
-        axes.tick_params(length=0)
-        for spine in axes.spines.values():
-            spine.set_visible(False)
-        axes.set(xlabel="patch column", ylabel="patch row", title="Similarity of position embeddings")
-    return figure
-
-
-def attention_distance_plot(distances: Floats, even: float, data: str) -> Figure:
-    """Every head's mean attention distance by depth (paper Figure 7, right).
-
-    Args:
-        distances: `(L, h)` in pixels.
-        even: what the distance would be if attention were spread evenly, in pixels.
-        data: what was measured on ("128 test images of 224 x 224 pixels"), for the title.
-    """
-    depth, heads = distances.shape
-    layers = np.arange(1, depth + 1)
-    with _styled():
-        figure = Figure((WIDTH * 0.62, 3.8), layout="constrained")
-        axes = figure.subplots()
-        axes.scatter(layers.repeat(heads), distances.ravel(), s=26, color=BLUE, alpha=0.6, linewidths=0)
-        axes.scatter([], [], s=26, color=BLUE, linewidths=0, label=f"one of the {heads} heads")
-        axes.plot(layers, distances.mean(1), color=VERMILION, linewidth=1.6, marker=".", label="their mean")
-        axes.axhline(even, color="black", linestyle="--", linewidth=1, label="attention spread evenly")
-        axes.xaxis.set_major_locator(MaxNLocator(12, integer=True, min_n_ticks=1))
-        axes.set_xlim(0.5, depth + 0.5)
-        axes.set_ylim(0, max(float(distances.max()), even) * 1.1 or 1)
-        axes.grid(True)
-        figure.legend(loc="outside lower center", ncols=3)
-        axes.set(xlabel="layer (1: nearest to the image)", ylabel="mean attention distance (pixels)")
-        axes.set_title(f"Attention distance, {data}")
-    return figure
-
-
-def rollout_gallery(
-    images: Sequence[NDArray[np.uint8]], maps: Floats, captions: Sequence[str], columns: int = 4
-) -> Figure:
-    """Pictures beside what the model attends to in them (paper Figure 6).
-
-    Args:
-        images: n of `(H, W, 3)`, as the model sees them.
-        maps: `(n, R, C)` attention over the patches.
-        captions: n lines.
-        columns: pairs in a row.
-    """
-    pairs = []
-    for small, heat in zip(images, maps, strict=True):
-        image = enlarged(small, 128)
-        white = np.full((len(image), max(1, image.shape[1] // 16), 3), 255, np.uint8)
-        pairs.append(np.concatenate([image, white, heat_overlay(image, heat)], axis=1))
-    columns = max(1, min(columns, len(pairs)))
-    rows = max(1, -(-len(pairs) // columns))
-    with _styled():
-        figure = Figure((2.45 * columns + 0.2, 1.5 * rows + 0.4), layout="constrained")
-        figure.suptitle("Attention rollout", x=0.01, ha="left", fontsize=10, fontweight="bold")
-        grid = figure.subplots(rows, columns, squeeze=False)
-        for axes in grid.flat:
-            _bare(axes)
-        for axes, pair, caption in zip(grid.flat, pairs, captions, strict=False):
-            axes.imshow(pair, interpolation="none")
-            axes.set_xlabel(_wrapped(caption, 36), fontsize=7.5)
-    return figure
-
-
-def heat_overlay(image: NDArray[np.uint8], heat: Floats) -> NDArray[np.uint8]:
-    """A map laid over a grey version of a picture: dark blue its lowest value, yellow its highest.
-
-    Args:
-        image: `(H, W, 3)`
-        heat: `(R, C)`, of any scale; enlarged bilinearly.
-
-    Returns:
-        `(H, W, 3)`
-    """
-    span = float(heat.max() - heat.min())
-    scaled = (heat - heat.min()) / span if span > 0 else np.zeros_like(heat)
-    size = (image.shape[1], image.shape[0])
-    smooth = np.asarray(Image.fromarray(scaled.astype(np.float32)).resize(size, Image.Resampling.BILINEAR))
-    colours = np.asarray(matplotlib.colormaps["viridis"](smooth.clip(0, 1)))[..., :3]
-    grey = np.asarray(Image.fromarray(image).convert("L"), np.float32)[..., None] / 255
-    blended: Floats = 255 * colours * (0.45 + 0.55 * grey)
-    return blended.round().astype(np.uint8)
-
-
-def enlarged(image: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
-    """A picture of few pixels with every pixel repeated, so that its longer side is about `side` pixels."""
-    factor = max(1, round(side / max(image.shape[:2])))
-    return image.repeat(factor, 0).repeat(factor, 1)
-
-
-def save_figure(figure: Figure, stem: Path) -> tuple[Path, Path]:
-    """Write `stem.png` and `stem.svg`; the same figure gives the same SVG bytes.
-
-    Returns:
-        The paths written.
-    """
-    png, svg = stem.with_name(stem.name + ".png"), stem.with_name(stem.name + ".svg")
-    png.write_bytes(_png(figure))
-    svg.write_text(_svg(figure, stem.name), encoding="utf-8")
-    return png, svg
-
-
-def figure_svg(figure: Figure, name: str) -> str:
-    """An `<svg>` element to be put into an HTML page.
-
-    Args:
-        figure: what to draw.
-        name: unlike that of the page's other figures: the identifiers within are made from it.
-    """
-    svg = _svg(figure, name)
-    svg = svg[svg.index("<svg") :]
-    # Element names such as axes_1 are referred to by nothing and would be there once per figure.
-    return re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", svg)
-
-
-def figure_png_data_uri(figure: Figure) -> str:
-    """The figure as the address of a picture that holds the picture itself."""
-    return _data_uri(_png(figure), "png")
-
-
-def image_data_uri(image: NDArray[np.uint8]) -> str:
-    """A picture `(H, W, 3)` as such an address: PNG up to 64 pixels, where JPEG would blur, JPEG above."""
-    kind = "png" if max(image.shape[:2]) <= 64 else "jpeg"
-    buffer = io.BytesIO()
-    Image.fromarray(image).save(buffer, kind, quality=85, optimize=True)
-    return _data_uri(buffer.getvalue(), kind)
-
-
-def _svg(figure: Figure, name: str) -> str:
-    buffer = io.StringIO()
-    with _styled(name), _any_letters():
-        FigureCanvasSVG(figure)
-        figure.savefig(
-            buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
-        )
-    return buffer.getvalue()
-
-
-def _png(figure: Figure) -> bytes:
-    buffer = io.BytesIO()
-    with _styled(), _any_letters():
-        FigureCanvasAgg(figure)
-        figure.savefig(buffer, format="png", dpi=150)
-    return buffer.getvalue()
-
-
-def _data_uri(data: bytes, kind: str) -> str:
-    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
-
-
-def _styled(salt: str = "vitkit") -> AbstractContextManager[None]:
-    """Our style within, whatever the caller's is; the salt decides the identifiers within an SVG."""
-    style: Any = {**STYLE, "svg.hashsalt": salt}
-    return matplotlib.rc_context(style)
-
-
-@contextmanager
-def _any_letters() -> Iterator[None]:
-    """Names in scripts that matplotlib's font lacks are no reason to warn: browsers have other fonts."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        yield
-
-
-def _name(text: str, length: int) -> str:
-    """A name from outside as matplotlib may draw it: one line, not too long, its dollars no formula."""
-    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    if len(text) > length:
-        text = f"{text[: length - length // 3 - 1]}…{text[-(length // 3) :]}"
-    return text.replace("$", r"\$")
-
-
-def _wrapped(caption: str, width: int) -> str:
-    lines = [line for part in caption.split("\n") for line in textwrap.wrap(part, width)]
-    return "\n".join(_name(line, width) for line in lines[:3])
-
-
-def _bare(axes: Axes) -> None:
-    """Axes that show a picture and nothing else."""
-    axes.set(xticks=[], yticks=[])
-    for spine in axes.spines.values():
-        spine.set_visible(False)
 
 
 def _matrix(cells: Sequence[tuple[int, int, int]], classes: int, group: int) -> NDArray[np.int64]:
@@ -500,7 +237,9 @@ def _confused_pairs(axes: Axes, cells: Sequence[tuple[int, int, int]], class_nam
         totals[true] += count
     counts = [count for _, _, count in wrong]
     axes.barh(range(len(wrong)), counts, height=0.7, color=VERMILION)
-    labels = [f"{_name(class_names[true], 20)} → {_name(class_names[said], 20)}" for true, said, _ in wrong]
+    labels = [
+        f"{shortened(class_names[true], 20)} → {shortened(class_names[said], 20)}" for true, said, _ in wrong
+    ]
     axes.set_yticks(range(len(wrong)), labels, fontsize=8)
     for place, (true, _, count) in enumerate(wrong):
         axes.annotate(

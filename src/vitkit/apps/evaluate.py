@@ -11,6 +11,7 @@ import tyro
 
 from vitkit.apps import console
 from vitkit.apps.folder import data_of, preprocessing_of, write_evaluation
+from vitkit.apps.machine import find_device
 from vitkit.data.loader import evaluation_batches
 from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
@@ -36,7 +37,7 @@ def evaluate(
     data: str | None = None,
     split: str | None = None,
     *,
-    device: str = "cpu",
+    device: str = "auto",
     batch_size: int = 128,
     workers: int = 0,
 ) -> Evaluation:
@@ -50,7 +51,8 @@ def evaluate(
     Raises:
         VitkitError: the data is not there, has classes the model does not know, or lacks the split.
     """
-    model = load_model(path).to(device)
+    place = find_device(device)
+    model = load_model(path).to(place)
     images = data_of(model, data)
     if split is None:
         split = next((name for name in ("test", "val") if name in images.splits), None)
@@ -63,7 +65,7 @@ def evaluate(
         )
     rejects: dict[str, str] = {}
     result, predictions = evaluate_split(
-        model, images, split, torch.device(device), rejects, batch_size=batch_size, workers=workers
+        model, images, split, place, rejects, batch_size=batch_size, workers=workers
     )
     return Evaluation(split, images, result, predictions, rejects)
 
@@ -92,7 +94,7 @@ def main(arguments: list[str]) -> None:
         data: str | None = None,
         split: str | None = None,
         json_output: Annotated[bool, tyro.conf.arg(name="json")] = False,
-        device: str = "cpu",
+        device: str = "auto",
         batch_size: int = 128,
         workers: int = 0,
     ) -> None:
@@ -103,7 +105,7 @@ def main(arguments: list[str]) -> None:
             data: other images than those the model was trained with; classes are matched by name.
             split: test, val or train; left out, test if there is one.
             json_output: print all numbers as JSON.
-            device: cpu, cuda.
+            device: auto, cpu, cuda.
             batch_size: images at a time.
             workers: processes that decode images.
         """

@@ -11,7 +11,7 @@ import tyro
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitkit.analysis import figures
+from vitkit.analysis import drawing, model_figures
 from vitkit.analysis.inspect import (
     attention_distance,
     attention_rollout,
@@ -58,25 +58,25 @@ def inspect(path: str | Path, images: Sequence[str | Path] = (), out: str | Path
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     components, shares = patch_filters(model)
-    written += figures.save_figure(figures.filter_grid(components, shares), folder / "filters")
+    written += drawing.save_figure(model_figures.filter_grid(components, shares), folder / "filters")
     similarity = position_similarity(model)
     if similarity is not None:
-        figure = figures.position_similarity_map(similarity)
-        written += figures.save_figure(figure, folder / "positions")
+        figure = model_figures.position_similarity_map(similarity)
+        written += drawing.save_figure(figure, folder / "positions")
     if names:
         batch = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
         described = (
             f"{len(names)} images of {model.config.image_size[0]} x {model.config.image_size[1]} pixels"
         )
         distances = attention_distance(model, batch)
-        figure = figures.attention_distance_plot(distances, even_attention_distance(model), described)
-        written += figures.save_figure(figure, folder / "attention-distance")
+        figure = model_figures.attention_distance_plot(distances, even_attention_distance(model), described)
+        written += drawing.save_figure(figure, folder / "attention-distance")
         captions = [
             f"{name}: {guess}" for name, guess in zip(names, _guesses(model, batch[:SHOWN]), strict=False)
         ]
         maps = attention_rollout(model, batch[:SHOWN])
-        figure = figures.rollout_gallery(pixels[:SHOWN], maps, captions)
-        written += figures.save_figure(figure, folder / "attention-rollout")
+        figure = model_figures.rollout_gallery(pixels[:SHOWN], maps, captions)
+        written += drawing.save_figure(figure, folder / "attention-rollout")
     return written
 
 

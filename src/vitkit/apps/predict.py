@@ -16,6 +16,7 @@ from rich.table import Table
 
 from vitkit.apps import console
 from vitkit.apps.folder import preprocessing_of
+from vitkit.apps.machine import find_device
 from vitkit.data.decode import DecodeError, decode, decode_image
 from vitkit.data.folders import image_files
 from vitkit.data.transforms import preprocess
@@ -43,12 +44,12 @@ class Predictor:
 
     Args:
         path: anything `load_model` reads.
-        device: where it computes.
+        device: where it computes: "auto" (a GPU if there is one), "cpu", "cuda".
     """
 
-    def __init__(self, path: str | Path, device: str = "cpu") -> None:
-        self.model = load_model(path).to(device)
-        self.device = torch.device(device)
+    def __init__(self, path: str | Path, device: str = "auto") -> None:
+        self.device = find_device(device)
+        self.model = load_model(path).to(self.device)
         self.preprocessing = preprocessing_of(self.model)
         count = self.model.config.num_classes
         self.class_names = self.model.card.class_names or tuple(f"class {i}" for i in range(count))
@@ -112,7 +113,7 @@ def main(arguments: list[str]) -> None:
         images: Annotated[list[str], tyro.conf.Positional],
         top: int = 5,
         json_output: Annotated[bool, tyro.conf.arg(name="json")] = False,
-        device: str = "cpu",
+        device: str = "auto",
         batch_size: int = 32,
     ) -> None:
         """Name what is in images.
@@ -122,7 +123,7 @@ def main(arguments: list[str]) -> None:
             images: image files, folders, or - for a list of paths on standard input.
             top: how many classes for each image.
             json_output: one line of JSON for each image.
-            device: cpu, cuda.
+            device: auto, cpu, cuda.
             batch_size: images at a time.
         """
         if not images:

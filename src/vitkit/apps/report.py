@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitkit.analysis import cost, figures, inspect
+from vitkit.analysis import cost, drawing, figures, inspect, model_figures
 from vitkit.config import from_json
 from vitkit.data.decode import DecodeError
 from vitkit.data.sources import Samples
@@ -270,7 +270,7 @@ def _mistakes(evaluation: _Evaluation) -> list[_Picture]:
     for row in _surest_mistakes(evaluation.predictions):
         image = _decode(evaluation, row)
         if image is not None:
-            pictures.append(_picture(evaluation, row, "", (figures.image_data_uri(_shrunk(image)),)))
+            pictures.append(_picture(evaluation, row, "", (drawing.image_data_uri(_shrunk(image)),)))
         if len(pictures) == MISTAKES_SHOWN:
             break
     return pictures
@@ -296,9 +296,9 @@ def _rollouts(model: ViT, evaluation: _Evaluation) -> list[_Picture]:
     maps = [inspect.attention_rollout(model, pixels[i : i + size]) for i in range(0, len(pixels), size)]
     pictures = []
     for row, image, heat in zip(rows, images, np.concatenate(maps), strict=True):
-        shown = figures.enlarged(image, THUMBNAIL)
-        overlay = figures.heat_overlay(shown, heat)
-        sources = tuple(figures.image_data_uri(_shrunk(part)) for part in (shown, overlay))
+        shown = drawing.enlarged(image, THUMBNAIL)
+        overlay = model_figures.heat_overlay(shown, heat)
+        sources = tuple(drawing.image_data_uri(_shrunk(part)) for part in (shown, overlay))
         pictures.append(_picture(evaluation, row, "with its attention map, ", sources))
     return pictures
 
@@ -309,11 +309,11 @@ def _inside(model: ViT, evaluation: _Evaluation | None) -> dict[str, Any]:
     if isinstance(model.stem, PatchStem) and model.config.in_channels in (1, 3) and model.config.width > 1:
         components, shares = inspect.patch_filters(model)
         alt = f"The first {len(components)} principal components of the patch-embedding filters."
-        filters = _plot(figures.filter_grid(components, shares), "filters", alt)
+        filters = _plot(model_figures.filter_grid(components, shares), "filters", alt)
     similarity = inspect.position_similarity(model)
     if similarity is not None:
         alt = "For every patch, the similarity of its position embedding with all others."
-        positions = _plot(figures.position_similarity_map(similarity), "positions", alt)
+        positions = _plot(model_figures.position_similarity_map(similarity), "positions", alt)
     if evaluation is not None:
         total = len(evaluation.predictions)
         spread = np.linspace(0, total - 1, min(total, DISTANCE_IMAGES)).round().astype(int).tolist()
@@ -325,7 +325,9 @@ def _inside(model: ViT, evaluation: _Evaluation | None) -> dict[str, Any]:
             data = (
                 f"{len(rows)} {evaluation.split} image{'s' * (len(rows) != 1)} of {height} x {width} pixels"
             )
-            figure = figures.attention_distance_plot(measured, inspect.even_attention_distance(model), data)
+            figure = model_figures.attention_distance_plot(
+                measured, inspect.even_attention_distance(model), data
+            )
             alt = f"Mean attention distance of every head by layer, {data}."
             distances = _plot(figure, "distances", alt)
     return {"filters": filters, "positions": positions, "distances": distances}
@@ -393,7 +395,7 @@ def _batch_size(model: ViT) -> int:
 
 
 def _plot(figure: Figure, name: str, alt: str) -> _Plot:
-    return _Plot(Markup(figures.figure_svg(figure, name)), alt)
+    return _Plot(Markup(drawing.figure_svg(figure, name)), alt)
 
 
 def _columns(

@@ -1,6 +1,7 @@
 """A run: everything that decides its result, in one value, written down before anything else happens."""
 
 import json
+import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -9,7 +10,8 @@ import tyro
 
 from vitkit._version import __version__
 from vitkit.config import from_json, to_json
-from vitkit.data.sources import Splits
+from vitkit.data.loader import MemorySamples
+from vitkit.data.sources import Samples, Splits
 from vitkit.data.transforms import Augmentation, Preprocessing
 from vitkit.durable import replace_json
 from vitkit.errors import VitkitError
@@ -44,19 +46,25 @@ class Architecture:
 class Loading:
     """How images get to the model; changes nothing in the result."""
 
-    workers: int = 0
-    """Processes that decode images, where they are not kept in memory."""
+    workers: int | None = None
+    """Processes that decode images, where they are not kept in memory; left out, one for each core."""
     memory_gib: float = 2.0
-    """Up to this size the decoded training images are kept in memory."""
+    """Up to this size the decoded images of a split are kept in memory."""
     bad_quota: float = 0.05
     """Share of the training files that may be unreadable before training stops."""
 
     def __post_init__(self) -> None:
-        if self.workers < 0 or self.memory_gib < 0 or not 0 <= self.bad_quota <= 1:
+        if (self.workers or 0) < 0 or self.memory_gib < 0 or not 0 <= self.bad_quota <= 1:
             raise VitkitError(
                 "Expected workers and memory_gib of 0 or more and a bad_quota from 0 to 1, found "
                 f"{self.workers}, {self.memory_gib} and {self.bad_quota}."
             )
+
+    def workers_for(self, samples: Samples) -> int:
+        """How many processes decode a split: none where its pixels are in memory."""
+        if isinstance(samples, MemorySamples):
+            return 0
+        return os.cpu_count() or 1 if self.workers is None else self.workers
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ def train(
     run: Run,
     out: str | Path | None = None,
     *,
+    resume: bool = False,
     device: str = "auto",
     threads: int | None = None,
     command: str = "",
@@ -36,6 +37,7 @@ def train(
     Args:
         run: what to train on what; `vitkit.recipe(name)` makes one.
         out: the run folder; left out, one below `runs/` named after data and model.
+        resume: `out` holds this run already; only the place of its images may have changed.
         device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1".
         threads: of the processor; left out, as PyTorch chooses. Bit-identical results need the same number.
         command: what to write down as the command that made the run.
@@ -60,7 +62,11 @@ def train(
         )
     run = replace(run, data=place(run.data))
     data = open_data(run.data, run.splits, run.preprocessing.decode)
-    folder = _run_folder(run, data, out)
+    run.architecture.of(
+        run.model, len(data.class_names), run.preprocessing
+    )  # refused before a folder is made
+    folder = Path(out) if out is not None else _free_folder(run, data)
+    _check_folder(folder, run, resume)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         if not (folder / "config.json").exists():
@@ -68,24 +74,9 @@ def train(
         return TrainingRun(run, data, folder, find_device(device)).complete()
 
 
-def _run_folder(run: Run, data: ImageData, out: str | Path | None) -> Path:
-    """The folder of a run: the one that holds it already, else the first free one of its name."""
-    if out is not None:
-        folder = Path(out)
-        if (folder / "config.json").exists():
-            changes = run_difference(folder, run)
-            if changes:
-                raise VitkitError(
-                    f"{folder} holds another run:\n  "
-                    + "\n  ".join(changes)
-                    + "\nGive another --out, or continue "
-                    f"that run with vitkit train --resume {shlex.quote(str(folder))}"
-                )
-        elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise VitkitError(f"{folder} is there already and is no run folder. Give another --out.")
-        return folder
-    model = run.model.replace("/", "-")
-    base, number = Path("runs") / f"{data.name}-{model}", 1
+def _free_folder(run: Run, data: ImageData) -> Path:
+    """The folder below `runs/` that holds this run already, else the first free one of its name."""
+    base, number = Path("runs") / f"{data.name}-{run.model.replace('/', '-')}", 1
     while True:
         folder = base if number == 1 else base.with_name(f"{base.name}-{number}")
         if not (folder / "config.json").exists() or not run_difference(folder, run):
@@ -93,11 +84,34 @@ def _run_folder(run: Run, data: ImageData, out: str | Path | None) -> Path:
         number += 1
 
 
-def run_difference(folder: Path, run: Run) -> list[str]:
-    """The options in which a run differs from a folder's, but for those that change no result."""
+def _check_folder(folder: Path, run: Run, resume: bool) -> None:
+    """Refuse a folder that holds another run, or something else."""
+    if (folder / "config.json").exists():
+        changes = run_difference(folder, run, moved=resume)
+        if changes and resume:
+            raise VitkitError(
+                "A resumed run keeps its options, but these differ:\n  " + "\n  ".join(changes) + "\n"
+                "Leave them out, or start a new run with another --out."
+            )
+        if changes:
+            raise VitkitError(
+                f"{folder} holds another run:\n  " + "\n  ".join(changes) + "\nGive another --out, or "
+                f"continue that run with vitkit train --resume {shlex.quote(str(folder))}"
+            )
+    elif folder.exists() and (not folder.is_dir() or any(p.name[0] != "." for p in folder.iterdir())):
+        raise VitkitError(f"{folder} is there already and is no run folder. Give another --out.")
+
+
+def run_difference(folder: Path, run: Run, moved: bool = False) -> list[str]:
+    """The options in which a run differs from a folder's, but for those that change no result.
+
+    With `moved`, the place of the images is one of those: their listing is compared apart.
+    """
     there, here = read_config(folder)["run"], json.loads(json.dumps(to_json(run)))
     for options in (there, here):
         options.pop("loading", None)
+        if moved:
+            options.pop("data", None)
     return difference(there, here)
 
 
@@ -125,13 +139,7 @@ def main(arguments: list[str]) -> None:
             device: auto, cpu, cuda.
             threads: of the processor; left out, as many as there are.
         """
-        changes = run_difference(Path(resume), replace(run, data=place(run.data))) if resume else []
-        if changes:
-            raise VitkitError(
-                "A resumed run keeps its options, but these differ:\n  " + "\n  ".join(changes) + "\n"
-                "Leave them out, or start a new run with another --out."
-            )
-        train(run, resume or out, device=device, threads=threads, command=line)
+        train(run, resume or out, resume=bool(resume), device=device, threads=threads, command=line)
 
     tyro.cli(command, args=arguments, prog="vitkit train")
 

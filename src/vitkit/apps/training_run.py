@@ -24,7 +24,7 @@ from vitkit.apps.run import Run
 from vitkit.apps.write_report import write_report
 from vitkit.config import to_json
 from vitkit.data.loader import Batch, MemorySamples, TrainLoader, evaluation_batches, keep_in_memory
-from vitkit.data.sources import ImageData, Samples
+from vitkit.data.sources import ImageData
 from vitkit.durable import replace_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import classification, predict
@@ -65,12 +65,10 @@ class TrainingRun:
             console.out.print(f"This run has finished: {self.folder}")
             self._say_what_next()
             return self.folder
-        limit = int(self.run.loading.memory_gib * 2**30)
-        with console.reaching("reading images") as progress:
-            train = keep_in_memory(self.data.splits["train"], limit, progress)
-        trainer = self._trainer(train)
+        self._read_images()
+        trainer = self._trainer()
         differences = trainer.resume(checkpoint) if checkpoint is not None else []
-        self._first_screen(trainer, train, checkpoint)
+        self._first_screen(trainer, checkpoint)
         for sentence in differences:
             console.err.print(f"[yellow]{sentence}[/]")
         self._fit(trainer)
@@ -83,15 +81,24 @@ class TrainingRun:
         self._say_what_next()
         return self.folder
 
-    def _trainer(self, train: Samples) -> Trainer:
-        run = self.run
+    def _read_images(self) -> None:
+        """Decode small splits once; what is too large is read as it is needed."""
+        limit = int(self.run.loading.memory_gib * 2**30)
+        splits = {}
+        for split, samples in self.data.splits.items():
+            with console.reaching(f"reading {split} images") as progress:
+                splits[split] = keep_in_memory(samples, limit, progress)
+        self.data = replace(self.data, splits=splits)
+
+    def _trainer(self) -> Trainer:
+        run, train = self.run, self.data.splits["train"]
         self.loader = TrainLoader(
             train,
             run.preprocessing,
             run.augmentation,
             batch_size=run.training.batch_size,
             seed=run.training.seed,
-            workers=0 if isinstance(train, MemorySamples) else run.loading.workers,
+            workers=run.loading.workers_for(train),
             bad_quota=run.loading.bad_quota,
         )
         self.rejects["train"] = self.loader.rejects
@@ -107,11 +114,12 @@ class TrainingRun:
         )
 
     def _validate(self, model: nn.Module) -> Mapping[str, float]:
+        samples = self.data.splits["val"]
         batches = evaluation_batches(
-            self.data.splits["val"],
+            samples,
             self.run.preprocessing,
             self.run.training.micro_batch_size or self.run.training.batch_size,
-            self.run.loading.workers,
+            self.run.loading.workers_for(samples),
             self.rejects.setdefault("val", {}),
         )
         result = classification(predict(model, batches, device=self.device), self.data.class_names)
@@ -172,7 +180,10 @@ class TrainingRun:
             if split not in self.data.splits:
                 continue
             rejects = self.rejects.setdefault(split, {})
-            result, predictions = evaluate_split(self.model, self.data, split, self.device, rejects=rejects)
+            workers = self.run.loading.workers_for(self.data.splits[split])
+            result, predictions = evaluate_split(
+                self.model, self.data, split, self.device, rejects, workers=workers
+            )
             write_evaluation(self.folder, split, result, predictions)
             low, high = result.accuracy_interval
             unread = f", {result.bad} unreadable" if result.bad else ""
@@ -182,15 +193,16 @@ class TrainingRun:
             )
         console.out.print(f"weights  {weights}: {self.folder / 'model.safetensors'}")
 
-    def _first_screen(self, trainer: Trainer, train: Samples, checkpoint: Path | None) -> None:
+    def _first_screen(self, trainer: Trainer, checkpoint: Path | None) -> None:
         run, config = self.run, self.model.config
+        train = self.data.splits["train"]
         counts = " · ".join(f"{split} {len(samples):,}" for split, samples in self.data.splits.items())
         names = self.data.class_names
         shown = ", ".join(names[:8]) + (f", ... {names[-1]}" if len(names) > 8 else "")
         memory = (
             "kept in memory"
             if isinstance(train, MemorySamples)
-            else f"read as needed by {run.loading.workers} workers: decoded, they exceed "
+            else f"read as needed by {run.loading.workers_for(train)} workers: decoded, they exceed "
             f"{run.loading.memory_gib:g} GiB"
         )
         remaining = trainer.total_steps - trainer.state.progress.step

@@ -223,7 +223,7 @@ def _move(image: Pixels, down: int, right: int, degrees: float) -> Pixels:
     columns = np.clip(np.arange(-pad, width + pad) - right, 0, width - 1)
     moved = image[rows[:, None], columns]
     if not degrees:
-        return moved
+        return np.asarray(moved)
     cosine, sine = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
     middle_x, middle_y = width / 2, height / 2
     matrix = (
@@ -232,5 +232,4 @@ def _move(image: Pixels, down: int, right: int, degrees: float) -> Pixels:
     )
     padded = Image.frombytes("RGB", (width + 2 * pad, height + 2 * pad), moved.tobytes())
     turned = padded.transform((width, height), Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR)
-    pixels: Pixels = np.frombuffer(turned.tobytes(), np.uint8).reshape(height, width, 3)
-    return pixels
+    return np.asarray(turned, np.uint8)
