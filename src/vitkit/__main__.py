@@ -1,8 +1,13 @@
 """`python -m vitkit` and the `vitkit` command."""
 
+import os
 import sys
 
 from vitkit.apps.cli import run
+
+# Threads that wait for each other give way soon. With the default, another busy process on the same cores
+# makes small models many times slower (docs/results.md). Read when torch is imported, hence here.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
 def main() -> None:

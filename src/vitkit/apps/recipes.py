@@ -28,15 +28,14 @@ def digits() -> Run:
     """
     return Run(
         data="digits",
-        # Enlarged to 16x16, so that crops, shifts and turns of less than one scanned pixel are possible.
+        # Enlarged to 16x16, so that crops and turns of less than one scanned pixel are possible.
         model="ViT-64x4x4/4",
+        architecture=Architecture(mlp_dim=128),
         preprocessing=Preprocessing(image_size=(16, 16)),
-        augmentation=Augmentation(
-            crop_area=(0.7, 1.0), crop_aspect=(0.8, 1.25), flip=False, shift=1, rotate=10.0
-        ),
+        augmentation=Augmentation(crop_area=(0.8, 1.0), crop_aspect=(0.8, 1.25), flip=False, rotate=12.0),
         objective=ClassificationConfig(label_smoothing=0.1),
         optimizer=OptimizerConfig(learning_rate=2e-3, weight_decay=0.05, warmup_steps=100, polyak=0.999),
-        training=TrainingConfig(epochs=80, batch_size=64, select="last"),
+        training=TrainingConfig(epochs=100, batch_size=64, select="last"),
         splits=Splits(val_fraction=0.05, test_fraction=0.2),
     )
 
@@ -48,7 +47,7 @@ def small_images() -> Run:
     Cost and result: docs/results.md
     """
     return Run(
-        model="ViT-128x6x4/4",
+        model="ViT-96x6x3/4",
         preprocessing=Preprocessing(image_size=(32, 32)),
         augmentation=Augmentation(crop_area=(0.4, 1.0), flip=True),
         objective=ClassificationConfig(label_smoothing=0.1),
