@@ -16,9 +16,11 @@ from rich.progress import (
 
 WIDTH_OF_PIPES = 110
 
-out = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH_OF_PIPES)
+out = Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else WIDTH_OF_PIPES)
 """Results."""
-err = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else WIDTH_OF_PIPES)
+err = Console(
+    stderr=True, highlight=False, emoji=False, width=None if sys.stderr.isatty() else WIDTH_OF_PIPES
+)
 """Progress and messages: never mixed into what a pipe reads."""
 
 

@@ -53,7 +53,8 @@ def main(arguments: list[str]) -> None:
         else:
             console.out.print("\nNothing stands out.")
         console.out.print(
-            f"\nNext: vitkit train --data {shlex.quote(path)}   (vitkit recipes lists starting points)"
+            f"\nNext: vitkit train --data {shlex.quote(path)}   (vitkit recipes lists starting points)",
+            markup=False,
         )
 
     tyro.cli(command, args=arguments[1:] if arguments[0] == "check" else arguments, prog="vitkit data check")

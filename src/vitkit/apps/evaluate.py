@@ -8,6 +8,7 @@ from typing import Annotated
 
 import torch
 import tyro
+from rich.markup import escape
 
 from vitkit.apps import console
 from vitkit.apps.folder import data_of, preprocessing_of, write_evaluation
@@ -122,7 +123,7 @@ def main(arguments: list[str]) -> None:
         top5 = "" if result.top5_accuracy is None else f", top-5 {result.top5_accuracy:.2%}"
         console.out.print(
             f"[bold]{result.accuracy:.2%}[/] accuracy{top5} on {result.count:,} {found.split} images of "
-            f"{found.data.name} (95 % interval {low:.1%} to {high:.1%}); loss {result.loss:.4f}, "
+            f"{escape(found.data.name)} (95 % interval {low:.1%} to {high:.1%}); loss {result.loss:.4f}, "
             f"balanced accuracy {result.balanced_accuracy:.2%}, "
             f"calibration error {result.calibration_error:.2%}"
         )
@@ -131,8 +132,10 @@ def main(arguments: list[str]) -> None:
             for key, reason in list(found.rejects.items())[:10]:
                 console.out.print(f"  {key}: {reason}", markup=False)
         if is_run:
-            console.out.print(f"Kept in {run / 'evaluation'}. Next: vitkit report {shlex.quote(model)}")
+            console.out.print(
+                f"Kept in {run / 'evaluation'}. Next: vitkit report {shlex.quote(model)}", markup=False
+            )
         else:
-            console.out.print(f"Next: vitkit predict {shlex.quote(model)} IMAGE_OR_FOLDER")
+            console.out.print(f"Next: vitkit predict {shlex.quote(model)} IMAGE_OR_FOLDER", markup=False)
 
     tyro.cli(command, args=arguments, prog="vitkit evaluate")

@@ -140,7 +140,8 @@ def main(arguments: list[str]) -> None:
         if not any("attention" in path.name for path in written):
             console.out.print("No images at hand: give some with --images for the pictures of attention.")
         console.out.print(
-            f"Next: vitkit report {shlex.quote(model)} puts them all on one page (for a run folder)"
+            f"Next: vitkit report {shlex.quote(model)} puts them all on one page (for a run folder)",
+            markup=False,
         )
 
     tyro.cli(command, args=arguments, prog="vitkit inspect")

@@ -51,7 +51,7 @@ def small_images() -> Run:
         preprocessing=Preprocessing(image_size=(32, 32)),
         augmentation=Augmentation(crop_area=(0.4, 1.0), flip=True),
         objective=ClassificationConfig(label_smoothing=0.1),
-        optimizer=OptimizerConfig(learning_rate=1e-3, weight_decay=0.1, warmup_steps=500, polyak=0.999),
+        optimizer=OptimizerConfig(learning_rate=1e-3, weight_decay=0.1, warmup_steps=200, polyak=0.999),
         training=TrainingConfig(epochs=30, batch_size=128),
     )
 
@@ -68,7 +68,7 @@ def photos() -> Run:
         preprocessing=Preprocessing(image_size=(128, 128), resize="crop"),
         augmentation=Augmentation(crop_area=(0.25, 1.0), flip=True),
         objective=ClassificationConfig(label_smoothing=0.1, mixup=0.2),
-        optimizer=OptimizerConfig(learning_rate=1e-3, weight_decay=0.1, warmup_steps=500, polyak=0.999),
+        optimizer=OptimizerConfig(learning_rate=1e-3, weight_decay=0.1, warmup_steps=200, polyak=0.999),
         training=TrainingConfig(epochs=100, batch_size=128),
     )
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.markup import escape
 from rich.table import Table
 from torch import nn
 
@@ -60,9 +61,9 @@ class TrainingRun:
         sweep(self.folder)
         checkpoint, rejected = find_checkpoint(self.folder)
         for sentence in rejected:
-            console.err.print(f"[yellow]{sentence}[/]")
+            console.err.print(f"[yellow]{escape(sentence)}[/]")
         if (self.folder / "report.html").exists():
-            console.out.print(f"This run has finished: {self.folder}")
+            console.out.print(f"This run has finished: {escape(str(self.folder))}")
             self._say_what_next()
             return self.folder
         self._read_images()
@@ -70,14 +71,14 @@ class TrainingRun:
         differences = trainer.resume(checkpoint) if checkpoint is not None else []
         self._first_screen(trainer, checkpoint)
         for sentence in differences:
-            console.err.print(f"[yellow]{sentence}[/]")
+            console.err.print(f"[yellow]{escape(sentence)}[/]")
         self._fit(trainer)
         weights = self._finished_weights(trainer)
         save_model(self.model, self.folder)
         self._evaluate(weights)
         self._record_data()
         report = write_report(self.folder)
-        console.out.print(f"report   {report}")
+        console.out.print(f"report   {escape(str(report))}")
         self._say_what_next()
         return self.folder
 
@@ -191,7 +192,7 @@ class TrainingRun:
                 f"{split:8} [bold]{result.accuracy:.2%}[/] accuracy on {result.count:,} images{unread} "
                 f"(95 % interval {low:.1%} to {high:.1%})"
             )
-        console.out.print(f"weights  {weights}: {self.folder / 'model.safetensors'}")
+        console.out.print(f"weights  {weights}: {escape(str(self.folder / 'model.safetensors'))}")
 
     def _first_screen(self, trainer: Trainer, checkpoint: Path | None) -> None:
         run, config = self.run, self.model.config
@@ -200,7 +201,7 @@ class TrainingRun:
         names = self.data.class_names
         shown = ", ".join(names[:8]) + (f", ... {names[-1]}" if len(names) > 8 else "")
         memory = (
-            "kept in memory"
+            f"kept in memory (limit {run.loading.memory_gib:g} GiB a split)"
             if isinstance(train, MemorySamples)
             else f"read as needed by {run.loading.workers_for(train)} workers: decoded, they exceed "
             f"{run.loading.memory_gib:g} GiB"
@@ -238,7 +239,7 @@ class TrainingRun:
             rows.append(("resumed", f"from step {trainer.state.progress.step} ({checkpoint.name})"))
         for name, *lines in rows:
             for line in lines:
-                grid.add_row(f"[bold]{name}[/]", line)
+                grid.add_row(f"[bold]{name}[/]", escape(line))
                 name = ""
         console.out.print(grid)
 
@@ -278,7 +279,14 @@ class TrainingRun:
 
     def _say_what_next(self) -> None:
         run = shlex.quote(str(self.folder))
-        console.out.print(f"\nNext:    vitkit predict {run} IMAGE_OR_FOLDER")
+        lines = [
+            f"Next:    open {self.folder / 'report.html'} in a browser",
+            f"         vitkit predict {run} IMAGE_OR_FOLDER",
+            f"         vitkit inspect {run}",
+        ]
+        if self.run.data == "digits":
+            lines.append("         vitkit train --recipe photos --data FOLDER_OF_YOUR_CLASS_FOLDERS")
+        console.out.print("", *lines, sep="\n", markup=False, soft_wrap=True)
 
 
 def _seconds_per_step(model: ViT, trainer: Trainer, batch_size: int) -> float:

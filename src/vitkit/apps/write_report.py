@@ -34,7 +34,7 @@ def write_report(run: str | Path) -> Path:
     try:
         samples = data_of(model).splits
     except VitkitError as error:
-        console.err.print(f"[yellow]Without pictures of images: {error}[/]")
+        console.err.print(f"Without pictures of images: {error}", markup=False)
         samples = {}
     quoted = shlex.quote(str(folder))
     content = ReportContent(
@@ -80,7 +80,8 @@ def main(arguments: list[str]) -> None:
         """
         path = write_report(run)
         console.out.print(
-            f"{path} ({console.size(path.stat().st_size)}). Open it in a browser; it needs no network."
+            f"{path} ({console.size(path.stat().st_size)}). Open it in a browser; it needs no network.",
+            markup=False,
         )
 
     tyro.cli(command, args=arguments, prog="vitkit report")
