@@ -69,6 +69,7 @@ def test_models_import_torch_numpy_and_safetensors_alone() -> None:
         "contextlib",
         "dataclasses",
         "fnmatch",
+        "io",
         "json",
         "logging",
         "math",

@@ -103,8 +103,10 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
         return from_json(typing.cast("type[Any]", hint), value, where)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if origin in (Mapping, dict) or typing.get_origin(hint) is not None:
-        return value
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        if isinstance(value, Mapping):
+            return value
+        raise VitkitError(f"{where}: expected an object, found {value!r}.")
     if hint is Any or (isinstance(value, hint) and not (hint is int and isinstance(value, bool))):
         return value
     raise VitkitError(f"{where}: expected {_name(hint)}, found {value!r}.")

@@ -40,6 +40,7 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> tuple[int, s
 def replace_file(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
     """Put a file in place of another, or of none, at one instant: a reader sees the old or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)  # left by a process of the same number that was killed
     try:
         write_file(temporary, chunks)
         os.replace(temporary, path)

@@ -290,6 +290,80 @@ def test_a_refused_run_leaves_no_folder(photos: Path, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.txt"]
 
 
+@pytest.mark.parametrize("call", ["save_model", "evaluate_split", "write_evaluation", "write_report"])
+def test_ended_after_training_the_rest_is_made_up_for(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    options = ["train", "--data", str(photos), "--out", "run", *TINY]
+
+    def end(*arguments: object, **others: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"vitkit.apps.training_run.{call}", end)
+        assert run(options) == 130
+    (tmp_path / "run" / ".report.html.77.tmp").write_text("left by a killed process")
+    if call != "save_model":
+        assert run(["report", "run"]) == 0  # written early, it does not make the run a finished one
+    assert run(options) == 0
+    names = {path.name for path in (tmp_path / "run").iterdir() if path.name != ".lock"}
+    assert {"model.json", "evaluation", "report.html"} <= names
+    assert not [name for name in names if name.startswith(".")]
+    assert (tmp_path / "run" / "evaluation" / "test.json").exists()
+
+
+def test_a_damaged_best_checkpoint_is_not_used(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ["train", "--data", str(photos), "--out", "run", *TINY, "--patience", "2", "--epochs", "40"]
+
+    def end(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("vitkit.apps.training_run.save_model", end)
+        assert run(options) == 130
+    best, *_ = sorted((tmp_path / "run" / "checkpoints").iterdir())
+    weights = best / "average.safetensors"
+    weights = weights if weights.exists() else best / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert run(options) == 0
+    assert "not whole" in capsys.readouterr().err
+    assert "not whole" in json.loads((tmp_path / "run" / "model.json").read_text())["origin"]["weights"]
+
+
+def test_data_that_changed_is_not_taken_for_the_models_own(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(photos, tmp_path / "images")
+    assert run(["train", "--data", "images", "--out", "run", *TINY]) == 0
+    before = (tmp_path / "run" / "evaluation" / "test.json").read_bytes()
+    picture((60, 90, 220), 7).save(tmp_path / "images" / "sky" / "new.png")
+    assert run(["evaluate", "run"]) == 1
+    assert "not those the model was trained with" in capsys.readouterr().err
+    assert (tmp_path / "run" / "evaluation" / "test.json").read_bytes() == before
+    assert run(["report", "run"]) == 0
+    assert "Without pictures" in capsys.readouterr().err
+
+
+def test_a_disk_that_refuses_is_one_message(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    assert run(["train", "--data", str(photos), "--out", "file/run", *TINY]) == 1
+    assert "file" in capsys.readouterr().err
+    (tmp_path / "run" / "speed.jsonl").mkdir(parents=True)
+    shutil.rmtree(tmp_path / "run")
+    assert run(["train", "--data", str(photos), "--out", "run", *TINY, "--steps", "1"]) == 0
+    for name in ("speed.jsonl", "report.html"):
+        (tmp_path / "run" / name).unlink()
+    (tmp_path / "run" / "speed.jsonl").mkdir()
+    assert run(["train", "--data", str(photos), "--out", "run", *TINY, "--steps", "1"]) == 1
+    message = capsys.readouterr().err
+    assert "speed.jsonl" in message and "same command again" in message
+
+
 def test_training_from_python(photos: Path, tmp_path: Path) -> None:
     from dataclasses import replace
 
@@ -317,6 +391,13 @@ def test_training_from_python(photos: Path, tmp_path: Path) -> None:
         (["data", "check", "nowhere"], "nowhere"),
         (["models", "x*"], "No name matches"),
         (["trian"], "Did you mean 'train'"),
+        (["train", "--recipe", "digits", "--threads", "0"], "threads"),
+        (["train", "--recipe", "digits", "--beta1", "1.5"], "beta1"),
+        (["train", "--recipe", "digits", "--representation-size", "-3"], "representation_size"),
+        (["train", "--recipe", "digits", "--splits.val-fraction", "0", "--patience", "2"], "validation"),
+        (["train", "--resume", "x", "--out", "y"], "--out"),
+        (["predict", "nowhere", "x.png", "--top", "0"], "top"),
+        (["data", "check", "~nobody_of_this_name/x"], "~nobody_of_this_name"),
     ],
 )
 def test_mistakes_get_one_message_and_no_traceback(
@@ -333,7 +414,7 @@ def test_mistakes_get_one_message_and_no_traceback(
 
 
 def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["models", "ViT-B*"]) == 0
+    assert run(["models", "ViT-B*", "--image-size", "224"]) == 0
     assert "86,567,656" in capsys.readouterr().out
     assert run(["recipes"]) == 0
     assert "digits" in capsys.readouterr().out

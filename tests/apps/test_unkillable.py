@@ -90,10 +90,11 @@ def kill_once(out: Path, draw: random.Random, aimed: bool, options: tuple[str, .
             if aimed and any(name.startswith(".") for name in _names(checkpoints)):
                 time.sleep(draw.uniform(0, 0.01))
                 break
-        finished = process.poll() == 0
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        finished = True
+        finished = process.poll() is not None
+        if finished:
+            assert process.returncode == 0, "it failed by itself"
+        else:
+            os.killpg(process.pid, signal.SIGKILL)
     finally:
         process.wait()
         if process.stdout is not None:

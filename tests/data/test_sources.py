@@ -481,3 +481,22 @@ def test_splits_that_make_no_sense() -> None:
             Splits(*fractions)
     with pytest.raises(VitkitError, match="seed"):
         Splits(seed=-1)
+
+
+def test_two_classes_of_one_name_are_refused(tmp_path: Path) -> None:
+    """Labels are matched by name: ImageNet's two kinds of crane would become one."""
+    info = {"info": {"features": {"label": {"_type": "ClassLabel", "names": ["crane", "dog", "crane"]}}}}
+    table = pa.table({"image": [{"bytes": b"x", "path": None}] * 3, "label": [0, 1, 2]})
+    table = table.replace_schema_metadata({b"huggingface": json.dumps(info).encode()})
+    pq.write_table(table, tmp_path / "train-0.parquet")
+    with pytest.raises(VitkitError, match="several classes of the same name: crane"):
+        open_data(str(tmp_path))
+
+
+def test_a_class_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    for name in (b"caf\xe9", b"tea"):
+        folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
+        folder.mkdir()
+        (folder / "1.png").write_bytes(b"x")
+    with pytest.raises(VitkitError, match="is no valid UTF-8"):
+        open_data(str(tmp_path))

@@ -1,5 +1,6 @@
 """Checkpoints in and out: nothing lost, nothing executed, every error in words."""
 
+import dataclasses
 import json
 import logging
 from pathlib import Path
@@ -50,6 +51,15 @@ def test_saving_as_official_and_loading_gives_the_same_logits(tmp_path: Path) ->
     images = torch.randn(2, 3, 12, 16)
     with torch.inference_mode():
         assert torch.equal(again(images), model(images))
+
+
+def test_what_the_official_format_cannot_say_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = model_with_random_head(dataclasses.replace(TINY, gelu="erf"))
+    with caplog.at_level(logging.WARNING, "vitkit"):
+        save_model(model, tmp_path / "erf.npz", format="official")
+    assert "GELU" in caplog.text
 
 
 def test_a_grid_that_is_not_square_is_asked_for(tmp_path: Path) -> None:
@@ -180,6 +190,8 @@ def test_damaged_and_absent_files_are_explained(tmp_path: Path) -> None:
         ({"format_version": 99}, "newer"),
         ({"architecture": {**record["architecture"], "width": 48}}, "expected .*48.*found .*24"),
         ({"architecture": {**record["architecture"], "widht": 48}}, "unknown key 'widht'.*'width'"),
+        ({"class_names": ["one"]}, "1 class names for a model of 5 classes"),
+        ({"origin": []}, "origin: expected an object"),
     ):
         description.write_text(json.dumps({**record, **change}))
         with pytest.raises(VitkitError, match=words):

@@ -147,7 +147,7 @@ def test_whatever_call_of_a_save_fails_a_whole_checkpoint_is_left(
         assert found is not None, (number, made[number])
         assert failed or (found.name == "step-00000009" and damage(found) is None), (number, made[number])
         # And the run goes on from there.
-        sweep(run)
+        sweep(run, found)
         again = small_trainer(run)
         again.resume(found)
         for report in again.fit(interrupted=lambda: True):
@@ -188,6 +188,35 @@ def test_a_disk_that_really_refuses(tmp_path: Path) -> None:
 def test_leftovers_are_swept(tmp_path: Path) -> None:
     trained(tmp_path, 8)
     (tmp_path / "checkpoints" / ".step-00000009.1.tmp").mkdir()
-    sweep(tmp_path)
+    found, _ = find_checkpoint(tmp_path)
+    sweep(tmp_path, found)
     assert not list((tmp_path / "checkpoints").glob(".*"))
     assert len(list((tmp_path / "checkpoints").iterdir())) == 2
+
+
+def flip(path: Path) -> None:
+    whole = path.read_bytes()
+    path.write_bytes(whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
+
+
+def test_damaged_newer_ones_never_push_out_the_one_just_saved(tmp_path: Path) -> None:
+    """Steps 4 and 8, 8 damaged; the run goes on from 4 and stops at 5 with room for one."""
+    trained(tmp_path, 8)
+    flip(tmp_path / "checkpoints" / "step-00000008" / "model.safetensors")
+    found, _ = find_checkpoint(tmp_path)
+    assert found is not None and found.name == "step-00000004"
+    trainer = small_trainer(tmp_path)
+    trainer.resume(found)
+    next(iter(trainer.fit()))
+    saved = save_checkpoint(tmp_path, trainer.state, trainer.environment, keep=1)
+    assert saved.name == "step-00000005" and damage(saved) is None
+    sweep(tmp_path, saved)
+    assert [path.name for path in sorted((tmp_path / "checkpoints").iterdir())][-1] == saved.name
+
+
+def test_what_was_never_committed_is_swept(tmp_path: Path) -> None:
+    trained(tmp_path, 8)
+    older, newer = sorted((tmp_path / "checkpoints").iterdir())
+    (newer / "COMMIT").unlink()
+    sweep(tmp_path, older)
+    assert list((tmp_path / "checkpoints").iterdir()) == [older]

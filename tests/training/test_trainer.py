@@ -72,6 +72,25 @@ def test_abandoned_anywhere_it_ends_with_the_same_bits(
     assert fingerprint(trainer) == whole
 
 
+def test_the_log_is_cut_and_measured_after_a_resume_that_writes_no_line(tmp_path: Path) -> None:
+    """Stopped before the first line after a resume, the length that is noted must be that of the file."""
+    training = dataclasses.replace(TRAINING, log_every=6, evaluate_every=1000, checkpoint_every=1000)
+    whole = finish(small_trainer(tmp_path / "whole", training))
+    run = tmp_path / "stopped"
+    for stop, clean in ((3, True), (7, False), (4, True), (7, False), (99, False)):
+        trainer = small_trainer(run, training)
+        checkpoint, _ = find_checkpoint(run)
+        if checkpoint is not None:
+            trainer.resume(checkpoint)
+        progress = trainer.state.progress
+        for report in trainer.fit(lambda: clean and trainer.state.progress.step >= stop):  # noqa: B023
+            if report.step >= stop:
+                break
+        if clean:
+            assert trainer.state.progress.log_bytes == (run / "metrics.jsonl").stat().st_size, progress
+    assert fingerprint(trainer) == whole
+
+
 def test_a_finished_run_does_nothing_more(tmp_path: Path) -> None:
     before = finish(small_trainer(tmp_path))
     again = small_trainer(tmp_path)
@@ -94,6 +113,20 @@ def test_micro_batches_make_the_same_update(tmp_path: Path) -> None:
             assert line["grad_norm"] == pytest.approx(same["grad_norm"], rel=1e-3)
     for name, value in one.state.model.state_dict().items():
         torch.testing.assert_close(value, other.state.model.state_dict()[name], rtol=0, atol=5e-3)
+
+
+def test_one_update_in_portions_is_one_update(tmp_path: Path) -> None:
+    sgd = dataclasses.replace(OPTIMIZER, optimizer="sgd", weight_decay=0.0, polyak=None)
+    weights = []
+    for size in (8, 3, 1):
+        training = dataclasses.replace(TRAINING, micro_batch_size=size)
+        trainer = small_trainer(
+            tmp_path / str(size), training, sgd, bad=frozenset({3, 11}), dropout=0.0, mixup=0.0
+        )
+        trainer.update(next(iter(trainer.loader.batches(0, 1))), 0, 0.1)
+        weights.append(torch.cat([value.flatten() for value in trainer.state.model.state_dict().values()]))
+    torch.testing.assert_close(weights[1], weights[0], rtol=0, atol=1e-6)
+    torch.testing.assert_close(weights[2], weights[0], rtol=0, atol=1e-6)
 
 
 def test_unreadable_images_count_for_nothing(tmp_path: Path) -> None:
@@ -139,6 +172,7 @@ def test_patience_ends_a_run_that_gets_no_better(tmp_path: Path) -> None:
     reports = list(trainer.fit())
     assert reports[-1].step == 20 and reports[-1].finished
     assert trainer.state.progress.finished and trainer.state.progress.best_step == 12
+    assert [line["step"] for line in log_of(tmp_path) if line["kind"] == "train"][-2:] == [18, 20]
 
 
 @pytest.mark.parametrize("where", ["loss", "gradient"])
@@ -176,7 +210,7 @@ def test_out_of_memory_says_what_to_change(tmp_path: Path) -> None:
         raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to")
 
     trainer.objective = hungry
-    with pytest.raises(VitkitError, match=r"8 images of 12x16 at a time\. Use --micro-batch-size 4"):
+    with pytest.raises(VitkitError, match=r"8 images of 12x16 at a time\..*--micro-batch-size 4"):
         list(trainer.fit())
 
     def broken(model: Any, batch: Any) -> Any:
@@ -207,6 +241,10 @@ def test_epochs_and_intervals() -> None:
         ({"batch_size": 0}, "batch_size"),
         ({"epochs": 0.0}, "epochs"),
         ({"keep": 0}, "keep"),
+        ({"epochs": float("nan")}, "epochs"),
+        ({"patience": 0}, "patience"),
+        ({"checkpoint_every": -5}, "checkpoint_every"),
+        ({"seed": -1}, "seed"),
     ):
         with pytest.raises(VitkitError, match=words):
             TrainingConfig(**options)

@@ -45,7 +45,7 @@ def run(arguments: list[str]) -> int:
         if verb not in VERBS:
             print(f"vitkit: no command is named '{verb}'. {nearest(verb, VERBS)}", file=sys.stderr)
             return 2
-        importlib.import_module(VERBS[verb][1]).main(_squared(rest))
+        importlib.import_module(VERBS[verb][1]).main(_squared(rest) if verb == "train" else rest)
     except VitkitError as error:
         sys.stdout.flush()
         print(f"vitkit: {error}", file=sys.stderr)
@@ -57,6 +57,16 @@ def run(arguments: list[str]) -> int:
         # Whoever read the output has seen enough; Python must not complain of that at exit.
         sys.stderr.close()
         return 0
+    except OSError as error:
+        # A full disk, a folder that may not be written, a file where a folder should be.
+        sys.stdout.flush()
+        place = f"{error.filename}: " if error.filename else ""
+        print(
+            f"vitkit: {place}{error.strerror or error}. What was finished before is kept: mend this, then "
+            "run the same command again.",
+            file=sys.stderr,
+        )
+        return 1
     return 0
 
 

@@ -64,6 +64,8 @@ def evaluate(
             f"{images.spec} has no {split or 'test or validation'} split, only {', '.join(images.splits)}. "
             "Choose one with --split."
         )
+    if workers < 0:
+        raise VitkitError(f"workers is 0 or more, found {workers}.")
     rejects: dict[str, str] = {}
     result, predictions = evaluate_split(
         model, images, split, place, rejects, batch_size=batch_size, workers=workers
@@ -114,7 +116,11 @@ def main(arguments: list[str]) -> None:
         result, run = found.result, Path(model)
         is_run = (run / "config.json").exists() and data is None
         if is_run:
-            write_evaluation(run, found.split, result, found.predictions)
+            try:
+                write_evaluation(run, found.split, result, found.predictions)
+            except OSError as error:  # somebody else's run, say: the numbers are printed all the same
+                is_run = False
+                console.err.print(f"Not kept in {run}: {error.strerror}.", markup=False)
         if json_output:
             record = {"split": found.split, "rejects": found.rejects, **result.to_json()}
             console.out.print_json(json.dumps(record))

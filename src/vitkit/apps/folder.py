@@ -12,8 +12,8 @@ report.html
 
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import numpy as np
 
 from vitkit.apps.run import Run
 from vitkit.config import from_json, to_json
+from vitkit.data.listing import expanded
 from vitkit.data.sources import ImageData, Splits, open_data
 from vitkit.data.transforms import Preprocessing
 from vitkit.durable import replace_json
@@ -51,8 +52,8 @@ def locked(run: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def describe_data(data: ImageData, rejects: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """What `data.json` holds."""
+def describe_data(data: ImageData, fingerprint: str) -> dict[str, Any]:
+    """What `data.json` holds, before any file was found unreadable."""
     counts = {}
     for split, samples in data.splits.items():
         numbers = np.bincount(samples.labels, minlength=len(data.class_names)).tolist()
@@ -64,8 +65,8 @@ def describe_data(data: ImageData, rejects: Mapping[str, Mapping[str, str]]) -> 
         "class_names": list(data.class_names),
         "counts": counts,
         "notes": list(data.notes),
-        "rejects": {split: dict(files) for split, files in rejects.items()},
-        "fingerprint": data.fingerprint(),
+        "rejects": {},
+        "fingerprint": fingerprint,
     }
 
 
@@ -85,15 +86,13 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The JSON lines of a log; a last line that was cut short by a crash is left out."""
+    """The JSON lines of a log; a line that was cut short by a crash is left out."""
     if not path.exists():
         return []
     lines = []
     for line in path.read_text(encoding="utf-8").splitlines():
-        try:
+        with suppress(ValueError):
             lines.append(json.loads(line))
-        except ValueError:
-            break
     return lines
 
 
@@ -140,21 +139,26 @@ def data_of(model: ViT, spec: str | None = None) -> ImageData:
     if not record:
         raise VitkitError("The model does not say which data it was trained on: give it with --data.")
     splits = from_json(Splits, record["splits"], "model.json: origin: data: splits")
-    return open_data(record["spec"], splits, rule, names)
+    data = open_data(record["spec"], splits, rule, names)
+    if record.get("fingerprint") != data.fingerprint():
+        raise VitkitError(
+            f"The images in {record['spec']} are not those the model was trained with: files were added, "
+            "removed or moved, and its test images cannot be told from its training images any more. Bring "
+            "them back, or give other images with --data."
+        )
+    return data
 
 
 def place(spec: str) -> str:
     """A data argument as it is written down: paths absolute, so that they hold from any folder."""
-    return spec if spec == "digits" or not spec else str(Path(spec).expanduser().resolve())
+    return spec if spec == "digits" or not spec else str(expanded(spec).resolve())
 
 
 def _same_place(spec: str, recorded: str | None) -> bool:
     return recorded is not None and place(spec) == recorded
 
 
-def run_origin(run: Run, data: ImageData) -> dict[str, Any]:
+def run_origin(run: Run, data: ImageData, fingerprint: str) -> dict[str, Any]:
     """What a model says about the run it comes from."""
-    return {
-        "recipe": run.recipe,
-        "data": {"spec": run.data, "name": data.name, "splits": to_json(run.splits)},
-    }
+    place = {"spec": run.data, "name": data.name, "splits": to_json(run.splits), "fingerprint": fingerprint}
+    return {"recipe": run.recipe, "loss": run.objective.loss, "data": place}

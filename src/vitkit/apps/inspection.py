@@ -49,7 +49,7 @@ def inspect(path: str | Path, images: Sequence[str | Path] = (), out: str | Path
         The files written.
 
     Raises:
-        VitkitError: none of the images can be read, or the folder cannot be written.
+        VitkitError: none of the images can be read.
     """
     model = load_model(path)
     path = Path(path)

@@ -19,6 +19,7 @@ from vitkit.apps.folder import preprocessing_of
 from vitkit.apps.machine import find_device
 from vitkit.data.decode import DecodeError, decode, decode_image
 from vitkit.data.folders import image_files
+from vitkit.data.listing import expanded
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import evaluating
@@ -67,7 +68,10 @@ class Predictor:
         pixels = np.stack([preprocess(self._pixels(image), self.preprocessing) for image in images])
         batch = torch.from_numpy(pixels).permute(0, 3, 1, 2).to(self.device)
         with evaluating(self.model):
-            probabilities = self.model(batch).float().softmax(-1)
+            logits = self.model(batch).float()
+        # A model trained to say yes or no to each class apart is asked in the same way.
+        sigmoid = self.model.card.origin.get("loss") == "sigmoid"
+        probabilities = logits.sigmoid() if sigmoid else logits.softmax(-1)
         values, classes = probabilities.topk(min(top, len(self.class_names)))
         return [
             [Guess(self.class_names[i], value) for i, value in zip(row_classes, row_values, strict=True)]
@@ -97,7 +101,7 @@ def listed(sources: Iterable[str]) -> Iterator[Path]:
         if source == "-":
             yield from listed(line.strip() for line in sys.stdin if line.strip())
             continue
-        path = Path(source).expanduser()
+        path = expanded(source)
         if not path.is_dir():
             yield path  # one that is not there is reported beside the unreadable ones
             continue
@@ -128,8 +132,12 @@ def main(arguments: list[str]) -> None:
         """
         if not images:
             raise VitkitError("Which images? Give files, folders, or - to read paths from standard input.")
+        if top < 1 or batch_size < 1:
+            raise VitkitError(f"top and batch_size are at least 1, found {top} and {batch_size}.")
         predictor = Predictor(model, device)
         paths = list(listed(images))
+        if not paths:
+            raise VitkitError("The list of images on standard input is empty.")
         table = Table(
             "image", *(["class", "probability"] if top == 1 else [f"top {top}"]), box=None, pad_edge=False
         )

@@ -110,7 +110,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise VitkitError(f"{folder} is no run folder: it has no config.json.") from None
     except (OSError, ValueError) as error:
         raise VitkitError(f"{path} cannot be read: {error}") from error
-    if not isinstance(data, dict) or "run" not in data:
+    if not isinstance(data, dict) or not isinstance(data.get("run"), dict):
         raise VitkitError(f"{path} is not the configuration of a run.")
     return data
 

@@ -55,6 +55,8 @@ def train(
             "labels, or a folder of .parquet files."
         )
     if threads is not None:
+        if threads < 1:
+            raise VitkitError(f"threads is at least 1, found {threads}.")
         torch.set_num_threads(threads)
     if "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise VitkitError(
@@ -62,6 +64,11 @@ def train(
         )
     run = replace(run, data=place(run.data))
     data = open_data(run.data, run.splits, run.preprocessing.decode)
+    if run.training.patience is not None and "val" not in data.splits:
+        raise VitkitError(
+            "patience waits for a better validation, but there are no validation images: give "
+            "--splits.val-fraction, or leave patience out."
+        )
     run.architecture.of(
         run.model, len(data.class_names), run.preprocessing
     )  # refused before a folder is made
@@ -71,7 +78,10 @@ def train(
     with locked(folder):
         if not (folder / "config.json").exists():
             write_config(folder, run, command)
-        return TrainingRun(run, data, folder, find_device(device)).complete()
+        again = f"vitkit train --resume {shlex.quote(str(folder))}"
+        again += f" --threads {threads}" if threads is not None else ""
+        again += f" --device {device}" if device != "auto" else ""
+        return TrainingRun(run, data, folder, find_device(device), again).complete()
 
 
 def _free_folder(run: Run, data: ImageData) -> Path:
@@ -103,13 +113,15 @@ def _check_folder(folder: Path, run: Run, resume: bool) -> None:
 
 
 def run_difference(folder: Path, run: Run, moved: bool = False) -> list[str]:
-    """The options in which a run differs from a folder's, but for those that change no result.
+    """The options in which a run differs from a folder's, but for those that may: how images are loaded, and
+    in what portions, which is what changes when memory runs out.
 
     With `moved`, the place of the images is one of those: their listing is compared apart.
     """
     there, here = read_config(folder)["run"], json.loads(json.dumps(to_json(run)))
     for options in (there, here):
         options.pop("loading", None)
+        options.get("training", {}).pop("micro_batch_size", None)
         if moved:
             options.pop("data", None)
     return difference(there, here)
@@ -121,6 +133,8 @@ def main(arguments: list[str]) -> None:
     name, resume = _take(arguments, "--recipe"), _take(arguments, "--resume")
     if name is not None and resume is not None:
         raise VitkitError("--resume continues a run with its own options: give it without --recipe.")
+    if resume is not None and any(a == "--out" or a.startswith("--out=") for a in arguments):
+        raise VitkitError("--resume continues in the run's own folder: leave --out out.")
     default = read_run(Path(resume)) if resume else recipe(name) if name else Run()
 
     def command(

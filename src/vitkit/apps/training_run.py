@@ -33,18 +33,20 @@ from vitkit.models.card import ModelCard
 from vitkit.models.vit import ViT
 from vitkit.models.weights import save_model
 from vitkit.models.zoo import count_parameters
-from vitkit.training.checkpoint import FOLDER, find_checkpoint, load_weights, sweep
+from vitkit.training.checkpoint import FOLDER, damage, find_checkpoint, load_weights, sweep
 from vitkit.training.objectives import Classification
-from vitkit.training.trainer import Trainer
+from vitkit.training.trainer import Trainer, out_of_memory_explained
 
 
 class TrainingRun:
     """The parts of one run, built from its configuration."""
 
-    def __init__(self, run: Run, data: ImageData, folder: Path, device: torch.device) -> None:
-        self.run, self.data, self.folder, self.device = run, data, folder, device
-        self.rejects: dict[str, dict[str, str]] = {}
-        self._check_data()
+    def __init__(self, run: Run, data: ImageData, folder: Path, device: torch.device, again: str) -> None:
+        """`again`: the command that continues the run."""
+        self.run, self.data, self.folder, self.device, self.again = run, data, folder, device, again
+        fingerprint = data.fingerprint()
+        self._check_data(fingerprint)
+        self.rejects: dict[str, dict[str, str]] = read_json(folder / "data.json")["rejects"]
         config = run.architecture.of(run.model, len(data.class_names), run.preprocessing)
         generator = torch.Generator().manual_seed(run.training.seed)
         self.model = ViT(config, generator=generator)
@@ -53,16 +55,18 @@ class TrainingRun:
             class_names=data.class_names,
             preprocessing=to_json(run.preprocessing),
             augmentation=to_json(run.augmentation),
-            origin=run_origin(run, data),
+            origin=run_origin(run, data, fingerprint),
         )
 
     def complete(self) -> Path:
         """Bring the run to its end, wherever it stands."""
-        sweep(self.folder)
         checkpoint, rejected = find_checkpoint(self.folder)
         for sentence in rejected:
             console.err.print(f"[yellow]{escape(sentence)}[/]")
-        if (self.folder / "report.html").exists():
+        sweep(self.folder, checkpoint)
+        for leftover in [*self.folder.glob(".*.tmp"), *self.folder.glob("evaluation/.*.tmp")]:
+            leftover.unlink()
+        if self._is_complete(checkpoint):
             console.out.print(f"This run has finished: {escape(str(self.folder))}")
             self._say_what_next()
             return self.folder
@@ -76,11 +80,20 @@ class TrainingRun:
         weights = self._finished_weights(trainer)
         save_model(self.model, self.folder)
         self._evaluate(weights)
-        self._record_data()
+        self._record_rejects()
+        self._say_rejects()
         report = write_report(self.folder)
         console.out.print(f"report   {escape(str(report))}")
         self._say_what_next()
         return self.folder
+
+    def _is_complete(self, checkpoint: Path | None) -> bool:
+        """Whether everything that a run ends with is there; the report is what is written last."""
+        if checkpoint is None or not read_json(checkpoint / "state.json").get("finished"):
+            return False
+        evaluations = [f"evaluation/{split}.json" for split in ("val", "test") if split in self.data.splits]
+        names = ("model.safetensors", "model.json", *evaluations, "report.html")
+        return all((self.folder / name).exists() for name in names)
 
     def _read_images(self) -> None:
         """Decode small splits once; what is too large is read as it is needed."""
@@ -88,7 +101,10 @@ class TrainingRun:
         splits = {}
         for split, samples in self.data.splits.items():
             with console.reaching(f"reading {split} images") as progress:
-                splits[split] = keep_in_memory(samples, limit, progress)
+                splits[split] = kept = keep_in_memory(samples, limit, progress)
+            if isinstance(kept, MemorySamples) and kept.bad:
+                found = {kept.key(index): reason for index, reason in kept.bad.items()}
+                self.rejects.setdefault(split, {}).update(found)
         self.data = replace(self.data, splits=splits)
 
     def _trainer(self) -> Trainer:
@@ -102,6 +118,8 @@ class TrainingRun:
             workers=run.loading.workers_for(train),
             bad_quota=run.loading.bad_quota,
         )
+        # What was found before counts on, so that a resumed run knows all and the quota is the run's.
+        self.loader.rejects.update(self.rejects.get("train", {}))
         self.rejects["train"] = self.loader.rejects
         return Trainer(
             self.folder,
@@ -144,6 +162,8 @@ class TrainingRun:
                     completed=report.step,
                     detail=f"loss {report.loss:.3f}{accuracy}  {speed:,.0f} images/s  {console.size(memory)}",
                 )
+                if report.checkpoint is not None:
+                    self._record_rejects()
                 if report.step % self.run.training.log_every == 0 or report.finished:
                     log({"step": report.step, "images_per_second": round(speed, 1), "memory_bytes": memory})
                     since, steps = time.monotonic(), 0
@@ -151,7 +171,7 @@ class TrainingRun:
         if not progress.finished:
             raise InterruptedTraining(
                 f"Stopped at step {progress.step} of {trainer.total_steps}, which is committed. "
-                f"Continue with: vitkit train --resume {shlex.quote(str(self.folder))}",
+                f"Continue with: {self.again}",
                 received[0],
             )
 
@@ -164,8 +184,14 @@ class TrainingRun:
         which = f"{kind} of the last step, {progress.step}"
         best = progress.best_step
         if self.run.training.select == "best" and best not in (None, progress.step):
-            self.model.load_state_dict(load_weights(self.folder / FOLDER / f"step-{best:08d}"))
-            which = f"{kind} of step {best}, the best validation"
+            checkpoint = self.folder / FOLDER / f"step-{best:08d}"
+            reason = damage(checkpoint)
+            if reason is None:
+                self.model.load_state_dict(load_weights(checkpoint))
+                which = f"{kind} of step {best}, the best validation"
+            else:
+                which += f", because {checkpoint.name}, the best validation, is not whole: {reason}"
+                console.err.print(f"[yellow]{escape(which)}[/]")
         origin = {
             **self.model.card.origin,
             "weights": which,
@@ -219,13 +245,16 @@ class TrainingRun:
                 f"{run.model} at {config.image_size[0]}x{config.image_size[1]}: {config.num_tokens} tokens, "
                 f"{console.number(count_parameters(self.model))} parameters, "
                 f"{console.number(forward_flops(config, head=True), 'FLOPs')} per image",
+                *self._warnings(trainer),
             ),
             (
                 "training",
                 f"{trainer.total_steps:,} steps of {run.training.batch_size} images "
                 f"({trainer.total_steps * run.training.batch_size / len(train):.1f} epochs), "
                 f"{run.optimizer.optimizer}, rate {run.optimizer.learning_rate:g} {run.optimizer.schedule}, "
-                f"seed {run.training.seed}",
+                f"seed {run.training.seed}; it ends with the "
+                + ("best" if run.training.select == "best" and trainer.evaluator else "last")
+                + " weights",
             ),
             ("device", f"{self.device}, {torch.get_num_threads()} threads"),
             (
@@ -243,10 +272,25 @@ class TrainingRun:
                 name = ""
         console.out.print(grid)
 
+    def _warnings(self, trainer: Trainer) -> list[str]:
+        """What is allowed but seldom meant."""
+        config, warmup = self.model.config, self.run.optimizer.warmup_steps
+        lost = tuple(size % patch for size, patch in zip(config.image_size, config.patch_size, strict=True))
+        found = []
+        if any(lost):
+            found.append(f"! {lost[0]} rows below and {lost[1]} columns at the right fill no patch: cut off")
+        if warmup > trainer.total_steps / 2:
+            found.append(
+                f"! {warmup} of {trainer.total_steps} steps are warm-up: lower --warmup-steps or train on"
+            )
+        return found
+
     @contextmanager
     def _speed_log(self) -> Iterator[Callable[[dict[str, Any]], None]]:
         started = time.monotonic()
         with (self.folder / "speed.jsonl").open("a", encoding="utf-8") as file:
+            if file.tell():
+                file.write("\n")  # the last line may have been cut short by a crash
 
             def log(line: dict[str, Any]) -> None:
                 line["seconds"] = round(time.monotonic() - started, 3)
@@ -255,27 +299,30 @@ class TrainingRun:
 
             yield log
 
-    def _check_data(self) -> None:
+    def _check_data(self, fingerprint: str) -> None:
         """Write down what the data is; a folder whose data has changed since is not continued."""
-        record = describe_data(self.data, {})
         before = read_json(self.folder / "data.json")
-        if before and before["fingerprint"] != record["fingerprint"]:
+        if before and before.get("fingerprint") != fingerprint:
             raise VitkitError(
                 f"The images in {self.run.data} are not those that {self.folder} was started with (files "
                 "were added, removed or moved). Bring them back, or start a new run with another --out."
             )
         if not before:
-            replace_json(self.folder / "data.json", record)
+            replace_json(self.folder / "data.json", describe_data(self.data, fingerprint))
 
-    def _record_data(self) -> None:
+    def _record_rejects(self) -> None:
+        """Keep the names of unreadable files in the folder as they are found."""
         record = read_json(self.folder / "data.json")
+        found = {split: dict(files) for split, files in self.rejects.items() if files}
+        if record["rejects"] != found:
+            replace_json(self.folder / "data.json", record | {"rejects": found})
+
+    def _say_rejects(self) -> None:
         for split, files in self.rejects.items():
             if files:
-                record["rejects"].setdefault(split, {}).update(files)
                 console.out.print(
                     f"[yellow]{len(files)} {split} images could not be read; the report lists them.[/]"
                 )
-        replace_json(self.folder / "data.json", record)
 
     def _say_what_next(self) -> None:
         run = shlex.quote(str(self.folder))
@@ -299,11 +346,12 @@ def _seconds_per_step(model: ViT, trainer: Trainer, batch_size: int) -> float:
     nothing = torch.zeros(count, dtype=torch.int64, device=trainer.device)
     batch = Batch(images, nothing, nothing == 0, nothing)
     elapsed = 0.0
-    for _ in range(2):  # the first one warms up
-        started = time.monotonic()
-        with trainer.autocast():
-            loss, _metrics = trainer.objective(trial, batch)
-        loss.backward()  # type: ignore[no-untyped-call]
-        loss.item()
-        elapsed = time.monotonic() - started
+    with out_of_memory_explained(count, images.shape):
+        for _ in range(2):  # the first one warms up
+            started = time.monotonic()
+            with trainer.autocast():
+                loss, _metrics = trainer.objective(trial, batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+            loss.item()
+            elapsed = time.monotonic() - started
     return elapsed * batch_size / count

@@ -47,7 +47,7 @@ def write_report(run: str | Path) -> Path:
         evaluations=read_evaluations(folder),
         samples=samples,
         commands=[
-            config["command"] or "vitkit.train(...)",
+            config.get("command") or "vitkit.train(...)",
             f"vitkit evaluate {quoted}",
             f"vitkit predict {quoted} IMAGE_OR_FOLDER",
             f"vitkit inspect {quoted}",

@@ -80,6 +80,14 @@ class Paths:
         return self.root / self.paths[number]
 
 
+def expanded(path: str) -> Path:
+    """A path with its ~ resolved; one whose ~ names nobody stays as it is."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
 def ignored(name: str) -> bool:
     return name.startswith(".") or name in _IGNORED_NAMES
 

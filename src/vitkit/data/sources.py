@@ -17,7 +17,17 @@ from numpy.typing import NDArray
 
 from vitkit.data.decode import DEFAULT_RULE, DecodeRule, Header, decode, header
 from vitkit.data.folders import list_folders
-from vitkit.data.listing import LAYOUTS, SPLITS, Files, Listing, SplitListing, counted, ignored, some
+from vitkit.data.listing import (
+    LAYOUTS,
+    SPLITS,
+    Files,
+    Listing,
+    SplitListing,
+    counted,
+    expanded,
+    ignored,
+    some,
+)
 from vitkit.data.tables import list_csv, list_parquet
 from vitkit.errors import VitkitError
 
@@ -113,7 +123,7 @@ def open_data(
         found = _list_digits()
         name = "digits"
     else:
-        path = Path(spec).expanduser()
+        path = expanded(spec)
         if not path.exists():
             raise VitkitError(f"No data at {spec!r}: there is no such file or folder. {LAYOUTS}")
         name = path.resolve().stem if path.is_file() else path.resolve().name
@@ -121,7 +131,7 @@ def open_data(
             found = _list_path(path, partial=class_names is not None)
         except OSError as error:
             raise VitkitError(
-                f"{spec} cannot be listed: {error}. Look at its permissions and links."
+                f"{spec} cannot be listed: {error}. Is it whole, and may it be read?"
             ) from error
     if class_names is not None:
         found = _renamed(found, tuple(class_names))
@@ -131,9 +141,23 @@ def open_data(
         raise VitkitError(
             f"{spec} has one class, {found.class_names[0]!r}; a classifier needs at least two. {LAYOUTS}"
         )
+    _check_names(spec, found.class_names)
     listed, notes = _with_missing_splits(found, splits)
     samples = {split: FileSamples(found.files, *listed[split], rule) for split in SPLITS if split in listed}
     return ImageData(name, spec, found.kind, found.class_names, samples, (*found.notes, *notes))
+
+
+def _check_names(spec: str, names: Sequence[str]) -> None:
+    """Labels are matched by name and written down as text: names must be different, and must be text."""
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise VitkitError(f"{spec} has several classes of the same name: {some(twice)}. Give each its own.")
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            shown = name.encode("utf-8", "backslashreplace").decode()
+            raise VitkitError(f"{spec}: the class name {shown} is no valid UTF-8. Rename it.") from None
 
 
 class FileSamples:

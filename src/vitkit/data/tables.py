@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitkit.data.decode import DecodeError
 from vitkit.data.listing import SPLIT_NAMES, SPLITS, Listing, Paths, SplitListing, counted, some
 from vitkit.errors import VitkitError
 
@@ -152,9 +153,12 @@ class _ParquetRows:
         import pyarrow.parquet as pq
 
         file, group = self.groups[number]
-        # One thread: Arrow's own would not survive the fork of a worker process.
-        with pq.ParquetFile(self.paths[file]) as opened:
-            table = opened.read_row_group(group, columns=[self.column], use_threads=False)
+        try:
+            # One thread: Arrow's own would not survive the fork of a worker process.
+            with pq.ParquetFile(self.paths[file]) as opened:
+                table = opened.read_row_group(group, columns=[self.column], use_threads=False)
+        except OSError as error:  # Arrow's word for a damaged page, too
+            raise DecodeError(f"row group {group} of {self.names[file]} cannot be read: {error}") from error
         return table.column(self.column).combine_chunks()
 
 

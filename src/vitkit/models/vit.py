@@ -66,6 +66,8 @@ class ViTConfig:
             )
         if self.width % self.num_heads:
             raise VitkitError(f"width {self.width} cannot be shared among {self.num_heads} heads equally.")
+        if self.representation_size is not None and self.representation_size < 1:
+            raise VitkitError(f"representation_size is at least 1 or none, found {self.representation_size}.")
         for name in ("dropout", "attention_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise VitkitError(f"{name} is a share from 0 to below 1, found {getattr(self, name)}.")

@@ -1,7 +1,7 @@
 """The grammar of model names.
 
 ViT-B/16            Base with 16x16 patches; the official file name ViT-B_16 is the same
-ViT-B/16-gap        mean pooling in place of the class token (paper D.3)
+ViT-B/16-gap        mean pooling in place of the class token (paper D.3); ViT-B_16-gap-norep is the same
 ViT-S/8x4           patches 8 pixels high and 4 wide
 ViT-96x6x3/4        width 96, 6 layers, 3 heads, an MLP four times as wide, 4x4 patches
 """

@@ -115,13 +115,22 @@ def save_checkpoint(run: Path, state: TrainState, environment: Mapping[str, Any]
         sync_folder(folder)
         write_file(final / "COMMIT", [hashlib.sha256(manifest).hexdigest().encode()])
         sync_folder(final)
-        _prune(folder, keep, state.progress.best_step)
     except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
+        for unfinished in (temporary, final):
+            if not (unfinished / "COMMIT").exists():
+                shutil.rmtree(unfinished, ignore_errors=True)
         raise VitkitError(
             f"The checkpoint of step {state.progress.step} could not be written to {folder}: "
             f"{error.strerror or error}. It needs {needed:,} bytes; {_free(folder)}. Checkpoints committed "
             "before are untouched: make room, then run the same command again to continue."
+        ) from error
+    try:
+        _prune(folder, keep, state.progress)
+    except OSError as error:
+        raise VitkitError(
+            f"The checkpoint of step {state.progress.step} is committed in {folder}, but an older one could "
+            f"not be removed: {error.strerror or error}. Mend that, then run the same command again; "
+            f"the next one needs {needed:,} bytes, {_free(folder)}."
         ) from error
     return final
 
@@ -178,8 +187,14 @@ def load_weights(checkpoint: Path) -> dict[str, Tensor]:
     return read_safetensors(average if average.exists() else checkpoint / "model.safetensors")
 
 
-def sweep(run: Path) -> None:
-    """Remove what killed saves left behind; the caller holds the run's lock."""
+def sweep(run: Path, checkpoint: Path | None) -> None:
+    """Remove what killed saves left behind, and the damaged checkpoints newer than the one to continue from.
+
+    Their steps will be made again. The caller holds the run's lock.
+    """
+    for path in (run / FOLDER).glob("step-*"):
+        if checkpoint is None or path.name > checkpoint.name or not (path / "COMMIT").exists():
+            _remove(path)
     for leftover in (run / FOLDER).glob(".step-*.tmp"):
         shutil.rmtree(leftover, ignore_errors=True)
 
@@ -193,11 +208,14 @@ def _contents(state: TrainState) -> dict[str, list[bytes | memoryview]]:
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Every tensor of the optimiser's state by "parameter number.name"; the groups follow from the run."""
+    """Every tensor of the optimiser's state by "parameter number.name"; the groups follow from the run.
+
+    Sorted, since a state that was loaded has another order than one that grew: the files are to be the same.
+    """
     return {
         f"{index}.{name}": value
         for index, parameter in enumerate(_parameters(optimizer))
-        for name, value in optimizer.state.get(parameter, {}).items()
+        for name, value in sorted(optimizer.state.get(parameter, {}).items())
     }
 
 
@@ -207,18 +225,18 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tens
     for index, parameter in enumerate(_parameters(optimizer)):
         prefix = f"{index}."
         values = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-        optimizer.state[parameter] = {
-            name: value if name == "step" else value.to(parameter.device) for name, value in values.items()
-        }
+        optimizer.state[parameter] = {name: value.to(parameter.device) for name, value in values.items()}
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _prune(folder: Path, keep: int, best_step: int | None) -> None:
-    committed = sorted(path for path in folder.glob("step-*") if (path / "COMMIT").exists())
-    best = _name(best_step) if best_step is not None else None
+def _prune(folder: Path, keep: int, progress: Progress) -> None:
+    """Remove all but the last `keep` checkpoints up to the one just written, and the best."""
+    newest = _name(progress.step)
+    committed = sorted(p for p in folder.glob("step-*") if p.name <= newest and (p / "COMMIT").exists())
+    best = _name(progress.best_step) if progress.best_step is not None else None
     for path in committed[:-keep]:
         if path.name != best:
             _remove(path)

@@ -56,6 +56,11 @@ class OptimizerConfig:
                 f"learning_rate {self.learning_rate}, weight_decay {self.weight_decay}, "
                 f"warmup_steps {self.warmup_steps}."
             )
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and 0 <= self.momentum < 1 and self.eps > 0):
+            raise VitkitError(
+                "beta1, beta2 and momentum are from 0 to below 1 and eps is above 0, found "
+                f"{self.beta1}, {self.beta2}, {self.momentum} and {self.eps}."
+            )
         if self.clip_norm is not None and self.clip_norm <= 0:
             raise VitkitError(f"clip_norm is above 0 or none, found {self.clip_norm}.")
         if self.polyak is not None and not 0 < self.polyak < 1:

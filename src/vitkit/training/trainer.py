@@ -12,7 +12,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -57,7 +57,8 @@ class TrainingConfig:
     batch_size: int = 128
     """Images per update."""
     micro_batch_size: int | None = None
-    """Images at a time; gradients are summed up to batch_size. Less memory, the same update."""
+    """Images at a time; gradients are summed up to batch_size. Less memory, the same update but for the draws
+    of dropout and mixup, which are made for each portion."""
     seed: int = 0
     """Of weights, order, augmentation and dropout."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -78,12 +79,15 @@ class TrainingConfig:
     """Which weights the run ends with: those of the best validation, or the last."""
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "micro_batch_size", "steps", "log_every", "evaluate_every"):
+        counts = ("batch_size", "micro_batch_size", "steps", "log_every", "evaluate_every")
+        for name in (*counts, "checkpoint_every", "patience"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise VitkitError(f"{name} is at least 1, found {value}.")
-        if self.steps is None and self.epochs <= 0:
-            raise VitkitError(f"epochs is above 0, found {self.epochs}.")
+        if self.steps is None and not (math.isfinite(self.epochs) and self.epochs > 0):
+            raise VitkitError(f"epochs is a number above 0, found {self.epochs}.")
+        if not 0 <= self.seed < 2**63:
+            raise VitkitError(f"seed is 0 or more, and below 2 to the 63, found {self.seed}.")
         if self.keep < 1:
             raise VitkitError(f"keep is at least 1 (the checkpoint to continue from), found {self.keep}.")
 
@@ -203,6 +207,8 @@ class Trainer:
                     done = done or (
                         patience is not None and state.progress.evaluations_since_best >= patience
                     )
+                if done:
+                    self._write_window(rate, log)
                 improved = validation is not None and state.progress.best_step == step + 1
                 stop = interrupted()
                 every = config.checkpoint_every or self.evaluate_every
@@ -238,7 +244,7 @@ class Trainer:
         size = self.config.micro_batch_size or self.config.batch_size
         valid = max(int(batch.mask.sum()), 1)
         totals: dict[str, Tensor] = {}
-        try:
+        with out_of_memory_explained(min(size, len(batch.labels)), batch.images.shape):
             for part, start in enumerate(range(0, len(batch.labels), size)):
                 torch.manual_seed(_step_seed(self.config.seed, step, part))
                 micro = batch.slice(start, start + size).to(self.device)
@@ -251,10 +257,7 @@ class Trainer:
                         totals.get(name, torch.zeros((), device=self.device)) + value.detach() * share
                     )
             totals["grad_norm"] = clip_gradients(model.parameters(), self.optimizer_config.clip_norm)
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and "memory" not in str(error):
-                raise
-            raise VitkitError(_out_of_memory(size, batch.images.shape)) from error
+
         # One transfer for all numbers of the step.
         names, values = list(totals), torch.stack([value.float() for value in totals.values()]).tolist()
         numbers = dict(zip(names, values, strict=True))
@@ -285,12 +288,20 @@ class Trainer:
         progress = self.state.progress
         window = {name: progress.window.get(name, 0.0) + value for name, value in metrics.items()}
         steps = progress.window_steps + 1
-        if (step + 1) % self.config.log_every == 0 or step + 1 == self.total_steps:
-            epoch = (step + 1) * self.config.batch_size / self.num_samples
-            means = {name: total / steps for name, total in window.items()}
-            log.write({"kind": "train", "step": step + 1, "epoch": epoch, "learning_rate": rate, **means})
-            window, steps = {}, 0
         self.state.progress = replace(progress, step=step + 1, window=window, window_steps=steps)
+        if (step + 1) % self.config.log_every == 0 or step + 1 == self.total_steps:
+            self._write_window(rate, log)
+
+    def _write_window(self, rate: float, log: "_MetricsLog") -> None:
+        """Write the means since the last line, if there were steps."""
+        progress = self.state.progress
+        if progress.window_steps:
+            epoch = progress.step * self.config.batch_size / self.num_samples
+            means = {name: total / progress.window_steps for name, total in progress.window.items()}
+            log.write(
+                {"kind": "train", "step": progress.step, "epoch": epoch, "learning_rate": rate, **means}
+            )
+            self.state.progress = replace(progress, window={}, window_steps=0)
 
     def _validate(self, step: int, log: "_MetricsLog") -> Mapping[str, float]:
         assert self.evaluator is not None
@@ -316,6 +327,7 @@ class _MetricsLog:
         self.path = path
         self.file = path.open("ab", buffering=0)
         self.file.truncate(min(length, path.stat().st_size))
+        self.file.seek(0, os.SEEK_END)  # truncating does not move the position that `sync` returns
 
     def write(self, line: Mapping[str, Any]) -> None:
         data = json.dumps(line).encode() + b"\n"
@@ -348,11 +360,17 @@ def _step_seed(seed: int, step: int, part: int) -> int:
     return int.from_bytes(digest[:8], "little") >> 1
 
 
-def _out_of_memory(size: int, shape: torch.Size) -> str:
-    smaller = max(1, size // 2)
-    return (
-        f"Out of memory with {size} images of {shape[-2]}x{shape[-1]} at a time. "
-        f"Use --micro-batch-size {smaller}: "
-        "gradients are summed up to the same batch, so that the result stays. Or choose a smaller model or "
-        "image size."
-    )
+@contextmanager
+def out_of_memory_explained(size: int, shape: torch.Size) -> Iterator[None]:
+    """Say what to change when `size` images `(..., H, W)` do not fit into memory."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        words = ("out of memory", "allocate memory", "not enough memory")
+        if isinstance(error, RuntimeError) and not any(word in str(error) for word in words):
+            raise
+        raise VitkitError(
+            f"Out of memory with {size} images of {shape[-2]}x{shape[-1]} at a time. Run the same command "
+            f"with --micro-batch-size {max(1, size // 2)}: gradients are summed up to the same batch. "
+            "Or choose a smaller model or image size."
+        ) from error

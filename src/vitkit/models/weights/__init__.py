@@ -1,5 +1,6 @@
 """Checkpoints in, checkpoints out: the dialect is found by itself, every key is accounted for."""
 
+import io
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Literal
 import numpy as np
 from torch import Tensor
 
+from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
 from vitkit.models.card import ModelCard
 from vitkit.models.position import resize_position_embedding
@@ -70,10 +72,13 @@ def save_model(model: ViT, path: str | Path, format: Format = "vitkit") -> Path:
         path = path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
         if not model.config.class_token and model.config.pool != "mean":
             raise VitkitError("The original release has no name for a ViT without pooling.")
+        half = (0.5,) * model.config.in_channels
+        if model.config.gelu != "tanh" or not (model.config.image_mean == model.config.image_std == half):
+            _log.warning("%s: the format cannot say that GELU, mean or std differ from the original's", path)
+        packed = io.BytesIO()
         arrays = to_official(model.state_dict(), model.config)
-        temporary = path.with_name(f".{path.name}.tmp.npz")
-        np.savez(temporary, **arrays)  # type: ignore[arg-type]  # the stub takes names for options
-        temporary.replace(path)
+        np.savez(packed, **arrays)  # type: ignore[arg-type]  # the stub takes names for options
+        replace_file(path, [packed.getbuffer()])
         return path
     raise VitkitError(f"Formats are 'vitkit' and 'official', found '{format}'.")
 

@@ -112,4 +112,9 @@ def read_description(path: Path) -> tuple[ViTConfig, ModelCard]:
         )
     card = {key: value for key, value in data.items() if key in ModelCard.__dataclass_fields__}
     architecture = from_json(ViTConfig, data.get("architecture", {}), f"{path}: architecture")
-    return architecture, from_json(ModelCard, card, str(path))
+    known = from_json(ModelCard, card, str(path))
+    if known.class_names and len(known.class_names) != architecture.num_classes:
+        raise VitkitError(
+            f"{path}: {len(known.class_names)} class names for a model of {architecture.num_classes} classes."
+        )
+    return architecture, known
