@@ -166,6 +166,13 @@ def test_the_best_checkpoint_is_kept_with_the_last(tmp_path: Path) -> None:
     assert names == ["step-00000008", "step-00000020"]
 
 
+def test_between_equals_the_smaller_loss_is_best(tmp_path: Path) -> None:
+    training = dataclasses.replace(TRAINING, steps=16)
+    trainer = small_trainer(tmp_path, training, values=(1.0,) * 4, validation_losses=(0.9, 0.3, 0.5, 0.3))
+    list(trainer.fit())
+    assert trainer.state.progress.best_step == 8
+
+
 def test_patience_ends_a_run_that_gets_no_better(tmp_path: Path) -> None:
     training = dataclasses.replace(TRAINING, steps=40, patience=2)
     trainer = small_trainer(tmp_path, training, values=(0.5, 0.4, 0.6, 0.6, 0.5, 0.9))

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +20,21 @@ import torch
 from markupsafe import Markup
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from PIL import Image
 
 from vitkit.analysis import cost, drawing, figures, inspect, model_figures
-from vitkit.config import from_json
-from vitkit.data.decode import DecodeError
+from vitkit.apps.report_pictures import (
+    ShownEvaluation,
+    attention_batch,
+    mistakes,
+    model_images,
+    rollouts,
+)
 from vitkit.data.sources import Samples
-from vitkit.data.transforms import Preprocessing, preprocess
 from vitkit.evaluation.classify import Classification, ClassScore, Predictions
 from vitkit.models.vit import PatchStem, ViT
 
-MISTAKES_SHOWN = 24
-ROLLOUTS_SHOWN = 12
 DISTANCE_IMAGES = 128  # as many as the paper (D.7)
 REJECTS_SHOWN = 200
-THUMBNAIL = 192  # pixels
-ATTENTION_FLOATS = 1 << 26  # of one layer's attention at a time: 256 MiB
 
 SORT_SCRIPT = """
 for (const table of document.querySelectorAll("table.sortable")) {
@@ -93,32 +92,6 @@ class _Plot:
     alt: str
 
 
-@dataclass(frozen=True)
-class _Picture:
-    sources: tuple[str, ...]  # data URIs, side by side
-    alt: str
-    key: str
-    true: str
-    predicted: str
-    confidence: float
-
-
-@dataclass(frozen=True)
-class _Evaluation:
-    """The evaluation that the page is about, and the pictures that belong to it."""
-
-    split: str
-    result: Classification
-    predictions: Predictions
-    samples: Samples | None
-
-    @property
-    def images(self) -> str:
-        """What was evaluated, for titles and sentences: "360 test images"."""
-        word = {"val": "validation"}.get(self.split, self.split)
-        return f"{self.result.count:,} {word} image{'s' * (self.result.count != 1)}"
-
-
 def render_report(content: ReportContent, progress: Callable[[str], None] | None = None) -> str:
     """The page as HTML.
 
@@ -160,9 +133,9 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
         say("results")
         page |= _results(evaluation)
         say("pictures of mistakes")
-        page["mistakes"] = _mistakes(evaluation)
+        page["mistakes"] = mistakes(evaluation)
         say("attention rollout")
-        page["rollouts"] = _rollouts(model, evaluation)
+        page["rollouts"] = rollouts(model, evaluation)
     say("filters, positions and attention distance")
     page |= _inside(model, evaluation)
     return _fill(page)
@@ -186,12 +159,12 @@ def _fill(page: Mapping[str, Any]) -> str:
     return html.encode("utf-8", "replace").decode("utf-8")
 
 
-def _evaluation(content: ReportContent) -> _Evaluation | None:
+def _evaluation(content: ReportContent) -> ShownEvaluation | None:
     """Of the test split, else of validation, else of whatever there is."""
     splits = sorted(content.evaluations, key=lambda split: (split != "test", split != "val", split))
     if not splits:
         return None
-    return _Evaluation(splits[0], *content.evaluations[splits[0]], content.samples.get(splits[0]))
+    return ShownEvaluation(splits[0], *content.evaluations[splits[0]], content.samples.get(splits[0]))
 
 
 def _facts(content: ReportContent) -> list[tuple[str, str]]:
@@ -227,7 +200,7 @@ def _curves(metrics: Sequence[Mapping[str, Any]]) -> _Plot | None:
     return _plot(figures.training_curves(train, validation), "curves", alt)
 
 
-def _results(evaluation: _Evaluation) -> dict[str, Any]:
+def _results(evaluation: ShownEvaluation) -> dict[str, Any]:
     result, images = evaluation.result, evaluation.images
     names = result.class_names
     confidence = math.fsum(b.count * (b.confidence or 0) for b in result.calibration) / result.count
@@ -253,57 +226,18 @@ def _results(evaluation: _Evaluation) -> dict[str, Any]:
 
 def _class_rows(result: Classification) -> list[tuple[ClassScore, str]]:
     """Every class with what it is most often taken for."""
-    mistakes: dict[int, tuple[int, int]] = {}
+    taken_for: dict[int, tuple[int, int]] = {}
     for true, predicted, count in result.confusion_cells:
-        if true != predicted and count > mistakes.get(true, (0, 0))[1]:
-            mistakes[true] = predicted, count
+        if true != predicted and count > taken_for.get(true, (0, 0))[1]:
+            taken_for[true] = predicted, count
     names = result.class_names
     return [
-        (score, f"{names[mistakes[i][0]]} ({mistakes[i][1]})" if i in mistakes else "")
+        (score, f"{names[taken_for[i][0]]} ({taken_for[i][1]})" if i in taken_for else "")
         for i, score in enumerate(result.per_class)
     ]
 
 
-def _mistakes(evaluation: _Evaluation) -> list[_Picture]:
-    """The wrong predictions that the model was surest of."""
-    pictures = []
-    for row in _surest_mistakes(evaluation.predictions):
-        image = _decode(evaluation, row)
-        if image is not None:
-            pictures.append(_picture(evaluation, row, "", (drawing.image_data_uri(_shrunk(image)),)))
-        if len(pictures) == MISTAKES_SHOWN:
-            break
-    return pictures
-
-
-def _rollouts(model: ViT, evaluation: _Evaluation) -> list[_Picture]:
-    """Images of as many classes as there is room for, a quarter of them wrong, and where the model looks."""
-    predictions = evaluation.predictions
-    wrong = _surest_mistakes(predictions)[: ROLLOUTS_SHOWN // 4].tolist()
-    right = np.flatnonzero(predictions.predicted == predictions.labels)
-    # The first image of every class, then the second of every class, and so on.
-    seen: dict[int, int] = {}
-    turns = []
-    for label in predictions.labels[right].tolist():
-        seen[label] = seen.get(label, -1) + 1
-        turns.append(seen[label])
-    fair = right[np.lexsort((right, predictions.labels[right], np.array(turns, int)))].tolist()
-    rows, images = _model_images(model, evaluation, wrong + fair, ROLLOUTS_SHOWN)
-    if not rows:
-        return []
-    pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
-    size = _batch_size(model)
-    maps = [inspect.attention_rollout(model, pixels[i : i + size]) for i in range(0, len(pixels), size)]
-    pictures = []
-    for row, image, heat in zip(rows, images, np.concatenate(maps), strict=True):
-        shown = drawing.enlarged(image, THUMBNAIL)
-        overlay = model_figures.heat_overlay(shown, heat)
-        sources = tuple(drawing.image_data_uri(_shrunk(part)) for part in (shown, overlay))
-        pictures.append(_picture(evaluation, row, "with its attention map, ", sources))
-    return pictures
-
-
-def _inside(model: ViT, evaluation: _Evaluation | None) -> dict[str, Any]:
+def _inside(model: ViT, evaluation: ShownEvaluation | None) -> dict[str, Any]:
     """The three panels of the paper's Figure 7, as far as the model has them."""
     filters = positions = distances = None
     if isinstance(model.stem, PatchStem) and model.config.in_channels in (1, 3) and model.config.width > 1:
@@ -317,10 +251,10 @@ def _inside(model: ViT, evaluation: _Evaluation | None) -> dict[str, Any]:
     if evaluation is not None:
         total = len(evaluation.predictions)
         spread = np.linspace(0, total - 1, min(total, DISTANCE_IMAGES)).round().astype(int).tolist()
-        rows, images = _model_images(model, evaluation, spread, DISTANCE_IMAGES)
+        rows, images = model_images(model, evaluation, spread, DISTANCE_IMAGES)
         if rows:
             pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
-            measured = inspect.attention_distance(model, pixels, _batch_size(model))
+            measured = inspect.attention_distance(model, pixels, attention_batch(model))
             height, width = model.config.image_size
             data = (
                 f"{len(rows)} {evaluation.split} image{'s' * (len(rows) != 1)} of {height} x {width} pixels"
@@ -331,67 +265,6 @@ def _inside(model: ViT, evaluation: _Evaluation | None) -> dict[str, Any]:
             alt = f"Mean attention distance of every head by layer, {data}."
             distances = _plot(figure, "distances", alt)
     return {"filters": filters, "positions": positions, "distances": distances}
-
-
-def _surest_mistakes(predictions: Predictions) -> NDArray[np.int64]:
-    """Rows of the wrong predictions, the most confident first."""
-    wrong = np.flatnonzero(predictions.predicted != predictions.labels)
-    return wrong[np.argsort(-predictions.confidence[wrong], kind="stable")]
-
-
-def _decode(evaluation: _Evaluation, row: int) -> NDArray[np.uint8] | None:
-    """The picture of a prediction; None if the data is not at hand, or the file went bad since."""
-    if evaluation.samples is None:
-        return None
-    try:
-        return evaluation.samples.decode(int(evaluation.predictions.ids[row]))
-    except DecodeError:
-        return None
-
-
-def _model_images(
-    model: ViT, evaluation: _Evaluation, rows: Sequence[int], count: int
-) -> tuple[list[int], list[NDArray[np.uint8]]]:
-    """The first `count` of the rows that can be read, and their images `(H, W, 3)` as the model sees them."""
-    size, saved = model.config.image_size, model.card.preprocessing
-    preprocessing = from_json(Preprocessing, {"image_size": size, **saved}, "the model's preprocessing")
-    preprocessing = replace(preprocessing, image_size=size)
-    readable, images = [], []
-    for row in rows:
-        image = _decode(evaluation, row)
-        if image is not None:
-            readable.append(row)
-            images.append(preprocess(image, preprocessing))
-        if len(images) == count:
-            break
-    return readable, images
-
-
-def _picture(evaluation: _Evaluation, row: int, what: str, sources: tuple[str, ...]) -> _Picture:
-    predictions, names = evaluation.predictions, evaluation.result.class_names
-    predicted = int(predictions.predicted[row])
-    true, said = names[int(predictions.labels[row])], names[predicted]
-    assert evaluation.samples is not None  # it was decoded
-    return _Picture(
-        sources=sources,
-        alt=f"An image of {true}, {what}predicted to be {said}.",
-        key=evaluation.samples.key(int(predictions.ids[row])),
-        true=true,
-        predicted=said,
-        confidence=float(predictions.confidence[row]),
-    )
-
-
-def _shrunk(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    thumbnail = Image.fromarray(image)
-    thumbnail.thumbnail((THUMBNAIL, THUMBNAIL))  # never enlarges
-    return np.asarray(thumbnail)
-
-
-def _batch_size(model: ViT) -> int:
-    """Images whose attention in one layer fits the memory allowed for it."""
-    config = model.config
-    return max(1, min(32, ATTENTION_FLOATS // (config.num_heads * config.num_tokens**2)))
 
 
 def _plot(figure: Figure, name: str, alt: str) -> _Plot:

@@ -24,6 +24,7 @@ from vitkit.apps.machine import InterruptedTraining, memory_used, stop_signals
 from vitkit.apps.run import Run
 from vitkit.apps.write_report import write_report
 from vitkit.config import to_json
+from vitkit.data.listing import counted
 from vitkit.data.loader import Batch, MemorySamples, TrainLoader, evaluation_batches, keep_in_memory
 from vitkit.data.sources import ImageData
 from vitkit.durable import replace_json
@@ -149,12 +150,12 @@ class TrainingRun:
         with console.progress_bar() as bar, stop_signals() as received, self._speed_log() as log:
             start = trainer.state.progress.step
             task = bar.add_task("training", total=trainer.total_steps, completed=start, detail="")
-            since, steps = time.monotonic(), 0
+            elapsed, steps = 0.0, 0
             for report in trainer.fit(lambda: bool(received)):
-                steps += 1
+                steps, elapsed = steps + 1, elapsed + report.seconds
                 if report.validation is not None:
                     accuracy = f"  val {report.validation['accuracy']:.1%}"
-                elapsed = time.monotonic() - since
+
                 speed = steps * batch_size / max(elapsed, 1e-9)
                 memory = memory_used(self.device)
                 bar.update(
@@ -166,7 +167,7 @@ class TrainingRun:
                     self._record_rejects()
                 if report.step % self.run.training.log_every == 0 or report.finished:
                     log({"step": report.step, "images_per_second": round(speed, 1), "memory_bytes": memory})
-                    since, steps = time.monotonic(), 0
+                    elapsed, steps = 0.0, 0
         progress = trainer.state.progress
         if not progress.finished:
             raise InterruptedTraining(
@@ -256,7 +257,7 @@ class TrainingRun:
                 + ("best" if run.training.select == "best" and trainer.evaluator else "last")
                 + " weights",
             ),
-            ("device", f"{self.device}, {torch.get_num_threads()} threads"),
+            ("device", f"{self.device}, {counted(torch.get_num_threads(), 'thread')}"),
             (
                 "folder",
                 f"{self.folder} (checkpoints of {console.size(state_bytes)} every "
@@ -321,7 +322,7 @@ class TrainingRun:
         for split, files in self.rejects.items():
             if files:
                 console.out.print(
-                    f"[yellow]{len(files)} {split} images could not be read; the report lists them.[/]"
+                    f"[yellow]{counted(len(files), 'image')} of {split} could not be read: see the report.[/]"
                 )
 
     def _say_what_next(self) -> None:

@@ -40,6 +40,8 @@ class Progress:
     best_value: float | None = None
     """The best validation value so far, and the step it was reached at."""
     best_step: int | None = None
+    best_loss: float | None = None
+    """Of that validation: of equal values the one with the smaller loss is the best."""
     evaluations_since_best: int = 0
     window: Mapping[str, float] = field(default_factory=dict)
     """Sums of the training metrics since the last line of the log."""

@@ -115,6 +115,7 @@ class StepReport:
     loss: float
     learning_rate: float
     seconds: float
+    """Of reading the batch and the update, without validation and saving."""
     validation: Mapping[str, float] | None = None
     checkpoint: Path | None = None
     finished: bool = False
@@ -134,7 +135,7 @@ class Trainer:
         loader: batch n of the run, a pure function of n.
         num_samples: images in the training set.
         config, optimizer_config: how long and how.
-        evaluator: validation; its "accuracy" decides what is best. None: no validation.
+        evaluator: validation; its "accuracy" decides what is best, between equals its "loss". None: none.
     """
 
     def __init__(
@@ -190,14 +191,14 @@ class Trainer:
         if state.progress.finished:
             return
         log = _MetricsLog(self.run / "metrics.jsonl", state.progress.log_bytes)
-        saved_at = time.monotonic()
+        saved_at = started = time.monotonic()
         try:
             for batch in self.loader.batches(state.progress.step, self.total_steps):
-                started = time.monotonic()
                 step = state.progress.step
                 rate = learning_rate(self.optimizer_config, step, self.total_steps)
                 metrics = self.update(batch, step, rate)
                 self._count(step, rate, metrics, log)
+                seconds = time.monotonic() - started
 
                 done = step + 1 == self.total_steps
                 validation = None
@@ -224,13 +225,14 @@ class Trainer:
                     epoch=(step + 1) * config.batch_size / self.num_samples,
                     loss=metrics["loss"],
                     learning_rate=rate,
-                    seconds=time.monotonic() - started,
+                    seconds=seconds,
                     validation=validation,
                     checkpoint=checkpoint,
                     finished=done,
                 )
                 if done or stop:
                     return
+                started = time.monotonic()
         finally:
             log.close()
 
@@ -308,9 +310,12 @@ class Trainer:
         metrics = self.evaluator(self.evaluated_model)
         epoch = step * self.config.batch_size / self.num_samples
         log.write({"kind": "validation", "step": step, "epoch": epoch, **metrics})
-        progress, value = self.state.progress, metrics["accuracy"]
-        if progress.best_value is None or value > progress.best_value:
-            progress = replace(progress, best_value=value, best_step=step, evaluations_since_best=0)
+        progress, value, loss = self.state.progress, metrics["accuracy"], metrics["loss"]
+        # Few validation images are soon all right: the loss then still tells better from worse.
+        before = (progress.best_value, progress.best_loss)
+        if before[0] is None or before[1] is None or (value, -loss) > (before[0], -before[1]):
+            progress = replace(progress, best_value=value, best_loss=loss, best_step=step)
+            progress = replace(progress, evaluations_since_best=0)
         else:
             progress = replace(progress, evaluations_since_best=progress.evaluations_since_best + 1)
         self.state.progress = progress
