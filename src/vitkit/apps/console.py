@@ -10,7 +10,6 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 
@@ -28,12 +27,10 @@ def progress_bar() -> Progress:
     """A bar with time left on stderr, shown only on a terminal."""
     return Progress(
         TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=16),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[detail]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
         TimeRemainingColumn(),
+        TextColumn("left  {task.fields[detail]}"),  # last: what a narrow terminal may cut off
         console=err,
         transient=True,
         disable=not sys.stderr.isatty(),

@@ -21,10 +21,11 @@ from vitkit.training.trainer import TrainingConfig
 
 
 def digits() -> Run:
-    """The built-in demonstration: 8x8 scans of handwritten digits, on any machine in under two minutes.
+    """The built-in demonstration: 8x8 scans of handwritten digits.
 
     Command: vitkit train --recipe digits
-    Cost and result: docs/results.md
+    Cost: 84 seconds of training on two cores. Result: 99.2 % of 360 test images, the mean of five seeds
+    (docs/results.md).
     """
     return Run(
         data="digits",
@@ -44,7 +45,8 @@ def small_images() -> Run:
     """Pictures of about 32x32 pixels from scratch, on a CPU: CIFAR-10 and the like.
 
     Command: vitkit train --recipe small-images --data PATH
-    Cost and result: docs/results.md
+    Cost: ten minutes on two cores for 1,055 steps. Result: 48 % on CIFAR-10 from 4,500 images, 50 % from 3.5
+    epochs of 45,000 (docs/results.md); more time would raise both.
     """
     return Run(
         model="ViT-96x6x3/4",
