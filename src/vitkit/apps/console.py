@@ -12,6 +12,7 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 
 WIDTH_OF_PIPES = 110
 
@@ -28,9 +29,10 @@ def progress_bar() -> Progress:
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=16),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("left  {task.fields[detail]}"),  # last: what a narrow terminal may cut off
+        MofNCompleteColumn(table_column=Column(min_width=11)),
+        TimeRemainingColumn(table_column=Column(min_width=7)),
+        # Last, and the only one that a narrow terminal cuts off.
+        TextColumn("left  {task.fields[detail]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
         console=err,
         transient=True,
         disable=not sys.stderr.isatty(),
