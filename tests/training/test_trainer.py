@@ -50,6 +50,9 @@ def test_stopped_after_every_step_it_ends_with_the_same_bits(tmp_path: Path, opt
             break
     assert trainer.state.progress.step == 12
     assert fingerprint(trainer) == whole
+    last = Path("checkpoints") / "step-00000012"
+    for file in (run / last).glob("*.safetensors"):  # the files too, not only what is in them
+        assert file.read_bytes() == (tmp_path / "whole" / last / file.name).read_bytes()
 
 
 @settings(max_examples=8, deadline=None)
@@ -206,6 +209,23 @@ def test_what_is_not_finite_stops_at_once_and_reaches_no_checkpoint(tmp_path: Pa
     assert all(str(i) in message for i in ids)
     after = trainer.state.model.state_dict()
     assert all(torch.equal(v.nan_to_num(), after[k].nan_to_num()) for k, v in before.items())  # not applied
+    checkpoint, rejected = find_checkpoint(tmp_path)
+    assert checkpoint is not None and checkpoint.name == "step-00000004" and not rejected
+
+
+def test_weights_that_overflow_reach_no_checkpoint(tmp_path: Path) -> None:
+    """Loss and gradients of a step are finite, what the update makes of the weights is not."""
+    trainer = small_trainer(tmp_path)
+    update = trainer.state.optimizer.step
+
+    def overflow() -> None:
+        update()
+        if trainer.state.progress.step == 7:
+            trainer.state.model.get_parameter("head.bias").data[0] = float("inf")
+
+    trainer.state.optimizer.step = overflow  # type: ignore[assignment]
+    with pytest.raises(NonFiniteError, match="Step 7: the update made weights"):
+        list(trainer.fit())
     checkpoint, rejected = find_checkpoint(tmp_path)
     assert checkpoint is not None and checkpoint.name == "step-00000004" and not rejected
 

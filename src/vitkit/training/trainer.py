@@ -216,6 +216,7 @@ class Trainer:
                 due = (step + 1) % every == 0 or time.monotonic() - saved_at > 60 * config.checkpoint_minutes
                 checkpoint = None
                 if done or improved or stop or due:
+                    self._require_finite_weights(step)
                     state.progress = replace(state.progress, log_bytes=log.sync(), finished=done)
                     checkpoint = save_checkpoint(self.run, state, self.environment, config.keep)
                     saved_at = time.monotonic()
@@ -274,6 +275,15 @@ class Trainer:
         if self.state.average is not None and self.optimizer_config.polyak is not None:
             update_average(self.state.average, model, self.optimizer_config.polyak, step)
         return numbers
+
+    def _require_finite_weights(self, step: int) -> None:
+        """Weights can overflow in an update of finite loss and gradients: no checkpoint may hold them."""
+        norms = torch.stack(torch._foreach_norm(list(self.state.model.parameters())))
+        if not bool(norms.isfinite().all()):
+            raise NonFiniteError(
+                f"Step {step}: the update made weights that are not finite. No checkpoint holds them; the "
+                "last one committed is the one to continue from. Try a lower learning rate, or longer warm-up."
+            )
 
     def autocast(self) -> AbstractContextManager[Any]:
         """bfloat16 where it was asked for or pays."""
