@@ -281,8 +281,8 @@ class Trainer:
         norms = torch.stack(torch._foreach_norm(list(self.state.model.parameters())))
         if not bool(norms.isfinite().all()):
             raise NonFiniteError(
-                f"Step {step}: the update made weights that are not finite. No checkpoint holds them; the "
-                "last one committed is the one to continue from. Try a lower learning rate, or longer warm-up."
+                f"Step {step}: the update made weights that are not finite. No checkpoint holds them; "
+                "the last one committed is whole. Try a lower learning rate, or a longer warm-up."
             )
 
     def autocast(self) -> AbstractContextManager[Any]:
