@@ -155,7 +155,6 @@ class TrainingRun:
                 steps, elapsed = steps + 1, elapsed + report.seconds
                 if report.validation is not None:
                     accuracy = f"  val {report.validation['accuracy']:.1%}"
-
                 speed = steps * batch_size / max(elapsed, 1e-9)
                 memory = memory_used(self.device)
                 bar.update(

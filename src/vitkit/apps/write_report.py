@@ -55,7 +55,9 @@ def write_report(run: str | Path) -> Path:
         environment=_environment(folder),
     )
     path = folder / "report.html"
-    replace_file(path, [render_report(content).encode()])
+    with console.err.status("writing the report") as status:
+        page = render_report(content, lambda part: status.update(f"writing the report: {part}"))
+    replace_file(path, [page.encode()])
     return path
 
 
