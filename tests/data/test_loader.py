@@ -1,5 +1,7 @@
 """Batches: the same whoever makes them, evaluation exactly once, bad files masked and counted."""
 
+import math
+import multiprocessing
 import os
 import signal
 from pathlib import Path
@@ -208,8 +210,21 @@ def test_evaluation_of_chosen_samples() -> None:
 
 
 def test_a_dying_worker_is_named() -> None:
-    with pytest.raises(VitkitError, match=r"process died while batch \d+ was awaited.*Killed.*--workers"):
+    with pytest.raises(VitkitError, match=r"process died while batch \d+ was awaited.*DataLoader.*--workers"):
         list(train_loader(Deadly(10), batch_size=5, workers=2).batches(0, 6))
+
+
+def test_a_worker_that_dies_during_other_work_is_named_at_the_next_batch() -> None:
+    batches = train_loader(Noise(10), batch_size=5, workers=1).batches(0, 100)
+    next(batches)
+    (worker,) = multiprocessing.active_children()
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGKILL)
+    worker.join()
+    for _ in range(1000):  # a training step: no signal handler may raise here
+        math.sqrt(2)
+    with pytest.raises(VitkitError, match="data loading process died"):
+        list(batches)
 
 
 def test_an_error_in_a_worker_is_not_hidden() -> None:

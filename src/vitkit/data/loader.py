@@ -5,6 +5,8 @@ the first run or a resumed one. A file that cannot be read keeps its slot, maske
 """
 
 import math
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -302,19 +304,34 @@ def _computed(batches: Dataset[_Computed], numbers: range, workers: int) -> Iter
         num_workers=min(workers, len(numbers)),
         collate_fn=_as_it_is,
     )
-    arriving = iter(loader)
-    for number in numbers:
-        try:
-            computed = next(arriving)
-        except RuntimeError as error:
-            if not str(error).startswith("DataLoader worker"):
-                raise
-            raise VitkitError(
-                f"A data loading process died while batch {number} was awaited: {error} "
-                "Killed means that memory ran out, a bus error that /dev/shm is too small for the batches. "
-                "Use fewer --workers (0 works without any) or smaller batches."
-            ) from error
-        yield computed
+    number = numbers[0]
+    try:
+        arriving = _start(loader)
+        for number in numbers:
+            yield next(arriving)
+    except RuntimeError as error:
+        if not str(error).startswith("DataLoader worker"):
+            raise
+        raise VitkitError(
+            f"A data loading process died while batch {number} was awaited: {error} "
+            "Mostly this is memory that ran out, or a /dev/shm too small for the batches. "
+            "Use fewer --workers (0 works without any) or smaller batches."
+        ) from error
+
+
+def _start(loader: "DataLoader[_Computed]") -> Iterator[_Computed]:
+    """The loader's batches, with the death of a worker told where a batch is awaited and nowhere else.
+
+    PyTorch also raises it from a signal handler, in whatever line of the program runs at that moment. With
+    the former handler back, the check that it makes while it waits is the one that speaks.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return iter(loader)  # signal handlers belong to the main thread
+    before = signal.getsignal(signal.SIGCHLD)
+    try:
+        return iter(loader)
+    finally:
+        signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
 
 
 _T = TypeVar("_T")
