@@ -7,8 +7,9 @@ from numpy.typing import NDArray
 
 from vitkit.analysis import inspect
 from vitkit.errors import VitkitError
+from vitkit.models.resnet import ResNet, ResNetConfig
 from vitkit.models.vit import Block, PatchStem, ViT, ViTConfig
-from vitkit.models.zoo import vit_config
+from vitkit.models.zoo import build_model, vit_config
 
 TOKEN = vit_config("ViT-12x3x2/4x2", num_classes=3, image_size=(12, 8))  # a grid of 3 x 4
 CONFIGS = [
@@ -169,16 +170,23 @@ def test_filters_of_grey_models_and_of_equal_filters() -> None:
     assert np.isfinite(inspect.patch_filters(model)[1]).all()
 
 
-def test_filters_refuse_other_stems() -> None:
-    with pytest.raises(VitkitError, match="Conv2d of 3"):
-        inspect.patch_filters(ViT(dataclasses.replace(TOKEN), stem=_Conv()))
+def test_filters_of_a_resnet_and_of_a_hybrid_are_those_that_see_pixels() -> None:
+    resnet = ResNet(ResNetConfig((32, 32), (1,), 2, width_factor=0.5))
+    hybrid = build_model(vit_config("R+ViT-16x1x1/16", 2, 32))
+    for model in (resnet, hybrid):
+        components, _ = inspect.patch_filters(model)
+        assert components.shape == (28, 7, 7, 3)
 
 
-class _Conv(torch.nn.Conv2d):
-    def __init__(self) -> None:
-        super().__init__(3, 12, 1)
-        self.__class__.__name__ = "Conv2d"
+def test_filters_refuse_what_they_do_not_know() -> None:
+    with pytest.raises(VitkitError, match="No filters that see pixels"):
+        inspect.patch_filters(ViT(TOKEN, stem=_Conv()))
+    with pytest.raises(VitkitError, match="found 4"):
+        four = dataclasses.replace(TOKEN, in_channels=4, image_mean=(0.5,) * 4, image_std=(0.5,) * 4)
+        inspect.patch_filters(ViT(four))
 
+
+class _Conv(torch.nn.Module):
     def init_weights(self, generator: torch.Generator | None) -> None:
         pass
 
@@ -188,14 +196,39 @@ def test_position_similarity(config: ViTConfig) -> None:
     model = ViT(config)
     found = inspect.position_similarity(model)
     assert found is not None and found.shape == (3, 4, 3, 4)
-    patches = model.position_embedding.detach().numpy()[0, config.prefix_tokens :]
+    patches = model.get_parameter("positions.0.embedding").detach().numpy()[0, config.prefix_positions :]
     for i, one in enumerate(patches):
         for j, other in enumerate(patches):
             cosine = one @ other / np.linalg.norm(one) / np.linalg.norm(other)
             assert found[i // 4, i % 4, j // 4, j % 4] == pytest.approx(cosine, abs=1e-5)
 
 
-def test_no_position_embedding_no_similarity() -> None:
-    model = ViT(TOKEN)
-    del model.position_embedding
-    assert inspect.position_similarity(model) is None
+def test_positions_of_other_kinds() -> None:
+    columns = ViT(dataclasses.replace(TOKEN, position="learned_2d"))
+    assert inspect.position_similarity(columns) is not None
+    assert inspect.position_similarity(ViT(dataclasses.replace(TOKEN, position="relative"))) is None
+    assert inspect.position_similarity(ResNet(ResNetConfig((32, 32), (1,), 2, width_factor=0.5))) is None
+
+
+def test_attention_maps_are_of_full_attention_alone() -> None:
+    assert inspect.has_attention_maps(ViT(TOKEN))
+    assert not inspect.has_attention_maps(build_model(vit_config("Axial-ViT-16x1x2/4", 2, 8)))
+    assert not inspect.has_attention_maps(ResNet(ResNetConfig((32, 32), (1,), 2, width_factor=0.5)))
+
+
+def test_attention_of_a_model_with_registers_and_positions_at_every_layer() -> None:
+    """Layer by layer gives what the model's own taps give."""
+    torch.manual_seed(0)
+    config = dataclasses.replace(TOKEN, register_tokens=2, position_at="every_layer", depth=2)
+    model = ViT(config).eval()
+    images = torch.randn(2, 3, *config.image_size)
+    taps: dict[str, torch.Tensor] = {}
+    with torch.no_grad():
+        model(images, taps=taps, attention_weights=True)
+    rollout = torch.eye(config.num_tokens)
+    for layer in range(2):
+        mixing = taps[f"block{layer:02d}/attention_weights"].mean(1) + torch.eye(config.num_tokens)
+        rollout = (mixing / mixing.sum(-1, keepdim=True)) @ rollout
+    expected = rollout[:, 0, 3:] / rollout[:, 0, 3:].sum(-1, keepdim=True)
+    found = inspect.attention_rollout(model, images)
+    np.testing.assert_allclose(found.reshape(2, -1), expected.numpy(), atol=1e-6)

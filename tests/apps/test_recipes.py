@@ -6,6 +6,7 @@ from vitkit.apps.recipes import RECIPES, TABLE_3, recipe
 from vitkit.apps.run import Run
 from vitkit.config import from_json, to_json
 from vitkit.errors import VitkitError
+from vitkit.models.vit import ViTConfig
 
 # model, data -> epochs, base rate, decay of the rate, weight decay, dropout (paper, Table 3)
 PAPER = {
@@ -14,6 +15,15 @@ PAPER = {
     ("ViT-L/32", "jft"): (7, 6e-4, "linear", 0.1, 0.0),
     ("ViT-L/16", "jft"): (14, 4e-4, "linear", 0.1, 0.0),
     ("ViT-H/14", "jft"): (14, 3e-4, "linear", 0.1, 0.0),
+    ("R50+ViT-B/16", "jft"): (7, 8e-4, "linear", 0.1, 0.0),
+    ("R50+ViT-B/32", "jft"): (7, 8e-4, "linear", 0.1, 0.0),
+    ("R50+ViT-L/32", "jft"): (7, 2e-4, "linear", 0.1, 0.0),
+    ("R50+ViT-L/16", "jft"): (14, 4e-4, "linear", 0.1, 0.0),
+    ("BiT-R50x1", "jft"): (7, 1e-3, "linear", 0.1, None),
+    ("BiT-R50x2", "jft"): (7, 1e-3, "linear", 0.1, None),
+    ("BiT-R101x1", "jft"): (7, 8e-4, "linear", 0.1, None),
+    ("BiT-R152x1", "jft"): (7, 6e-4, "linear", 0.1, None),
+    ("BiT-R152x2", "jft"): (7, 6e-4, "linear", 0.1, None),
     ("ViT-B/16", "imagenet21k"): (90, 1e-3, "linear", 0.03, 0.1),
     ("ViT-L/32", "imagenet21k"): (90, 1e-3, "linear", 0.03, 0.1),
     ("ViT-B/16", "imagenet"): (300, 3e-3, "cosine", 0.3, 0.1),
@@ -22,9 +32,9 @@ PAPER = {
 
 
 @pytest.mark.parametrize(("row", "values"), PAPER.items())
-def test_rows_of_table_3(row: tuple[str, str], values: tuple[float, float, str, float, float]) -> None:
+def test_rows_of_table_3(row: tuple[str, str], values: tuple[float, float, str, float, float | None]) -> None:
     model, data = row
-    run = recipe(f"{data}-{model.lower().replace('/', '')}")
+    run = recipe(f"{data}-{model.lower().replace('/', '').replace('+', '-').removeprefix('bit-')}")
     assert run.model == model
     optimizer = run.optimizer
     found = (run.training.epochs, optimizer.learning_rate, optimizer.schedule, optimizer.weight_decay)
@@ -36,13 +46,14 @@ def test_rows_of_table_3(row: tuple[str, str], values: tuple[float, float, str, 
     )
     assert optimizer.clip_norm == (1.0 if data == "imagenet" else None)
     config = run.architecture.of(run.model, 1000, run.preprocessing)
-    assert config.representation_size == config.width and config.dropout == values[4]
+    if isinstance(config, ViTConfig):
+        assert config.representation_size == config.width and config.dropout == values[4]
 
 
 def test_two_lengths_where_the_paper_has_two() -> None:
     assert recipe("jft-vit-l16-7ep").training.epochs == 7
     assert recipe("imagenet21k-vit-l16-30ep").training.epochs == 30
-    assert len(TABLE_3) == 16
+    assert len(TABLE_3) == 26
 
 
 @pytest.mark.parametrize("name", RECIPES)

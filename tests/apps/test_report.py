@@ -19,6 +19,7 @@ from vitkit.data.loader import evaluation_batches
 from vitkit.data.transforms import Preprocessing
 from vitkit.evaluation.classify import Classification, Predictions, classification, predict
 from vitkit.models.card import ModelCard
+from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViT
 from vitkit.models.zoo import create_model
 
@@ -65,7 +66,7 @@ def names(classes: int) -> tuple[str, ...]:
     return tuple(f"{HOSTILE} {i}" if i % 2 else f"class {i}" for i in range(classes))
 
 
-def evaluated(model: ViT, samples: Noise) -> tuple[Classification, Predictions]:
+def evaluated(model: ImageModel, samples: Noise) -> tuple[Classification, Predictions]:
     size = model.config.image_size
     made = predict(model, evaluation_batches(samples, Preprocessing(size), 64))
     return classification(made, names(model.config.num_classes)), made
@@ -73,7 +74,7 @@ def evaluated(model: ViT, samples: Noise) -> tuple[Classification, Predictions]:
 
 def content(classes: int = 4, count: int = 60, split: str = "test", **changes: Any) -> ReportContent:
     model = create_model("ViT-16x2x2/2", classes, 8, generator=torch.Generator().manual_seed(0))
-    torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(1))
+    torch.nn.init.normal_(model.get_parameter("head.weight"), generator=torch.Generator().manual_seed(1))
     model.card = ModelCard("ViT-16x2x2/2", names(classes), {"image_size": [8, 8]}, {}, {"run": HOSTILE})
     samples = Noise(classes, count)
     rejects = {samples.key(i): f"{HOSTILE} is truncated" for i in range(5, count, 10)}

@@ -43,7 +43,7 @@ def model_with_random_head(config: ViTConfig, seed: int = 0) -> ViT:
     """New models answer zero; a random head makes differences visible."""
     generator = torch.Generator().manual_seed(seed)
     model = ViT(config, generator=generator)
-    torch.nn.init.normal_(model.head.weight, generator=generator)
+    torch.nn.init.normal_(model.get_parameter("head.weight"), generator=generator)
     return model.eval()
 
 
@@ -89,11 +89,12 @@ def test_fine_tuning_rules_are_those_of_the_original(name: str, tmp_path: Path) 
         image_size=description["image"][0],
     )
     np.testing.assert_allclose(
-        model.position_embedding.detach().numpy(), arrays["pos_embedding_new"], rtol=0, atol=1e-6
+        model.state_dict()["positions.0.embedding"].numpy(), arrays["pos_embedding_new"], rtol=0, atol=1e-6
     )
     if dropped:
-        assert model.pre_logits is None
-        assert not model.head.weight.any() and not model.head.bias.any()
+        state = model.state_dict()
+        assert "pre_logits.weight" not in state
+        assert not state["head.weight"].any() and not state["head.bias"].any()
     # The fixture's new head is random instead of zero, so that its logits say something.
     kernel = torch.from_numpy(arrays["new_head_kernel"].T.copy())
     model.head.weight, model.head.bias = (
@@ -235,10 +236,10 @@ def test_weights_are_drawn_as_the_original_draws_them() -> None:
         std, largest = spread(weight)
         assert largest <= bound and std == pytest.approx(bound / 3**0.5, rel=0.02)
     assert spread(block.mlp.fc1.bias)[0] == pytest.approx(1e-6, rel=0.1)
-    assert spread(model.position_embedding)[0] == pytest.approx(0.02, rel=0.02)
-    assert not block.attention.qkv.bias.any() and not model.head.weight.any()
+    assert spread(model.state_dict()["positions.0.embedding"])[0] == pytest.approx(0.02, rel=0.02)
+    assert not block.attention.qkv.bias.any() and not model.get_parameter("head.weight").any()
     assert model.class_token is not None and not model.class_token.any()
-    assert torch.equal(model.head.bias, torch.full((10,), -6.9))
+    assert torch.equal(model.get_parameter("head.bias"), torch.full((10,), -6.9))
     assert {block.norm1.eps, block.norm2.eps, model.norm.eps} == {1e-6}
 
 

@@ -1,9 +1,22 @@
 """The grammar of names."""
 
+import dataclasses
+
 import pytest
+import torch
 
 from vitkit.errors import VitkitError
-from vitkit.models.zoo import NAMES, list_models, vit_config
+from vitkit.models.resnet import ResNetConfig
+from vitkit.models.zoo import (
+    NAMES,
+    build_model,
+    count_parameters,
+    create_model,
+    list_models,
+    model_config,
+    name_of,
+    vit_config,
+)
 
 
 def test_names_of_the_paper_and_of_the_files_are_the_same() -> None:
@@ -31,8 +44,87 @@ def test_any_size_any_patch() -> None:
 def test_every_listed_name_can_be_made() -> None:
     assert list_models() == sorted(NAMES)
     for name in list_models():
-        vit_config(name)
+        with torch.device("meta"):
+            model = create_model(name, num_classes=3, image_size=64)
+        assert model.config.num_classes == 3 and model.config.image_size == (64, 64)
+        assert model_config(name_of(model.config), 3, 64) == model.config  # b is S by another name
     assert list_models("ViT-L*") == ["ViT-L/16", "ViT-L/32"]
+
+
+HYBRIDS = {  # original-code.md section 1: at 1000 classes and 224 pixels
+    "R+ViT-Ti/16": 6_337_704,
+    "R26+ViT-S/32": 36_431_912,
+    "R26+ViT-B/32": 101_383_976,
+    "R50+ViT-B/16": 98_659_112,
+    "R50+ViT-L/32": 328_994_856,
+}
+
+
+@pytest.mark.parametrize(("name", "count"), HYBRIDS.items())
+def test_parameter_counts_of_hybrids_are_those_of_the_original(name: str, count: int) -> None:
+    with torch.device("meta"):
+        assert count_parameters(create_model(name)) == count
+
+
+def test_hybrids_are_named_by_their_total_stride() -> None:
+    for name, layers, grid, token in (
+        ("R50+ViT-B/16", (3, 4, 9), (14, 14), (16, 16)),
+        ("R50+ViT-B/32", (3, 4, 6, 3), (7, 7), (32, 32)),
+        ("R26+ViT-S/32", (2, 2, 2, 2), (7, 7), (32, 32)),
+        ("R+ViT-Ti/16", (), (7, 7), (32, 32)),
+    ):
+        config = vit_config(name)
+        assert config.backbone is not None
+        assert (config.backbone.layers, config.grid, config.token_size) == (layers, grid, token)
+    assert vit_config("R50x1+ViT-B/16") == vit_config("R50+ViT-B_16")  # as the paper's Table 6 writes it
+
+
+def test_resnets_and_axial_models() -> None:
+    config = model_config("BiT-R152x4", 10, 480)
+    assert isinstance(config, ResNetConfig)
+    assert (config.layers, config.width, config.image_size) == ((3, 8, 36, 3), 8192, (480, 480))
+    assert model_config("BiT-M-R50x1") == model_config("BiT-R50x1")  # as the files are called
+    axial = model_config("AxialResNet-50")
+    assert isinstance(axial, ResNetConfig) and axial.mixing == "axial"
+    assert vit_config("Axial-ViT-B/32").attention == "axial"
+
+
+def test_options_of_a_name() -> None:
+    config = vit_config("ViT-S/16-map-reg4-pos2d-shared")
+    assert (config.pool, config.register_tokens) == ("map", 4)
+    assert (config.position, config.position_at) == ("learned_2d", "every_layer_shared")
+    assert vit_config("R50+ViT-B/32-gap").pool == "mean"
+    with pytest.raises(VitkitError, match=r"no option is named 'gpa'.*'gap'"):
+        vit_config("ViT-S/16-gpa")
+
+
+def test_shapes_of_d2() -> None:
+    """Figure 8 starts from 8 layers, width 1024, MLP 2048, patches of 32."""
+    config = vit_config("ViT-1024x8x16x2048/32")
+    assert (config.depth, config.width, config.mlp_dim, config.num_heads) == (8, 1024, 2048, 16)
+
+
+def test_arithmetic_does_not_change_a_name() -> None:
+    config = vit_config("R50+ViT-B/16", 7, 384)
+    assert config.backbone is not None
+    other = dataclasses.replace(
+        config, gelu="erf", norm_eps=1e-12, backbone=dataclasses.replace(config.backbone, norm_eps=1e-5)
+    )
+    assert name_of(other) == "R50+ViT-B/16"
+    assert name_of(vit_config("ViT-96x6x3/4")) == ""
+    assert name_of(vit_config("ViT-S/8x4", image_size=8)) == ""  # smaller than any patch of the listed ones
+
+
+def test_models_are_composed_of_the_parts_their_configuration_asks_for() -> None:
+    for name, stem, block in (
+        ("ViT-16x2x2/8", "PatchStem", "Block"),
+        ("R26+ViT-16x2x2/32", "ResNetStem", "Block"),
+        ("Axial-ViT-16x2x2/8", "PatchStem", "AxialBlock"),
+    ):
+        model = build_model(vit_config(name, 2, 32))
+        assert type(model.stem).__name__ == stem
+        assert type(next(model.get_submodule("blocks").children())).__name__ == block
+        assert model(torch.zeros(1, 3, 32, 32)).shape == (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +134,9 @@ def test_every_listed_name_can_be_made() -> None:
         ("vit_base_patch16_224", "Names look like"),
         ("ViT-X/16", "Did you mean 'ViT-.*/16'"),
         ("ViT-96x6/4", "96x6x3"),
+        ("R50+ViT-B/8", "total stride of 16 or 32"),
+        ("R51+ViT-B/16", "R26, R50"),
+        ("BiT-R51x1", "Did you mean 'BiT-R5"),
     ],
 )
 def test_a_wrong_name_is_told_the_nearest(name: str, words: str) -> None:

@@ -1,4 +1,4 @@
-"""What a ViT has learned: filters, positions, attention (paper 4.5, D.7, D.8), as arrays.
+"""What a model has learned: filters, positions, attention (paper 4.5, D.7, D.8), as arrays.
 
 Shapes: B images, a grid of R x C patches of p x q pixels, N = R * C, T tokens (N and the class token, where
 there is one), h heads, L layers, D = width.
@@ -14,20 +14,25 @@ from torch import Tensor
 
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import evaluating
-from vitkit.models.vit import PatchStem, Taps, ViT
+from vitkit.models.image_model import ImageModel, Taps
+from vitkit.models.vit import ViT
 
 Floats = NDArray[np.float32]
 
+FIRST_FILTERS = ("stem.weight", "stem.root.weight", "root.weight")
+"""What sees the pixels, of a ViT, a hybrid and a ResNet."""
 
-def patch_filters(model: ViT, count: int = 28) -> tuple[Floats, Floats]:
-    """Principal components of the patch-embedding filters (paper Figure 7, left).
 
-    The D filters are points in the space of patches; their principal components are the patches along which
+def patch_filters(model: ImageModel, count: int = 28) -> tuple[Floats, Floats]:
+    """Principal components of the filters that see the pixels (paper Figure 7, left).
+
+    These are the D filters of the patch embedding, or those of a ResNet's first convolution. They are points
+    in the space of patches; their principal components are the patches along which
     they differ most. A component's sign is arbitrary: here its largest value is positive. Each is scaled by
     itself so that zero is mid-grey and its largest absolute value black or white.
 
     Args:
-        model: with the linear patch projection, for images of one or three channels.
+        model: for images of one or three channels.
         count: how many, the strongest first.
 
     Returns:
@@ -35,15 +40,16 @@ def patch_filters(model: ViT, count: int = 28) -> tuple[Floats, Floats]:
         `(count,)`. There are fewer if the filters span fewer dimensions.
 
     Raises:
-        VitkitError: the model has another stem or number of channels.
+        VitkitError: the model takes another number of channels, or has a stem of the caller's own.
     """
-    stem = model.stem
-    if not isinstance(stem, PatchStem) or stem.weight.shape[1] not in (1, 3):
+    if model.config.in_channels not in (1, 3):
         raise VitkitError(
-            "Patch filters can be shown of a linear patch projection of one or three channels, found "
-            f"{type(stem).__name__} of {model.config.in_channels}."
+            f"Filters can be shown as colours of one or three channels, found {model.config.in_channels}."
         )
-    weight = stem.weight.detach().double().cpu()  # (D, channels, p, q)
+    first = next((weight for name, weight in model.named_parameters() if name in FIRST_FILTERS), None)
+    if first is None:
+        raise VitkitError(f"No filters that see pixels are known in this model: none of {FIRST_FILTERS}.")
+    weight = first.detach().double().cpu()  # (D, channels, p, q)
     filters = weight.flatten(1)
     _, strengths, directions = torch.linalg.svd(filters - filters.mean(0), full_matrices=False)
     variance = strengths.square()
@@ -57,17 +63,23 @@ def patch_filters(model: ViT, count: int = 28) -> tuple[Floats, Floats]:
     return images.float().numpy(), shares.float().numpy()
 
 
-def position_similarity(model: ViT) -> Floats | None:
+def has_attention_maps(model: ImageModel) -> bool:
+    """Whether there is attention between all tokens to look at: not in ResNets, not in axial models."""
+    return isinstance(model, ViT) and model.config.attention == "full"
+
+
+def position_similarity(model: ImageModel) -> Floats | None:
     """Cosine similarity of every patch's position embedding with all others (paper Figure 7, centre).
 
     Returns:
         `(R, C, R, C)`: element `[i, j]` is the map of similarities to the patch in row i, column j. None if
-        the model learns no position embedding. The class token's own embedding takes no part.
+        the model adds no position embedding; the first layer's where every layer has one. The class token's
+        own embedding takes no part.
     """
-    embedding = dict(model.named_parameters()).get("position_embedding")
-    if embedding is None:
+    if not isinstance(model, ViT) or not len(model.positions):
         return None
-    patches = embedding.detach()[0, model.config.prefix_tokens :].double().cpu()  # (N, D)
+    embedding: Tensor = model.positions[0]()
+    patches = embedding.detach()[0, model.config.prefix_positions :].double().cpu()  # (N, D)
     directions = F.normalize(patches, dim=1)
     similarity = (directions @ directions.T).clamp(-1, 1)
     return similarity.reshape(*model.config.grid, *model.config.grid).float().numpy()
@@ -81,7 +93,7 @@ def attention_distance(model: ViT, images: Tensor, batch_size: int = 16) -> Floa
     image: it is left out as query and as key, and the attention left to the patches is scaled to sum to one.
 
     Args:
-        model: any ViT of ours.
+        model: a ViT or hybrid with attention between all tokens.
         images: `(B, C, H, W)`, uint8 or normalised.
         batch_size: images at a time, of which the attention in one layer (`h * T * T` floats each) is held.
 
@@ -118,7 +130,7 @@ def attention_rollout(model: ViT, images: Tensor) -> Floats:
     the patches are kept and scaled to sum to one.
 
     Args:
-        model: any ViT of ours.
+        model: a ViT or hybrid with attention between all tokens.
         images: `(B, C, H, W)`, uint8 or normalised; the attention of one layer of all is held at once.
 
     Returns:
@@ -135,7 +147,8 @@ def attention_rollout(model: ViT, images: Tensor) -> Floats:
         for weights in _attention_by_layer(model, images):
             mixing = weights.mean(1).float().cpu() + identity
             rollout = (mixing / mixing.sum(-1, keepdim=True)) @ rollout
-    output = rollout[:, 0, 1:] if model.config.class_token else rollout.mean(1)  # (B, N)
+    reading = rollout[:, 0] if model.config.class_token else rollout.mean(1)
+    output = reading[:, model.config.prefix_tokens :]  # (B, N)
     output = output / output.sum(-1, keepdim=True)
     return output.reshape(-1, *model.config.grid).numpy()
 
@@ -145,16 +158,16 @@ def _attention_by_layer(model: ViT, images: Tensor) -> Iterator[Tensor]:
 
     `model(images, taps, attention_weights=True)` gives the same, all at once: gigabytes for a large model.
     """
-    tokens = model.embed(images.to(model.head.weight.device))
-    for block in model.blocks:
+    tokens = model.embed(images.to(model.pixel_mean.device))
+    for layer, block in enumerate(model.blocks):
         taps: Taps = {}
-        tokens = block(tokens, taps, weights=True)
+        tokens = block(model.before_layer(layer, tokens), taps, weights=True)
         yield taps["/attention_weights"]
 
 
 def _patch_distances(model: ViT) -> Tensor:
     """Distances in pixels between the centres of all patches, `(N, N)`."""
-    (rows, columns), (p, q) = model.config.grid, model.config.patch_size
+    (rows, columns), (p, q) = model.config.grid, model.config.token_size
     centres = torch.cartesian_prod(torch.arange(rows) * float(p), torch.arange(columns) * float(q))
     return torch.cdist(centres, centres)
 

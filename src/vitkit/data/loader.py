@@ -307,7 +307,8 @@ def _computed(batches: Dataset[_Computed], numbers: range, workers: int) -> Iter
     number = numbers[0]
     try:
         arriving = _start(loader)
-        for number in numbers:
+        for awaited in numbers:
+            number = awaited
             yield next(arriving)
     except RuntimeError as error:
         if not str(error).startswith("DataLoader worker"):

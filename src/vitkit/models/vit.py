@@ -8,8 +8,8 @@ h = num_heads, d = head_dim, K = num_classes.
 """
 
 import math
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
-from vitkit.models.card import ModelCard
-
-Taps = dict[str, Tensor]
+from vitkit.models.image_model import ImageModel, Taps, by, check_images, lecun_normal, make_head
+from vitkit.models.position import LearnedPosition, LearnedPosition2D, SinCosPosition2D, relative_logits
+from vitkit.models.resnet import BackboneConfig
 
 
 @dataclass(frozen=True)
@@ -32,16 +32,28 @@ class ViTConfig:
 
     image_size: tuple[int, int]
     patch_size: tuple[int, int]
+    """Pixels, or positions of the feature map where a backbone makes one."""
     width: int
     depth: int
     num_heads: int
     mlp_dim: int
     num_classes: int
     in_channels: int = 3
-    pool: Literal["token", "mean", "none"] = "token"
-    """What the head sees: the class token, the mean of the patch tokens (GAP, paper D.3), or every token."""
+    backbone: BackboneConfig | None = None
+    """A ResNet whose feature map is cut into patches in the image's place (hybrid, paper 3.1)."""
+    pool: Literal["token", "mean", "map", "none"] = "token"
+    """What the head sees: the class token; the mean of the patch tokens (GAP, paper D.3); what a learned
+    query attends to (MAP, big_vision); or every token."""
+    register_tokens: int = 0
+    """Learned tokens between the class token and the patches, which no head sees."""
     class_token_position: bool = True
-    """Whether the class token has a position embedding of its own (the original: yes; big_vision: no)."""
+    """Whether the tokens before the patches have position embeddings (the original: yes; big_vision: no)."""
+    position: Literal["learned", "learned_2d", "relative", "sincos_2d", "none"] = "learned"
+    """Kind of position embedding (paper D.4; the sines and cosines are big_vision's)."""
+    position_at: Literal["stem", "every_layer", "every_layer_shared"] = "stem"
+    """Where it is added: once, before each layer, or the same one before each layer (paper D.4)."""
+    attention: Literal["full", "axial"] = "full"
+    """Between all tokens; or along rows, then along columns, with an MLP after each (paper D.6)."""
     representation_size: int | None = None
     """Width of the pre-training head's hidden layer with tanh (paper 3.1); None: a linear head alone."""
     dropout: float = 0.0
@@ -55,32 +67,46 @@ class ViTConfig:
     image_std: tuple[float, ...] = (0.5, 0.5, 0.5)
 
     def __post_init__(self) -> None:
-        sizes = ("width", "depth", "num_heads", "mlp_dim", "num_classes", "in_channels")
-        for name in sizes:
+        check_images(self)
+        for name in ("width", "depth", "num_heads", "mlp_dim"):
             if getattr(self, name) < 1:
                 raise VitkitError(f"A ViT needs {name} of at least 1, found {getattr(self, name)}.")
         if min(self.patch_size) < 1 or self.grid[0] < 1 or self.grid[1] < 1:
             raise VitkitError(
-                f"Images of {_by(self.image_size)} hold no patch of {_by(self.patch_size)} pixels: "
+                f"Images of {by(self.image_size)} hold no patch of {by(self.token_size)} pixels: "
                 "choose a smaller patch or larger images."
             )
         if self.width % self.num_heads:
             raise VitkitError(f"width {self.width} cannot be shared among {self.num_heads} heads equally.")
         if self.representation_size is not None and self.representation_size < 1:
             raise VitkitError(f"representation_size is at least 1 or none, found {self.representation_size}.")
+        if self.register_tokens < 0:
+            raise VitkitError(f"register_tokens is 0 or more, found {self.register_tokens}.")
         for name in ("dropout", "attention_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise VitkitError(f"{name} is a share from 0 to below 1, found {getattr(self, name)}.")
-        if len(self.image_mean) != self.in_channels or len(self.image_std) != self.in_channels:
+        if self.position_at != "stem" and self.position in ("relative", "none"):
             raise VitkitError(
-                f"image_mean and image_std need one value per channel ({self.in_channels}), "
-                f"found {self.image_mean} and {self.image_std}."
+                f"'{self.position}' positions are not added to tokens: position_at says 'stem' for them, "
+                f"found '{self.position_at}'."
+            )
+        if self.attention == "axial" and (self.prefix_tokens or self.position == "relative"):
+            raise VitkitError(
+                "Axial attention goes along rows and columns: no class or register token has a place there "
+                "(choose pool 'mean' or 'map'), and no relative position."
             )
 
     @property
     def grid(self) -> tuple[int, int]:
         """Patches per column and per row."""
-        return self.image_size[0] // self.patch_size[0], self.image_size[1] // self.patch_size[1]
+        height, width = self.backbone.feature_map(self.image_size) if self.backbone else self.image_size
+        return height // self.patch_size[0], width // self.patch_size[1]
+
+    @property
+    def token_size(self) -> tuple[int, int]:
+        """Pixels of the image for each token: the patch size, times the stride of a backbone."""
+        stride = self.backbone.stride if self.backbone else 1
+        return self.patch_size[0] * stride, self.patch_size[1] * stride
 
     @property
     def head_dim(self) -> int:
@@ -92,12 +118,18 @@ class ViTConfig:
 
     @property
     def prefix_tokens(self) -> int:
+        """Tokens before those of the patches."""
+        return self.class_token + self.register_tokens
+
+    @property
+    def prefix_positions(self) -> int:
         """Rows of the position embedding before those of the grid."""
-        return int(self.class_token and self.class_token_position)
+        positioned = self.class_token_position and self.position in ("learned", "learned_2d")
+        return self.prefix_tokens if positioned else 0
 
     @property
     def num_tokens(self) -> int:
-        return self.grid[0] * self.grid[1] + self.class_token
+        return self.grid[0] * self.grid[1] + self.prefix_tokens
 
 
 class PatchStem(nn.Module):
@@ -114,7 +146,7 @@ class PatchStem(nn.Module):
         self.bias = nn.Parameter(torch.empty(config.width))
 
     def init_weights(self, generator: torch.Generator | None) -> None:
-        _lecun_normal(self.weight, self.weight[0].numel(), generator)
+        lecun_normal(self.weight, self.weight[0].numel(), generator)
         nn.init.zeros_(self.bias)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -128,7 +160,7 @@ class PatchStem(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention (paper, Appendix A)."""
+    """Multi-head self-attention (paper, Appendix A), with relative positions where asked for (D.4)."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -136,6 +168,9 @@ class Attention(nn.Module):
         self.dropout = config.attention_dropout
         self.qkv = nn.Linear(config.width, 3 * config.width)
         self.out = nn.Linear(config.width, config.width)
+        offsets = 2 * config.num_tokens - 1
+        relative = config.position == "relative"
+        self.relative = nn.Parameter(torch.empty(offsets, config.head_dim)) if relative else None
 
     def init_weights(self, generator: torch.Generator | None) -> None:
         # q, k and v are drawn as three square matrices: the bound is theirs, not the fused one's.
@@ -144,6 +179,8 @@ class Attention(nn.Module):
         nn.init.xavier_uniform_(self.out.weight, generator=generator)
         nn.init.zeros_(self.qkv.bias)
         nn.init.zeros_(self.out.bias)
+        if self.relative is not None:
+            nn.init.normal_(self.relative, std=0.02, generator=generator)
 
     def forward(self, x: Tensor, taps: Taps | None = None, name: str = "") -> Tensor:
         """`(B, T, D) -> (B, T, D)`; with `taps`, the attention weights `(B, h, T, T)` are written there."""
@@ -151,10 +188,12 @@ class Attention(nn.Module):
         qkv = self.qkv(x).reshape(batch, tokens, 3, self.num_heads, width // self.num_heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, h, T, d)
         dropout = self.dropout if self.training else 0.0
+        bias = None if self.relative is None else relative_logits(q, self.relative)  # (B, h, T, T)
         if taps is None:
-            mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
+            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
         else:
-            weights = (q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])).softmax(-1)
+            logits = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+            weights = (logits if bias is None else logits + bias).softmax(-1)
             taps[name] = weights
             mixed = F.dropout(weights, dropout) @ v
         return self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))  # type: ignore[no-any-return]
@@ -207,92 +246,122 @@ class Block(nn.Module):
         return out
 
 
-class ViT(nn.Module):
+class AttentionPool(nn.Module):
+    """MAP, attention pooling: one learned query looks at all tokens (big_vision `models/vit.py`)."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.num_heads = config.num_heads
+        self.probe = nn.Parameter(torch.empty(1, 1, config.width))
+        self.attention = Attention(replace(config, position="none", position_at="stem"))
+        self.norm = nn.LayerNorm(config.width, config.norm_eps)
+        self.mlp = MLP(config)
+
+    def init_weights(self, generator: torch.Generator | None) -> None:
+        nn.init.xavier_uniform_(self.probe[0], generator=generator)
+        self.attention.init_weights(generator)
+        self.mlp.init_weights(generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`(B, T, D) -> (B, D)`. Neither the tokens nor the query are normalised before the attention."""
+        batch, tokens, width = x.shape
+        shape = (batch, -1, self.num_heads, width // self.num_heads)
+        qkv = self.attention.qkv
+        query = F.linear(self.probe, qkv.weight[:width], qkv.bias[:width]).expand(batch, -1, -1)
+        keys_values = F.linear(x, qkv.weight[width:], qkv.bias[width:]).reshape(batch, tokens, 2, width)
+        q = query.reshape(shape).transpose(1, 2)  # (B, h, 1, d)
+        k, v = (part.reshape(shape).transpose(1, 2) for part in keys_values.unbind(2))  # (B, h, T, d)
+        dropout = self.attention.dropout if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
+        pooled = self.attention.out(mixed.transpose(1, 2).reshape(batch, width))  # (B, D)
+        return pooled + self.mlp(self.norm(pooled))  # type: ignore[no-any-return]
+
+
+class ViT(ImageModel):
     """The Vision Transformer: `embed` makes tokens of images, `encode` mixes them, `head` reads them.
 
     Args:
         config: shapes and arithmetic.
         stem: another module `(B, C, H, W) -> (B, N, D)` in place of the linear patch projection.
+        blocks: other modules `(B, T, D) -> (B, T, D)` in place of the encoder blocks.
         generator: source of the initial weights; left out, PyTorch's default one.
+
+    `vitkit.models.zoo.build_model` hands in the parts that a configuration asks for.
     """
 
-    pixel_mean: Tensor
-    pixel_std: Tensor
+    config: ViTConfig
 
     def __init__(
-        self, config: ViTConfig, stem: nn.Module | None = None, generator: torch.Generator | None = None
+        self,
+        config: ViTConfig,
+        stem: nn.Module | None = None,
+        blocks: Iterable[nn.Module] | None = None,
+        generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
-        self.config = config
-        self.card = ModelCard()
-        self.register_pixel_statistics()
-
+        super().__init__(config)
+        width = config.width
         self.stem = PatchStem(config) if stem is None else stem
-        self.class_token = nn.Parameter(torch.empty(1, 1, config.width)) if config.class_token else None
-        rows = config.num_tokens - config.class_token + config.prefix_tokens
-        self.position_embedding = nn.Parameter(torch.empty(1, rows, config.width))
+        self.class_token = nn.Parameter(torch.empty(1, 1, width)) if config.class_token else None
+        registers = config.register_tokens
+        self.register_tokens = nn.Parameter(torch.empty(1, registers, width)) if registers else None
+        self.positions = nn.ModuleList(_positions(config))
         self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
-        self.norm = nn.LayerNorm(config.width, config.norm_eps)
+        self.blocks = nn.ModuleList(
+            (Block(config) for _ in range(config.depth)) if blocks is None else blocks
+        )
+        self.norm = nn.LayerNorm(width, config.norm_eps)
+        self.attention_pool = AttentionPool(config) if config.pool == "map" else None
         size = config.representation_size
-        self.pre_logits = nn.Linear(config.width, size) if size else None
-        self.head = nn.Linear(size or config.width, config.num_classes)
-        self.init_weights(generator)
+        self.pre_logits = nn.Linear(width, size) if size else None
+        self.head = make_head(size or width, config.num_classes)
+        self.draw_weights(generator)
 
     @torch.no_grad()
     def init_weights(self, generator: torch.Generator | None = None) -> None:
         """Draw new weights as vision_transformer does: zero head and class token, normal(0.02) positions."""
-        for module in (self.stem, *self.blocks):
-            module.init_weights(generator)
+        for module in (self.stem, *self.blocks, *self.positions, self.attention_pool):
+            if module is not None:
+                module.init_weights(generator)
         if self.class_token is not None:
             nn.init.zeros_(self.class_token)
-        nn.init.normal_(self.position_embedding, std=0.02, generator=generator)
+        if self.register_tokens is not None:  # not zeros: nothing else would tell them apart
+            nn.init.normal_(self.register_tokens, std=0.02, generator=generator)
         if self.pre_logits is not None:
-            _lecun_normal(self.pre_logits.weight, self.pre_logits.in_features, generator)
+            lecun_normal(self.pre_logits.weight, self.pre_logits.in_features, generator)
             nn.init.zeros_(self.pre_logits.bias)
         self.init_head()
-
-    @torch.no_grad()
-    def init_head(self) -> None:
-        """The zero-initialised linear layer that fine-tuning starts from (paper 3.1)."""
-        nn.init.zeros_(self.head.weight)
-        nn.init.constant_(self.head.bias, self.config.head_bias_init)
-
-    def register_pixel_statistics(self) -> None:
-        """Mean and std as buffers that follow the model to its device."""
-        for name, values in (("pixel_mean", self.config.image_mean), ("pixel_std", self.config.image_std)):
-            self.register_buffer(name, 255 * torch.tensor(values).view(-1, 1, 1), persistent=False)
-
-    def normalize(self, images: Tensor) -> Tensor:
-        """uint8 images to the floats the weights know; floats are taken to be normalised already."""
-        expected = (self.config.in_channels, *self.config.image_size)
-        if images.ndim != 4 or tuple(images.shape[1:]) != expected:
-            raise VitkitError(
-                f"This model takes images of shape (B, {expected[0]}, {expected[1]}, {expected[2]}), found "
-                f"{tuple(images.shape)}. Resize them, or load the model with image_size=(height, width)."
-            )
-        if images.dtype == torch.uint8:
-            pixels = images.to(self.pixel_mean.dtype)
-            return (pixels - self.pixel_mean) / self.pixel_std
-        if not images.is_floating_point():
-            raise VitkitError(f"Images are uint8 (0 to 255) or normalised floats, found {images.dtype}.")
-        return images
 
     def embed(self, images: Tensor, taps: Taps | None = None) -> Tensor:
         """Images `(B, C, H, W)` to tokens `(B, T, D)` with their positions (paper eq. 1)."""
         patches: Tensor = self.stem(self.normalize(images))  # (B, N, D)
-        if self.class_token is None:
-            tokens: Tensor = patches + self.position_embedding
-        else:
-            class_token = self.class_token.expand(len(patches), -1, -1)
-            if self.config.class_token_position:
-                tokens = torch.cat([class_token, patches], dim=1) + self.position_embedding
-            else:
-                tokens = torch.cat([class_token, patches + self.position_embedding], dim=1)
+        prefix = [part for part in (self.class_token, self.register_tokens) if part is not None]
+        tokens: Tensor = patches
+        if prefix:
+            tokens = torch.cat([*(part.expand(len(patches), -1, -1) for part in prefix), patches], dim=1)
+        if self.config.position_at == "stem" and len(self.positions):
+            tokens = self._add_position(tokens, 0)
         tokens = self.dropout(tokens)
         if taps is not None:
             taps |= {"stem": patches, "embedded": tokens}
         return tokens
+
+    def before_layer(self, layer: int, tokens: Tensor) -> Tensor:
+        """What block number `layer` sees of the tokens `(B, T, D)` that the one before it made.
+
+        They are the same, unless position embeddings are added at every layer.
+        """
+        if self.config.position_at == "stem":
+            return tokens
+        return self._add_position(tokens, layer if self.config.position_at == "every_layer" else 0)
+
+    def _add_position(self, tokens: Tensor, number: int) -> Tensor:
+        position: Tensor = self.positions[
+            number
+        ]()  # (1, N, D), or (1, T, D) where the first tokens have one too
+        unpositioned = tokens.shape[1] - position.shape[1]
+        if not unpositioned:
+            return tokens + position
+        return torch.cat([tokens[:, :unpositioned], tokens[:, unpositioned:] + position], dim=1)
 
     def encode(
         self, tokens: Tensor, taps: Taps | None = None, attention_weights: bool | Collection[int] = False
@@ -307,7 +376,7 @@ class ViT(nn.Module):
         if asked and not all(0 <= layer < len(self.blocks) for layer in asked):
             raise VitkitError(f"Layers are numbered 0 to {len(self.blocks) - 1}, asked for {sorted(asked)}.")
         for i, block in enumerate(self.blocks):
-            tokens = block(tokens, taps, f"block{i:02d}", i in asked)
+            tokens = block(self.before_layer(i, tokens), taps, f"block{i:02d}", i in asked)
         encoded: Tensor = self.norm(tokens)
         if taps is not None:
             taps["encoded"] = encoded
@@ -318,7 +387,9 @@ class ViT(nn.Module):
         if self.config.pool == "token":
             pooled = encoded[:, 0]
         elif self.config.pool == "mean":
-            pooled = encoded.mean(1)
+            pooled = encoded[:, self.config.prefix_tokens :].mean(1)
+        elif self.attention_pool is not None:
+            pooled = self.attention_pool(encoded)
         else:
             pooled = encoded
         features = pooled if self.pre_logits is None else torch.tanh(self.pre_logits(pooled))
@@ -363,11 +434,12 @@ class ViT(nn.Module):
         return logits
 
 
-def _lecun_normal(weight: Tensor, fan_in: int, generator: torch.Generator | None) -> None:
-    """Truncated at two standard deviations, rescaled to a variance of 1/fan_in (as in Flax)."""
-    std = math.sqrt(1 / fan_in) / 0.87962566103423978
-    nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std, generator=generator)
-
-
-def _by(size: tuple[int, int]) -> str:
-    return f"{size[0]}x{size[1]}"
+def _positions(config: ViTConfig) -> Iterable[nn.Module]:
+    """The modules that make position embeddings: none, one, or one for each layer."""
+    for _ in range(config.depth if config.position_at == "every_layer" else 1):
+        if config.position == "learned":
+            yield LearnedPosition(config.grid, config.width, config.prefix_positions)
+        elif config.position == "learned_2d":
+            yield LearnedPosition2D(config.grid, config.width, config.prefix_positions)
+        elif config.position == "sincos_2d":
+            yield SinCosPosition2D(config.grid, config.width)

@@ -1,19 +1,33 @@
 """The grammar of model names.
 
 ViT-B/16            Base with 16x16 patches; the official file name ViT-B_16 is the same
-ViT-B/16-gap        mean pooling in place of the class token (paper D.3); ViT-B_16-gap-norep is the same
 ViT-S/8x4           patches 8 pixels high and 4 wide
 ViT-96x6x3/4        width 96, 6 layers, 3 heads, an MLP four times as wide, 4x4 patches
+ViT-1024x8x16x2048/32   the same with an MLP of 2048: the shapes of paper D.2
+R50+ViT-B/16        hybrid: a ResNet makes the tokens; the number after the slash is the total stride
+BiT-R50x1           the paper's ResNet baseline; x2 is twice as wide
+Axial-ViT-B/16, AxialResNet-50   axial attention (paper D.6)
+
+Options of any ViT or hybrid, after its name: -gap mean pooling (paper D.3; -gap-norep is the same), -map
+attention pooling, -reg4 four register tokens; -nopos, -pos2d, -relative, -sincos2d another position
+embedding, -everylayer and -shared where it is added (paper D.4).
 """
 
 import fnmatch
 import re
+from dataclasses import replace
+from typing import Any
 
 import torch
 
-from vitkit.config import nearest
+from vitkit.config import nearest, to_json
 from vitkit.errors import VitkitError
+from vitkit.models.axial import AxialBlock
+from vitkit.models.image_model import ImageModel
+from vitkit.models.resnet import BackboneConfig, ResNet, ResNetConfig, ResNetStem
 from vitkit.models.vit import ViT, ViTConfig
+
+ModelConfig = ViTConfig | ResNetConfig
 
 # width, depth, MLP width, heads. Base, Large, Huge: the paper's Table 1. b: Figure 4. Ti, S: the official
 # releases. The others: big_vision models/vit.py.
@@ -28,8 +42,31 @@ SIZES = {
     "So400m": (1152, 27, 4304, 16),
     "H": (1280, 32, 5120, 16),
     "g": (1408, 40, 6144, 16),
+    "g-opt": (1536, 40, 6144, 16),
     "G": (1664, 48, 8192, 16),
+    "G-opt": (1536, 48, 8192, 16),
     "e": (1792, 56, 15360, 16),
+}
+
+RESNETS = {
+    "R26": (2, 2, 2, 2),
+    "R50": (3, 4, 6, 3),
+    "R101": (3, 4, 23, 3),
+    "R152": (3, 8, 36, 3),
+    "R200": (3, 24, 36, 3),
+}
+"""Bottleneck units by stage (big_vision `models/bit.py:131-140`)."""
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "gap": {"pool": "mean"},
+    "map": {"pool": "map"},
+    "norep": {},  # no representation layer, which a name never means here
+    "nopos": {"position": "none"},
+    "pos2d": {"position": "learned_2d"},
+    "relative": {"position": "relative"},
+    "sincos2d": {"position": "sincos_2d"},
+    "everylayer": {"position_at": "every_layer"},
+    "shared": {"position_at": "every_layer_shared"},
 }
 
 NAMES = (
@@ -49,44 +86,139 @@ NAMES = (
     "ViT-H/14",
     "ViT-g/14",
     "ViT-G/14",
+    "R+ViT-Ti/16",
+    "R26+ViT-S/32",
+    "R26+ViT-B/32",
+    "R50+ViT-B/16",
+    "R50+ViT-B/32",
+    "R50+ViT-L/16",
+    "R50+ViT-L/32",
+    "BiT-R26x1",
+    "BiT-R50x1",
+    "BiT-R50x2",
+    "BiT-R50x3",
+    "BiT-R101x1",
+    "BiT-R101x3",
+    "BiT-R152x1",
+    "BiT-R152x2",
+    "BiT-R152x4",
+    "BiT-R200x3",
+    "Axial-ViT-B/16",
+    "Axial-ViT-B/32",
+    "AxialResNet-50",
+    # Paper D.4, Table 8; the learned 1-D one at the stem is ViT-B/16 itself.
+    "ViT-B/16-nopos",
+    "ViT-B/16-pos2d",
+    "ViT-B/16-relative",
+    "ViT-B/16-everylayer",
+    "ViT-B/16-shared",
+    "ViT-B/16-pos2d-everylayer",
+    "ViT-B/16-pos2d-shared",
 )
 
-_NAME = re.compile(r"ViT-(?P<size>[A-Za-z0-9]+)[/_](?P<patch>\d+(x\d+)?)(?P<gap>-gap)?(-norep)?")
-_CUSTOM = re.compile(r"(\d+)x(\d+)x(\d+)")
+_VIT = re.compile(
+    r"((?P<trunk>R\d*)(x1)?\+)?(?P<axial>Axial-)?ViT-(?P<size>[A-Za-z0-9]+(-opt)?)[/_](?P<patch>\d+(x\d+)?)"
+    r"(?P<options>(-[a-z0-9]+)*)"
+)
+_CUSTOM = re.compile(r"(\d+)x(\d+)x(\d+)(?:x(\d+))?")
+_BIT = re.compile(r"BiT-([SM]-)?(?P<trunk>R\d+)x(?P<width>\d+)")
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """Names of the zoo that match a shell pattern, sorted. Any other patch or size can be named too."""
+    """Names of the zoo that match a shell pattern, sorted. Other patches, sizes, options can be named too."""
     return sorted(fnmatch.filter(NAMES, pattern))
 
 
-def vit_config(name: str, num_classes: int = 1000, image_size: int | tuple[int, int] = 224) -> ViTConfig:
+def model_config(name: str, num_classes: int = 1000, image_size: int | tuple[int, int] = 224) -> ModelConfig:
     """The configuration that a name stands for.
 
     Raises:
         VitkitError: the name is not of the grammar; the nearest known one is named.
     """
-    match = _NAME.fullmatch(name)
+    size = _pair(image_size)
+    if name == "AxialResNet-50":
+        return ResNetConfig(size, RESNETS["R50"], num_classes, mixing="axial")
+    if (match := _BIT.fullmatch(name)) and match["trunk"] in RESNETS and int(match["width"]) > 0:
+        width = float(match["width"])
+        return ResNetConfig(size, RESNETS[match["trunk"]], num_classes, width_factor=width)
+    return vit_config(name, num_classes, size)
+
+
+def vit_config(name: str, num_classes: int = 1000, image_size: int | tuple[int, int] = 224) -> ViTConfig:
+    """The configuration that the name of a ViT, a hybrid or an Axial-ViT stands for.
+
+    Raises:
+        VitkitError: the name is not of the grammar; the nearest known one is named.
+    """
+    match = _VIT.fullmatch(name)
     custom = _CUSTOM.fullmatch(match["size"]) if match else None
     if match is None or (custom is None and match["size"] not in SIZES):
         raise VitkitError(
-            f"No model is named '{name}'. {nearest(name, NAMES)} Names look like ViT-B/16, or "
-            "ViT-96x6x3/4 for width 96, 6 layers, 3 heads and patches of 4."
+            f"No model is named '{name}'. {nearest(name, NAMES)} Names look like ViT-B/16, R50+ViT-B/16, "
+            "BiT-R50x1, or ViT-96x6x3/4 for width 96, 6 layers, 3 heads and patches of 4."
         )
     if custom:
-        width, depth, num_heads = (int(number) for number in custom.groups())
-        mlp_dim = 4 * width
+        width, depth, num_heads = (int(number) for number in custom.groups()[:3])
+        mlp_dim = int(custom[4] or 4 * width)
     else:
         width, depth, mlp_dim, num_heads = SIZES[match["size"]]
-    return ViTConfig(
+    patch = _pair(tuple(int(side) for side in match["patch"].split("x")))
+    backbone = None
+    if match["trunk"]:
+        backbone, patch = _hybrid(name, match["trunk"], patch)
+    config = ViTConfig(
         image_size=_pair(image_size),
-        patch_size=_pair(tuple(int(side) for side in match["patch"].split("x"))),
+        patch_size=patch,
         width=width,
         depth=depth,
         num_heads=num_heads,
         mlp_dim=mlp_dim,
         num_classes=num_classes,
-        pool="mean" if match["gap"] else "token",
+        backbone=backbone,
+        pool="mean" if match["axial"] else "token",
+        attention="axial" if match["axial"] else "full",
+    )
+    return replace(config, **_options(name, match["options"]))
+
+
+def name_of(config: ModelConfig) -> str:
+    """The name whose shapes a configuration has, whatever its arithmetic and head; empty if none has them."""
+    for name in NAMES:
+        try:
+            named = model_config(name, config.num_classes, config.image_size)
+        except VitkitError:  # images too small for this one
+            continue
+        if _shapes(named) == _shapes(config):
+            return name
+    return ""
+
+
+def _shapes(config: ModelConfig) -> dict[str, Any]:
+    shapes = to_json(config)
+    for key in _NOT_SHAPES:
+        shapes.pop(key, None)
+    if shapes.get("backbone"):
+        shapes["backbone"] = {key: shapes["backbone"][key] for key in ("layers", "width_factor")}
+    return shapes
+
+
+# Arithmetic, the pre-training head, and what of a kind of checkpoint is no other model.
+_NOT_SHAPES = (
+    *("class_token_position", "representation_size", "dropout", "attention_dropout", "gelu", "norm_eps"),
+    *("head_bias_init", "image_mean", "image_std", "in_channels", "standardization_eps", "max_pool_padding"),
+)
+
+
+def build_model(config: ModelConfig, generator: torch.Generator | None = None) -> ImageModel:
+    """The model of a configuration, with new weights, composed of its parts."""
+    if isinstance(config, ResNetConfig):
+        return ResNet(config, generator)
+    backbone = config.backbone
+    return ViT(
+        config,
+        stem=ResNetStem(backbone, config.patch_size, config.width, config.in_channels) if backbone else None,
+        blocks=[AxialBlock(config) for _ in range(config.depth)] if config.attention == "axial" else None,
+        generator=generator,
     )
 
 
@@ -96,24 +228,52 @@ def create_model(
     image_size: int | tuple[int, int] = 224,
     *,
     generator: torch.Generator | None = None,
-) -> ViT:
+) -> ImageModel:
     """A model with new weights.
 
     Args:
-        name: of the zoo's grammar, `ViT-B/16` say.
+        name: of the zoo's grammar, `ViT-B/16`, `R50+ViT-B/16` or `BiT-R50x1` say.
         num_classes: K, the number of logits.
         image_size: pixels, one number or `(height, width)`.
         generator: source of the initial weights; left out, PyTorch's default one.
 
-    For another activation, pooling or dropout, change the configuration and build from that:
-    `ViT(dataclasses.replace(vit_config("ViT-B/16"), pool="mean"))`.
+    For another activation or dropout, change the configuration and build from that:
+    `build_model(dataclasses.replace(vit_config("ViT-B/16"), gelu="erf"))`, both from `vitkit.models.zoo`.
     """
-    return ViT(vit_config(name, num_classes, image_size), generator=generator)
+    return build_model(model_config(name, num_classes, image_size), generator)
 
 
 def count_parameters(model: torch.nn.Module) -> int:
     """Trainable numbers of a model."""
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _hybrid(name: str, trunk: str, stride: tuple[int, int]) -> tuple[BackboneConfig, tuple[int, int]]:
+    """Backbone and patch on its feature map, from the name of a ResNet and the total stride."""
+    if trunk == "R" and stride == (16, 16):
+        # The release's R+Ti/16: the root block alone, and patches of 8 on it (stride 32, for all its name).
+        return BackboneConfig(layers=()), (8, 8)
+    layers = RESNETS.get(trunk, ())
+    if layers and stride == (32, 32):
+        return BackboneConfig(layers), (1, 1)
+    if layers and stride == (16, 16):
+        # Stage 4 removed, its units placed in stage 3 (paper 4.1).
+        return BackboneConfig((*layers[:2], layers[2] + layers[3])), (1, 1)
+    raise VitkitError(
+        f"No hybrid is named '{name}'. They have a ResNet of {', '.join(RESNETS)} and a total stride of 16 "
+        "or 32 (R50+ViT-B/16), or the root block alone (R+ViT-Ti/16)."
+    )
+
+
+def _options(name: str, written: str) -> dict[str, Any]:
+    """What the words after a name change in the configuration."""
+    changes: dict[str, Any] = {}
+    for word in filter(None, written.split("-")):
+        registers = re.fullmatch(r"reg(\d+)", word)
+        if not registers and word not in OPTIONS:
+            raise VitkitError(f"'{name}': no option is named '{word}'. {nearest(word, [*OPTIONS, 'reg4'])}")
+        changes |= {"register_tokens": int(registers[1])} if registers else OPTIONS[word]
+    return changes
 
 
 def _pair(size: int | tuple[int, ...]) -> tuple[int, int]:

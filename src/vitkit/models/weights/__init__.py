@@ -1,58 +1,145 @@
 """Checkpoints in, checkpoints out: the dialect is found by itself, every key is accounted for."""
 
-import io
 import logging
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
-import numpy as np
+import torch
 from torch import Tensor
 
-from vitkit.durable import replace_file
+from vitkit.config import nearest
 from vitkit.errors import VitkitError
 from vitkit.models.card import ModelCard
-from vitkit.models.position import resize_position_embedding
-from vitkit.models.vit import ViT, ViTConfig
-from vitkit.models.weights.accounting import build
-from vitkit.models.weights.native import read_description, read_safetensors, save_native
-from vitkit.models.weights.official import official_config, read_official, to_official, to_ours
+from vitkit.models.image_model import ImageModel, by
+from vitkit.models.position import Interpolation, resize_line, resize_position_embedding
+from vitkit.models.vit import ViTConfig
+from vitkit.models.weights import big_vision, huggingface, native, official, timm, torchvision
+from vitkit.models.weights.accounting import build, translate
+from vitkit.models.weights.remote import fetch
+from vitkit.models.weights.source import Source, open_source
+from vitkit.models.weights.table import Dialect, Hints, Translation
+from vitkit.models.zoo import ModelConfig, build_model, name_of
 
-Format = Literal["vitkit", "official"]
+Format = Literal["vitkit", "official", "big_vision", "huggingface", "timm", "torchvision"]
+
+# The first that recognises a file reads it.
+DIALECTS = (
+    native.DIALECT,
+    big_vision.DIALECT,
+    official.DIALECT,
+    huggingface.DIALECT,
+    timm.DIALECT,
+    torchvision.DIALECT,
+)
 
 _log = logging.getLogger("vitkit")
 
 
 def load_model(
-    path: str | Path, num_classes: int | None = None, image_size: int | tuple[int, int] | None = None
-) -> ViT:
+    path: str | Path,
+    num_classes: int | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    *,
+    head: Literal["keep", "new"] | None = None,
+    num_heads: int | None = None,
+    interpolation: Interpolation = "original",
+) -> ImageModel:
     """A model with the weights of a checkpoint.
 
     Args:
-        path: a run folder or any folder with `model.safetensors` and `model.json`, such a `.safetensors`
-            file, or an `.npz` of the original release.
-        num_classes: left out, the head stays as it is. Another number than the file's follows the original's
-            rule for fine-tuning: the tanh layer is dropped and the head is a new linear layer of zeros.
+        path: a run folder, a file or a folder of any dialect we know: our own, the original release's, ...
+        num_classes: left out, the head stays as it is.
         image_size: left out, the size of the weights. Another one resizes the position embeddings.
+        head: "keep" the whole head, the tanh layer with it; or "new", the original's rule for fine-tuning:
+            the tanh layer is dropped and the head is a new linear layer of zeros. Left out: kept, unless
+            `num_classes` is another number than the file's.
+        num_heads: of the attention, where a file does not say it.
+        interpolation: how position embeddings are resized.
 
     Raises:
         VitkitError: no checkpoint there, one of another architecture, or a damaged one.
     """
-    path = Path(path)
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
-    config, tensors, card = _read(path, size)
-    if num_classes is not None and num_classes != config.num_classes:
-        config, tensors = _without_head(config, tensors, num_classes)
+    with _opened(path, Hints(size, num_heads)) as (source, identity, translation):
+        tensors = translate(source, translation)
+    config, card = identity.config, identity.card
+    for reason, keys in identity.left_out.items():
+        _log.info("%s: left out on purpose, %s: %s", path, reason, ", ".join(keys))
+    if num_classes is None:
+        num_classes = config.num_classes
+    if head == "keep" and num_classes != config.num_classes:
+        raise VitkitError(
+            f"{path}: its head has {config.num_classes} classes and cannot be kept for {num_classes}: "
+            "leave out num_classes, or ask for a new head."
+        )
+    if head == "new" or (head is None and num_classes != config.num_classes):
+        config, tensors = _with_new_head(config, tensors, num_classes)
         card = replace(card, class_names=())
         _log.info("%s: new zero head for %d classes", path, num_classes)
-    if size is not None:
-        config, tensors = _at_size(config, tensors, size, path)
+    elif "head.weight" in tensors and not tensors["head.weight"].any():
+        _log.warning(
+            "%s: its head is all zeros, so all classes look alike until the model is fine-tuned", path
+        )
+    if size is not None and size != config.image_size:
+        config, tensors = _at_size(config, tensors, size, interpolation, path)
     model = build(config, tensors, str(path))
     model.card = card
     return model.eval()
 
 
-def save_model(model: ViT, path: str | Path, format: Format = "vitkit") -> Path:
+@dataclass(frozen=True)
+class Identity:
+    """What a checkpoint is, without its weights."""
+
+    file: Path
+    dialect: str
+    config: ModelConfig
+    card: ModelCard
+    left_out: dict[str, list[str]]
+    """Reason -> keys of the file that are not used."""
+
+
+def identify(
+    path: str | Path, image_size: tuple[int, int] | None = None, num_heads: int | None = None
+) -> Identity:
+    """What a checkpoint is: dialect, architecture, arithmetic, card. The weights stay on the disk.
+
+    Raises:
+        VitkitError: as `load_model`.
+    """
+    with _opened(path, Hints(image_size, num_heads)) as (_source, identity, _translation):
+        return identity
+
+
+@contextmanager
+def _opened(path: str | Path, hints: Hints) -> Iterator[tuple[Source, Identity, Translation]]:
+    fetched = fetch(path)
+    with open_source(fetched.path) as source:
+        dialect = next((dialect for dialect in DIALECTS if dialect.recognises(source)), None)
+        if dialect is None:
+            first = ", ".join(sorted(source.shapes)[:3])
+            raise VitkitError(
+                f"{source.path} holds no model we know: {len(source.shapes)} tensors (first: {first}). "
+                f"Known are the layouts of {', '.join(get_args(Format))}."
+            )
+        translation = dialect.read(source, hints)
+        card = translation.card
+        if dialect is not native.DIALECT:
+            origin = {"file": source.path.name, "dialect": dialect.name, **fetched.origin, **card.origin}
+            card = replace(card, name=card.name or name_of(translation.config), origin=origin)
+        elif "source" not in card.origin:
+            card = replace(card, origin={**card.origin, **fetched.origin})
+        left_out: dict[str, list[str]] = {}
+        for key, reason in translation.ignored.items():
+            if key in source:
+                left_out.setdefault(reason, []).append(key)
+        yield source, Identity(source.path, dialect.name, translation.config, card, left_out), translation
+
+
+def save_model(model: ImageModel, path: str | Path, format: Format = "vitkit") -> Path:
     """Write a model's weights.
 
     Args:
@@ -62,93 +149,95 @@ def save_model(model: ViT, path: str | Path, format: Format = "vitkit") -> Path:
 
     Returns:
         The path written.
+
+    Raises:
+        VitkitError: the format has no name for such a model.
     """
     path = Path(path)
-    if format == "vitkit":
-        path.mkdir(parents=True, exist_ok=True)
-        save_native(model, path)
-        return path
-    if format == "official":
-        path = path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
-        if not model.config.class_token and model.config.pool != "mean":
-            raise VitkitError("The original release has no name for a ViT without pooling.")
-        half = (0.5,) * model.config.in_channels
-        if model.config.gelu != "tanh" or not (model.config.image_mean == model.config.image_std == half):
-            _log.warning("%s: the format cannot say that GELU, mean or std differ from the original's", path)
-        packed = io.BytesIO()
-        arrays = to_official(model.state_dict(), model.config)
-        np.savez(packed, **arrays)  # type: ignore[arg-type]  # the stub takes names for options
-        replace_file(path, [packed.getbuffer()])
-        return path
-    raise VitkitError(f"Formats are 'vitkit' and 'official', found '{format}'.")
-
-
-def _read(path: Path, size: tuple[int, int] | None) -> tuple[ViTConfig, dict[str, Tensor], ModelCard]:
-    if path.is_dir() and (path / "model.safetensors").exists():
-        path = path / "model.safetensors"
-    if path.is_dir():
+    dialect = _dialect(format)
+    lacking = dialect.absent(model.config)
+    if lacking:
         raise VitkitError(
-            f"No model.safetensors in {path}. If it is a run that has not finished, continue it with "
-            f"vitkit train --resume {path}"
+            f"The {format} layout has no place for {'; '.join(lacking)}. "
+            "Choose another, or vitkit's own, which keeps everything."
         )
-    if not path.exists():
-        raise VitkitError(f"No checkpoint at {path}.")
-    if path.suffix == ".npz":
-        arrays = read_official(path)
-        config = official_config(arrays, _original_size(arrays, size))
-        return config, to_ours(arrays, config), ModelCard(origin={"file": path.name, "dialect": "official"})
-    if path.suffix == ".safetensors":
-        config, card = read_description(path.with_name("model.json"))
-        return config, read_safetensors(path), card
-    raise VitkitError(
-        f"{path} is none of the checkpoints known: a run folder, a .safetensors with its model.json, "
-        "or an .npz of the original release."
-    )
+    lost = dialect.unsaid(model.config)
+    written = dialect.write(model, path)
+    if lost:
+        _log.warning("%s: the %s format cannot say: %s", written, format, "; ".join(lost))
+    return written
 
 
-def _original_size(arrays: dict[str, np.ndarray], size: tuple[int, int] | None) -> tuple[int, int] | None:
-    """The asked-for size where the file's position embeddings fit it; None: take the grid as square."""
-    if size is None or "embedding/kernel" not in arrays:
-        return None
-    rows, columns = (
-        side // patch for side, patch in zip(size, arrays["embedding/kernel"].shape[:2], strict=True)
-    )
-    for key, prefix in (
-        ("Transformer/posembed_input/pos_embedding", int("cls" in arrays)),
-        ("pos_embedding", 0),
-    ):
-        if key in arrays and arrays[key].shape[1] == rows * columns + prefix:
-            return size
-    return None
+def absent(config: ModelConfig, format: Format) -> list[str]:
+    """What of an architecture a format has no name for, in words; nothing if `save_model` can write it."""
+    return _dialect(format).absent(config)
 
 
-def _without_head(
-    config: ViTConfig, tensors: dict[str, Tensor], num_classes: int
-) -> tuple[ViTConfig, dict[str, Tensor]]:
-    config = replace(config, num_classes=num_classes, representation_size=None)
+def unsaid(config: ModelConfig, format: Format) -> list[str]:
+    """What of a model's arithmetic a format has no place for, in words; nothing if it says everything."""
+    return _dialect(format).unsaid(config)
+
+
+def _dialect(format: Format) -> Dialect:
+    dialect = next((dialect for dialect in DIALECTS if dialect.name == format), None)
+    if dialect is None:
+        names = [dialect.name for dialect in DIALECTS]
+        raise VitkitError(f"No format is named '{format}'. {nearest(str(format), names)}")
+    return dialect
+
+
+def _with_new_head(
+    config: ModelConfig, tensors: dict[str, Tensor], num_classes: int
+) -> tuple[ModelConfig, dict[str, Tensor]]:
+    config = replace(config, num_classes=num_classes)
+    if isinstance(config, ViTConfig):
+        config = replace(config, representation_size=None)
     kept = {key: value for key, value in tensors.items() if not key.startswith(("head.", "pre_logits."))}
-    example = tensors["head.weight"]
-    kept["head.weight"] = example.new_zeros(num_classes, config.width)
-    kept["head.bias"] = example.new_zeros(num_classes)
+    if num_classes:
+        example = next(iter(tensors.values()))
+        kept["head.weight"] = example.new_zeros(num_classes, config.width)
+        kept["head.bias"] = example.new_zeros(num_classes)
     return config, kept
 
 
 def _at_size(
-    config: ViTConfig, tensors: dict[str, Tensor], size: tuple[int, int], path: Path
-) -> tuple[ViTConfig, dict[str, Tensor]]:
+    config: ModelConfig,
+    tensors: dict[str, Tensor],
+    size: tuple[int, int],
+    interpolation: Interpolation,
+    path: str | Path,
+) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """The same weights for another image size: everything that knows places is resized (paper 3.2)."""
     resized = replace(config, image_size=size)
-    if resized.grid != config.grid:
-        _log.warning(
-            "%s: position embeddings resized from a grid of %dx%d to %dx%d; "
-            "expect lower accuracy until the model is fine-tuned at this size",
-            path,
-            *config.grid,
-            *resized.grid,
-        )
-        tensors["position_embedding"] = resize_position_embedding(
-            tensors["position_embedding"],
-            resized.grid,
-            prefix_tokens=config.prefix_tokens,
-            old_grid=config.grid,
-        )
+    with torch.device("meta"):
+        expected = {key: value.shape for key, value in build_model(resized).state_dict().items()}
+    old, new = (c.grid if isinstance(c, ViTConfig) else c.image_size for c in (config, resized))
+    # Two grids may have the same number of places: their vectors are rearranged all the same.
+    changed = [
+        key
+        for key in tensors
+        if tensors[key].shape != expected[key] or (key.endswith(".embedding") and old != new)
+    ]
+    if not changed:
+        return resized, tensors
+    tensors = dict(tensors)
+    for key in changed:
+        if key.endswith(".embedding"):
+            assert isinstance(config, ViTConfig) and isinstance(resized, ViTConfig)
+            tensors[key] = resize_position_embedding(
+                tensors[key],
+                resized.grid,
+                prefix_tokens=config.prefix_positions,
+                old_grid=config.grid,
+                interpolation=interpolation,
+            )
+        else:  # a table of rows, of columns or of relative offsets
+            tensors[key] = resize_line(tensors[key], expected[key][0], interpolation)
+    _log.warning(
+        "%s: position embeddings resized from a grid of %s to %s; "
+        "expect lower accuracy until the model is fine-tuned at this size",
+        path,
+        by(old),
+        by(new),
+    )
     return resized, tensors

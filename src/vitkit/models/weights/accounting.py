@@ -1,22 +1,65 @@
-"""Tensors into a model with every key accounted for."""
+"""Tensors into a model with every key accounted for: used, left out on purpose, missing or unexpected."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
 
 from vitkit.errors import VitkitError
-from vitkit.models.vit import ViT, ViTConfig
+from vitkit.models.image_model import ImageModel
+from vitkit.models.weights.source import Source
+from vitkit.models.weights.table import Row, Translation
+from vitkit.models.zoo import ModelConfig, build_model
+
+SHOWN = 20
+"""Lines of an error's table before it is cut short."""
 
 
-def build(config: ViTConfig, tensors: Mapping[str, Tensor], source: str) -> ViT:
+def translate(source: Source, translation: Translation) -> dict[str, Tensor]:
+    """The tensors of a file under our names, one at a time, so that no two sets of weights are ever held.
+
+    Raises:
+        VitkitError: a key is missing, or unexpected and not left out on purpose: a table of all of them.
+    """
+    source = translation.source or source
+    wanted = [name for row in translation.rows for name in row.theirs]
+    missing = [f"  {name}: missing" for name in wanted if name not in source]
+    accounted = {*wanted, *translation.ignored}
+    unexpected = [
+        f"  {name}: unexpected, {tuple(shape)}"
+        for name, shape in source.shapes.items()
+        if name not in accounted
+    ]
+    if missing or unexpected:
+        raise VitkitError(
+            f"{source.path} does not hold the weights of this architecture, {len(missing)} of "
+            f"{len(wanted)} missing, {len(unexpected)} unexpected:\n{_table(missing + unexpected)}"
+        )
+    dtype = None if translation.as_stored else torch.float32
+    return {row.ours: _read(source, row, dtype) for row in translation.rows}
+
+
+def _read(source: Source, row: Row, dtype: torch.dtype | None) -> Tensor:
+    tensors = [source.read(name) for name in row.theirs]
+    try:
+        tensor = row.read(tensors)
+    except (RuntimeError, ValueError) as error:
+        shapes = ", ".join(f"{name} {tuple(source.shapes[name])}" for name in row.theirs)
+        raise VitkitError(
+            f"{source.path}: {row.ours} cannot be made of {shapes}: these are the shapes of another "
+            f"architecture ({str(error).splitlines()[0]})."
+        ) from error
+    return tensor.to(dtype or tensor.dtype).contiguous()
+
+
+def build(config: ModelConfig, tensors: Mapping[str, Tensor], source: str) -> ImageModel:
     """A model of `config` that takes over `tensors`, without ever holding two sets of weights.
 
     Raises:
         VitkitError: a parameter is missing, unexpected or of another shape: a table of all of them.
     """
     with torch.device("meta"):
-        model = ViT(config)
+        model = build_model(config)
     expected = {key: tuple(value.shape) for key, value in model.state_dict().items()}
     found = {key: tuple(value.shape) for key, value in tensors.items()}
     lines = [
@@ -25,13 +68,17 @@ def build(config: ViTConfig, tensors: Mapping[str, Tensor], source: str) -> ViT:
         if expected.get(key) != found.get(key)
     ]
     if lines:
-        shown = lines[:20] + ([f"  and {len(lines) - 20} more"] if len(lines) > 20 else [])
-        raise VitkitError(f"{source} does not hold the weights of this model:\n" + "\n".join(shown))
+        raise VitkitError(f"{source} does not hold the weights of this model:\n{_table(lines)}")
     model.load_state_dict(tensors, assign=True)
     for parameter in model.parameters():
         parameter.requires_grad_(True)
-    model.register_pixel_statistics()
+    model.compute_buffers()
     return model
+
+
+def _table(lines: Iterable[str]) -> str:
+    lines = list(lines)
+    return "\n".join(lines[:SHOWN] + ([f"  and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []))
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:

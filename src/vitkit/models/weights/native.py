@@ -18,10 +18,17 @@ from vitkit.config import from_json, to_json
 from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.models.card import ModelCard
-from vitkit.models.vit import ViT, ViTConfig
+from vitkit.models.image_model import ImageModel
+from vitkit.models.resnet import ResNetConfig
+from vitkit.models.vit import ViTConfig
+from vitkit.models.weights.source import Source
+from vitkit.models.weights.table import Dialect, Hints, Translation, same
+from vitkit.models.zoo import ModelConfig
 
 FORMAT = "vitkit-model"
 FORMAT_VERSION = 1
+
+FAMILIES: dict[str, type[ModelConfig]] = {"ViT": ViTConfig, "ResNet": ResNetConfig}
 
 _SAFETENSORS_NAMES = {
     torch.float64: "F64",
@@ -35,12 +42,14 @@ _SAFETENSORS_NAMES = {
 }
 
 
-def safetensors_chunks(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+def safetensors_chunks(
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+) -> Iterator[bytes | memoryview]:
     """A safetensors file, tensor by tensor, so that writing needs no second copy of the weights.
 
-    The header is padded to eight bytes, as the library's own writer does.
+    The header is padded to eight bytes, as the library's own writer does; `metadata` goes into it.
     """
-    header: dict[str, Any] = {}
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     offset = 0
     for name, tensor in tensors.items():
         end = offset + tensor.numel() * tensor.element_size()
@@ -72,24 +81,47 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
         raise VitkitError(f"{path} is no whole safetensors file: {error}") from error
 
 
-def save_native(model: ViT, folder: Path) -> None:
+def recognises(source: Source) -> bool:
+    """Ours is what has a model.json, or what has our names and should have one."""
+    ours = {"stem.weight", "stem.root.weight", "root.weight"}
+    return "model.json" in source.settings or bool(ours & source.shapes.keys())
+
+
+def read(source: Source, hints: Hints) -> Translation:
+    """What `model.json` says, the tensors as they are.
+
+    Raises:
+        VitkitError: the file is absent, of another format, or from a newer vitkit.
+    """
+    config, card = read_description(source.path.with_name("model.json"))
+    return Translation(config, [same(key, key) for key in source.shapes], card, as_stored=True)
+
+
+def save_native(model: ImageModel, folder: Path) -> Path:
     """Write `model.safetensors` and `model.json` into `folder`, each at one instant."""
+    folder.mkdir(parents=True, exist_ok=True)
     replace_file(folder / "model.safetensors", safetensors_chunks(model.state_dict()))
     replace_json(folder / "model.json", describe(model))
+    return folder
 
 
-def describe(model: ViT) -> dict[str, Any]:
+DIALECT = Dialect("vitkit", recognises, read, save_native)
+
+
+def describe(model: ImageModel) -> dict[str, Any]:
     """What `model.json` holds."""
+    family = next(name for name, kind in FAMILIES.items() if isinstance(model.config, kind))
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "vitkit_version": __version__,
+        "family": family,
         "architecture": to_json(model.config),
         **to_json(model.card),
     }
 
 
-def read_description(path: Path) -> tuple[ViTConfig, ModelCard]:
+def read_description(path: Path) -> tuple[ModelConfig, ModelCard]:
     """Architecture and card from a `model.json`.
 
     Raises:
@@ -111,7 +143,12 @@ def read_description(path: Path) -> tuple[ViTConfig, ModelCard]:
             f"vitkit ({__version__}) reads: upgrade with pip install -U vitkit."
         )
     card = {key: value for key, value in data.items() if key in ModelCard.__dataclass_fields__}
-    architecture = from_json(ViTConfig, data.get("architecture", {}), f"{path}: architecture")
+    family = data.get("family", "ViT")
+    if family not in FAMILIES:
+        raise VitkitError(f"{path}: family: expected one of {', '.join(FAMILIES)}, found {family!r}.")
+    architecture: ModelConfig = from_json(
+        FAMILIES[family], data.get("architecture", {}), f"{path}: architecture"
+    )
     known = from_json(ModelCard, card, str(path))
     if known.class_names and len(known.class_names) != architecture.num_classes:
         raise VitkitError(

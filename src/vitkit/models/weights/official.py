@@ -1,23 +1,43 @@
-"""The `.npz` layout of google-research/vision_transformer: names, shapes, and which ViT they make.
+"""The `.npz` layout of google-research/vision_transformer: names, shapes, and which ViT or hybrid they make.
 
-Both namings are read: that of the released files (before Flax's Linen) and that of today's code. The
-position embedding may also stand outside the class token, as big_vision keeps it.
+Both namings are read: that of the released files (before Flax's Linen) and that of today's code. Files are
+written in the first. The authors' ResNets, released as BiT, are read and written here too: see `bit`.
 """
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from vitkit.errors import VitkitError
+from vitkit.models.card import ModelCard
+from vitkit.models.image_model import ImageModel, by
+from vitkit.models.resnet import BackboneConfig, ResNetConfig
 from vitkit.models.vit import ViTConfig
+from vitkit.models.weights import bit
+from vitkit.models.weights.npz import write_npz
+from vitkit.models.weights.source import Source
+from vitkit.models.weights.table import (
+    PLAIN,
+    Dialect,
+    Hints,
+    Row,
+    Translation,
+    departures,
+    same,
+    to_theirs,
+)
+from vitkit.models.zoo import ModelConfig
 
-Array = NDArray[np.generic]
+POSITION = "Transformer/posembed_input/pos_embedding"
+
+ROOTS = ("", "params/", "opt/target/")
+"""Where a file's parameters begin: at the top where only they were shared, else in a training checkpoint of
+either age (big_vision `utils.py`, `load_params`)."""
 
 
 @dataclass(frozen=True)
@@ -34,186 +54,329 @@ RELEASED = Naming("LayerNorm_0", "MultiHeadDotProductAttention_1", "LayerNorm_2"
 LINEN = Naming("LayerNorm_0", "MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
 
 
-def read_official(path: Path) -> dict[str, Array]:
-    """All arrays of an `.npz`; nothing in it is ever executed.
+def recognises(source: Source) -> bool:
+    root = root_of(source, ROOTS)
+    vit = root is not None and any(key.startswith(f"{root}Transformer/") for key in source.shapes)
+    return vit or bit.recognises(source)
+
+
+def read(source: Source, hints: Hints) -> Translation:
+    """The ViT, hybrid or ResNet that the arrays' names and shapes stand for.
 
     Raises:
-        VitkitError: the file is damaged, or holds Python objects.
+        VitkitError: the arrays are not those of such a model, or its image size is not known and not given.
     """
-    try:
-        # Opened here, since numpy leaves the file open when it turns out to be no archive.
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            return {key: file[key] for key in file.files}
-    except FileNotFoundError:
-        raise VitkitError(f"No file at {path}.") from None
-    except Exception as error:  # numpy and zipfile raise many kinds for a damaged file
-        raise VitkitError(f"{path} cannot be read as an .npz of arrays: {error}") from error
+    if bit.recognises(source):
+        return bit.read(source, hints)
+    tree, ignored = parameters_of(source, root_of(source, ROOTS) or "")
+    config = official_config(tree, hints.image_size)
+    # Straight to the size, by tf.image.resize (vision_transformer input_pipeline.py:212-214).
+    preprocessing = {"image_size": list(config.image_size), "resize": "stretch", "antialias": False}
+    card = ModelCard(preprocessing=preprocessing)
+    return Translation(config, name_table(config, naming_of(tree)), card, ignored, tree)
 
 
-def official_config(arrays: Mapping[str, Array], image_size: tuple[int, int] | None = None) -> ViTConfig:
-    """The architecture that the arrays' names and shapes stand for.
+def official_config(source: Source, image_size: tuple[int, int] | None = None) -> ViTConfig:
+    """The ViT or hybrid that the arrays' names and shapes stand for.
 
     Args:
-        arrays: by official name.
-        image_size: `(height, width)` the weights were made for, where the grid is not square.
+        source: the parameters alone.
+        image_size: the one the weights were made for, if their grid of positions fits it. Left out, or if it
+            does not fit, the grid is taken to be square.
 
     Raises:
-        VitkitError: the arrays are not those of a plain ViT, or the grid is not square and not given.
+        VitkitError: arrays that are needed to know are missing, or the grid is not square.
     """
-    needed = ("embedding/kernel", "head/kernel", "head/bias", "Transformer/encoder_norm/scale")
-    missing = [key for key in needed if key not in arrays]
-    if missing or _position_key(arrays) is None:
+    need(source, POSITION)
+    bit.check_axes(source, POSITION, 3)
+    config = encoder_config(source, "token" if "cls" in source else "mean")
+    positions = source.shapes[POSITION][1] - config.prefix_positions
+    return replace(config, image_size=image_size_of(source, config, positions, image_size))
+
+
+def write(model: ImageModel, path: Path) -> Path:
+    """Write an `.npz` under the names of the released files: a ViT's, a hybrid's, or a BiT ResNet's.
+
+    Where tokens before the patches have no positions (big_vision), the class token is given one of zeros:
+    reading it back makes a model with such a row, and the same logits.
+    """
+    config = model.config
+    rows = bit.name_table(config) if isinstance(config, ResNetConfig) else name_table(config, RELEASED)
+    return write_npz(npz_path(path), to_theirs(model.state_dict(), rows))
+
+
+def absent(config: ModelConfig) -> list[str]:
+    """What the original's code cannot build."""
+    if isinstance(config, ResNetConfig):
+        return [] if config.mixing == "convolution" else [f"{config.mixing} attention in a ResNet"]
+    known = {key: values for key, values in PLAIN.items() if key not in ("backbone", "class_token_position")}
+    return departures(config, {**known, "pool": ("token", "mean")})
+
+
+def unsaid(config: ModelConfig) -> list[str]:
+    """What the layout has no place for: the original's code is its only description."""
+    if isinstance(config, ResNetConfig):
+        return bit.unsaid(config) + unsaid_pixels(config)
+    return unsaid_arithmetic(config) + unsaid_pixels(config)
+
+
+DIALECT = Dialect("official", recognises, read, write, absent, unsaid)
+
+
+# What big_vision's layout has in common with this one.
+
+
+def root_of(source: Source, roots: Collection[str]) -> str | None:
+    """The first of `roots` under which the patch projection stands."""
+    return next((root for root in roots if f"{root}embedding/kernel" in source), None)
+
+
+def parameters_of(source: Source, root: str) -> tuple[Source, dict[str, str]]:
+    """The parameters under `root` by their names there; and what of a training checkpoint is left out, why.
+
+    Anything else in the file keeps its name, and will be found to be unexpected.
+
+    Raises:
+        VitkitError: the file holds one parameter twice, under `root` and at the top.
+    """
+    beside = {"opt/": "state of the optimiser", "extra/": "state of the training run"} if root else {}
+    ignored: dict[str, str] = {}
+    names: dict[str, str] = {}
+    for key in source.shapes:
+        reason = next((words for start, words in beside.items() if key.startswith(start)), None)
+        if key.startswith(root):
+            names[key.removeprefix(root)] = key
+        elif reason:
+            ignored[key] = reason
+        else:
+            names[key] = key
+    twice = sorted(set(source.shapes) - set(names.values()) - set(ignored))
+    if twice:
+        raise VitkitError(f"{source.path}: {', '.join(twice[:3])}: there is another array of this name.")
+    return source.renamed(names), ignored
+
+
+def need(source: Source, *keys: str) -> None:
+    """Refuse a file without the arrays that say which model it holds.
+
+    Raises:
+        VitkitError: one is missing.
+    """
+    missing = [key for key in keys if key not in source]
+    if missing:
         raise VitkitError(
-            f"Expected the arrays of a Vision Transformer, but {', '.join(missing) or 'pos_embedding'} is "
-            f"not among the {len(arrays)} found (first: {', '.join(sorted(arrays)[:3])})."
+            f"{source.path}: expected the arrays of a Vision Transformer, but {', '.join(missing)} is not "
+            f"among the {len(source.shapes)} found (first: {', '.join(sorted(source.shapes)[:3])})."
         )
-    if any(key.startswith("conv_root") for key in arrays):
-        raise VitkitError("These are the weights of a hybrid (ResNet stem); only plain ViTs are read so far.")
-    blocks = {int(match[1]) for key in arrays if (match := re.match(r"Transformer/encoderblock_(\d+)/", key))}
-    naming = _naming(arrays)
-    patch_height, patch_width, in_channels, width = arrays["embedding/kernel"].shape
-    query = arrays[f"Transformer/encoderblock_0/{naming.attention}/query/kernel"]
-    position_key = _position_key(arrays)
-    assert position_key is not None
-    class_token = "cls" in arrays
-    class_token_position = position_key.startswith("Transformer/")
-    positions = arrays[position_key].shape[1] - (class_token and class_token_position)
-    if image_size is None:
-        side = round(positions**0.5)
-        if side * side != positions:
-            raise VitkitError(
-                f"The file's {positions} position embeddings are no square grid: "
-                "give the image size they were made for, image_size=(height, width)."
-            )
-        image_size = (side * patch_height, side * patch_width)
+
+
+def encoder_config(source: Source, pool: Any) -> ViTConfig:
+    """All of a configuration but the image size, which is one token's.
+
+    Raises:
+        VitkitError: an array that says so is missing or has another number of axes.
+    """
+    shapes, naming = source.shapes, naming_of(source)
+    first = "Transformer/encoderblock_0"
+    heads, hidden = f"{first}/{naming.attention}/query/kernel", f"{first}/{naming.mlp}/Dense_0/kernel"
+    need(source, "embedding/kernel", heads, hidden)
+    for key, axes in (("embedding/kernel", 4), (heads, 3), (hidden, 2)):
+        bit.check_axes(source, key, axes)
+    patch_height, patch_width, in_channels, width = shapes["embedding/kernel"]
+    backbone = None
+    if "conv_root/kernel" in source:
+        bit.check_axes(source, "conv_root/kernel", 4)
+        backbone = BackboneConfig(bit.units(source, ""), width_factor=shapes["conv_root/kernel"][-1] / 64)
+        in_channels = shapes["conv_root/kernel"][-2]
+    token_size = (patch_height, patch_width)
+    if backbone:
+        token_size = (patch_height * backbone.stride, patch_width * backbone.stride)
+    blocks = {match[1] for key in shapes if (match := re.match(r"Transformer/encoderblock_(\d+)/", key))}
     return ViTConfig(
-        image_size=image_size,
+        image_size=token_size,
         patch_size=(patch_height, patch_width),
         width=width,
         depth=len(blocks),
-        num_heads=query.shape[1],
-        mlp_dim=arrays[f"Transformer/encoderblock_0/{naming.mlp}/Dense_0/bias"].shape[0],
-        num_classes=arrays["head/bias"].shape[0],
+        num_heads=shapes[heads][1],
+        mlp_dim=shapes[hidden][1],
+        num_classes=bit.outputs(source, "head") or 0,
         in_channels=in_channels,
-        pool="token" if class_token else "mean",
-        class_token_position=class_token_position,
-        representation_size=arrays["pre_logits/bias"].shape[0] if "pre_logits/bias" in arrays else None,
+        backbone=backbone,
+        pool=pool,
+        representation_size=bit.outputs(source, "pre_logits"),
         image_mean=(0.5,) * in_channels,
         image_std=(0.5,) * in_channels,
     )
 
 
-def to_ours(arrays: Mapping[str, Array], config: ViTConfig) -> dict[str, Tensor]:
-    """Official arrays to our names and shapes.
+def image_size_of(
+    source: Source, config: ViTConfig, positions: int, image_size: tuple[int, int] | None
+) -> tuple[int, int]:
+    """The image size that so many positions stand for: the given one if it fits, else that of a square grid.
 
     Raises:
-        VitkitError: an array is missing or left over: nothing is dropped in silence.
+        VitkitError: neither.
     """
-    table = name_table(config, _naming(arrays))
-    theirs = [name for row in table for name in row.theirs]
-    missing, unexpected = sorted(set(theirs) - set(arrays)), sorted(set(arrays) - set(theirs))
-    if missing or unexpected:
+    if image_size:
+        height, width = config.backbone.feature_map(image_size) if config.backbone else image_size
+        if positions == (height // config.patch_size[0]) * (width // config.patch_size[1]):
+            return image_size
+    side = round(positions**0.5)
+    if side * side != positions:
         raise VitkitError(
-            "The arrays are not those of a plain ViT."
-            + (f" Missing: {', '.join(missing[:8])}." if missing else "")
-            + (f" Unexpected: {', '.join(unexpected[:8])}." if unexpected else "")
+            f"{source.path}: its {positions} position embeddings are no square grid: "
+            "give the image size they were made for, image_size=(height, width)."
         )
-    return {
-        row.ours: torch.from_numpy(
-            np.ascontiguousarray(row.read([arrays[name] for name in row.theirs]), dtype=np.float32)
-        )
-        for row in table
-    }
+    return side * config.token_size[0], side * config.token_size[1]
 
 
-def to_official(tensors: Mapping[str, Tensor], config: ViTConfig) -> dict[str, Array]:
-    """Our tensors to the names and shapes of the released files."""
-    arrays: dict[str, Array] = {}
-    for row in name_table(config, RELEASED):
-        parts = row.write(tensors[row.ours].detach().float().cpu().numpy())
-        arrays |= {name: np.ascontiguousarray(part) for name, part in zip(row.theirs, parts, strict=True)}
-    return arrays
+def unsaid_arithmetic(config: ViTConfig) -> list[str]:
+    """What a ViT computes and the names of its arrays do not tell."""
+    words = []
+    if config.gelu != "tanh":
+        words.append("GELU in its exact form (the original computes the tanh form)")
+    if config.norm_eps != 1e-6:
+        words.append(f"norm_eps {config.norm_eps} (the original: 1e-06)")
+    if config.backbone:
+        usual = BackboneConfig(config.backbone.layers, config.backbone.width_factor)
+        for name in ("norm_eps", "standardization", "standardization_eps"):
+            found, expected = getattr(config.backbone, name), getattr(usual, name)
+            if found != expected:
+                words.append(f"the backbone's {name} {found} (the original: {expected})")
+    rows, columns = config.grid
+    if rows != columns or config.image_size != (rows * config.token_size[0], columns * config.token_size[1]):
+        words.append(f"the image size {by(config.image_size)}, which is to be given when the file is loaded")
+    return words
 
 
-@dataclass(frozen=True)
-class Row:
-    """One of our parameters, the official arrays it is made of, and the way there and back."""
+def unsaid_pixels(config: ModelConfig) -> list[str]:
+    half = (0.5,) * config.in_channels
+    if config.image_mean == config.image_std == half:
+        return []
+    return [f"pixel mean {config.image_mean} and std {config.image_std} (the original: 0.5)"]
 
-    ours: str
-    theirs: tuple[str, ...]
-    read: Callable[[list[Array]], Array]
-    write: Callable[[Array], list[Array]]
+
+def npz_path(path: Path) -> Path:
+    return path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
+
+
+def naming_of(source: Source) -> Naming:
+    """Which of the two namings a file follows."""
+    linen = f"Transformer/encoderblock_0/{LINEN.attention}/query/kernel"
+    return LINEN if linen in source else RELEASED
+
+
+# The tables.
 
 
 def name_table(config: ViTConfig, naming: Naming) -> list[Row]:
-    """Every parameter of a ViT of `config` and where the official layout keeps it."""
-    width, heads, head_dim = config.width, config.num_heads, config.head_dim
+    """Every parameter of a ViT or hybrid of `config` and where the official layout keeps it."""
+    position = same("positions.0.embedding", POSITION)
+    if config.class_token and not config.class_token_position:
+        position = replace(position, write=lambda rows: [torch.cat([torch.zeros_like(rows[:, :1]), rows], 1)])
+    return [*stem(config), position, *encoder(config, naming), *head(config)]
 
-    def same(ours: str, theirs: str) -> Row:
-        return Row(ours, (theirs,), lambda arrays: arrays[0], lambda array: [array])
 
-    def dense(ours: str, theirs: str) -> list[Row]:
-        kernel = Row(
-            f"{ours}.weight", (f"{theirs}/kernel",), lambda arrays: arrays[0].T, lambda array: [array.T]
-        )
-        return [kernel, same(f"{ours}.bias", f"{theirs}/bias")]
+def stem(config: ViTConfig) -> list[Row]:
+    """Patch projection, and what stands before it in a hybrid."""
+    if config.backbone is None:
+        return [bit.convolution("stem.weight", "embedding/kernel"), same("stem.bias", "embedding/bias")]
+    rows = [
+        bit.convolution("stem.root.weight", "conv_root/kernel"),
+        *_group_norm("stem.root_norm", "gn_root"),
+    ]
+    for s, units in enumerate(config.backbone.layers):
+        for u in range(units):
+            ours, theirs = f"stem.stages.{s}.{u}", f"block{s + 1}/unit{u + 1}"
+            names = [(f"conv{n}", f"norm{n}", f"conv{n}", f"gn{n}") for n in (1, 2, 3)]
+            if u == 0:  # the channels change in every stage's first unit, in the first stage too
+                names.append(("proj", "proj_norm", "conv_proj", "gn_proj"))
+            for convolution, norm, their_convolution, their_norm in names:
+                rows.append(
+                    bit.convolution(f"{ours}.{convolution}.weight", f"{theirs}/{their_convolution}/kernel")
+                )
+                rows += _group_norm(f"{ours}.{norm}", f"{theirs}/{their_norm}")
+    projection = bit.convolution("stem.projection.weight", "embedding/kernel")
+    return [*rows, projection, same("stem.projection.bias", "embedding/bias")]
 
-    def norm(ours: str, theirs: str) -> list[Row]:
-        return [same(f"{ours}.weight", f"{theirs}/scale"), same(f"{ours}.bias", f"{theirs}/bias")]
 
-    def attention(ours: str, theirs: str) -> list[Row]:
-        parts = ("query", "key", "value")
-        return [
-            Row(
-                f"{ours}.qkv.weight",
-                tuple(f"{theirs}/{part}/kernel" for part in parts),  # each (D, heads, head_dim)
-                lambda arrays: np.concatenate([array.reshape(width, width).T for array in arrays]),
-                lambda array: [part.T.reshape(width, heads, head_dim) for part in np.split(array, 3)],
-            ),
-            Row(
-                f"{ours}.qkv.bias",
-                tuple(f"{theirs}/{part}/bias" for part in parts),  # each (heads, head_dim)
-                lambda arrays: np.concatenate([array.reshape(width) for array in arrays]),
-                lambda array: [part.reshape(heads, head_dim) for part in np.split(array, 3)],
-            ),
-            Row(
-                f"{ours}.out.weight",
-                (f"{theirs}/out/kernel",),  # (heads, head_dim, D)
-                lambda arrays: arrays[0].reshape(width, width).T,
-                lambda array: [array.T.reshape(heads, head_dim, width)],
-            ),
-            same(f"{ours}.out.bias", f"{theirs}/out/bias"),
-        ]
-
-    stem = Row(
-        "stem.weight",
-        ("embedding/kernel",),  # (height, width, channels, D)
-        lambda arrays: arrays[0].transpose(3, 2, 0, 1),
-        lambda array: [array.transpose(2, 3, 1, 0)],
-    )
-    inside = config.class_token_position or not config.class_token
-    position = "Transformer/posembed_input/pos_embedding" if inside else "pos_embedding"
-    rows = [stem, same("stem.bias", "embedding/bias"), same("position_embedding", position)]
-    if config.class_token:
-        rows.append(same("class_token", "cls"))
+def encoder(config: ViTConfig, naming: Naming) -> list[Row]:
+    """Class token, blocks and the last norm."""
+    rows = [same("class_token", "cls")] if config.class_token else []
     for i in range(config.depth):
         ours, theirs = f"blocks.{i}", f"Transformer/encoderblock_{i}"
-        rows += norm(f"{ours}.norm1", f"{theirs}/{naming.norm1}")
-        rows += attention(f"{ours}.attention", f"{theirs}/{naming.attention}")
-        rows += norm(f"{ours}.norm2", f"{theirs}/{naming.norm2}")
-        rows += dense(f"{ours}.mlp.fc1", f"{theirs}/{naming.mlp}/Dense_0")
-        rows += dense(f"{ours}.mlp.fc2", f"{theirs}/{naming.mlp}/Dense_1")
-    rows += norm("norm", "Transformer/encoder_norm")
-    if config.representation_size:
-        rows += dense("pre_logits", "pre_logits")
-    return rows + dense("head", "head")
+        rows += layer_norm(f"{ours}.norm1", f"{theirs}/{naming.norm1}")
+        rows += attention(f"{ours}.attention", f"{theirs}/{naming.attention}", config)
+        rows += layer_norm(f"{ours}.norm2", f"{theirs}/{naming.norm2}")
+        rows += mlp(f"{ours}.mlp", f"{theirs}/{naming.mlp}")
+    return rows + layer_norm("norm", "Transformer/encoder_norm")
 
 
-def _naming(arrays: Mapping[str, Array]) -> Naming:
-    linen = f"Transformer/encoderblock_0/{LINEN.attention}/query/kernel"
-    return LINEN if linen in arrays else RELEASED
+def head(config: ViTConfig) -> list[Row]:
+    """What follows the pooling, as far as there is any."""
+    rows = dense("pre_logits", "pre_logits") if config.representation_size else []
+    return rows + (dense("head", "head") if config.num_classes else [])
 
 
-def _position_key(arrays: Mapping[str, Array]) -> str | None:
-    keys = ("Transformer/posembed_input/pos_embedding", "pos_embedding")
-    return next((key for key in keys if key in arrays), None)
+def mlp(ours: str, theirs: str) -> list[Row]:
+    return dense(f"{ours}.fc1", f"{theirs}/Dense_0") + dense(f"{ours}.fc2", f"{theirs}/Dense_1")
+
+
+def dense(ours: str, theirs: str) -> list[Row]:
+    """A Flax dense layer: its kernel is our weight transposed."""
+    kernel = Row(
+        f"{ours}.weight",
+        (f"{theirs}/kernel",),
+        lambda arrays: arrays[0].permute(1, 0),
+        lambda tensor: [tensor.permute(1, 0)],
+    )
+    return [kernel, same(f"{ours}.bias", f"{theirs}/bias")]
+
+
+def layer_norm(ours: str, theirs: str) -> list[Row]:
+    """A Flax layer norm."""
+    return [same(f"{ours}.weight", f"{theirs}/scale"), same(f"{ours}.bias", f"{theirs}/bias")]
+
+
+def _group_norm(ours: str, theirs: str) -> list[Row]:
+    """A Flax group norm: (1, 1, 1, C) in the released files, (C,) in today's code."""
+    return [
+        Row(
+            f"{ours}.{part}",
+            (f"{theirs}/{name}",),
+            lambda arrays: arrays[0].flatten(),
+            lambda tensor: [tensor[None, None, None]],
+        )
+        for part, name in (("weight", "scale"), ("bias", "bias"))
+    ]
+
+
+def attention(ours: str, theirs: str, config: ViTConfig) -> list[Row]:
+    """A Flax multi-head attention: kernels by head, query, key and value apart."""
+    width, heads, head_dim = config.width, config.num_heads, config.head_dim
+    parts = ("query", "key", "value")
+
+    def joined(arrays: list[Tensor]) -> Tensor:
+        return torch.cat([array.reshape(width, width).T for array in arrays])
+
+    return [
+        Row(
+            f"{ours}.qkv.weight",
+            tuple(f"{theirs}/{part}/kernel" for part in parts),  # each (D, heads, head_dim)
+            joined,
+            lambda tensor: [part.T.reshape(width, heads, head_dim) for part in tensor.chunk(3)],
+        ),
+        Row(
+            f"{ours}.qkv.bias",
+            tuple(f"{theirs}/{part}/bias" for part in parts),  # each (heads, head_dim)
+            lambda arrays: torch.cat([array.reshape(width) for array in arrays]),
+            lambda tensor: [part.reshape(heads, head_dim) for part in tensor.chunk(3)],
+        ),
+        Row(
+            f"{ours}.out.weight",
+            (f"{theirs}/out/kernel",),  # (heads, head_dim, D)
+            lambda arrays: arrays[0].reshape(width, width).T,
+            lambda tensor: [tensor.T.reshape(heads, head_dim, width)],
+        ),
+        same(f"{ours}.out.bias", f"{theirs}/out/bias"),
+    ]

@@ -1,0 +1,75 @@
+"""Axial attention in a ViT (paper D.6): each block attends along rows, then along columns.
+
+What an AxialResNet has in place of 3x3 convolutions stands in `axial_mixing.py`.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from vitkit.errors import VitkitError
+from vitkit.models.image_model import Taps, by
+from vitkit.models.vit import Block, ViTConfig
+
+
+class AxialBlock(nn.Module):
+    """Row attention and MLP, then column attention and MLP: two of ViT's blocks, called as one of them.
+
+    Tokens are those of the grid in raster order. A class token would belong to no row and no column, so
+    axial models pool by the mean.
+
+    Raises:
+        VitkitError: a configuration whose tokens are not exactly those of the grid.
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.grid = config.grid
+        if config.num_tokens != self.grid[0] * self.grid[1]:
+            raise VitkitError(
+                f"Axial attention takes the tokens of a {by(self.grid)} grid and no others, found "
+                f'{config.num_tokens}: leave out the class token (pool="mean").'
+            )
+        self.rows = Block(config)
+        self.columns = Block(config)
+
+    def init_weights(self, generator: torch.Generator | None) -> None:
+        self.rows.init_weights(generator)
+        self.columns.init_weights(generator)
+
+    def forward(self, x: Tensor, taps: Taps | None = None, name: str = "", weights: bool = False) -> Tensor:
+        """`(B, R*C, D) -> (B, R*C, D)`.
+
+        Args:
+            x: tokens of a grid of R rows and C columns.
+            taps: receives what the two blocks write, `{name}/rows/...` and `{name}/columns/...`, each
+                `(B, R*C, D)`.
+            name: as above.
+            weights: refused; axial attention has no matrix of all tokens by all tokens.
+
+        Raises:
+            VitkitError: attention weights were asked for.
+        """
+        if weights:
+            raise VitkitError(
+                "Axial models have row attention and column attention, and no single token-by-token matrix: "
+                "attention weights cannot be given."
+            )
+        rows, columns = self.grid
+        batch, tokens, width = x.shape
+        row_taps: Taps | None = None if taps is None else {}
+        column_taps: Taps | None = None if taps is None else {}
+
+        x = x.reshape(batch * rows, columns, width)
+        x = self.rows(x, row_taps, f"{name}/rows")
+        x = x.reshape(batch, rows, columns, width).transpose(1, 2).reshape(batch * columns, rows, width)
+        x = self.columns(x, column_taps, f"{name}/columns")
+        x = x.reshape(batch, columns, rows, width).transpose(1, 2).reshape(batch, tokens, width)
+
+        # Taps are in raster order everywhere, whatever the order that the blocks computed in.
+        if taps is not None and row_taps is not None and column_taps is not None:
+            for key, value in row_taps.items():
+                taps[key] = value.reshape(batch, tokens, width)
+            for key, value in column_taps.items():
+                by_column = value.reshape(batch, columns, rows, width)
+                taps[key] = by_column.transpose(1, 2).reshape(batch, tokens, width)
+        return x

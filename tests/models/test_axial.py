@@ -1,0 +1,268 @@
+"""Axial attention against full attention with a mask, and against loops."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitkit.errors import VitkitError
+from vitkit.models.axial import AxialBlock
+from vitkit.models.axial_mixing import AxialMixing, RelativeAttention
+from vitkit.models.resnet import ResNet, ResNetConfig
+from vitkit.models.vit import Block, ViTConfig
+
+GRID = (3, 5)
+CONFIG = ViTConfig(
+    image_size=(12, 20),
+    patch_size=(4, 4),
+    width=24,
+    depth=1,
+    num_heads=3,
+    mlp_dim=40,
+    num_classes=5,
+    pool="mean",
+)
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def axial_block() -> AxialBlock:
+    """With every parameter random, and weights so large that attention is far from even."""
+    block = AxialBlock(CONFIG).eval()
+    for number, parameter in enumerate(block.parameters()):
+        nn.init.normal_(parameter, std=0.5, generator=seeded(number))
+    return block
+
+
+def masked(block: Block, x: Tensor, line: Tensor) -> Tensor:
+    """What a block makes of tokens that see only those of the same line: attention written out."""
+    batch, tokens, width = x.shape
+    heads = block.attention.num_heads
+    qkv = block.attention.qkv(block.norm1(x)).reshape(batch, tokens, 3, heads, width // heads)
+    q, k, v = qkv.permute(2, 0, 3, 1, 4)
+    scores = q @ k.transpose(-2, -1) / math.sqrt(width // heads)
+    scores = scores.masked_fill(line[:, None] != line, -math.inf)
+    mixed = (scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, tokens, width)
+    x = x + block.attention.out(mixed)
+    out: Tensor = x + block.mlp(block.norm2(x))
+    return out
+
+
+def relative_attention(channels: int = 32, heads: int = 4, positions: int = 5) -> RelativeAttention:
+    """With norms that scale and shift, so that leaving one out would show."""
+    attention = RelativeAttention(channels, heads, positions, eps=1e-5)
+    attention.init_weights(seeded(0))
+    for number, norm in enumerate(attention.children()):
+        if isinstance(norm, nn.GroupNorm):
+            nn.init.normal_(norm.weight, mean=1, std=0.3, generator=seeded(10 + number))
+            nn.init.normal_(norm.bias, std=0.3, generator=seeded(20 + number))
+    return attention.eval()
+
+
+# In a ViT --------------------------------------------------------------------------------------------------
+
+
+def test_an_axial_block_is_full_attention_within_rows_then_within_columns() -> None:
+    block = axial_block()
+    x = torch.randn(2, 15, 24, generator=seeded(99))
+    token = torch.arange(15)
+    with torch.inference_mode():
+        expected = masked(block.columns, masked(block.rows, x, token // 5), token % 5)
+        torch.testing.assert_close(block(x), expected, rtol=1e-4, atol=1e-4)
+        swapped = masked(block.columns, masked(block.rows, x, token % 5), token // 5)
+        assert (block(x) - swapped).abs().max() > 0.01
+
+
+def test_a_token_reaches_its_row_and_then_everything() -> None:
+    block = axial_block()
+    x = torch.randn(1, 15, 24, generator=seeded(99)).requires_grad_()
+    taps: dict[str, Tensor] = {}
+    out = block(x, taps, "block00")
+
+    def sources(y: Tensor) -> Tensor:
+        (gradient,) = torch.autograd.grad(y[0, 7].sum(), x, retain_graph=True)
+        return gradient[0].abs().sum(-1).nonzero().flatten()
+
+    assert sources(taps["block00/rows/+mlp"]).tolist() == [5, 6, 7, 8, 9]
+    assert len(sources(out)) == 15
+
+
+def test_permuting_rows_or_columns_permutes_the_result() -> None:
+    """Nothing but the position embeddings, which are not the block's, tells the places of a line apart."""
+    block = axial_block()
+    x = torch.randn(2, *GRID, 24, generator=seeded(99))
+    rows, columns = torch.tensor([2, 0, 1]), torch.tensor([4, 2, 0, 1, 3])
+    with torch.inference_mode():
+        out = block(x.flatten(1, 2)).reshape(x.shape)
+        permuted = block(x[:, rows][:, :, columns].flatten(1, 2)).reshape(x.shape)
+    torch.testing.assert_close(permuted, out[:, rows][:, :, columns], rtol=1e-4, atol=1e-4)
+
+
+def test_taps_of_an_axial_block_are_in_raster_order() -> None:
+    block = axial_block()
+    taps: dict[str, Tensor] = {}
+    x = torch.randn(2, 15, 24, generator=seeded(99))
+    with torch.inference_mode():
+        out = block(x, taps, "block03")
+        assert torch.equal(out, block(x))
+    parts = ("attention", "+attention", "mlp", "+mlp")
+    assert set(taps) == {f"block03/{axis}/{part}" for axis in ("rows", "columns") for part in parts}
+    assert torch.equal(taps["block03/columns/+mlp"], out)
+    for before, axis in ((x, "rows"), (taps["block03/rows/+mlp"], "columns")):
+        after = before + taps[f"block03/{axis}/attention"] + taps[f"block03/{axis}/mlp"]
+        torch.testing.assert_close(after, taps[f"block03/{axis}/+mlp"], rtol=1e-5, atol=1e-5)
+
+
+def test_attention_weights_of_an_axial_block_are_refused() -> None:
+    with pytest.raises(VitkitError, match="row attention and column attention"):
+        AxialBlock(CONFIG)(torch.zeros(1, 15, 24), {}, "block00", True)
+
+
+def test_a_class_token_has_no_place_in_axial_attention() -> None:
+    with pytest.raises(VitkitError, match="class token"):
+        AxialBlock(dataclasses.replace(CONFIG, pool="token"))
+
+
+def test_an_axial_block_draws_weights_as_two_blocks_do() -> None:
+    axial, rows, columns = AxialBlock(CONFIG), Block(CONFIG), Block(CONFIG)
+    axial.init_weights(seeded(0))
+    generator = seeded(0)
+    rows.init_weights(generator)
+    columns.init_weights(generator)
+    for one, other in ((axial.rows, rows), (axial.columns, columns)):
+        assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+# In a ResNet -----------------------------------------------------------------------------------------------
+
+
+def test_relative_attention_equals_loops() -> None:
+    channels, heads, lines, n = 32, 4, 2, 5
+    attention = relative_attention(channels, heads, n).double()
+    x = torch.randn(2, channels, lines, n, generator=seeded(1), dtype=torch.float64)
+    dv, dq = channels // heads, channels // heads // 2
+    rq, rk, rv = attention.relative_query, attention.relative_key, attention.relative_value
+    assert rq.shape == rk.shape == (2 * n - 1, dq) and rv.shape == (2 * n - 1, dv)
+    with torch.inference_mode():
+        found = attention(x)
+        qkv = attention.norm_qkv(attention.qkv(x))
+        terms = torch.zeros(2, 3, heads, lines, n, n, dtype=torch.float64)
+        outputs = torch.zeros(2, 2, channels, lines, n, dtype=torch.float64)
+        places = [
+            (b, h, line, i) for b in range(2) for h in range(heads) for line in range(lines) for i in range(n)
+        ]
+        for b, h, line, i in places:
+            q = qkv[b, h * dq : (h + 1) * dq, line, i]
+            for j in range(n):
+                k = qkv[b, channels // 2 + h * dq : channels // 2 + (h + 1) * dq, line, j]
+                offset = j - i + n - 1
+                terms[b, 0, h, line, i, j] = q.dot(k)
+                terms[b, 1, h, line, i, j] = q.dot(rq[offset])
+                terms[b, 2, h, line, i, j] = k.dot(rk[offset])
+        term_norms = (attention.norm_content, attention.norm_query, attention.norm_key)
+        similarity = sum(norm(terms[:, i]) for i, norm in enumerate(term_norms))
+        for b, h, line, i in places:
+            weights = similarity[b, h, line, i].softmax(-1)
+            for j in range(n):
+                values = slice(channels + h * dv, channels + (h + 1) * dv)
+                outputs[b, 0, h * dv : (h + 1) * dv, line, i] += weights[j] * qkv[b, values, line, j]
+                outputs[b, 1, h * dv : (h + 1) * dv, line, i] += weights[j] * rv[j - i + n - 1]
+        expected = attention.norm_value(outputs[:, 0]) + attention.norm_place(outputs[:, 1])
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+
+
+def test_without_positions_relative_attention_is_softmax_attention() -> None:
+    """With tables of zeros and no norm but that of q, k and v: PyTorch's own attention."""
+    attention = relative_attention(32, 4, 6)
+    for table in (attention.relative_query, attention.relative_key, attention.relative_value):
+        nn.init.zeros_(table)
+    for name in ("norm_content", "norm_query", "norm_key", "norm_value", "norm_place"):
+        setattr(attention, name, nn.Identity())
+    x = torch.randn(2, 32, 3, 6, generator=seeded(1))
+    with torch.inference_mode():
+        q, k, v = attention.norm_qkv(attention.qkv(x)).split((16, 16, 32), dim=1)
+        q, k, v = (part.unflatten(1, (4, -1)).permute(0, 3, 1, 4, 2) for part in (q, k, v))  # (B, L, h, n, d)
+        expected = F.scaled_dot_product_attention(q, k, v, scale=1.0)
+        expected = expected.permute(0, 2, 4, 1, 3).flatten(1, 2)
+        torch.testing.assert_close(attention(x), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_relative_tables_know_left_from_right() -> None:
+    """Mirroring the line and the tables together mirrors the result; mirroring the line alone does not."""
+    attention = relative_attention(positions=7)
+    x = torch.randn(1, 32, 2, 7, generator=seeded(1))
+    with torch.inference_mode():
+        out, alone = attention(x), attention(x.flip(3))
+        for table in (attention.relative_query, attention.relative_key, attention.relative_value):
+            table.copy_(table.flip(0))
+        torch.testing.assert_close(attention(x.flip(3)), out.flip(3), rtol=1e-4, atol=1e-4)
+    assert (alone - out.flip(3)).abs().max() > 0.01
+
+
+def test_mixing_goes_along_rows_and_then_along_columns() -> None:
+    """Each axis has the tables of its own length, and the transposed image another result."""
+    size = (4, 6)
+    mixing = AxialMixing(32, 4, size)
+    mixing.init_weights(seeded(0))
+    assert mixing.rows.relative_query.shape[0] == 11 and mixing.columns.relative_query.shape[0] == 7
+    x = torch.randn(2, 32, *size, generator=seeded(1))
+    with torch.inference_mode():
+        expected = mixing.columns(mixing.rows(x).permute(0, 1, 3, 2)).permute(0, 1, 3, 2)
+        torch.testing.assert_close(mixing(x), expected, rtol=1e-5, atol=1e-5)
+        square = AxialMixing(32, 4, (5, 5))
+        square.init_weights(seeded(0))
+        x = torch.randn(2, 32, 5, 5, generator=seeded(1))
+        assert (square(x).transpose(2, 3) - square(x.transpose(2, 3))).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("size", [(1, 1), (4, 6), (5, 7), (1, 4)])
+def test_stride_averages_windows_and_rounds_up(size: tuple[int, int]) -> None:
+    one, two = AxialMixing(32, 4, size, stride=1), AxialMixing(32, 4, size, stride=2)
+    one.init_weights(seeded(0))
+    two.load_state_dict(one.state_dict())
+    x = torch.randn(1, 32, *size, generator=seeded(1))
+    with torch.inference_mode():
+        whole, halved = one(x), two(x)
+    assert whole.shape == x.shape
+    rows, columns = -(-size[0] // 2), -(-size[1] // 2)
+    assert halved.shape == (1, 32, rows, columns)
+    for r in range(rows):
+        for c in range(columns):
+            window = whole[:, :, 2 * r : 2 * r + 2, 2 * c : 2 * c + 2]
+            torch.testing.assert_close(halved[:, :, r, c], window.mean((2, 3)), rtol=1e-4, atol=1e-5)
+
+
+def test_an_axial_resnet_has_tables_for_every_stage() -> None:
+    with torch.device("meta"):
+        config = ResNetConfig((224, 192), (3, 4, 6, 3), 1000, mixing="axial")
+        model, convolutional = ResNet(config), ResNet(dataclasses.replace(config, mixing="convolution"))
+    lengths = {name: parameter.shape[0] for name, parameter in model.named_parameters() if "relative" in name}
+    assert len(lengths) == 16 * 2 * 3
+    for unit, size in {"0.0": (56, 48), "1.0": (56, 48), "1.1": (28, 24), "3.2": (7, 6)}.items():
+        assert lengths[f"stages.{unit}.conv2.rows.relative_key"] == 2 * size[1] - 1
+        assert lengths[f"stages.{unit}.conv2.columns.relative_value"] == 2 * size[0] - 1
+    # Attention stands for the 3x3 convolutions and for nothing else.
+    assert {name for name in model.state_dict() if "conv2" not in name} == {
+        name for name in convolutional.state_dict() if "conv2" not in name
+    }
+    taps: dict[str, Tensor] = {}
+    assert model(torch.empty(2, 3, 224, 192, device="meta"), taps=taps).shape == (2, 1000)
+    assert taps["stage4"].shape == (2, 2048, 7, 6)
+
+
+def test_an_axial_resnet_takes_odd_images_and_learns_a_batch_by_heart() -> None:
+    config = ResNetConfig((33, 50), (1, 1), 3, width_factor=0.5, mixing="axial", num_heads=4)
+    model = ResNet(config, generator=seeded(0))
+    images, labels = torch.randn(3, 3, 33, 50, generator=seeded(1)), torch.arange(3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for _ in range(12):
+        loss = F.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    assert loss < 0.2

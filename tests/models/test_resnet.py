@@ -1,0 +1,444 @@
+"""Hybrid stem and BiT ResNet against the authors' numbers, and what those numbers would not show."""
+
+import dataclasses
+import re
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from tests.fixture_files import load_fixture
+from vitkit.errors import VitkitError
+from vitkit.models.resnet import (
+    BackboneConfig,
+    PostActivationUnit,
+    ResNet,
+    ResNetConfig,
+    ResNetStem,
+    StdConv2d,
+)
+from vitkit.models.vit import ViT, ViTConfig
+
+HYBRIDS = ["d_hybrid_r111", "d_hybrid_r21_odd", "d_hybrid_stem_only", "d_eps_probe_stem_unit"]
+BITS = ["g_bit_r111", "g_bit_r1111_fourblocks", "g_bit_r21_gauss", "g_bit_eps_probe"]
+
+TINY = ResNetConfig(image_size=(37, 50), layers=(1, 2), num_classes=5, width_factor=0.5)
+
+
+def tensor_of(name: str, array: NDArray[Any]) -> Tensor:
+    """Kernels HWIO to OIHW; norms (C,) or (1, 1, 1, C) to (C,)."""
+    tensor = torch.from_numpy(array)
+    if name.endswith("norm.weight") or "norm" in name.split(".")[-2]:
+        return tensor.flatten()
+    return tensor.permute(3, 2, 0, 1) if tensor.ndim == 4 else tensor
+
+
+def hybrid_name(official: str) -> str | None:
+    """Ours for a name of vision_transformer, None for what is not the stem's."""
+    found = re.fullmatch(r"block(\d+)/unit(\d+)/(.+)", official)
+    prefix = f"stages.{int(found[1]) - 1}.{int(found[2]) - 1}." if found else ""
+    rest = found[3] if found else official
+    if not found and not rest.startswith(("conv_root", "gn_root", "embedding")):
+        return None
+    for old, new in (
+        ("conv_root", "root"),
+        ("gn_root", "root_norm"),
+        ("conv_proj", "proj"),
+        ("gn_proj", "proj_norm"),
+        ("embedding", "projection"),
+        ("gn", "norm"),
+        ("/kernel", ".weight"),
+        ("/scale", ".weight"),
+        ("/bias", ".bias"),
+    ):
+        rest = rest.replace(old, new)
+    return prefix + rest
+
+
+def bit_name(official: str) -> str:
+    name = official.removeprefix("resnet/")
+    found = re.match(r"block(\d+)/unit(\d+)/([abc])/", name)
+    if found:
+        name = name.removeprefix(found[0])
+        place = "abc".index(found[3]) + 1
+        part = "proj" if name.startswith("proj") else f"conv{place}" if "conv2d" in name else f"norm{place}"
+        prefix = f"stages.{int(found[1]) - 1}.{int(found[2]) - 1}.{part}"
+    else:
+        prefix = {"root_block": "root", "group_norm": "norm", "head": "head"}[name.split("/")[0]]
+    return f"{prefix}.{'bias' if name.endswith(('beta', 'bias')) else 'weight'}"
+
+
+def hybrid_stem(name: str, **changes: Any) -> tuple[ResNetStem, Tensor, Tensor]:
+    """A stem with a fixture's weights, its images, and the tokens that it should make."""
+    description, parameters, arrays = load_fixture(name)
+    backbone = BackboneConfig(
+        layers=tuple(description["resnet"]["num_layers"]), width_factor=description["resnet"]["width_factor"]
+    )
+    stem = ResNetStem(
+        dataclasses.replace(backbone, **changes), tuple(description["patches"]), description["hidden_size"]
+    ).eval()
+    ours = {hybrid_name(key): array for key, array in parameters.items()}
+    stem.load_state_dict({key: tensor_of(key, array) for key, array in ours.items() if key is not None})
+    expected = torch.from_numpy(arrays["embedding_out"]).flatten(1, 2)
+    return stem, torch.from_numpy(arrays["input"]).permute(0, 3, 1, 2), expected
+
+
+def bit_model(name: str, **changes: Any) -> tuple[ResNet, Tensor, dict[str, Tensor]]:
+    description, parameters, arrays = load_fixture(name)
+    config = ResNetConfig(
+        image_size=tuple(description["image"]),
+        layers=tuple(description["depth"]),
+        num_classes=description["num_classes"],
+        width_factor=description["width_factor"],
+        **changes,
+    )
+    model = ResNet(config).eval()
+    ours = {bit_name(key): tensor_of(bit_name(key), array) for key, array in parameters.items()}
+    ours["head.weight"] = ours["head.weight"].flatten(1)
+    model.load_state_dict(ours)
+    images = torch.from_numpy(arrays.pop("input")).permute(0, 3, 1, 2)
+    return model, images, {key: torch.from_numpy(array) for key, array in arrays.items()}
+
+
+def draw_head(model: ResNet) -> None:
+    """New models answer zero; a random head makes differences visible."""
+    assert isinstance(model.head, nn.Linear)
+    nn.init.normal_(model.head.weight, std=0.1, generator=torch.Generator().manual_seed(7))
+
+
+def largest_error(found: Tensor, expected: Tensor) -> float:
+    assert found.shape == expected.shape
+    return (found - expected).abs().max().item()
+
+
+# The original -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_the_hybrid_stem_is_that_of_the_original(name: str) -> None:
+    stem, images, expected = hybrid_stem(name)
+    with torch.inference_mode():
+        assert largest_error(stem(images), expected) < (2e-4 if "probe" in name else 5e-5)
+
+
+@pytest.mark.parametrize("name", BITS)
+@pytest.mark.parametrize(("padding", "logits"), [("zeros", "logits_zeropad_maxpool"), ("lowest", "logits")])
+def test_bit_logits_are_those_of_the_original(name: str, padding: str, logits: str) -> None:
+    model, images, expected = bit_model(name, max_pool_padding=padding)
+    with torch.inference_mode():
+        assert largest_error(model(images), expected[logits]) < 5e-5
+
+
+@pytest.mark.parametrize("name", BITS)
+def test_every_bit_intermediate_is_that_of_the_original(name: str) -> None:
+    model, images, expected = bit_model(name, max_pool_padding="lowest")
+    taps: dict[str, Tensor] = {}
+    with torch.inference_mode():
+        logits = model(images, taps=taps)
+    stages = {f"stage{number}" for number in range(1, len(model.config.layers) + 1)}
+    assert set(taps) == stages | {"root", "pooled", "pre_logits", "logits"}
+    assert torch.equal(taps["logits"], logits) and torch.equal(taps["pooled"], model.features(images))
+    assert largest_error(taps["root"].permute(0, 2, 3, 1)[:1], expected["stem"]) < 5e-5
+    for stage in stages:  # nothing norms these: values reach 85, and the original's own rounding 5e-5
+        largest = taps[stage].abs().max().item()
+        assert largest_error(taps[stage].mean((2, 3)), expected[f"{stage}_mean"]) < max(5e-5, 4e-6 * largest)
+    assert largest_error(taps["pre_logits"], expected["pre_logits"]) < 5e-5
+
+
+# What a mistake would cost: the tolerances above are finer than each ------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"norm_eps": 1e-5}, {"standardization": "variance", "standardization_eps": 1e-10}],
+    ids=["norm_eps", "standardization"],
+)
+def test_the_hybrid_probe_would_notice(changes: dict[str, object]) -> None:
+    stem, images, expected = hybrid_stem("d_eps_probe_stem_unit", **changes)
+    with torch.inference_mode():
+        assert largest_error(stem(images), expected) > 4e-4
+
+
+def test_symmetric_padding_would_be_noticed() -> None:
+    stem, images, expected = hybrid_stem("d_hybrid_r111")
+    for module in stem.modules():
+        if isinstance(module, StdConv2d):
+            module.padding = "symmetric"
+    with torch.inference_mode():
+        assert largest_error(stem(images), expected) > 0.1
+
+
+@pytest.mark.parametrize("changes", [{"norm_eps": 1e-6}, {"standardization_eps": 1e-5}], ids=["norm", "std"])
+def test_the_bit_probe_would_notice(changes: dict[str, object]) -> None:
+    model, images, expected = bit_model("g_bit_eps_probe", **changes)
+    with torch.inference_mode():
+        assert largest_error(model(images), expected["logits_zeropad_maxpool"]) > 1e-3
+
+
+def test_the_other_max_pool_padding_would_be_noticed() -> None:
+    model, images, expected = bit_model("g_bit_r111")
+    with torch.inference_mode():
+        assert largest_error(model(images), expected["logits"]) > 5e-4
+
+
+# Standardised convolutions ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("standardization", ["std", "variance"])
+def test_kernels_are_standardised(standardization: Literal["std", "variance"]) -> None:
+    conv = StdConv2d(8, 6, 3, padding="same", standardization=standardization, eps=0.5)
+    nn.init.normal_(conv.weight, mean=3.0, generator=torch.Generator().manual_seed(0))
+    kernels = conv.weight.detach().double().flatten(1)
+    centred = kernels - kernels.mean(1, keepdim=True)
+    std = kernels.std(1, correction=0, keepdim=True)
+    expected = centred / (std + 0.5 if standardization == "std" else (std**2 + 0.5).sqrt())
+    torch.testing.assert_close(conv.standardized().flatten(1).double(), expected, rtol=1e-5, atol=1e-6)
+    half = conv.bfloat16().standardized()
+    assert half.dtype == torch.bfloat16
+    assert (half.flatten(1) - expected).abs().max() < 0.02
+
+
+@pytest.mark.parametrize("standardization", ["std", "variance"])
+def test_constant_kernels_have_finite_gradients(standardization: Literal["std", "variance"]) -> None:
+    conv = StdConv2d(4, 4, 3, padding="same", standardization=standardization, eps=1e-5)
+    nn.init.ones_(conv.weight)
+    conv(torch.ones(1, 4, 5, 5)).sum().backward()
+    assert conv.weight.grad is not None and conv.weight.grad.isfinite().all()
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(1, 2), (3, 1), (3, 2), (7, 2)])
+@pytest.mark.parametrize("size", [(1, 2), (7, 8), (8, 9), (5, 5)])
+def test_same_padding_puts_the_odd_pixel_last(kernel: int, stride: int, size: tuple[int, int]) -> None:
+    """Against windows written out: TensorFlow's first one starts half of the padding, rounded down, early."""
+    conv = StdConv2d(1, 1, kernel, stride, padding="same", standardization="std", eps=1e-3)
+    nn.init.normal_(conv.weight, generator=torch.Generator().manual_seed(0))
+    image = torch.randn(size, generator=torch.Generator().manual_seed(1))
+    found = conv(image[None, None])[0, 0]
+    rows, columns = (-(-n // stride) for n in size)
+    assert found.shape == (rows, columns)
+    starts = [max((-(-n // stride) - 1) * stride + kernel - n, 0) // 2 for n in size]
+    weights = conv.standardized()[0, 0]
+    for r in range(rows):
+        for c in range(columns):
+            total = torch.zeros(())
+            for i in range(kernel):
+                for j in range(kernel):
+                    y, x = r * stride + i - starts[0], c * stride + j - starts[1]
+                    if 0 <= y < size[0] and 0 <= x < size[1]:
+                        total = total + weights[i, j] * image[y, x]
+            torch.testing.assert_close(found[r, c], total, rtol=1e-4, atol=1e-5)
+
+
+# Sizes --------------------------------------------------------------------------------------------
+
+
+def parameters_of(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+@pytest.mark.parametrize(
+    ("layers", "patch", "vit", "count"),
+    [
+        # width, depth, heads, MLP; counts of vision_transformer models_test.py:25-57
+        ((3, 4, 6, 3), 1, (1024, 24, 16, 4096), 328_994_856),
+        ((2, 2, 2, 2), 1, (384, 12, 6, 1536), 36_431_912),
+        ((2, 2, 2, 2), 1, (768, 12, 12, 3072), 101_383_976),
+        ((3, 4, 9), 1, (768, 12, 12, 3072), 98_659_112),
+        ((), 8, (192, 12, 3, 768), 6_337_704),
+    ],
+    ids=["R50+L/32", "R26+S/32", "R26+B/32", "R50+B/16", "R+Ti/16"],
+)
+def test_hybrids_have_the_original_number_of_parameters(
+    layers: tuple[int, ...], patch: int, vit: tuple[int, int, int, int], count: int
+) -> None:
+    backbone = BackboneConfig(layers)
+    rows, columns = backbone.feature_map((224, 224))
+    grid = rows // patch, columns // patch
+    width, depth, heads, mlp = vit
+    config = ViTConfig(grid, (1, 1), width, depth, heads, mlp, num_classes=1000)
+    with torch.device("meta"):
+        stem = ResNetStem(backbone, (patch, patch), width)
+        model = ViT(config)
+    assert stem(torch.empty(1, 3, 224, 224, device="meta")).shape == (1, grid[0] * grid[1], width)
+    assert parameters_of(stem) + parameters_of(model) - parameters_of(model.stem) == count
+
+
+@pytest.mark.parametrize(
+    ("layers", "factor", "classes", "count"),
+    [
+        # The sums of timm's resnetv2_50x1_bit, resnetv2_101x1_bit and resnetv2_152x2_bit.
+        ((3, 4, 6, 3), 1, 1000, 25_549_352),
+        ((3, 4, 6, 3), 1, 21843, 68_256_659),
+        ((3, 4, 23, 3), 1, 1000, 44_541_480),
+        ((3, 8, 36, 3), 2, 1000, 236_335_208),
+    ],
+)
+def test_bit_has_the_published_number_of_parameters(
+    layers: tuple[int, ...], factor: float, classes: int, count: int
+) -> None:
+    with torch.device("meta"):
+        model = ResNet(ResNetConfig((224, 224), layers, classes, width_factor=factor))
+    assert parameters_of(model) == count
+
+
+def test_without_classes_a_resnet_has_no_head() -> None:
+    model = ResNet(dataclasses.replace(TINY, num_classes=0)).eval()
+    images = torch.randn(2, 3, *TINY.image_size)
+    with torch.inference_mode():
+        assert model(images).shape == (2, model.config.width)
+        assert torch.equal(model(images), model.features(images))
+
+
+@pytest.mark.parametrize("size", [(33, 47), (64, 31), (1, 1), (20, 100)])
+@pytest.mark.parametrize("layers", [(), (1,), (1, 1, 1)])
+def test_the_feature_map_is_as_large_as_announced(layers: tuple[int, ...], size: tuple[int, int]) -> None:
+    backbone = BackboneConfig(layers, width_factor=1)
+    with torch.device("meta"):
+        stem = ResNetStem(backbone, (1, 1), 8)
+    rows, columns = backbone.feature_map(size)
+    assert stem(torch.empty(2, 3, *size, device="meta")).shape == (2, rows * columns, 8)
+    assert stem.projection.in_channels == backbone.out_channels
+
+
+def test_tokens_are_in_raster_order_and_surplus_is_cropped() -> None:
+    """Right and bottom of the feature map, beyond the last whole patch, reach no token."""
+    backbone = BackboneConfig((), width_factor=0.5)
+    whole = ResNetStem(backbone, (1, 1), 6)
+    whole.init_weights(torch.Generator().manual_seed(0))
+    images = torch.randn(2, 3, 28, 20, generator=torch.Generator().manual_seed(1))  # a map of 7x5
+    patches = ResNetStem(backbone, (2, 3), 6)
+    patches.root.load_state_dict(whole.root.state_dict())
+    patches.root_norm.load_state_dict(whole.root_norm.state_dict())
+    with torch.inference_mode():
+        nn.init.zeros_(patches.projection.weight)
+        # Each patch's token is made of the last of its 2x3 positions alone.
+        patches.projection.weight[:, :, 1, 2] = whole.projection.weight[:, :, 0, 0]
+        assert patches.projection.bias is not None and whole.projection.bias is not None
+        patches.projection.bias.copy_(whole.projection.bias)
+        grid = whole(images).reshape(2, 7, 5, 6)
+        tokens = patches(images)
+    assert tokens.shape == (2, 3, 6)
+    torch.testing.assert_close(tokens.reshape(2, 3, 1, 6), grid[:, 1:6:2, 2:3], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [(37, 50), (33, 64), (7, 9)])
+def test_bit_takes_odd_image_sizes_and_bytes(size: tuple[int, int]) -> None:
+    model = ResNet(dataclasses.replace(TINY, image_size=size)).eval()
+    draw_head(model)
+    pixels = torch.randint(0, 256, (2, 3, *size), dtype=torch.uint8)
+    with torch.inference_mode():
+        logits = model(pixels)
+        assert logits.shape == (2, 5)
+        torch.testing.assert_close(logits, model(pixels / 127.5 - 1), rtol=1e-4, atol=1e-4)
+
+
+# Training -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mixing", ["convolution", "axial"])
+def test_gradients_reach_every_parameter_of_a_resnet(mixing: Literal["convolution", "axial"]) -> None:
+    model = ResNet(dataclasses.replace(TINY, mixing=mixing), generator=torch.Generator().manual_seed(0))
+    draw_head(model)
+    images = torch.randn(3, 3, *TINY.image_size, generator=torch.Generator().manual_seed(2))
+    F.cross_entropy(model(images), torch.tensor([0, 1, 2])).backward()  # type: ignore[no-untyped-call]
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all(), name
+        assert parameter.grad.any(), name
+
+
+def test_gradients_reach_every_parameter_of_a_stem() -> None:
+    stem = ResNetStem(BackboneConfig((1, 2), width_factor=0.5), (1, 1), 12)
+    stem.init_weights(torch.Generator().manual_seed(0))
+    for unit in stem.modules():
+        if isinstance(unit, PostActivationUnit):
+            nn.init.ones_(unit.norm3.weight)  # at zero, what stands before it has no gradient yet
+    stem(torch.randn(2, 3, 33, 40)).square().mean().backward()
+    for name, parameter in stem.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all(), name
+        assert parameter.grad.any(), name
+
+
+def test_a_few_steps_learn_a_batch_by_heart() -> None:
+    model = ResNet(dataclasses.replace(TINY, image_size=(32, 32)), generator=torch.Generator().manual_seed(0))
+    images = torch.randn(5, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    labels = torch.arange(5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    losses = []
+    for _ in range(12):
+        loss = F.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[0] == pytest.approx(np.log(5), abs=1e-5)  # the head is zero
+    assert losses[-1] < 0.2
+
+
+def test_a_new_unit_of_a_hybrid_passes_its_input_on() -> None:
+    """norm3's scale is zero; the second unit of a stage has no projection, and its input is at least 0."""
+    one, two = (ResNetStem(BackboneConfig((n,), width_factor=0.5), (1, 1), 8).eval() for n in (1, 2))
+    for stem in (one, two):
+        stem.init_weights(torch.Generator().manual_seed(0))
+    two.load_state_dict(one.state_dict(), strict=False)
+    images = torch.randn(1, 3, 32, 32)
+    with torch.inference_mode():
+        assert torch.equal(one(images), two(images))
+
+
+def test_weights_are_drawn_as_the_original_draws_them() -> None:
+    model = ResNet(dataclasses.replace(TINY, layers=(1, 1, 1), width_factor=1, head_bias_init=-6.9))
+    for name, parameter in model.named_parameters():
+        if "norm" in name:
+            assert (parameter == float(name.endswith("weight"))).all(), name
+        elif "head" not in name:
+            std = parameter[0].numel() ** -0.5
+            assert parameter.std().item() == pytest.approx(std, rel=0.05), name
+            assert parameter.abs().max() <= 2 / 0.8796 * std * 1.001, name
+    assert isinstance(model.head, nn.Linear)
+    assert not model.head.weight.any() and (model.head.bias == -6.9).all()
+
+
+def test_the_generator_decides_the_weights() -> None:
+    for mixing in ("convolution", "axial"):
+        config = dataclasses.replace(TINY, mixing=mixing)
+        one, same, other = (
+            ResNet(config, torch.Generator().manual_seed(seed)).state_dict() for seed in (1, 1, 2)
+        )
+        assert all(torch.equal(one[key], same[key]) for key in one)
+        assert not torch.equal(one["stages.0.0.conv1.weight"], other["stages.0.0.conv1.weight"])
+
+
+# Errors -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"layers": ()}, "at least one stage"),
+        ({"layers": (2, 0)}, "at least one unit"),
+        ({"width_factor": 0.75}, "32 groups"),
+        ({"width_factor": 0.0}, "32 groups"),
+        ({"mixing": "axial", "num_heads": 3}, "3 heads"),
+        ({"mixing": "axial", "num_heads": 0}, "0 heads"),
+        ({"num_classes": -1}, "num_classes"),
+    ],
+)
+def test_impossible_resnets_are_explained(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(VitkitError, match=words):
+        dataclasses.replace(TINY, **changes)
+
+
+def test_impossible_backbones_are_explained() -> None:
+    with pytest.raises(VitkitError, match="at least one unit"):
+        BackboneConfig((3, 0))
+    with pytest.raises(VitkitError, match="32 groups"):
+        BackboneConfig(width_factor=0.3)
+
+
+def test_images_of_another_size_are_explained() -> None:
+    with pytest.raises(VitkitError, match=r"\(B, 3, 37, 50\)"):
+        ResNet(TINY)(torch.zeros(1, 3, 50, 37))

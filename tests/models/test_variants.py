@@ -1,0 +1,242 @@
+"""The ablations' ViTs: positions of D.4, pooling, registers; each against the slow way to say the same."""
+
+import dataclasses
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tests.models.test_vit import model_with_random_head
+from vitkit.errors import VitkitError
+from vitkit.models.position import LearnedPosition2D, resize_line, sincos_2d
+from vitkit.models.vit import Block, ViT, ViTConfig
+from vitkit.models.weights import load_model, save_model
+from vitkit.models.zoo import build_model
+
+SMALL = ViTConfig((12, 16), (4, 4), width=24, depth=2, num_heads=3, mlp_dim=48, num_classes=5)
+IMAGES = torch.randn(2, 3, 12, 16, generator=torch.Generator().manual_seed(1))
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "none": {"position": "none"},
+    "2-D": {"position": "learned_2d"},
+    "relative": {"position": "relative"},
+    "sines": {"position": "sincos_2d"},
+    "every layer": {"position_at": "every_layer"},
+    "every layer, shared": {"position_at": "every_layer_shared"},
+    "2-D, every layer": {"position": "learned_2d", "position_at": "every_layer"},
+    "2-D, shared, mean": {"position": "learned_2d", "position_at": "every_layer_shared", "pool": "mean"},
+    "attention pooling": {"pool": "map"},
+    "registers": {"register_tokens": 3},
+    "registers without position, mean": {"register_tokens": 2, "class_token_position": False, "pool": "mean"},
+    "axial": {"attention": "axial", "pool": "mean"},
+    "axial, 2-D, attention pooling": {"attention": "axial", "pool": "map", "position": "learned_2d"},
+}
+
+
+def variant(**changes: Any) -> ViT:
+    """A small model in which every parameter is random, so that each of them matters."""
+    torch.manual_seed(0)
+    model = build_model(dataclasses.replace(SMALL, **changes))
+    assert isinstance(model, ViT)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model.eval()
+
+
+@torch.no_grad()
+def logits(model: torch.nn.Module) -> Tensor:
+    out: Tensor = model(IMAGES)
+    return out
+
+
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
+def test_every_variant_learns_saves_and_loads(changes: dict[str, Any], tmp_path: Path) -> None:
+    model = variant(**changes)
+    F.cross_entropy(model.train()(IMAGES), torch.tensor([1, 4])).backward()  # type: ignore[no-untyped-call]
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all(), name
+        assert parameter.grad.any(), name
+    save_model(model.eval(), tmp_path)
+    again = load_model(tmp_path)
+    assert again.config == model.config
+    assert all(torch.equal(value, again.state_dict()[key]) for key, value in model.state_dict().items())
+    torch.testing.assert_close(logits(again), logits(model), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
+def test_every_variant_comes_in_other_sizes(
+    changes: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_model(variant(**changes), tmp_path)
+    with caplog.at_level(logging.WARNING, "vitkit"):
+        other = load_model(tmp_path, image_size=(24, 8))
+    assert other(torch.zeros(1, 3, 24, 8)).shape == (1, 5)
+    # A table of offsets knows the number of tokens alone, which stays.
+    placeless = changes.get("position") in ("none", "sincos_2d", "relative")
+    assert ("from a grid of 3x4 to 6x2" in caplog.text) != placeless
+
+
+@pytest.mark.parametrize("changes", [v for k, v in VARIANTS.items() if "axial" not in k])
+def test_fused_attention_is_explicit_attention(changes: dict[str, Any]) -> None:
+    model = variant(**changes)
+    with torch.no_grad():
+        explicit = model(IMAGES, taps={}, attention_weights=True)
+    torch.testing.assert_close(explicit, logits(model), rtol=0, atol=2e-6)
+
+
+def test_tables_of_offsets_are_resized(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    save_model(variant(position="relative"), tmp_path)
+    with caplog.at_level(logging.WARNING, "vitkit"):
+        other = load_model(tmp_path, image_size=(24, 16))
+    assert other.state_dict()["blocks.1.attention.relative"].shape == (2 * 25 - 1, 8)
+    assert "from a grid of 3x4 to 6x4" in caplog.text
+
+
+def test_relative_attention_as_the_paper_words_it() -> None:
+    """Query content times the embedding of the offset p_q - p_k, one pair of tokens at a time."""
+    model = variant(position="relative")
+    taps: dict[str, Tensor] = {}
+    with torch.no_grad():
+        model(IMAGES, taps=taps, attention_weights=True)
+        block = model.blocks[0]
+        assert isinstance(block, Block) and block.attention.relative is not None
+        tokens = model.config.num_tokens
+        qkv = block.attention.qkv(block.norm1(taps["embedded"])).reshape(2, tokens, 3, 3, 8)
+        expected = torch.zeros(2, 3, tokens, tokens)
+        for q in range(tokens):
+            for k in range(tokens):
+                query, key = qkv[:, q, 0], qkv[:, k, 1]  # (B, h, d)
+                offset = block.attention.relative[q - k + tokens - 1]
+                expected[:, :, q, k] = (query * (key + offset)).sum(-1) / 8**0.5
+    torch.testing.assert_close(taps["block00/attention_weights"], expected.softmax(-1), rtol=0, atol=1e-6)
+
+
+def test_2d_positions_are_column_and_row() -> None:
+    module = variant(position="learned_2d").positions[0]
+    assert isinstance(module, LearnedPosition2D)
+    position = module()
+    assert position.shape == (1, 13, 24)
+    row, column = 2, 1
+    there = position[0, 1 + row * 4 + column]
+    assert torch.equal(there[:12], module.columns[column])
+    assert torch.equal(there[12:], module.rows[row])
+
+
+def test_positions_at_every_layer_are_added_before_each() -> None:
+    model = variant(position_at="every_layer")
+    assert model.class_token is not None
+    with torch.no_grad():
+        tokens = torch.cat([model.class_token.expand(2, -1, -1), model.stem(IMAGES)], dim=1)
+        for position, block in zip(model.positions, model.blocks, strict=True):
+            tokens = block(tokens + position())
+        expected = model.head(model.norm(tokens)[:, 0])
+    torch.testing.assert_close(logits(model), expected, rtol=0, atol=1e-6)
+
+
+def test_shared_positions_are_the_same_at_every_layer() -> None:
+    shared = variant(position_at="every_layer_shared")
+    apart = variant(position_at="every_layer")
+    state = shared.state_dict()
+    state["positions.1.embedding"] = state["positions.0.embedding"]
+    apart.load_state_dict(state)
+    assert torch.equal(logits(apart), logits(shared))
+
+
+def test_attention_pooling_is_pytorchs_attention_with_a_learned_query() -> None:
+    model = variant(pool="map")
+    pool = model.attention_pool
+    assert pool is not None
+    reference = torch.nn.MultiheadAttention(24, 3, batch_first=True)
+    reference.load_state_dict(
+        {
+            "in_proj_weight": pool.attention.qkv.weight,
+            "in_proj_bias": pool.attention.qkv.bias,
+            "out_proj.weight": pool.attention.out.weight,
+            "out_proj.bias": pool.attention.out.bias,
+        }
+    )
+    tokens = torch.randn(2, 12, 24)
+    with torch.no_grad():
+        attended, _ = reference(pool.probe.expand(2, -1, -1), tokens, tokens)
+        expected = (attended + pool.mlp(pool.norm(attended)))[:, 0]
+        torch.testing.assert_close(pool(tokens), expected, rtol=0, atol=1e-6)
+
+
+def test_no_head_sees_the_registers_themselves() -> None:
+    model = variant(pool="mean", register_tokens=2)
+    encoded = torch.randn(2, 14, 24)
+    changed = encoded.clone()
+    changed[:, :2] = 7
+    assert torch.equal(model.pool(encoded), model.pool(changed))
+    assert not torch.equal(model.pool(encoded), model.pool(encoded + 1))
+
+
+@given(rows=st.integers(1, 6), columns=st.integers(1, 6))
+@settings(max_examples=20, deadline=None)
+def test_sines_know_their_place_alone(rows: int, columns: int) -> None:
+    """The vector of a place does not depend on how large the grid around it is."""
+    small, large = sincos_2d((rows, columns), 16), sincos_2d((rows + 3, columns + 2), 16)
+    large = large.reshape(rows + 3, columns + 2, 16)[:rows, :columns].reshape(1, -1, 16)
+    assert torch.equal(small, large)
+
+
+@given(tokens=st.integers(2, 30), new=st.integers(2, 30))
+@settings(max_examples=30, deadline=None)
+def test_a_resized_table_of_offsets_keeps_centre_and_ends(tokens: int, new: int) -> None:
+    table = torch.randn(2 * tokens - 1, 4)
+    resized = resize_line(table, 2 * new - 1)
+    kept = [0, new - 1, 2 * new - 2]
+    torch.testing.assert_close(resized[kept], table[[0, tokens - 1, 2 * tokens - 2]])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"position": "relative", "position_at": "every_layer"}, "not added to tokens"),
+        ({"position": "none", "position_at": "every_layer_shared"}, "not added to tokens"),
+        ({"attention": "axial"}, "no class or register token"),
+        ({"attention": "axial", "pool": "mean", "register_tokens": 1}, "no class or register token"),
+        ({"attention": "axial", "pool": "mean", "position": "relative"}, "no relative position"),
+        ({"position": "sincos_2d", "width": 18}, "divisible by 4"),
+        ({"register_tokens": -1}, "0 or more"),
+        ({"num_classes": -1}, "no head"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(VitkitError, match=words):
+        ViT(dataclasses.replace(SMALL, **changes))
+
+
+def test_a_model_without_a_head_gives_its_features(tmp_path: Path) -> None:
+    model = variant(num_classes=0, representation_size=16)
+    with torch.no_grad():
+        assert torch.equal(model(IMAGES), model.features(IMAGES)) and model(IMAGES).shape == (2, 16)
+    save_model(model, tmp_path)
+    assert torch.equal(logits(load_model(tmp_path)), logits(model))
+    head = load_model(tmp_path, num_classes=4).get_parameter("head.weight")
+    assert head.shape == (4, 24) and not head.any()
+
+
+def test_the_head_is_kept_or_new_as_asked(tmp_path: Path) -> None:
+    model = model_with_random_head(dataclasses.replace(SMALL, representation_size=16))
+    save_model(model, tmp_path)
+    kept = load_model(tmp_path, num_classes=5, head="keep")
+    assert torch.equal(kept.state_dict()["head.weight"], model.state_dict()["head.weight"])
+    new = load_model(tmp_path, num_classes=5, head="new")
+    assert new.config.representation_size is None and not new.state_dict()["head.weight"].any()
+    with pytest.raises(VitkitError, match="cannot be kept for 3"):
+        load_model(tmp_path, num_classes=3, head="keep")
+
+
+def test_a_head_of_zeros_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    save_model(ViT(SMALL), tmp_path)
+    with caplog.at_level(logging.WARNING, "vitkit"):
+        load_model(tmp_path)
+    assert "head is all zeros" in caplog.text

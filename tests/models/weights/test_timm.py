@@ -1,0 +1,380 @@
+"""timm's files without timm: names and shapes by hand, every variant there and back, refusals in words."""
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from vitkit.config import from_json
+from vitkit.data.transforms import Preprocessing
+from vitkit.errors import VitkitError
+from vitkit.models.card import ModelCard
+from vitkit.models.image_model import ImageModel
+from vitkit.models.resnet import BackboneConfig, ResNetConfig
+from vitkit.models.vit import ViTConfig
+from vitkit.models.weights import load_model, save_model
+from vitkit.models.weights.timm import _ratio
+from vitkit.models.zoo import ModelConfig, build_model
+
+TINY = ViTConfig(
+    image_size=(12, 16),
+    patch_size=(4, 4),
+    width=32,
+    depth=2,
+    num_heads=4,
+    mlp_dim=44,
+    num_classes=5,
+    gelu="erf",
+)
+TIMM_RESNET = {"norm_eps": 1e-5, "standardization": "variance", "standardization_eps": 1e-8}
+
+
+def random_model(config: ModelConfig) -> ImageModel:
+    model = build_model(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def state(
+    width: int = 32, positions: int = 13, extra: Mapping[str, tuple[int, ...]] | None = None
+) -> dict[str, Tensor]:
+    """A ViT of two blocks for 12x16 images in timm's names; `extra` adds some, an empty shape removes one."""
+    shapes: dict[str, tuple[int, ...]] = {
+        "cls_token": (1, 1, width),
+        "pos_embed": (1, positions, width),
+        "patch_embed.proj.weight": (width, 3, 4, 4),
+        "patch_embed.proj.bias": (width,),
+        "norm.weight": (width,),
+        "norm.bias": (width,),
+        "head.weight": (5, width),
+        "head.bias": (5,),
+    }
+    for i in range(2):
+        for name, out, into in (
+            ("attn.qkv", 3 * width, width),
+            ("attn.proj", width, width),
+            ("mlp.fc1", 44, width),
+            ("mlp.fc2", width, 44),
+        ):
+            shapes[f"blocks.{i}.{name}.weight"] = (out, into)
+            shapes[f"blocks.{i}.{name}.bias"] = (out,)
+        for name in ("norm1", "norm2"):
+            shapes[f"blocks.{i}.{name}.weight"] = (width,)
+            shapes[f"blocks.{i}.{name}.bias"] = (width,)
+    shapes |= extra or {}
+    return {name: torch.randn(shape) for name, shape in shapes.items() if shape}
+
+
+def config_json(architecture: str = "vit_tiny_patch16_224", **arguments: Any) -> dict[str, Any]:
+    return {
+        "architecture": architecture,
+        "num_classes": 5,
+        "model_args": {"img_size": [12, 16], "num_heads": 4, **arguments},
+        "pretrained_cfg": {
+            "input_size": [3, 12, 16],
+            "mean": [0.485, 0.456, 0.406],
+            "std": [0.229, 0.224, 0.225],
+            "interpolation": "bilinear",
+            "crop_pct": 0.9,
+            "crop_mode": "center",
+        },
+    }
+
+
+def folder_of(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any]) -> Path:
+    save_file(tensors, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+VARIANTS: dict[str, ModelConfig] = {
+    "token": TINY,
+    "tanh GELU": replace(TINY, gelu="tanh"),
+    "gap": replace(TINY, pool="mean"),
+    "map": replace(TINY, pool="map"),
+    "map with registers": replace(TINY, pool="map", register_tokens=2),
+    "every token": replace(TINY, pool="none"),
+    "registers with positions": replace(TINY, register_tokens=4),
+    "registers without positions": replace(TINY, register_tokens=4, class_token_position=False),
+    "gap with registers": replace(TINY, pool="mean", register_tokens=4, class_token_position=False),
+    "no positions": replace(TINY, position="none"),
+    "no head": replace(TINY, num_classes=0),
+    "one channel": replace(TINY, in_channels=1, image_mean=(0.1,), image_std=(0.3,)),
+    "patches not square": replace(TINY, patch_size=(4, 2)),
+    "an awkward MLP": replace(TINY, width=36, mlp_dim=97),
+    "dropout": replace(TINY, dropout=0.1, attention_dropout=0.2),
+    "hybrid, root alone": replace(
+        TINY,
+        image_size=(32, 64),
+        patch_size=(8, 8),
+        backbone=BackboneConfig((), **TIMM_RESNET),  # type: ignore[arg-type]
+    ),
+    "hybrid": replace(
+        TINY,
+        image_size=(64, 96),
+        patch_size=(1, 1),
+        backbone=BackboneConfig((2, 2, 2, 2), **TIMM_RESNET),  # type: ignore[arg-type]
+    ),
+    "BiT": ResNetConfig((32, 48), (3, 4, 6, 3), num_classes=5, standardization_eps=1e-8),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_variant_survives_the_way_there_and_back(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = random_model(VARIANTS[name])
+    with caplog.at_level(logging.WARNING, "vitkit"):
+        save_model(model, tmp_path / "theirs", format="timm")
+    assert "cannot say" not in caplog.text
+    again = load_model(tmp_path / "theirs")
+    if name == "no positions":  # nothing is before the patches that could have or lack a position
+        again.config = replace(again.config, class_token_position=True)
+    assert again.config == model.config
+    assert again.state_dict().keys() == model.state_dict().keys()
+    assert all(torch.equal(value, again.state_dict()[key]) for key, value in model.state_dict().items())
+
+
+def test_names_and_shapes_are_those_of_timm(tmp_path: Path) -> None:
+    save_model(random_model(TINY), tmp_path, format="timm")
+    written = {name: tensor.shape for name, tensor in load_file(tmp_path / "model.safetensors").items()}
+    assert written == {name: tensor.shape for name, tensor in state().items()}
+
+
+def test_names_of_hybrids_and_bits_are_those_of_timm(tmp_path: Path) -> None:
+    save_model(random_model(VARIANTS["hybrid"]), tmp_path, format="timm")
+    hybrid = {name: tuple(tensor.shape) for name, tensor in load_file(tmp_path / "model.safetensors").items()}
+    unit = "patch_embed.backbone.stages.1.blocks.0"
+    assert hybrid["patch_embed.backbone.stem.conv.weight"] == (64, 3, 7, 7)
+    assert hybrid["patch_embed.backbone.stem.norm.bias"] == (64,)
+    assert hybrid[f"{unit}.conv2.weight"] == (128, 128, 3, 3)
+    assert hybrid[f"{unit}.downsample.conv.weight"] == (512, 256, 1, 1)
+    assert hybrid[f"{unit}.downsample.norm.weight"] == (512,)
+    assert hybrid["patch_embed.proj.weight"] == (32, 2048, 1, 1)
+    save_model(random_model(VARIANTS["BiT"]), tmp_path, format="timm")
+    bit = {name: tuple(tensor.shape) for name, tensor in load_file(tmp_path / "model.safetensors").items()}
+    assert bit["stem.conv.weight"] == (64, 3, 7, 7)
+    assert bit["stages.3.blocks.2.norm3.weight"] == (512,)
+    assert bit["head.fc.weight"] == (5, 2048, 1, 1)
+    assert "stages.0.blocks.0.downsample.norm.weight" not in bit
+
+
+def test_what_config_json_says_is_taken_over(tmp_path: Path) -> None:
+    config = {**config_json(), "label_names": ["a", "b", "c", "d", "e"]}
+    model = load_model(folder_of(tmp_path, state(), config))
+    assert model.config == replace(TINY, image_mean=(0.485, 0.456, 0.406), image_std=(0.229, 0.224, 0.225))
+    assert model.card.class_names == ("a", "b", "c", "d", "e")
+    assert model.card.origin["architecture"] == "vit_tiny_patch16_224"
+    preprocessing = from_json(Preprocessing, model.card.preprocessing, "card")
+    assert preprocessing.resize == "crop" and round(12 / preprocessing.crop_fraction) == 13  # floor(12 / 0.9)
+
+
+@pytest.mark.parametrize(
+    ("resize", "fraction"),
+    [("stretch", 0.875), ("crop", 0.875), ("crop", 0.9), ("crop", 1.0), ("crop", 0.77)],
+)
+def test_preprocessing_keeps_its_resized_side_there_and_back(
+    tmp_path: Path, resize: str, fraction: float
+) -> None:
+    model = random_model(replace(TINY, image_size=(224, 224), patch_size=(56, 56)))
+    described = {"image_size": [224, 224], "resize": resize, "crop_fraction": fraction}
+    model.card = ModelCard(preprocessing=described, class_names=("a", "b", "c", "d", "e"))
+    card = load_model(save_model(model, tmp_path, format="timm")).card
+    assert card.class_names == model.card.class_names
+    assert card.preprocessing["resize"] == resize
+    if resize == "crop":
+        assert round(224 / card.preprocessing["crop_fraction"]) == round(224 / fraction)
+
+
+def test_without_a_config_heads_are_asked_for_and_arithmetic_is_said_to_be_assumed(tmp_path: Path) -> None:
+    tensors = state(width=128, positions=10)
+    torch.save(tensors, tmp_path / "vit.pth")
+    with pytest.raises(VitkitError, match="num_heads=2"):
+        load_model(tmp_path / "vit.pth")
+    model = load_model(tmp_path / "vit.pth", num_heads=2)
+    assert model.config.image_size == (12, 12) and model.config.gelu == "erf"
+    assert model.config.norm_eps == 1e-6 and model.config.image_mean == (0.5, 0.5, 0.5)
+    assert "no config.json" in model.card.origin["notes"][0]
+
+
+def test_a_grid_that_is_not_square_is_asked_for(tmp_path: Path) -> None:
+    torch.save(state(), tmp_path / "vit.pth")
+    with pytest.raises(VitkitError, match=r"13 position embeddings.*image_size"):
+        load_model(tmp_path / "vit.pth", num_heads=4)
+    assert load_model(tmp_path / "vit.pth", num_heads=4, image_size=(12, 16)).config.grid == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "heads", "gelu"),
+    [
+        ("vit_tiny_patch16_224", 3, "erf"),
+        ("vit_base_patch16_224.augreg_in21k", 12, "erf"),
+        ("vit_base_patch16_gap_224", 16, "erf"),
+        ("deit_small_patch16_224", 6, "erf"),
+        ("vit_so400m_patch14_siglip_gap_224", 16, "erf"),
+        ("vit_so400m_patch16_siglip_gap_256", 16, "tanh"),
+        ("vit_large_patch16_siglip_512", 16, "tanh"),
+    ],
+)
+def test_an_architecture_is_known_by_its_name(
+    tmp_path: Path, architecture: str, heads: int, gelu: str
+) -> None:
+    config = config_json(architecture)
+    del config["model_args"]["num_heads"]
+    config["model_args"]["embed_dim"] = 48
+    if "siglip" in architecture or "gap" in architecture:
+        tensors = state(width=48, positions=12, extra={"cls_token": ()})
+        config["model_args"]["global_pool"] = "avg"
+    else:
+        tensors = state(width=48)
+    model = load_model(folder_of(tmp_path, tensors, config))
+    assert (model.config.num_heads, model.config.gelu) == (heads, gelu)
+
+
+def test_an_unknown_architecture_asks_for_its_heads(tmp_path: Path) -> None:
+    config = config_json("vit_peculiar_patch4")
+    del config["model_args"]["num_heads"]
+    with pytest.raises(VitkitError, match=r"vit_peculiar_patch4.*num_heads"):
+        load_model(folder_of(tmp_path, state(), config))
+    model = load_model(tmp_path, num_heads=4)
+    assert "vit_peculiar_patch4" in model.card.origin["notes"][0]
+
+
+def test_old_files_with_a_tanh_layer_keep_it(tmp_path: Path) -> None:
+    extra = {"pre_logits.fc.weight": (7, 32), "pre_logits.fc.bias": (7,), "head.weight": (5, 7)}
+    tensors = state(extra=extra)
+    model = load_model(folder_of(tmp_path, tensors, config_json()))
+    assert model.config.representation_size == 7
+    assert torch.equal(model.state_dict()["pre_logits.weight"], tensors["pre_logits.fc.weight"])
+
+
+def test_a_layer_without_bias_has_a_bias_of_zeros(tmp_path: Path) -> None:
+    tensors = state(extra={f"blocks.{i}.attn.qkv.bias": () for i in range(2)})
+    model = load_model(folder_of(tmp_path, tensors, config_json(qkv_bias=False)))
+    weights = model.state_dict()
+    assert not weights["blocks.1.attention.qkv.bias"].any()
+    assert torch.equal(weights["blocks.1.attention.qkv.weight"], tensors["blocks.1.attn.qkv.weight"])
+
+
+def test_the_query_of_attention_pooling_stands_before_keys_and_values(tmp_path: Path) -> None:
+    save_model(random_model(VARIANTS["map"]), tmp_path, format="timm")
+    written = load_file(tmp_path / "model.safetensors")
+    model = load_model(tmp_path)
+    joined = model.state_dict()["attention_pool.attention.qkv.weight"]
+    assert torch.equal(written["attn_pool.q.weight"], joined[:32])
+    assert torch.equal(written["attn_pool.kv.weight"], joined[32:])
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        ({"dist_token": (1, 1, 32)}, "distillation token"),
+        ({"blocks.0.ls1.gamma": (32,)}, "layer scale"),
+        ({"blocks.1.gamma_2": (32,)}, "layer scale"),
+        ({"blocks.0.attn.q_norm.weight": (8,)}, "qk_norm"),
+        ({"norm_pre.weight": (32,)}, "pre_norm"),
+        ({"fc_norm.weight": (32,)}, "fc_norm"),
+        ({"blocks.0.mystery.weight": (3,)}, r"blocks\.0\.mystery\.weight: unexpected"),
+        ({"blocks.1.norm2.bias": ()}, r"blocks\.1\.norm2\.bias: missing"),
+        ({"patch_embed.backbone.0.conv.weight": (8, 3, 3, 3)}, "no ResNet with GroupNorm"),
+    ],
+)
+def test_parts_that_we_have_not_are_named(
+    tmp_path: Path, extra: dict[str, tuple[int, ...]], words: str
+) -> None:
+    with pytest.raises(VitkitError, match=words):
+        load_model(folder_of(tmp_path, state(extra=extra), config_json()))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "arguments", "words"),
+    [
+        ("vit_base_patch16_rope_224", {}, "rope"),
+        ("vit_tiny_patch16_224", {"act_layer": "quick_gelu"}, "quick_gelu"),
+        ("vit_tiny_patch16_224", {"norm_layer": "rmsnorm"}, "rmsnorm"),
+        ("vit_tiny_patch16_224", {"scale_attn_norm": True}, "scale_attn_norm"),
+        ("vit_tiny_patch16_224", {"global_pool": "avg"}, "global_pool 'avg' with a class token"),
+        ("vit_tiny_patch16_224", {"global_pool": "max"}, "global_pool 'max'"),
+    ],
+)
+def test_arithmetic_that_we_have_not_is_named(
+    tmp_path: Path, architecture: str, arguments: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(VitkitError, match=words):
+        load_model(folder_of(tmp_path, state(), config_json(architecture, **arguments)))
+
+
+def test_attention_pooling_that_leaves_out_registers_is_refused(tmp_path: Path) -> None:
+    save_model(random_model(VARIANTS["map with registers"]), tmp_path, format="timm")
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["model_args"]["pool_include_prefix"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(VitkitError, match="leaves out its 2 first tokens"):
+        load_model(tmp_path)
+
+
+def test_a_resnet_that_is_no_bit_is_refused_and_its_size_asked_for(tmp_path: Path) -> None:
+    save_model(random_model(VARIANTS["BiT"]), tmp_path, format="timm")
+    described = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**described, "architecture": "resnetv2_50d_gn"}))
+    with pytest.raises(VitkitError, match="resnetv2_50d_gn is no BiT"):
+        load_model(tmp_path)
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(VitkitError, match="give image_size"):
+        load_model(tmp_path)
+    assert load_model(tmp_path, image_size=32).config.standardization_eps == 1e-8
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (replace(TINY, position="relative"), "position relative"),
+        (replace(TINY, position_at="every_layer"), "position_at every_layer"),
+        (replace(TINY, representation_size=7), "tanh layer"),
+        (replace(TINY, pool="mean", attention="axial"), "attention axial"),
+        (replace(TINY, image_size=(64, 64), patch_size=(1, 1), backbone=BackboneConfig((1, 1))), "hybrid of"),
+        (ResNetConfig((32, 32), (2, 2, 2, 2), num_classes=5), "resnetv2_50x1_bit"),
+    ],
+)
+def test_what_timm_cannot_build_is_not_written(tmp_path: Path, config: ModelConfig, words: str) -> None:
+    with pytest.raises(VitkitError, match=words):
+        save_model(build_model(config), tmp_path / "theirs", format="timm")
+    assert not (tmp_path / "theirs").exists()
+
+
+def test_arithmetic_that_timm_cannot_be_told_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = replace(TINY, image_size=(32, 32), patch_size=(8, 8), backbone=BackboneConfig(()), norm_eps=1e-5)
+    with caplog.at_level(logging.WARNING, "vitkit"):
+        save_model(build_model(config), tmp_path, format="timm")
+    for words in ("LayerNorm's epsilon 1e-05", "w / (std + eps)", "GroupNorm's epsilon 1e-06"):
+        assert words in caplog.text
+
+
+def test_any_mlp_is_said_by_a_ratio() -> None:
+    for width in (32, 36, 192, 1152, 1408, 1664):
+        for mlp_dim in range(1, 6 * width, 7):
+            assert int(width * _ratio(mlp_dim, width)) == mlp_dim
+
+
+def test_a_model_of_our_own_format_is_not_overwritten(tmp_path: Path) -> None:
+    model = random_model(TINY)
+    save_model(model, tmp_path)
+    with pytest.raises(VitkitError, match="own format"):
+        save_model(model, tmp_path, format="timm")
+    assert load_model(tmp_path).config == TINY
+
+
+def test_dropout_of_two_rates_is_left_out_and_said(tmp_path: Path) -> None:
+    model = load_model(folder_of(tmp_path, state(), config_json(proj_drop_rate=0.1)))
+    assert model.config.dropout == 0 and "dropout" in model.card.origin["notes"][0]

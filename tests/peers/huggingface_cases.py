@@ -1,0 +1,178 @@
+"""ViT and BiT of transformers, its weights in vitkit and vitkit's in it.
+
+The weights are random, as large as trained ones: nothing is downloaded. Other sizes are compared where both
+do the same: in models made for another size, 384 or 96x64, and in BiT, which takes any. A ViT of theirs that
+is given other images (`interpolate_pos_encoding`) resizes bicubically without antialiasing, which is neither
+of our rules: our resizing is tested in `tests/models/test_position.py`.
+"""
+
+import importlib
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tests.peers.case import Case
+from vitkit.models.card import ModelCard
+from vitkit.models.image_model import ImageModel
+from vitkit.models.resnet import ResNetConfig
+from vitkit.models.weights import load_model, save_model
+from vitkit.models.zoo import ModelConfig, build_model, model_config, vit_config
+
+IMAGES = 8
+ALLOWED = 1e-4
+"""Of logits of about 1: float32, sums in another order."""
+
+TINY = {"hidden_size": 192, "num_hidden_layers": 12, "num_attention_heads": 3, "intermediate_size": 768}
+SMALL_BIT = {"embedding_size": 32, "hidden_sizes": [128, 256, 512], "depths": [2, 2, 1]}
+
+
+def cases() -> Iterator[Case]:
+    """Every comparison, one after another; each model is gone before the next one is made."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield from _theirs_in_ours(Path(folder) / "theirs")
+        yield from _ours_in_theirs(Path(folder) / "ours")
+
+
+def _theirs_in_ours(folder: Path) -> Iterator[Case]:
+    library = transformers()
+    direction = "Hugging Face -> vitkit"
+    vits: dict[str, dict[str, Any]] = {
+        "ViT-Ti/16": TINY,
+        "ViT-Ti/16, tanh GELU": TINY | {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6},
+        "ViT-Ti/16x8, 96x64": TINY
+        | {"image_size": [96, 64], "patch_size": [16, 8], "hidden_act": "gelu_new"},
+        "ViT-B/16": {},
+        "ViT-B/32, 384": {"image_size": 384, "patch_size": 32, "hidden_act": "gelu_fast"},
+    }
+    for name, fields in vits.items():
+        their_config = library.ViTConfig(**fields, num_labels=10)
+        yield _from_theirs(library.ViTForImageClassification(their_config), name, direction, folder)
+    yield _from_theirs(library.ViTModel(library.ViTConfig(**TINY)), "ViT-Ti/16, pooler", direction, folder)
+    for name, fields in {"BiT, three stages": SMALL_BIT, "BiT-R50x1": {}}.items():
+        theirs = library.BitForImageClassification(library.BitConfig(**fields, num_labels=10))
+        # Even and odd: the only sizes at which a padding could differ.
+        for side in (96, 97):
+            yield _from_theirs(theirs, name, direction, folder, (side, side))
+
+
+def _ours_in_theirs(folder: Path) -> Iterator[Case]:
+    library = transformers()
+    direction = "vitkit -> Hugging Face"
+    base, tiny = vit_config("ViT-B/16", 10), vit_config("ViT-Ti/16", 10)
+    wide = vit_config("ViT-Ti/16x8", 10, (96, 64))
+    bit = model_config("BiT-R50x1", 10, 97)
+    assert isinstance(bit, ResNetConfig)
+    theirs_exactly = replace(bit, standardization_eps=1e-8)
+    classifiers: dict[str, ModelConfig] = {
+        "ViT-Ti/16": tiny,
+        "ViT-Ti/16, erf GELU": replace(tiny, gelu="erf"),
+        "ViT-Ti/16x8, 96x64": wide,
+        "ViT-B/16": base,
+        "BiT-R50x1": theirs_exactly,
+        "BiT-R50x1, epsilon 1e-10": bit,
+    }
+    for name, config in classifiers.items():
+        ours = build_model(config, torch.Generator().manual_seed(0)).eval()
+        kind = library.ViTForImageClassification if "ViT" in name else library.BitForImageClassification
+        yield _to_theirs(ours, name, direction, folder, kind, lambda model, images: model(images).logits)
+    headless = replace(tiny, num_classes=0, representation_size=100)
+    ours = build_model(headless, torch.Generator().manual_seed(0)).eval()
+    yield _to_theirs(
+        ours,
+        "ViT-Ti/16, pooler",
+        direction,
+        folder,
+        library.ViTModel,
+        lambda model, images: model(images).pooler_output,
+    )
+
+
+def _from_theirs(
+    theirs: Any, name: str, direction: str, folder: Path, size: tuple[int, int] | None = None
+) -> Case:
+    _draw(theirs)
+    theirs.eval().save_pretrained(folder)
+    ours = load_model(folder, image_size=size)
+    images = _images(ours)
+    with torch.inference_mode():
+        outputs = theirs(images)
+        expected = outputs.logits if "logits" in outputs else outputs.pooler_output
+        return _compare(name, direction, ours, ours(images), expected)
+
+
+def _to_theirs(
+    ours: ImageModel,
+    name: str,
+    direction: str,
+    folder: Path,
+    kind: Any,
+    answer: Callable[[Any, Tensor], Tensor],
+) -> Case:
+    _draw(ours)
+    ours.card = ModelCard(class_names=tuple(f"class {i}" for i in range(ours.config.num_classes)))
+    save_model(ours, folder, "huggingface")
+    theirs, report = kind.from_pretrained(folder, output_loading_info=True)
+    wrong = {what: keys for what, keys in report.items() if keys}
+    assert not wrong, f"{name}: not every key found its place: {wrong}"
+    if ours.card.class_names:
+        assert tuple(theirs.config.id2label.values()) == ours.card.class_names
+    images = _images(ours)
+    with torch.inference_mode():
+        return _compare(name, direction, ours, answer(theirs.eval(), images), ours(images))
+
+
+@torch.no_grad()
+def _draw(model: nn.Module) -> None:
+    """Weights for which the logits are near 1 and no part is without effect."""
+    generator = torch.Generator().manual_seed(1)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim >= 2 and "position" not in name and "token" not in name:
+            deviation = parameter[0].numel() ** -0.5
+            nn.init.normal_(parameter, std=deviation, generator=generator)
+        elif parameter.ndim == 1 and name.endswith("weight"):
+            nn.init.normal_(parameter, mean=1, std=0.1, generator=generator)
+        else:
+            nn.init.normal_(parameter, std=0.1, generator=generator)
+
+
+def _images(model: ImageModel) -> Tensor:
+    config = model.config
+    generator = torch.Generator().manual_seed(2)
+    return torch.randn(IMAGES, config.in_channels, *config.image_size, generator=generator)
+
+
+def _compare(name: str, direction: str, model: ImageModel, found: Tensor, expected: Tensor) -> Case:
+    rows, columns = model.config.image_size
+    return Case(
+        model=name,
+        direction=direction,
+        size=str(rows) if rows == columns else f"{rows}x{columns}",
+        difference=(found - expected).abs().max().item(),
+        allowed=ALLOWED,
+        agreement=(found.argmax(-1) == expected.argmax(-1)).float().mean().item(),
+    )
+
+
+def transformers() -> Any:
+    """The library. Where torchvision is of another PyTorch, its operators, unused, are declared first."""
+    try:
+        importlib.import_module("torchvision")
+    except RuntimeError:
+        _kept.append(torch.library.Library("torchvision", "DEF"))  # type: ignore[no-untyped-call]
+        for operator in ("nms", "qnms"):
+            _kept[0].define(  # type: ignore[no-untyped-call]
+                f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            )
+    library = importlib.import_module("transformers")
+    library.utils.logging.set_verbosity_error()
+    library.utils.logging.disable_progress_bar()
+    return library
+
+
+_kept: list[torch.library.Library] = []
+"""Operators are forgotten with the object that defined them."""

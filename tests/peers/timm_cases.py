@@ -1,0 +1,176 @@
+"""timm and torchvision against vitkit, both ways through files; weights, heads and images are random."""
+
+import gc
+import importlib
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tests.peers.case import Case
+from vitkit.models.image_model import ImageModel
+from vitkit.models.resnet import BackboneConfig, ResNetConfig
+from vitkit.models.vit import ViTConfig
+from vitkit.models.weights import load_model, save_model
+from vitkit.models.zoo import ModelConfig, build_model, model_config
+
+VIT_ALLOWED = 1e-5
+BIT_ALLOWED = 1e-4
+"""Logits have a spread of about 1. A BiT's feature maps grow with every unit, as nothing norms their sum."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One model in both libraries."""
+
+    timm: str
+    vitkit: str
+    size: int = 224
+    other: int = 160
+    """Another image size, to which both resize the position embeddings."""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    """Of timm's model."""
+    allowed: float = VIT_ALLOWED
+
+
+GAP = {"class_token": False, "global_pool": "avg", "fc_norm": False}
+
+SPECS = (
+    Spec("vit_tiny_patch16_224", "ViT-Ti/16"),
+    Spec("vit_small_patch32_224", "ViT-S/32", other=288),
+    Spec("vit_base_patch16_224", "ViT-B/16"),
+    Spec("vit_base_patch32_224", "ViT-B/32", other=288),
+    Spec("vit_large_patch16_224", "ViT-L/16", size=96, other=64),
+    Spec("vit_huge_patch14_224", "ViT-H/14", size=56, other=70),
+    Spec("vit_tiny_patch16_224", "ViT-Ti/16-gap", arguments=GAP),
+    Spec("vit_tiny_patch16_224", "ViT-Ti/16-reg4", arguments={"reg_tokens": 4}),
+    Spec(
+        "vit_tiny_patch16_224",
+        "ViT-Ti/16-gap-reg4",
+        arguments={**GAP, "reg_tokens": 4, "no_embed_class": True},
+    ),
+    Spec("vit_tiny_patch16_224", "ViT-Ti/16-map", arguments={"class_token": False, "global_pool": "map"}),
+    Spec(
+        "vit_tiny_patch16_224",
+        "ViT-Ti/16-map-reg4",
+        arguments={"class_token": False, "global_pool": "map", "reg_tokens": 4, "pool_include_prefix": True},
+    ),
+    Spec("vit_tiny_patch16_224", "ViT-Ti/16-nopos", arguments={"pos_embed": "none"}),
+    Spec("vit_small_patch16_224", "ViT-S/16", arguments={"act_layer": "gelu_tanh", "qkv_bias": False}),
+    Spec("vit_tiny_r_s16_p8_224", "R+ViT-Ti/16"),
+    Spec("vit_small_r26_s32_224", "R26+ViT-S/32", other=288),
+    Spec("vit_large_r50_s32_224", "R50+ViT-L/32", size=96, other=128),
+    Spec("resnetv2_50x1_bit", "BiT-R50x1", allowed=BIT_ALLOWED),
+    Spec("resnetv2_101x1_bit", "BiT-R101x1", size=128, other=96, allowed=BIT_ALLOWED),
+)
+
+
+def cases() -> Iterator[Case]:
+    """Every model both ways at two sizes, one model at a time."""
+    for spec in SPECS:
+        for way in (timm_to_vitkit, vitkit_to_timm):
+            with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+                yield from way(spec, Path(folder))
+            gc.collect()
+    yield from torchvision_cases()
+
+
+def timm_to_vitkit(spec: Spec, folder: Path) -> Iterator[Case]:
+    timm: Any = importlib.import_module("timm")
+    theirs = timm.create_model(spec.timm, **_sized(spec, spec.size), **spec.arguments).eval()
+    randomize(theirs)
+    timm.models.save_for_hf(
+        theirs, str(folder), safe_serialization=True, data_config={"input_size": (3, spec.size, spec.size)}
+    )
+    ours = load_model(folder)
+    way = "timm -> vitkit"
+    yield compare(spec.vitkit, way, spec.size, theirs, ours, spec.allowed)
+    del theirs, ours
+    yield at_other_size(spec, way, folder)
+
+
+def vitkit_to_timm(spec: Spec, folder: Path) -> Iterator[Case]:
+    timm: Any = importlib.import_module("timm")
+    ours = build_model(sayable(model_config(spec.vitkit, image_size=spec.size))).eval()
+    randomize(ours)
+    save_model(ours, folder, format="timm")
+    theirs = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    way = "vitkit -> timm"
+    yield compare(spec.vitkit, way, spec.size, theirs, ours, spec.allowed)
+    del theirs, ours
+    yield at_other_size(spec, way, folder)
+
+
+def at_other_size(spec: Spec, way: str, folder: Path) -> Case:
+    """The same folder, both libraries resizing the position embeddings by timm's rule."""
+    timm: Any = importlib.import_module("timm")
+    theirs = timm.create_model(f"local-dir:{folder}", pretrained=True, **_sized(spec, spec.other)).eval()
+    ours = load_model(folder, image_size=spec.other, interpolation="bicubic")
+    return compare(spec.vitkit, way, spec.other, theirs, ours, spec.allowed)
+
+
+def _sized(spec: Spec, size: int) -> dict[str, int]:
+    """timm's ResNets take images of any size."""
+    return {} if spec.timm.startswith("resnetv2") else {"img_size": size}
+
+
+def sayable(config: ModelConfig) -> ModelConfig:
+    """The arithmetic of ResNets that timm has: the one part of it that its files cannot choose."""
+    if isinstance(config, ResNetConfig):
+        return replace(config, standardization_eps=1e-8)
+    if config.backbone is None:
+        return config
+    backbone = BackboneConfig(config.backbone.layers, 1.0, 1e-5, "variance", 1e-8)
+    return replace(config, backbone=backbone)
+
+
+def randomize(model: nn.Module, seed: int = 0) -> None:
+    """New weights hide mistakes behind zeros and ones: move all, and give the head logits of about 1."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        if name in ("head.weight", "head.fc.weight", "heads.head.weight"):
+            parameter.normal_(0, parameter.shape[1] ** -0.5, generator=generator)
+        elif "norm" in name or "ln" in name or parameter.ndim < 2:
+            parameter.add_(torch.empty_like(parameter).normal_(0, 0.1, generator=generator))
+        else:
+            parameter.add_(torch.empty_like(parameter).normal_(0, 0.01, generator=generator))
+
+
+def compare(
+    name: str, direction: str, size: int, theirs: nn.Module, ours: ImageModel, allowed: float
+) -> Case:
+    """Both models on the same two images."""
+    images = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(size))
+    expected, found = theirs(images), ours(images)
+    if not isinstance(expected, Tensor) or expected.shape != found.shape or not float(expected.std()) > 0.1:
+        raise AssertionError(f"{name}: these logits compare nothing: {expected}")
+    difference = float((expected - found).abs().max())
+    agreement = float((expected.argmax(-1) == found.argmax(-1)).float().mean())
+    return Case(name, direction, str(size), difference, allowed, agreement)
+
+
+def torchvision_cases() -> Iterator[Case]:
+    """vit_b_16 both ways; torchvision resizes by a rule of its own, so at one size."""
+    try:
+        models: Any = importlib.import_module("torchvision.models")
+    except (ImportError, RuntimeError) as error:
+        print(f"torchvision is left out, it cannot be imported: {error}", file=sys.stderr)
+        return
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        file = Path(folder) / "vit_b_16.pth"
+        theirs = models.vit_b_16().eval()
+        randomize(theirs)
+        torch.save(theirs.state_dict(), file)
+        yield compare("ViT-B/16", "torchvision -> vitkit", 224, theirs, load_model(file), VIT_ALLOWED)
+        config = model_config("ViT-B/16")
+        assert isinstance(config, ViTConfig)
+        ours = build_model(replace(config, gelu="erf")).eval()
+        randomize(ours, seed=1)
+        save_model(ours, file, format="torchvision")
+        theirs.load_state_dict(torch.load(file, weights_only=True))
+        yield compare("ViT-B/16", "vitkit -> torchvision", 224, theirs, ours, VIT_ALLOWED)
