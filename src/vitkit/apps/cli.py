@@ -15,6 +15,9 @@ VERBS = {
     "report": ("write a run's report.html again", "vitkit.apps.write_report"),
     "inspect": ("filters, positions and attention of a model as pictures", "vitkit.apps.inspection"),
     "data": ("data check PATH: counts, sizes, bad files, duplicates", "vitkit.apps.data_check"),
+    "convert": ("a checkpoint in another library's layout, with proof", "vitkit.apps.convert"),
+    "card": ("what a checkpoint is and how it computes", "vitkit.apps.card"),
+    "cost": ("parameters, FLOPs, memory and compute of models", "vitkit.apps.cost"),
     "models": ("names, parameters and FLOPs of the models", "vitkit.apps.models"),
     "recipes": ("named training runs and what they are for", "vitkit.apps.recipes"),
 }
@@ -45,7 +48,7 @@ def run(arguments: list[str]) -> int:
         if verb not in VERBS:
             print(f"vitkit: no command is named '{verb}'. {nearest(verb, VERBS)}", file=sys.stderr)
             return 2
-        importlib.import_module(VERBS[verb][1]).main(_squared(rest) if verb == "train" else rest)
+        importlib.import_module(VERBS[verb][1]).main(_squared(rest) if verb in ("train", "cost") else rest)
     except VitkitError as error:
         sys.stdout.flush()
         print(f"vitkit: {error}", file=sys.stderr)

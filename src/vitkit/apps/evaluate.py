@@ -17,7 +17,7 @@ from vitkit.data.loader import evaluation_batches
 from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import Classification, Predictions, classification, predict
-from vitkit.models.vit import ViT
+from vitkit.models.image_model import ImageModel
 from vitkit.models.weights import load_model
 
 
@@ -74,7 +74,7 @@ def evaluate(
 
 
 def evaluate_split(
-    model: ViT,
+    model: ImageModel,
     data: ImageData,
     split: str,
     device: torch.device,
@@ -104,7 +104,7 @@ def main(arguments: list[str]) -> None:
         """Evaluate a model on images it was not trained on.
 
         Args:
-            model: run folder, or model.safetensors with its model.json, or an official .npz.
+            model: run folder, or any checkpoint that vitkit convert reads.
             data: other images than those the model was trained with; classes are matched by name.
             split: test, val or train; left out, test if there is one.
             json_output: print all numbers as JSON.

@@ -27,7 +27,7 @@ from vitkit.data.transforms import Preprocessing
 from vitkit.durable import replace_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import Classification, Predictions
-from vitkit.models.vit import ViT
+from vitkit.models.image_model import ImageModel
 
 
 @contextmanager
@@ -115,7 +115,7 @@ def read_evaluations(run: Path) -> dict[str, tuple[Classification, Predictions]]
     return found
 
 
-def preprocessing_of(model: ViT) -> Preprocessing:
+def preprocessing_of(model: ImageModel) -> Preprocessing:
     """How images become the model's input; without a record, as the original evaluates: stretched."""
     if model.card.preprocessing:
         saved = from_json(Preprocessing, model.card.preprocessing, "model.json: preprocessing")
@@ -124,7 +124,7 @@ def preprocessing_of(model: ViT) -> Preprocessing:
     return Preprocessing(image_size=model.config.image_size, antialias=False)
 
 
-def data_of(model: ViT, spec: str | None = None) -> ImageData:
+def data_of(model: ImageModel, spec: str | None = None) -> ImageData:
     """The data a model was trained on, cut as it was then; or other data under its class names.
 
     Raises:

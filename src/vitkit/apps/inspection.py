@@ -16,6 +16,7 @@ from vitkit.analysis.inspect import (
     attention_distance,
     attention_rollout,
     even_attention_distance,
+    has_attention_maps,
     patch_filters,
     position_similarity,
 )
@@ -25,6 +26,7 @@ from vitkit.apps.predict import listed
 from vitkit.data.decode import DecodeError, decode
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
+from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViT
 from vitkit.models.weights import load_model
 
@@ -38,7 +40,7 @@ def inspect(path: str | Path, images: Sequence[str | Path] = (), out: str | Path
     """Draw what a model has learned, as PNG and SVG.
 
     Filters and position embeddings need the weights alone; attention distance and rollout need images: those
-    given, or the test images of the run the model comes from.
+    given, or the test images of the run the model comes from. ResNets have filters only.
 
     Args:
         path: anything `load_model` reads.
@@ -54,7 +56,7 @@ def inspect(path: str | Path, images: Sequence[str | Path] = (), out: str | Path
     model = load_model(path)
     path = Path(path)
     folder = Path(out) if out is not None else (path if path.is_dir() else path.parent) / "inspect"
-    names, pixels = _images(model, images)
+    names, pixels = _images(model, images) if has_attention_maps(model) else ([], [])
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     components, shares = patch_filters(model)
@@ -64,6 +66,7 @@ def inspect(path: str | Path, images: Sequence[str | Path] = (), out: str | Path
         figure = model_figures.position_similarity_map(similarity)
         written += drawing.save_figure(figure, folder / "positions")
     if names:
+        assert isinstance(model, ViT)
         batch = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
         described = (
             f"{len(names)} images of {model.config.image_size[0]} x {model.config.image_size[1]} pixels"
@@ -80,7 +83,7 @@ def inspect(path: str | Path, images: Sequence[str | Path] = (), out: str | Path
     return written
 
 
-def _images(model: ViT, sources: Sequence[str | Path]) -> tuple[list[str], list[NDArray[np.uint8]]]:
+def _images(model: ImageModel, sources: Sequence[str | Path]) -> tuple[list[str], list[NDArray[np.uint8]]]:
     """Names and pixels at the model's size; none where there are none to be had."""
     preprocessing = preprocessing_of(model)
     names: list[str] = []
@@ -116,7 +119,7 @@ def _images(model: ViT, sources: Sequence[str | Path]) -> tuple[list[str], list[
     return names, pixels
 
 
-def _guesses(model: ViT, batch: Tensor) -> list[str]:
+def _guesses(model: ImageModel, batch: Tensor) -> list[str]:
     names = model.card.class_names
     with torch.inference_mode():
         predicted = model(batch).argmax(-1).tolist()
@@ -130,7 +133,7 @@ def main(arguments: list[str]) -> None:
         """Draw filters, position embeddings, attention distance and attention rollout, as PNG and SVG.
 
         Args:
-            model: run folder, or model.safetensors with its model.json, or an official .npz.
+            model: run folder, or any checkpoint that vitkit convert reads.
             images: files or folders for the attention pictures; left out, test images of the run.
             out: folder for the pictures; left out, inspect/ in the run folder.
         """
@@ -138,7 +141,7 @@ def main(arguments: list[str]) -> None:
         for path in written:
             console.out.print(str(path), markup=False)
         if not any("attention" in path.name for path in written):
-            console.out.print("No images at hand: give some with --images for the pictures of attention.")
+            console.out.print("No attention: it needs images (give some with --images) and a ViT or hybrid.")
         console.out.print(
             f"Next: vitkit report {shlex.quote(model)} puts them all on one page (for a run folder)",
             markup=False,

@@ -8,14 +8,28 @@ from rich.table import Table
 from vitkit.analysis.cost import forward_flops, parameters
 from vitkit.apps import console
 from vitkit.errors import VitkitError
-from vitkit.models.zoo import list_models, vit_config
+from vitkit.models.resnet import ResNetConfig
+from vitkit.models.zoo import ModelConfig, list_models, model_config
+
+
+def shape(config: ModelConfig) -> tuple[str, str, str, str]:
+    """Layers, width, heads and tokens in words; a dash for what a model does not have.
+
+    A ResNet's layers are the units of each stage; a hybrid has both.
+    """
+    if isinstance(config, ResNetConfig):
+        heads = str(config.num_heads) if config.mixing == "axial" else "-"
+        return "-".join(map(str, config.layers)), str(config.width), heads, "-"
+    units = "-".join(map(str, config.backbone.layers)) + " + " if config.backbone else ""
+    layers = f"{units.removeprefix(' + ')}{config.depth}"
+    return layers, str(config.width), str(config.num_heads), str(config.num_tokens)
 
 
 def main(arguments: list[str]) -> None:
     def command(
         pattern: Annotated[str, tyro.conf.Positional] = "*", image_size: int = 224, num_classes: int = 1000
     ) -> None:
-        """List models with their sizes. Other patches and sizes can be named too: ViT-96x6x3/4.
+        """List models with their sizes. Other patches, sizes and options can be named too: ViT-96x6x3/4-gap.
 
         Args:
             pattern: of names, ViT-B* say.
@@ -31,16 +45,13 @@ def main(arguments: list[str]) -> None:
         for column in table.columns[1:]:
             column.justify = "right"
         for name in names:
-            config = vit_config(name, num_classes, image_size)
-            table.add_row(
-                name,
-                *(str(value) for value in (config.depth, config.width, config.num_heads, config.num_tokens)),
-                f"{parameters(config):,}",
-                console.number(forward_flops(config, head=True)),
-            )
+            config = model_config(name, num_classes, image_size)
+            flops = console.number(forward_flops(config, head=True))
+            table.add_row(name, *shape(config), f"{parameters(config):,}", flops)
         console.out.print(table)
         console.out.print(
-            "\nNext: vitkit train --model NAME --data PATH, or from Python vitkit.create_model(NAME)"
+            "\nNext: vitkit cost NAME, or vitkit train --model NAME --data PATH, or from Python "
+            "vitkit.create_model(NAME)"
         )
 
     tyro.cli(command, args=arguments, prog="vitkit models")

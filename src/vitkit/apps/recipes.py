@@ -14,7 +14,8 @@ from vitkit.config import nearest
 from vitkit.data.sources import Splits
 from vitkit.data.transforms import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.zoo import vit_config
+from vitkit.models.vit import ViTConfig
+from vitkit.models.zoo import model_config
 from vitkit.training.objectives import ClassificationConfig
 from vitkit.training.optim import OptimizerConfig
 from vitkit.training.trainer import TrainingConfig
@@ -86,14 +87,20 @@ def paper(
 ) -> Run:
     """A row of the paper's Table 3: Adam with decoupled decay, batch 4096, 10k steps of warm-up, 224 pixels.
 
-    The head has the tanh layer (3.1); gradients are clipped for ImageNet alone (B.1).
+    The head of ViTs and hybrids has the tanh layer (3.1); gradients are clipped for ImageNet alone (B.1).
 
     Command: vitkit train --recipe imagenet-vit-b16 --data PATH
     Cost: the paper's Table 6, in exaFLOPs. Result: not measured here; the paper's are its Tables 2, 5 and 6.
     """
+    config = model_config(model)
+    architecture = (
+        Architecture(dropout=dropout, representation_size=config.width)
+        if isinstance(config, ViTConfig)
+        else Architecture()
+    )
     return Run(
         model=model,
-        architecture=Architecture(dropout=dropout, representation_size=vit_config(model).width),
+        architecture=architecture,
         preprocessing=Preprocessing(image_size=(224, 224), antialias=False),
         optimizer=OptimizerConfig(
             learning_rate=learning_rate,
@@ -107,7 +114,7 @@ def paper(
     )
 
 
-# The ViT rows of Table 3: model, epochs, learning rate, schedule, weight decay, dropout, clipping.
+# The rows of Table 3: model, epochs, learning rate, schedule, weight decay, dropout, clipping.
 TABLE_3: dict[str, tuple[str, float, float, Literal["linear", "cosine"], float, float, float | None]] = {
     "jft-vit-b16": ("ViT-B/16", 7, 8e-4, "linear", 0.1, 0.0, None),
     "jft-vit-b32": ("ViT-B/32", 7, 8e-4, "linear", 0.1, 0.0, None),
@@ -115,6 +122,16 @@ TABLE_3: dict[str, tuple[str, float, float, Literal["linear", "cosine"], float, 
     "jft-vit-l16-7ep": ("ViT-L/16", 7, 4e-4, "linear", 0.1, 0.0, None),
     "jft-vit-l16": ("ViT-L/16", 14, 4e-4, "linear", 0.1, 0.0, None),
     "jft-vit-h14": ("ViT-H/14", 14, 3e-4, "linear", 0.1, 0.0, None),
+    "jft-r50x1": ("BiT-R50x1", 7, 1e-3, "linear", 0.1, 0.0, None),
+    "jft-r50x2": ("BiT-R50x2", 7, 1e-3, "linear", 0.1, 0.0, None),
+    "jft-r101x1": ("BiT-R101x1", 7, 8e-4, "linear", 0.1, 0.0, None),
+    "jft-r152x1": ("BiT-R152x1", 7, 6e-4, "linear", 0.1, 0.0, None),
+    "jft-r152x2": ("BiT-R152x2", 7, 6e-4, "linear", 0.1, 0.0, None),
+    "jft-r50-vit-b16": ("R50+ViT-B/16", 7, 8e-4, "linear", 0.1, 0.0, None),
+    "jft-r50-vit-b32": ("R50+ViT-B/32", 7, 8e-4, "linear", 0.1, 0.0, None),
+    "jft-r50-vit-l32": ("R50+ViT-L/32", 7, 2e-4, "linear", 0.1, 0.0, None),
+    "jft-r50-vit-l16-7ep": ("R50+ViT-L/16", 7, 4e-4, "linear", 0.1, 0.0, None),
+    "jft-r50-vit-l16": ("R50+ViT-L/16", 14, 4e-4, "linear", 0.1, 0.0, None),
     "imagenet21k-vit-b16": ("ViT-B/16", 90, 1e-3, "linear", 0.03, 0.1, None),
     "imagenet21k-vit-b32": ("ViT-B/32", 90, 1e-3, "linear", 0.03, 0.1, None),
     "imagenet21k-vit-l16-30ep": ("ViT-L/16", 30, 1e-3, "linear", 0.03, 0.1, None),

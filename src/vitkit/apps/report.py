@@ -31,7 +31,8 @@ from vitkit.apps.report_pictures import (
 )
 from vitkit.data.sources import Samples
 from vitkit.evaluation.classify import Classification, ClassScore, Predictions
-from vitkit.models.vit import PatchStem, ViT
+from vitkit.models.image_model import ImageModel
+from vitkit.models.vit import ViT
 
 DISTANCE_IMAGES = 128  # as many as the paper (D.7)
 REJECTS_SHOWN = 200
@@ -64,7 +65,7 @@ class ReportContent:
 
     title: str
     """The run's name."""
-    model: ViT
+    model: ImageModel
     """Loaded, on the CPU, with its card."""
     config: Mapping[str, Any]
     """The run's configuration as nested plain data."""
@@ -171,9 +172,8 @@ def _facts(content: ReportContent) -> list[tuple[str, str]]:
     """What stands at the head of the page beside the accuracy."""
     config = content.model.config
     facts = [("parameters", _short(sum(weight.numel() for weight in content.model.parameters())))]
-    if isinstance(content.model.stem, PatchStem):  # another stem costs something else
-        flops = _short(cost.forward_flops(config, head=True))
-        facts.append((f"FLOPs for an image of {config.image_size[0]} × {config.image_size[1]}", flops))
+    flops = _short(cost.forward_flops(config, head=True))
+    facts.append((f"FLOPs for an image of {config.image_size[0]} × {config.image_size[1]}", flops))
     if content.speed:
         rates = sorted(line["images_per_second"] for line in content.speed)
         facts.append(("training time", _duration(_training_seconds(content.speed))))
@@ -237,18 +237,18 @@ def _class_rows(result: Classification) -> list[tuple[ClassScore, str]]:
     ]
 
 
-def _inside(model: ViT, evaluation: ShownEvaluation | None) -> dict[str, Any]:
+def _inside(model: ImageModel, evaluation: ShownEvaluation | None) -> dict[str, Any]:
     """The three panels of the paper's Figure 7, as far as the model has them."""
     filters = positions = distances = None
-    if isinstance(model.stem, PatchStem) and model.config.in_channels in (1, 3) and model.config.width > 1:
+    if model.config.in_channels in (1, 3) and model.config.width > 1:
         components, shares = inspect.patch_filters(model)
-        alt = f"The first {len(components)} principal components of the patch-embedding filters."
+        alt = f"The first {len(components)} principal components of the filters that see the pixels."
         filters = _plot(model_figures.filter_grid(components, shares), "filters", alt)
     similarity = inspect.position_similarity(model)
     if similarity is not None:
         alt = "For every patch, the similarity of its position embedding with all others."
         positions = _plot(model_figures.position_similarity_map(similarity), "positions", alt)
-    if evaluation is not None:
+    if evaluation is not None and isinstance(model, ViT) and inspect.has_attention_maps(model):
         total = len(evaluation.predictions)
         spread = np.linspace(0, total - 1, min(total, DISTANCE_IMAGES)).round().astype(int).tolist()
         rows, images = model_images(model, evaluation, spread, DISTANCE_IMAGES)

@@ -14,6 +14,7 @@ from vitkit.data.decode import DecodeError
 from vitkit.data.sources import Samples
 from vitkit.data.transforms import preprocess
 from vitkit.evaluation.classify import Classification, Predictions
+from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViT
 
 MISTAKES_SHOWN = 24
@@ -60,8 +61,13 @@ def mistakes(evaluation: ShownEvaluation) -> list[Picture]:
     return pictures
 
 
-def rollouts(model: ViT, evaluation: ShownEvaluation) -> list[Picture]:
-    """Images of as many classes as there is room for, a quarter of them wrong, and where the model looks."""
+def rollouts(model: ImageModel, evaluation: ShownEvaluation) -> list[Picture]:
+    """Images of as many classes as there is room for, a quarter of them wrong, and where the model looks.
+
+    None of a model without attention between all tokens.
+    """
+    if not isinstance(model, ViT) or not inspect.has_attention_maps(model):
+        return []
     predictions = evaluation.predictions
     wrong = _surest_mistakes(predictions)[: ROLLOUTS_SHOWN // 4].tolist()
     right = np.flatnonzero(predictions.predicted == predictions.labels)
@@ -104,7 +110,7 @@ def _decode(evaluation: ShownEvaluation, row: int) -> NDArray[np.uint8] | None:
 
 
 def model_images(
-    model: ViT, evaluation: ShownEvaluation, rows: Sequence[int], count: int
+    model: ImageModel, evaluation: ShownEvaluation, rows: Sequence[int], count: int
 ) -> tuple[list[int], list[NDArray[np.uint8]]]:
     """The first `count` of the rows that can be read, and their images `(H, W, 3)` as the model sees them."""
     preprocessing = preprocessing_of(model)

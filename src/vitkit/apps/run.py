@@ -15,8 +15,7 @@ from vitkit.data.sources import Samples, Splits
 from vitkit.data.transforms import Augmentation, Preprocessing
 from vitkit.durable import replace_json
 from vitkit.errors import VitkitError
-from vitkit.models.vit import ViTConfig
-from vitkit.models.zoo import vit_config
+from vitkit.models.zoo import ModelConfig, model_config
 from vitkit.training.objectives import ClassificationConfig
 from vitkit.training.optim import OptimizerConfig
 from vitkit.training.trainer import TrainingConfig
@@ -26,8 +25,12 @@ from vitkit.training.trainer import TrainingConfig
 class Architecture:
     """What is different from the model the name stands for; left out: nothing."""
 
-    pool: Literal["token", "mean"] | None = None
-    """Class token, or mean of the patches (GAP)."""
+    pool: Literal["token", "mean", "map"] | None = None
+    """Class token, mean of the patches (GAP), or attention pooling (MAP)."""
+    register_tokens: int | None = None
+    """Learned tokens beside the class token."""
+    position: Literal["learned", "learned_2d", "relative", "sincos_2d", "none"] | None = None
+    position_at: Literal["stem", "every_layer", "every_layer_shared"] | None = None
     mlp_dim: int | None = None
     representation_size: int | None = None
     """Width of the tanh layer before the head."""
@@ -36,10 +39,20 @@ class Architecture:
     gelu: Literal["tanh", "erf"] | None = None
     head_bias_init: float | None = None
 
-    def of(self, name: str, num_classes: int, preprocessing: Preprocessing) -> ViTConfig:
-        """The configuration of the model `name` with these changes."""
-        config = vit_config(name, num_classes, preprocessing.image_size)
-        return replace(config, **{key: value for key, value in to_json(self).items() if value is not None})
+    def of(self, name: str, num_classes: int, preprocessing: Preprocessing) -> ModelConfig:
+        """The configuration of the model `name` with these changes.
+
+        Raises:
+            VitkitError: no such model, or a change that a ResNet does not know.
+        """
+        config = model_config(name, num_classes, preprocessing.image_size)
+        changes = {key: value for key, value in to_json(self).items() if value is not None}
+        unknown = [key for key in changes if not hasattr(config, key)]
+        if unknown:
+            raise VitkitError(
+                f"{name} has no {', '.join(unknown)}: these are a Vision Transformer's. Leave them out."
+            )
+        return replace(config, **changes)
 
 
 @dataclass(frozen=True)
@@ -74,7 +87,7 @@ class Run:
     data: str = ""
     """Images with labels: "digits" (built in), a folder of class folders, a .csv or a folder of .parquet."""
     model: str = "ViT-Ti/16"
-    """ViT-{Ti,S,B,L,H,g,G}/PATCH, or ViT-WIDTHxDEPTHxHEADS/PATCH."""
+    """A name of `vitkit models` (ViT-B/16, R50+ViT-B/16, BiT-R50x1), or ViT-WIDTHxDEPTHxHEADS/PATCH."""
     architecture: Annotated[Architecture, tyro.conf.OmitArgPrefixes] = field(default_factory=Architecture)
     preprocessing: Annotated[Preprocessing, tyro.conf.OmitArgPrefixes] = field(
         default_factory=lambda: Preprocessing(image_size=(224, 224))

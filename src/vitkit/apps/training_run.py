@@ -31,9 +31,10 @@ from vitkit.durable import replace_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import classification, predict
 from vitkit.models.card import ModelCard
-from vitkit.models.vit import ViT
+from vitkit.models.image_model import ImageModel
+from vitkit.models.vit import ViTConfig
 from vitkit.models.weights import save_model
-from vitkit.models.zoo import count_parameters
+from vitkit.models.zoo import build_model, count_parameters
 from vitkit.training.checkpoint import FOLDER, damage, find_checkpoint, load_weights, sweep
 from vitkit.training.objectives import Classification
 from vitkit.training.trainer import Trainer, out_of_memory_explained
@@ -50,7 +51,7 @@ class TrainingRun:
         self.rejects: dict[str, dict[str, str]] = read_json(folder / "data.json")["rejects"]
         config = run.architecture.of(run.model, len(data.class_names), run.preprocessing)
         generator = torch.Generator().manual_seed(run.training.seed)
-        self.model = ViT(config, generator=generator)
+        self.model = build_model(config, generator)
         self.model.card = ModelCard(
             name=run.model,
             class_names=data.class_names,
@@ -242,8 +243,9 @@ class TrainingRun:
             ("classes", f"{len(names)}: {shown}"),
             (
                 "model",
-                f"{run.model} at {config.image_size[0]}x{config.image_size[1]}: {config.num_tokens} tokens, "
-                f"{console.number(count_parameters(self.model))} parameters, "
+                f"{run.model} at {config.image_size[0]}x{config.image_size[1]}: "
+                + (f"{config.num_tokens} tokens, " if isinstance(config, ViTConfig) else "")
+                + f"{console.number(count_parameters(self.model))} parameters, "
                 f"{console.number(forward_flops(config, head=True), 'FLOPs')} per image",
                 *self._warnings(trainer),
             ),
@@ -275,8 +277,13 @@ class TrainingRun:
     def _warnings(self, trainer: Trainer) -> list[str]:
         """What is allowed but seldom meant."""
         config, warmup = self.model.config, self.run.optimizer.warmup_steps
-        lost = tuple(size % patch for size, patch in zip(config.image_size, config.patch_size, strict=True))
         found = []
+        if isinstance(config, ViTConfig) and config.backbone is None:
+            lost = tuple(
+                size % patch for size, patch in zip(config.image_size, config.patch_size, strict=True)
+            )
+        else:
+            lost = (0, 0)  # a ResNet pads what its strides do not divide
         if any(lost):
             found.append(f"! {lost[0]} rows below and {lost[1]} columns at the right fill no patch: cut off")
         if warmup > trainer.total_steps / 2:
@@ -336,7 +343,7 @@ class TrainingRun:
         console.out.print("", *lines, sep="\n", markup=False, soft_wrap=True)
 
 
-def _seconds_per_step(model: ViT, trainer: Trainer, batch_size: int) -> float:
+def _seconds_per_step(model: ImageModel, trainer: Trainer, batch_size: int) -> float:
     """Time of a step, from two passes of a copy of the model over a few images."""
     trial = copy.deepcopy(model).train()
     config = model.config

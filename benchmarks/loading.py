@@ -1,0 +1,73 @@
+#!/usr/bin/env python
+"""How long loading takes, and how much memory, for one model in every layout.
+
+    python benchmarks/loading.py [ViT-B/16]
+
+Each load runs in a process of its own, after one that warms the disk's cache. Memory is the rise of the
+process's highest resident size during the load, over the size of the weights: 1 means they were held once.
+A last row copies the weights once more on purpose, to show that the measurement would notice.
+"""
+
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+from vitkit.models.weights import DIALECTS, load_model, save_model
+from vitkit.models.zoo import count_parameters, create_model
+
+REPEATS = 5
+
+CHILD = """
+import sys, time
+import torch
+from vitkit.models.weights import load_model
+from vitkit.models.zoo import create_model
+path, heads, twice = sys.argv[1:]
+create_model("ViT-16x1x2/16")(torch.zeros(1, 3, 224, 224))  # libraries loaded, threads started
+rss = lambda: 1024 * next(int(line.split()[1]) for line in open("/proc/self/status") if "VmHWM" in line)
+before, start = rss(), time.perf_counter()
+model = load_model(path, num_heads=int(heads))
+seconds = time.perf_counter() - start
+sum(float(p.sum()) for p in model.parameters())  # pages that are mapped are really read
+copies = [p.detach().clone() for p in model.parameters()] if twice == "twice" else []
+print(seconds, rss() - before)
+"""
+
+
+def measure(path: Path, heads: int, twice: str = "") -> tuple[float, float]:
+    """Seconds and bytes of one load in a fresh process."""
+    command = [sys.executable, "-c", CHILD, str(path), str(heads), twice]
+    seconds, memory = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return float(seconds), float(memory)
+
+
+def main() -> None:
+    name = sys.argv[1] if len(sys.argv) > 1 else "ViT-B/16"
+    model = create_model(name)
+    torch.nn.init.normal_(model.head.weight)  # type: ignore[arg-type]
+    weights = 4 * count_parameters(model)
+    heads = model.config.num_heads
+    print(f"{name}: weights of {weights / 1e6:.0f} MB, {REPEATS} loads each\n")
+    print("| layout | seconds, median (least - most) | memory / weights |\n| --- | --- | --- |")
+    with tempfile.TemporaryDirectory() as folder:
+        for dialect in DIALECTS:
+            path = save_model(model, Path(folder) / dialect.name, dialect.name)  # type: ignore[arg-type]
+            load_model(path, num_heads=heads)
+            found = [measure(path, heads) for _ in range(REPEATS)]
+            _row(dialect.name, found, weights)
+        _row("vitkit, and a copy", [measure(Path(folder) / "vitkit", heads, "twice")], weights)
+
+
+def _row(name: str, found: list[tuple[float, float]], weights: int) -> None:
+    seconds = [one for one, _ in found]
+    memory = statistics.median(two for _, two in found) / weights
+    spread = f"{min(seconds):.2f} - {max(seconds):.2f}"
+    print(f"| {name} | {statistics.median(seconds):.2f} ({spread}) | {memory:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

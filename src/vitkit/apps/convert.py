@@ -1,0 +1,284 @@
+"""`vitkit convert`: a checkpoint in another library's layout, with proof that it is the same model."""
+
+import shlex
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, get_args
+
+import numpy as np
+import torch
+import tyro
+from rich.markup import escape
+from torch import Tensor
+
+from vitkit.apps import console
+from vitkit.apps.against import Library, library_logits
+from vitkit.apps.card import described
+from vitkit.errors import VitkitError
+from vitkit.evaluation.classify import evaluating
+from vitkit.models.image_model import ImageModel
+from vitkit.models.position import Interpolation
+from vitkit.models.weights import Format, identify, load_model, save_model, unsaid
+
+IMAGES = 8
+"""Images that the two models are compared on."""
+TOLERANCE = 2e-5
+"""Largest difference allowed, for features and logits up to 1; relative above: float32's own noise."""
+LIBRARY_TOLERANCE = 1e-4
+"""The same beside another library, which adds in another order."""
+
+
+@dataclass(frozen=True)
+class Parity:
+    """How far two models are from each other on the same images."""
+
+    logits: float
+    """Largest absolute difference."""
+    features: float
+    scale: float
+    """Largest absolute value among the logits and features compared."""
+    agreement: float
+    """Share of the images with the same most probable class."""
+    images: int
+    what: str
+    """What was compared."""
+
+    def within(self, tolerance: float) -> bool:
+        """Whether they are the same model, as far as float32 can tell."""
+        difference = max(self.logits, self.features)
+        return difference <= tolerance * max(1.0, self.scale) and bool(np.isfinite(difference))
+
+    def __str__(self) -> str:
+        logits = f"logits differ by at most {self.logits:.1e}, " if "logits" in self.what else ""
+        features = f"features by at most {self.features:.1e}, " if "features" in self.what else ""
+        return (
+            f"{logits}{features}top-1 agreement {self.agreement:.0%}, on {self.images} images "
+            f"(values up to {self.scale:.2g})"
+        )
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What `convert` made."""
+
+    path: Path
+    parity: Parity
+    """Between the model that was read and the one that was written."""
+    beside_library: Parity | None = None
+    """Between ours and the other library's own model, where that was asked for."""
+    lost: tuple[str, ...] = ()
+    """What the layout has no place for."""
+
+
+def convert(
+    source: str | Path,
+    out: str | Path,
+    to: Format = "vitkit",
+    *,
+    num_classes: int | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    head: Literal["keep", "new"] | None = None,
+    num_heads: int | None = None,
+    interpolation: Interpolation = "original",
+    against: Library | None = None,
+    accept_change: bool = False,
+) -> Converted:
+    """Write a checkpoint in another layout, and read it back to see that it is the same model.
+
+    Args:
+        source: anything `load_model` reads.
+        out: file or folder to write, which must not be there yet.
+        to: the layout.
+        num_classes, image_size, head, num_heads, interpolation: as for `load_model`.
+        against: a library whose layout is read or written here, to run its own model beside ours.
+        accept_change: keep the result although the layout cannot say all of the arithmetic.
+
+    Returns:
+        What was written, and the parity figures.
+
+    Raises:
+        VitkitError: the layout has no place for such a model, or the result is another one; nothing is left.
+    """
+    out = Path(out)
+    if out.exists():
+        raise VitkitError(f"{out} is there already. Choose another name, or remove it first.")
+    model = load_model(
+        source, num_classes, image_size, head=head, num_heads=num_heads, interpolation=interpolation
+    )
+    foreign = identify(source, num_heads=num_heads).dialect
+    if against is not None and against not in (to, foreign):
+        raise VitkitError(
+            f"--against {against} runs {against}'s own model on a {against} checkpoint, and neither what is "
+            f"read ({foreign}) nor what is written ({to}) is one."
+        )
+    lost = unsaid(model.config, to)
+    if lost and not accept_change:
+        raise VitkitError(
+            f"The {to} layout cannot say: {'; '.join(lost)}. Read back, the model would compute something "
+            "else. Choose another layout, or add --accept-change to write it all the same and see how much."
+        )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with _beside(out) as folder:
+        written = save_model(model, folder / out.name, to)
+        again = load_model(written, image_size=model.config.image_size, num_heads=_heads(model))
+        parity = compare(model, again)
+        if not parity.within(TOLERANCE) and not (lost and accept_change):
+            raise VitkitError(
+                f"What was written is not the same model: {parity}. Nothing is left at {out}; this is a "
+                "fault of vitkit, please report it with the model's card (vitkit card)."
+            )
+        beside = None
+        if against is not None:
+            library_source = written if against == to else Path(source)
+            beside = compare_with_library(model, library_source, against)
+            if not beside.within(LIBRARY_TOLERANCE):
+                raise VitkitError(
+                    f"{against} computes something else than vitkit: {beside}. Nothing is left at {out}."
+                )
+        out = out.with_name(written.name)
+        if out.exists():
+            raise VitkitError(f"{out} is there already. Choose another name, or remove it first.")
+        written.rename(out)
+    if model.card.class_names and not again.card.class_names:
+        lost.append("class names")
+    return Converted(out, parity, beside, tuple(lost))
+
+
+def compare(model: ImageModel, other: ImageModel) -> Parity:
+    """Both models on the same fixed images."""
+    images = fixed_images(model)
+    with evaluating(model), evaluating(other):
+        pairs = [
+            (model.features(part), other.features(part), model(part), other(part)) for part in _singly(images)
+        ]
+    ours, theirs, our_logits, their_logits = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+    has_head = model.config.num_classes > 0
+    return _parity(
+        (our_logits, their_logits) if has_head else None,
+        (ours, theirs),
+        "logits and features" if has_head else "features",
+    )
+
+
+def compare_with_library(model: ImageModel, path: Path, library: Library) -> Parity:
+    """Our logits beside those that the other library computes from a checkpoint in its own layout."""
+    images = model.normalize(fixed_images(model))
+    theirs = library_logits(library, path, images)
+    with evaluating(model):
+        ours = torch.cat([model(part) for part in _singly(images)])
+    if ours.shape != theirs.shape:
+        raise VitkitError(f"{library} gives {tuple(theirs.shape)} where vitkit gives {tuple(ours.shape)}.")
+    return _parity((ours, theirs), None, "logits")
+
+
+def _parity(
+    logits: tuple[Tensor, Tensor] | None, features: tuple[Tensor, Tensor] | None, what: str
+) -> Parity:
+    pairs = [pair for pair in (logits, features) if pair is not None]
+    ours, theirs = logits or features or (torch.zeros(1, 1), torch.zeros(1, 1))
+    agreement = (ours.flatten(1).argmax(1) == theirs.flatten(1).argmax(1)).float().mean()
+    return Parity(
+        logits=float((logits[0] - logits[1]).abs().max()) if logits else 0.0,
+        features=float((features[0] - features[1]).abs().max()) if features else 0.0,
+        scale=max(float(ours.abs().max()) for ours, _ in pairs),
+        agreement=float(agreement),
+        images=len(ours),
+        what=what,
+    )
+
+
+def fixed_images(model: ImageModel) -> Tensor:
+    """Images that are the same every time, of every scale of structure: `(8, C, H, W)` uint8."""
+    rng = np.random.default_rng(2010_11929)
+    channels, (height, width) = model.config.in_channels, model.config.image_size
+    images = np.zeros((IMAGES, channels, height, width))
+    for i, cells in enumerate(2 ** (1 + i % 6) for i in range(IMAGES)):
+        coarse = torch.from_numpy(rng.uniform(size=(1, channels, cells, cells)))
+        images[i] = torch.nn.functional.interpolate(coarse, (height, width), mode="bilinear")[0].numpy()
+    return torch.from_numpy((255 * images).round().astype(np.uint8))
+
+
+def _singly(images: Tensor) -> list[Tensor]:
+    """One image at a time: the largest models fit no more."""
+    return [images[i : i + 1] for i in range(len(images))]
+
+
+def _heads(model: ImageModel) -> int | None:
+    heads: int | None = getattr(model.config, "num_heads", None)
+    return heads
+
+
+@contextmanager
+def _beside(out: Path) -> Iterator[Path]:
+    """A folder on the same disk as `out`, gone afterwards with all that is still in it."""
+    folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def main(arguments: list[str]) -> None:
+    def command(
+        source: Annotated[str, tyro.conf.Positional],
+        out: Annotated[str, tyro.conf.Positional],
+        to: Format | None = None,
+        num_classes: int | None = None,
+        image_size: tuple[int, int] | None = None,
+        head: Literal["keep", "new"] | None = None,
+        num_heads: int | None = None,
+        interpolation: Interpolation = "original",
+        against: Library | None = None,
+        accept_change: bool = False,
+    ) -> None:
+        """Write a checkpoint in another library's layout, and prove that it is the same model.
+
+        Args:
+            source: a run folder, a file or folder of any library, or an address (hf:..., https://...).
+            out: file or folder to write.
+            to: the layout; left out, official for a name ending in .npz, torchvision for .pth, else vitkit.
+            num_classes: another number of classes: a new zero head, as the original fine-tunes.
+            image_size: height and width; position embeddings are resized.
+            head: keep the whole head, or replace it by a new one of zeros.
+            num_heads: of the attention, where the file does not say it.
+            interpolation: how position embeddings are resized: the original's bilinear rule, or bicubic.
+            against: run timm or huggingface beside it, where that is installed.
+            accept_change: write although the layout cannot say all of the model's arithmetic.
+        """
+        layout: Format = to or _layout(out)
+        found = identify(source, num_heads=num_heads)
+        console.out.print(f"from     {escape(str(source))}: {escape(described(found))}")
+        for reason, keys in found.left_out.items():
+            console.out.print(f"left out {', '.join(keys)} ({reason})", markup=False)
+        result = convert(
+            source,
+            out,
+            layout,
+            num_classes=num_classes,
+            image_size=image_size,
+            head=head,
+            num_heads=num_heads,
+            interpolation=interpolation,
+            against=against,
+            accept_change=accept_change,
+        )
+        console.out.print(f"to       {escape(str(result.path))} ({layout})")
+        console.out.print(f"parity   read back: {result.parity}", markup=False)
+        if result.beside_library is not None:
+            console.out.print(f"         beside {against}: {result.beside_library}", markup=False)
+        if result.lost:
+            console.out.print(f"lost     {layout} has no place for {'; '.join(result.lost)}", markup=False)
+        console.out.print(f"Next: vitkit card {shlex.quote(str(result.path))}", markup=False)
+
+    tyro.cli(command, args=arguments, prog="vitkit convert")
+
+
+def _layout(out: str) -> Format:
+    suffixes: dict[str, Format] = {".npz": "official", ".pth": "torchvision", ".pt": "torchvision"}
+    layout = suffixes.get(Path(out).suffix, "vitkit")
+    assert layout in get_args(Format)
+    return layout
