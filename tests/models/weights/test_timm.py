@@ -20,7 +20,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet import BackboneConfig, ResNetConfig
 from vitkit.models.vit import ViTConfig
 from vitkit.models.weights import load_model, save_model
-from vitkit.models.weights.timm import _ratio
+from vitkit.models.weights.timm_writing import _ratio
 from vitkit.models.zoo import ModelConfig, build_model
 
 TINY = ViTConfig(

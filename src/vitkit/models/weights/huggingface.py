@@ -6,20 +6,27 @@ since release 5 are read too.
 """
 
 import logging
-import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-from vitkit.config import from_json, to_json
+from vitkit.config import to_json
 from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.models.card import ModelCard
-from vitkit.models.image_model import ImageModel, by
+from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet import GROUPS, ResNetConfig
 from vitkit.models.vit import ViTConfig
+from vitkit.models.weights.huggingface_pixels import (
+    one_number,
+    read_pixels,
+    read_preprocessing,
+    size_of,
+    write_processor,
+)
+from vitkit.models.weights.huggingface_settings import BitSettings, Processor, ViTSettings, settings_of
 from vitkit.models.weights.native import safetensors_chunks
 from vitkit.models.weights.source import Source
 from vitkit.models.weights.table import (
@@ -53,10 +60,6 @@ BIT_NORM_EPS = 1e-5
 BIT_STANDARDIZATION_EPS = 1e-8
 """Of all convolutions, the first one's too. No `config.json` says either (transformers `modeling_bit.py`)."""
 
-RESAMPLING = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
-"""Pillow's numbers."""
-BILINEAR = 2
-
 
 @dataclass(frozen=True)
 class Naming:
@@ -89,69 +92,6 @@ MODULES = Naming(
     "mlp.fc1",
     "mlp.fc2",
 )
-
-
-@dataclass(frozen=True)
-class ViTSettings:
-    """What a `config.json` says of a ViT; the defaults are those of transformers."""
-
-    architectures: tuple[str, ...] = ()
-    model_type: str = "vit"
-    num_attention_heads: int | None = None
-    hidden_size: int = 768
-    num_hidden_layers: int = 12
-    intermediate_size: int = 3072
-    num_channels: int = 3
-    image_size: int | tuple[int, int] = 224
-    patch_size: int | tuple[int, int] = 16
-    hidden_act: str = "gelu"
-    layer_norm_eps: float = 1e-12
-    hidden_dropout_prob: float = 0.0
-    attention_probs_dropout_prob: float = 0.0
-    qkv_bias: bool = True
-    pooler_act: str = "tanh"
-    pooler_output_size: int | None = None
-    id2label: Mapping[str, Any] = field(default_factory=dict)
-    label2id: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class BitSettings:
-    """What a `config.json` says of a BiT ResNet; the defaults are those of transformers."""
-
-    architectures: tuple[str, ...] = ()
-    model_type: str = "bit"
-    num_channels: int = 3
-    embedding_size: int = 64
-    hidden_sizes: tuple[int, ...] = (256, 512, 1024, 2048)
-    depths: tuple[int, ...] = (3, 4, 6, 3)
-    layer_type: str = "preactivation"
-    hidden_act: str = "relu"
-    global_padding: str | None = None
-    num_groups: int = 32
-    drop_path_rate: float = 0.0
-    embedding_dynamic_padding: bool = False
-    output_stride: int = 32
-    width_factor: float = 1
-    id2label: Mapping[str, Any] = field(default_factory=dict)
-    label2id: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Processor:
-    """What a `preprocessor_config.json` says; the defaults are those of ViT's."""
-
-    image_processor_type: str = ""
-    do_resize: bool = True
-    size: int | Mapping[str, Any] | None = None
-    resample: int = BILINEAR
-    do_center_crop: bool = False
-    crop_size: int | Mapping[str, Any] | None = None
-    do_rescale: bool = True
-    rescale_factor: float = 1 / 255
-    do_normalize: bool = True
-    image_mean: float | tuple[float, ...] = 0.5
-    image_std: float | tuple[float, ...] = 0.5
 
 
 def recognises(source: Source) -> bool:
@@ -210,7 +150,7 @@ def write(model: ImageModel, path: Path) -> Path:
     chunks = safetensors_chunks(to_theirs(model.state_dict(), rows), metadata={"format": "pt"})
     replace_file(path / "model.safetensors", chunks)
     replace_json(path / "config.json", to_json(settings))
-    replace_json(path / "preprocessor_config.json", _processor(config, model.card.preprocessing, path))
+    replace_json(path / "preprocessor_config.json", write_processor(config, model.card.preprocessing, path))
     return path
 
 
@@ -248,7 +188,7 @@ DIALECT = Dialect("huggingface", recognises, read, write, absent, unsaid)
 
 
 def _read_vit(source: Source, hints: Hints) -> Translation:
-    said = _settings(ViTSettings, source, "config.json")
+    said = settings_of(ViTSettings, source, "config.json")
     shapes = source.shapes
     prefix = _prefix(source, "embeddings.cls_token")
     heads = said.num_attention_heads or hints.num_heads
@@ -286,7 +226,7 @@ def _read_vit(source: Source, hints: Hints) -> Translation:
     layer = re.compile(re.escape(f"{prefix}{naming.layers}.") + r"(\d+)\.")
     layers = {match[1] for key in shapes if (match := layer.match(key))}
     size = (said.image_size, said.image_size) if isinstance(said.image_size, int) else said.image_size
-    processor, mean, std = _pixels(source, in_channels)
+    processor, mean, std = read_pixels(source, in_channels)
     config = ViTConfig(
         image_size=size,
         patch_size=(patch_height, patch_width),
@@ -350,8 +290,8 @@ def _vit_settings(config: ViTConfig, card: ModelCard) -> ViTSettings:
         num_hidden_layers=config.depth,
         intermediate_size=config.mlp_dim,
         num_channels=config.in_channels,
-        image_size=_one_number(config.image_size),
-        patch_size=_one_number(config.patch_size),
+        image_size=one_number(config.image_size),
+        patch_size=one_number(config.patch_size),
         hidden_act="gelu_pytorch_tanh" if config.gelu == "tanh" else "gelu",
         layer_norm_eps=config.norm_eps,
         hidden_dropout_prob=config.dropout,
@@ -366,7 +306,7 @@ def _vit_settings(config: ViTConfig, card: ModelCard) -> ViTSettings:
 
 
 def _read_bit(source: Source, hints: Hints) -> Translation:
-    said = _settings(BitSettings, source, "config.json")
+    said = settings_of(BitSettings, source, "config.json")
     prefix = _prefix(source, "embedder.convolution.weight")
     stages = len(said.depths)
     sizes = tuple(4 * said.embedding_size * 2**s for s in range(stages))
@@ -393,8 +333,8 @@ def _read_bit(source: Source, hints: Hints) -> Translation:
             source.path,
             said.drop_path_rate,
         )
-    processor, mean, std = _pixels(source, said.num_channels)
-    size = _size(processor.crop_size if processor.do_center_crop else processor.size) or hints.image_size
+    processor, mean, std = read_pixels(source, said.num_channels)
+    size = size_of(processor.crop_size if processor.do_center_crop else processor.size) or hints.image_size
     if size is None:
         raise VitkitError(
             f"{source.path}: nothing here says the size of the images: give image_size=(height, width), "
@@ -453,17 +393,6 @@ def _bit_settings(config: ResNetConfig, card: ModelCard) -> BitSettings:
 # What both have
 
 
-_Settings = TypeVar("_Settings", ViTSettings, BitSettings, Processor)
-
-
-def _settings(kind: type[_Settings], source: Source, file: str) -> _Settings:
-    """The fields we ask for; null is the same as absent there."""
-    asked = {one.name for one in fields(kind)}
-    said = source.settings.get(file, {}).items()
-    known = {key: value for key, value in said if key in asked and value is not None}
-    return from_json(kind, known, str(source.path.with_name(file)))
-
-
 def _refuse(source: Source, features: Mapping[str, bool]) -> None:
     found = [words for words, there in features.items() if there]
     if found:
@@ -503,109 +432,4 @@ def _card(
                 f"{source.path}: id2label in config.json has {len(labels)} names for {classes} classes."
             )
         names = tuple(str(labels[str(i)]) for i in range(classes))
-    return ModelCard(class_names=names, preprocessing=_preprocessing(source, processor, size))
-
-
-# Pixels
-
-
-def _pixels(source: Source, channels: int) -> tuple[Processor, tuple[float, ...], tuple[float, ...]]:
-    """The processor, and mean and std of pixels in [0, 1]."""
-    if not source.preprocessor:
-        _log.warning(
-            "%s: no preprocessor_config.json beside it: pixel mean and std are taken to be 0.5", source.path
-        )
-    said = _settings(Processor, source, "preprocessor_config.json")
-    # They scale pixels by any factor before the mean is taken off; we, by 1/255.
-    scale = 255 * said.rescale_factor if said.do_rescale else 255.0
-    if math.isclose(scale, 1, rel_tol=1e-6):
-        scale = 1.0
-    statistics = []
-    for values in (said.image_mean, said.image_std) if said.do_normalize else (0.0, 1.0):
-        several = (values,) if isinstance(values, float) else values
-        if len(several) != channels:
-            if len(set(several)) != 1:
-                raise VitkitError(
-                    f"{source.path}: preprocessor_config.json has the pixel statistics {list(several)} for "
-                    f"images of {channels} channels: give one value for each."
-                )
-            several = several[:1] * channels
-        statistics.append(tuple(value / scale for value in several))
-    return said, statistics[0], statistics[1]
-
-
-def _preprocessing(source: Source, said: Processor, size: tuple[int, int]) -> dict[str, Any]:
-    """The same in our words, as `vitkit.data.transforms.Preprocessing` has them; a difference is logged."""
-    if not source.preprocessor:
-        return {}
-    differences = []
-    ours: dict[str, Any] = {"image_size": list(size), "resize": "stretch", "antialias": True}
-    edges = said.size if isinstance(said.size, Mapping) else {}
-    resized = _size(said.size)
-    if said.do_center_crop and said.do_resize and resized is not None:
-        cropped = _size(said.crop_size) or size
-        fraction = min(cropped) / min(resized)
-        if fraction > 1:
-            differences.append("black borders where the crop is larger than the image (here: none)")
-        ours |= {"resize": "crop", "crop_fraction": min(fraction, 1.0)}
-        if "height" in edges or said.image_processor_type.startswith("DeiT"):
-            differences.append(f"stretching to {by(resized)} before the crop (here: proportions are kept)")
-    elif said.do_center_crop:
-        ours |= {"resize": "crop", "crop_fraction": 1.0}
-        differences.append("a crop of images that were not resized (here: resized to cover it)")
-    elif "shortest_edge" in edges:
-        differences.append("the proportions of the image (here: stretched to the model's size)")
-    if said.do_resize and said.resample != BILINEAR:
-        known = 0 <= said.resample < len(RESAMPLING)
-        name = RESAMPLING[said.resample] if known else str(said.resample)
-        differences.append(f"{name} resizing (here: bilinear)")
-    if differences:
-        _log.warning("%s: its images were prepared with %s", source.path, "; ".join(differences))
-    return ours
-
-
-def _processor(config: ModelConfig, preprocessing: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """`preprocessor_config.json`: as we prepare images, as near as theirs can."""
-    rows, columns = config.image_size
-    fraction = preprocessing.get("crop_fraction", 0.875)
-    ours: dict[str, Any] = {
-        "image_processor_type": "ViTImageProcessor",
-        "do_resize": True,
-        "size": {"height": rows, "width": columns},
-        "resample": BILINEAR,
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": list(config.image_mean),
-        "image_std": list(config.image_std),
-    }
-    differences = []
-    if preprocessing.get("resize") == "crop" and rows == columns:
-        ours |= {  # ViT's own processor has no central crop, BiT's has, for any model
-            "image_processor_type": "BitImageProcessor",
-            "size": {"shortest_edge": round(rows / fraction)},
-            "do_center_crop": True,
-            "crop_size": {"height": rows, "width": columns},
-        }
-    elif preprocessing.get("resize") == "crop":
-        differences.append("a central crop that is not square (theirs: stretched)")
-    if not preprocessing.get("antialias", True):
-        differences.append("resizing without antialiasing (theirs: with)")
-    if differences:
-        _log.warning("%s: preprocessor_config.json cannot say: %s", path, "; ".join(differences))
-    return ours
-
-
-def _size(value: int | Mapping[str, Any] | None) -> tuple[int, int] | None:
-    """A size in any of their ways to write it, as (height, width)."""
-    if isinstance(value, int):
-        return value, value
-    if isinstance(value, Mapping) and {"height", "width"} <= value.keys():
-        return int(value["height"]), int(value["width"])
-    if isinstance(value, Mapping) and "shortest_edge" in value:
-        return int(value["shortest_edge"]), int(value["shortest_edge"])
-    return None
-
-
-def _one_number(size: tuple[int, int]) -> int | tuple[int, int]:
-    return size[0] if size[0] == size[1] else size
+    return ModelCard(class_names=names, preprocessing=read_preprocessing(source, processor, size))

@@ -10,104 +10,34 @@ Facts: timm 1.0, `models/vision_transformer.py`, `vision_transformer_hybrid.py`,
 import math
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
-from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.models.card import ModelCard
-from vitkit.models.image_model import ImageModel, by
 from vitkit.models.resnet import BackboneConfig, ResNetConfig
 from vitkit.models.vit import ViTConfig
-from vitkit.models.weights.native import safetensors_chunks
 from vitkit.models.weights.source import Source
 from vitkit.models.weights.table import (
-    PLAIN,
     Dialect,
     Hints,
-    Row,
     Translation,
-    departures,
-    pair,
-    same,
-    to_theirs,
 )
+from vitkit.models.weights.timm_settings import (
+    GROUP_NORM_EPS,
+    NORM_EPS,
+    POOLS,
+    STANDARDIZATION_EPS,
+    Settings,
+)
+from vitkit.models.weights.timm_table import BACKBONE, bit_rows, vit_rows
+from vitkit.models.weights.timm_writing import HYBRID_NAMES, absent, unsaid, write
 from vitkit.models.zoo import ModelConfig
 
-NORM_EPS = 1e-6
-"""Of timm's LayerNorm in ViTs."""
-GROUP_NORM_EPS = 1e-5
-STANDARDIZATION_EPS = 1e-8
-"""In w / sqrt(var + eps), of hybrids and BiT."""
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
-SIZES = {
-    "tiny": (192, 3),
-    "small": (384, 6),
-    "medium": (512, 8),
-    "betwixt": (640, 10),
-    "base": (768, 12),
-    "so150m": (896, 14),
-    "large": (1024, 16),
-    "so400m": (1152, 16),
-    "huge": (1280, 16),
-    "giant": (1408, 16),
-    "giantopt": (1536, 16),
-    "gigantic": (1664, 16),
-}
-"""Width and heads of the word in a name like vit_base_patch16_224."""
-OTHER_HEADS = {"vit_base_patch16_gap_224": 16, "test_vit": 2}
-"""Names that do not keep to the table."""
-TANH_NAMES = re.compile(
-    r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip_.*|vit_large_patch16_siglip_(gap_)?512"
-)
-"""Architectures whose GELU is the tanh form without being told; timm's default is the exact one."""
 UNLIKE_NAMES = re.compile(r"rope|relpos|quickgelu|_xp_|naflex|samvit|radio")
 """Architectures whose arithmetic differs where their tensors may not."""
-
-PLAIN_NAMES = (
-    "vit_tiny_patch16_224",
-    "vit_small_patch8_224",
-    "vit_small_patch16_224",
-    "vit_small_patch32_224",
-    "vit_base_patch8_224",
-    "vit_base_patch16_224",
-    "vit_base_patch32_224",
-    "vit_large_patch14_224",
-    "vit_large_patch16_224",
-    "vit_large_patch32_224",
-    "vit_huge_patch14_224",
-    "vit_giant_patch14_224",
-    "vit_gigantic_patch14_224",
-)
-HYBRID_NAMES: dict[tuple[int, ...], str] = {
-    (): "vit_tiny_r_s16_p8_224",
-    (2, 2, 2, 2): "vit_small_r26_s32_224",
-    (3, 4, 9): "vit_base_r50_s16_224",
-    (3, 4, 6, 3): "vit_large_r50_s32_224",
-}
-BIT_NAMES: dict[tuple[tuple[int, ...], int], str] = {
-    ((3, 4, 6, 3), 1): "resnetv2_50x1_bit",
-    ((3, 4, 6, 3), 3): "resnetv2_50x3_bit",
-    ((3, 4, 23, 3), 1): "resnetv2_101x1_bit",
-    ((3, 4, 23, 3), 3): "resnetv2_101x3_bit",
-    ((3, 8, 36, 3), 2): "resnetv2_152x2_bit",
-    ((3, 8, 36, 3), 4): "resnetv2_152x4_bit",
-}
-
-BACKBONE = "patch_embed.backbone."
-"""Before the names of a hybrid's ResNet."""
-
-POOLS: dict[str, Literal["token", "mean", "map", "none"]] = {
-    "token": "token",
-    "avg": "mean",
-    "map": "map",
-    "": "none",
-}
-GELUS: dict[str, Literal["erf", "tanh"]] = {"gelu": "erf", "gelu_tanh": "tanh"}
 
 READ_ARGUMENTS = {
     *("img_size", "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "num_heads", "mlp_ratio"),
@@ -140,62 +70,6 @@ UNKNOWN_PARTS = {
     "decoder_embed": "a decoder (MAE pre-training)",
 }
 """Words in the names of tensors that stand for what we do not have."""
-
-
-class Settings:
-    """What `config.json` says, whatever its age; every question has an answer without one."""
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self.known = isinstance(config.get("architecture"), str)
-        config = config if self.known else {}
-        self.architecture = str(config.get("architecture", "")).partition(".")[0]
-        self.arguments: dict[str, Any] = dict(config.get("model_args") or {})
-        # Old files are one flat dictionary.
-        self.pretrained: Mapping[str, Any] = config.get("pretrained_cfg", config) or {}
-        names = config.get("label_names") or self.pretrained.get("label_names") or config.get("labels") or ()
-        self.class_names = tuple(str(name) for name in names) if isinstance(names, list) else ()
-        self.global_pool = self.arguments.get("global_pool", config.get("global_pool"))
-
-    @property
-    def image_size(self) -> tuple[int, int] | None:
-        input_size: list[int] = self.pretrained.get("input_size") or []
-        size: int | list[int] = self.arguments.get("img_size") or input_size[1:]
-        if isinstance(size, int):
-            return size, size
-        return (int(size[0]), int(size[1])) if len(size) == 2 else None
-
-    @property
-    def num_heads(self) -> int | None:
-        """Of the architecture's name, unless the arguments say another number."""
-        if "num_heads" in self.arguments:
-            return int(self.arguments["num_heads"])
-        if self.architecture in OTHER_HEADS:
-            return OTHER_HEADS[self.architecture]
-        words = self.architecture.split("_")
-        named = len(words) > 1 and words[0] in ("vit", "deit", "flexivit") and words[1] in SIZES
-        return SIZES[words[1]][1] if named else None
-
-    @property
-    def gelu(self) -> Literal["erf", "tanh"]:
-        default = "gelu_tanh" if TANH_NAMES.fullmatch(self.architecture) else "gelu"
-        name = self.arguments.get("act_layer") or default
-        if name not in GELUS:
-            raise VitkitError(
-                f"timm's config.json: act_layer: known here are gelu, gelu_tanh, found {name!r}."
-            )
-        return GELUS[name]
-
-    @property
-    def dropouts(self) -> tuple[float, float]:
-        """In the blocks and after the position embeddings: with us they are one number."""
-        blocks, positions = (self.arguments.get(name) for name in ("proj_drop_rate", "pos_drop_rate"))
-        return float(blocks or 0), float(positions or 0)
-
-    def statistics(self, name: str, channels: int, default: tuple[float, ...]) -> tuple[float, ...]:
-        """Mean or std, a value for each channel."""
-        found = self.pretrained.get(name)
-        values = tuple(float(value) for value in found) if found else default
-        return values if len(values) == channels else (sum(values) / len(values),) * channels
 
 
 def recognises(source: Source) -> bool:
@@ -479,252 +353,4 @@ def _preprocessing(pretrained: Mapping[str, Any], size: tuple[int, int]) -> tupl
     return {"image_size": list(size), "resize": "crop", "crop_fraction": size[0] / resized}, notes
 
 
-def write(model: ImageModel, path: Path) -> Path:
-    """Write a folder that `timm.create_model("local-dir:FOLDER", pretrained=True)` loads.
-
-    Raises:
-        VitkitError: the folder holds a model of our own format.
-    """
-    config = model.config
-    if isinstance(config, ResNetConfig):
-        arguments, rows = _shared_arguments(config), bit_rows(config)
-        first, head = "stem.conv", "head.fc"
-    else:
-        arguments, rows = _vit_arguments(config), vit_rows(config)
-        root = next(row.theirs[0] for row in rows if row.ours in ("stem.root.weight", "stem.weight"))
-        first, head = root.removesuffix(".weight"), "head"
-    pretrained: dict[str, Any] = {
-        "custom_load": False,
-        "input_size": [config.in_channels, *config.image_size],
-        "fixed_input_size": isinstance(config, ViTConfig),
-        **_crop(model.card.preprocessing, config.image_size),
-        "mean": list(config.image_mean),
-        "std": list(config.image_std),
-        "num_classes": config.num_classes,
-        "pool_size": None,
-        "first_conv": first,
-        "classifier": head,
-    }
-    description = {
-        "architecture": _architecture(config),
-        "num_classes": config.num_classes,
-        "num_features": config.width,
-        "global_pool": arguments["global_pool"],
-        **({"label_names": list(model.card.class_names)} if model.card.class_names else {}),
-        "model_args": arguments,
-        "pretrained_cfg": pretrained,
-    }
-    if (path / "model.json").exists():
-        raise VitkitError(
-            f"{path} holds a model of vitkit's own format, which this would overwrite: name another."
-        )
-    path.mkdir(parents=True, exist_ok=True)
-    replace_file(path / "model.safetensors", safetensors_chunks(to_theirs(model.state_dict(), rows)))
-    replace_json(path / "config.json", description)
-    return path
-
-
-def _shared_arguments(config: ResNetConfig | ViTConfig) -> dict[str, Any]:
-    return {"in_chans": config.in_channels, "num_classes": config.num_classes, "global_pool": "avg"}
-
-
-def _vit_arguments(config: ViTConfig) -> dict[str, Any]:
-    """`model_args`: everything, so that nothing depends on the architecture's name."""
-    return {
-        **_shared_arguments(config),
-        "img_size": list(config.image_size),
-        "patch_size": list(config.patch_size),
-        "embed_dim": config.width,
-        "depth": config.depth,
-        "num_heads": config.num_heads,
-        "mlp_ratio": _ratio(config.mlp_dim, config.width),
-        "class_token": config.class_token,
-        "global_pool": next(theirs for theirs, ours in POOLS.items() if ours == config.pool),
-        "fc_norm": False,
-        "reg_tokens": config.register_tokens,
-        "no_embed_class": not config.class_token_position,
-        **({"pool_include_prefix": True} if config.pool == "map" and config.register_tokens else {}),
-        "pos_embed": "learn" if config.position == "learned" else "none",
-        "act_layer": next(theirs for theirs, ours in GELUS.items() if ours == config.gelu),
-        "pos_drop_rate": config.dropout,
-        "proj_drop_rate": config.dropout,
-        "attn_drop_rate": config.attention_dropout,
-    }
-
-
-def _ratio(mlp_dim: int, width: int) -> float:
-    """A number whose product with the width timm cuts off to exactly `mlp_dim`."""
-    ratio = mlp_dim / width
-    return ratio if int(width * ratio) == mlp_dim else (mlp_dim + 0.5) / width
-
-
-def _architecture(config: ModelConfig) -> str:
-    """timm's name nearest to a configuration that it can build; the arguments say the rest."""
-    if isinstance(config, ResNetConfig):
-        return BIT_NAMES[config.layers, int(config.width_factor)]
-    if config.backbone:
-        return HYBRID_NAMES[config.backbone.layers]
-    word = next((word for word, (width, _) in SIZES.items() if width == config.width), "base")
-    name = f"vit_{word}_patch{config.patch_size[0]}_224"
-    return name if name in PLAIN_NAMES else "vit_base_patch16_224"
-
-
-def absent(config: ModelConfig) -> list[str]:
-    """What timm cannot build."""
-    if isinstance(config, ResNetConfig):
-        named = (config.layers, int(config.width_factor)) in BIT_NAMES and config.width_factor % 1 == 0
-        if named and config.mixing == "convolution":
-            return []
-        what = f"a ResNet of {config.layers} units, {config.width_factor:g} times as wide, {config.mixing}"
-        return [f"{what} (only {', '.join(BIT_NAMES.values())})"]
-    known = {key: PLAIN[key] for key in ("position_at", "attention")}
-    words = departures(config, {**known, "position": ("learned", "none")})
-    if config.representation_size is not None:
-        words.append("a tanh layer before the head (load with head='new' to drop it)")
-    backbone = config.backbone
-    if backbone:
-        rows, columns = backbone.feature_map(config.image_size)
-        if backbone.layers not in HYBRID_NAMES:
-            words.append(f"a hybrid of {backbone.layers} units (only {', '.join(map(str, HYBRID_NAMES))})")
-        if backbone.width_factor != 1:
-            words.append(f"a hybrid's ResNet {backbone.width_factor:g} times as wide")
-        if rows % config.patch_size[0] or columns % config.patch_size[1]:
-            words.append(f"a feature map of {by((rows, columns))} cut into {by(config.patch_size)}")
-    return words
-
-
-def _crop(preprocessing: Mapping[str, Any], size: tuple[int, int]) -> dict[str, Any]:
-    """timm's evaluation transform for our `Preprocessing`; ours is bilinear, whatever else."""
-    if preprocessing.get("resize", "stretch") == "stretch":
-        return {"interpolation": "bilinear", "crop_mode": "squash", "crop_pct": 1.0}
-    fraction = float(preprocessing.get("crop_fraction", 0.875))
-    resized = round(size[0] / fraction)
-    if math.floor(size[0] / fraction) != resized:  # timm rounds down, we to the nearest
-        fraction = size[0] / (resized + 0.25)
-    return {"interpolation": "bilinear", "crop_mode": "center", "crop_pct": fraction}
-
-
-def unsaid(config: ModelConfig) -> list[str]:
-    """Arithmetic that timm has no argument for."""
-    words: list[str] = []
-
-    def check(what: str, ours: object, theirs: object) -> None:
-        if ours != theirs:
-            words.append(f"{what} {ours} (timm: {theirs})")
-
-    if isinstance(config, ResNetConfig):
-        check("GroupNorm's epsilon", config.norm_eps, GROUP_NORM_EPS)
-        check("weight standardisation's epsilon", config.standardization_eps, STANDARDIZATION_EPS)
-        check("max-pooling padded with", config.max_pool_padding, "zeros")
-        return words
-    check("LayerNorm's epsilon", config.norm_eps, NORM_EPS)
-    if config.backbone:
-        form = {"std": "w / (std + eps)", "variance": "w / sqrt(var + eps)"}
-        check("GroupNorm's epsilon", config.backbone.norm_eps, GROUP_NORM_EPS)
-        check("weight standardisation", form[config.backbone.standardization], form["variance"])
-        check("weight standardisation's epsilon", config.backbone.standardization_eps, STANDARDIZATION_EPS)
-    return words
-
-
 DIALECT = Dialect("timm", recognises, read, write, absent, unsaid)
-
-
-def vit_rows(config: ViTConfig, qkv_bias: bool = True) -> list[Row]:
-    """Every parameter of a ViT or hybrid of `config` and where timm keeps it.
-
-    Without `qkv_bias` the file has no biases of queries, keys and values: zeros, which is the same.
-    """
-    rows: list[Row] = []
-    if config.backbone:
-        rows += _hybrid_rows(config.backbone)
-    rows += pair("stem.projection" if config.backbone else "stem", "patch_embed.proj")
-    if config.class_token:
-        rows.append(same("class_token", "cls_token"))
-    if config.register_tokens:
-        rows.append(same("register_tokens", "reg_token"))
-    if config.position == "learned":
-        rows.append(same("positions.0.embedding", "pos_embed"))
-    for i in range(config.depth):
-        block = f"blocks.{i}"
-        rows += pair(f"{block}.norm1", f"{block}.norm1")
-        rows.append(same(f"{block}.attention.qkv.weight", f"{block}.attn.qkv.weight"))
-        if qkv_bias:
-            rows.append(same(f"{block}.attention.qkv.bias", f"{block}.attn.qkv.bias"))
-        else:
-            rows.append(Row(f"{block}.attention.qkv.bias", (f"{block}.attn.qkv.weight",), _zeros))
-        rows += pair(f"{block}.attention.out", f"{block}.attn.proj")
-        rows += pair(f"{block}.norm2", f"{block}.norm2")
-        rows += pair(f"{block}.mlp.fc1", f"{block}.mlp.fc1")
-        rows += pair(f"{block}.mlp.fc2", f"{block}.mlp.fc2")
-    rows += pair("norm", "norm")
-    if config.pool == "map":
-        rows += _attention_pool_rows()
-    if config.representation_size:
-        rows += pair("pre_logits", "pre_logits.fc")
-    return rows + (pair("head", "head") if config.num_classes else [])
-
-
-def _attention_pool_rows() -> list[Row]:
-    """timm keeps the query's projection apart from that of keys and values."""
-    ours, theirs = "attention_pool", "attn_pool"
-    rows = [same(f"{ours}.probe", f"{theirs}.latent")]
-    for part in ("weight", "bias"):
-        names = (f"{theirs}.q.{part}", f"{theirs}.kv.{part}")
-        rows.append(Row(f"{ours}.attention.qkv.{part}", names, torch.cat, _query_and_rest))
-    rows += pair(f"{ours}.attention.out", f"{theirs}.proj") + pair(f"{ours}.norm", f"{theirs}.norm")
-    return rows + pair(f"{ours}.mlp.fc1", f"{theirs}.mlp.fc1") + pair(f"{ours}.mlp.fc2", f"{theirs}.mlp.fc2")
-
-
-def _zeros(tensors: list[torch.Tensor]) -> torch.Tensor:
-    """The bias that a layer of this weight does without."""
-    return tensors[0].new_zeros(len(tensors[0]))
-
-
-def _query_and_rest(qkv: torch.Tensor) -> list[torch.Tensor]:
-    width = len(qkv) // 3
-    return [qkv[:width], qkv[width:]]
-
-
-def _unit_rows(ours: str, theirs: str, projects: bool, normed: bool) -> list[Row]:
-    """A bottleneck; its projection is `downsample` in timm, with a norm in hybrids alone."""
-    rows: list[Row] = []
-    for number in (1, 2, 3):
-        rows.append(same(f"{ours}.conv{number}.weight", f"{theirs}.conv{number}.weight"))
-        rows += pair(f"{ours}.norm{number}", f"{theirs}.norm{number}")
-    if projects:
-        rows.append(same(f"{ours}.proj.weight", f"{theirs}.downsample.conv.weight"))
-        if normed:
-            rows += pair(f"{ours}.proj_norm", f"{theirs}.downsample.norm")
-    return rows
-
-
-def _stage_rows(ours: str, theirs: str, layers: tuple[int, ...], normed: bool) -> list[Row]:
-    return [
-        row
-        for s, units in enumerate(layers)
-        for u in range(units)
-        for row in _unit_rows(f"{ours}stages.{s}.{u}", f"{theirs}stages.{s}.blocks.{u}", u == 0, normed)
-    ]
-
-
-def _hybrid_rows(backbone: BackboneConfig) -> list[Row]:
-    root = f"{BACKBONE}stem." if backbone.layers else BACKBONE
-    rows = [same("stem.root.weight", f"{root}conv.weight"), *pair("stem.root_norm", f"{root}norm")]
-    return rows + _stage_rows("stem.", BACKBONE, backbone.layers, normed=True)
-
-
-def bit_rows(config: ResNetConfig) -> list[Row]:
-    """Every parameter of a BiT ResNet and where timm keeps it; its head is a 1x1 convolution there."""
-    rows = [same("root.weight", "stem.conv.weight"), *_stage_rows("", "", config.layers, normed=False)]
-    rows += pair("norm", "norm")
-    if config.num_classes:
-        rows += [
-            Row(
-                "head.weight",
-                ("head.fc.weight",),  # (K, C, 1, 1)
-                lambda tensors: tensors[0].flatten(1),
-                lambda tensor: [tensor[:, :, None, None]],
-            ),
-            same("head.bias", "head.fc.bias"),
-        ]
-    return rows
