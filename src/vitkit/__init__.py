@@ -10,6 +10,7 @@ from vitkit._version import __version__
 from vitkit.errors import VitkitError
 
 if TYPE_CHECKING:
+    from vitkit.apps.convert import convert
     from vitkit.apps.evaluate import evaluate
     from vitkit.apps.inspection import inspect
     from vitkit.apps.predict import Predictor
@@ -17,20 +18,26 @@ if TYPE_CHECKING:
     from vitkit.apps.run import Run
     from vitkit.apps.train import train
     from vitkit.apps.write_report import write_report
+    from vitkit.models.resnet import ResNet, ResNetConfig
     from vitkit.models.vit import ViT, ViTConfig
     from vitkit.models.weights import load_model, save_model
-    from vitkit.models.zoo import create_model, list_models
+    from vitkit.models.zoo import build_model, create_model, list_models, model_config
 
 _HOMES = {
     "Predictor": "vitkit.apps.predict",
+    "ResNet": "vitkit.models.resnet",
+    "ResNetConfig": "vitkit.models.resnet",
     "Run": "vitkit.apps.run",
     "ViT": "vitkit.models.vit",
     "ViTConfig": "vitkit.models.vit",
+    "build_model": "vitkit.models.zoo",
+    "convert": "vitkit.apps.convert",
     "create_model": "vitkit.models.zoo",
     "evaluate": "vitkit.apps.evaluate",
     "inspect": "vitkit.apps.inspection",
     "list_models": "vitkit.models.zoo",
     "load_model": "vitkit.models.weights",
+    "model_config": "vitkit.models.zoo",
     "recipe": "vitkit.apps.recipes",
     "save_model": "vitkit.models.weights",
     "train": "vitkit.apps.train",
@@ -39,16 +46,21 @@ _HOMES = {
 
 __all__ = [
     "Predictor",
+    "ResNet",
+    "ResNetConfig",
     "Run",
     "ViT",
     "ViTConfig",
     "VitkitError",
     "__version__",
+    "build_model",
+    "convert",
     "create_model",
     "evaluate",
     "inspect",
     "list_models",
     "load_model",
+    "model_config",
     "recipe",
     "save_model",
     "train",

@@ -95,7 +95,7 @@ def convert(
         to: the layout.
         num_classes, image_size, head, num_heads, interpolation: as for `load_model`.
         against: a library whose layout is read or written here, to run its own model beside ours.
-        accept_change: keep the result although the layout cannot say all of the arithmetic.
+        accept_change: keep a result that differs because the layout cannot say all of the arithmetic.
 
     Returns:
         What was written, and the parity figures.
@@ -116,21 +116,13 @@ def convert(
             f"read ({foreign}) nor what is written ({to}) is one."
         )
     lost = unsaid(model.config, to)
-    if lost and not accept_change:
-        raise VitkitError(
-            f"The {to} layout cannot say: {'; '.join(lost)}. Read back, the model would compute something "
-            "else. Choose another layout, or add --accept-change to write it all the same and see how much."
-        )
     out.parent.mkdir(parents=True, exist_ok=True)
     with _beside(out) as folder:
         written = save_model(model, folder / out.name, to)
         again = load_model(written, image_size=model.config.image_size, num_heads=_heads(model))
         parity = compare(model, again)
-        if not parity.within(TOLERANCE) and not (lost and accept_change):
-            raise VitkitError(
-                f"What was written is not the same model: {parity}. Nothing is left at {out}; this is a "
-                "fault of vitkit, please report it with the model's card (vitkit card)."
-            )
+        if not parity.within(TOLERANCE):
+            _refuse(parity, out, to, lost, accept_change)
         beside = None
         if against is not None:
             library_source = written if against == to else Path(source)
@@ -146,6 +138,20 @@ def convert(
     if model.card.class_names and not again.card.class_names:
         lost.append("class names")
     return Converted(out, parity, beside, tuple(lost))
+
+
+def _refuse(parity: Parity, out: Path, to: Format, lost: list[str], accept_change: bool) -> None:
+    """What differs is refused, unless the layout cannot help it and the caller knows."""
+    if not lost:
+        raise VitkitError(
+            f"What was written is not the same model: {parity}. Nothing is left at {out}; this is a "
+            "fault of vitkit, please report it with the model's card (vitkit card)."
+        )
+    if not accept_change:
+        raise VitkitError(
+            f"The {to} layout cannot say: {'; '.join(lost)}. Read back, the model computes something else: "
+            f"{parity}. Nothing is left at {out}. Choose another layout, or add --accept-change to keep it."
+        )
 
 
 def compare(model: ImageModel, other: ImageModel) -> Parity:
@@ -247,7 +253,7 @@ def main(arguments: list[str]) -> None:
             num_heads: of the attention, where the file does not say it.
             interpolation: how position embeddings are resized: the original's bilinear rule, or bicubic.
             against: run timm or huggingface beside it, where that is installed.
-            accept_change: write although the layout cannot say all of the model's arithmetic.
+            accept_change: keep a result that differs because the layout cannot say all of the arithmetic.
         """
         layout: Format = to or _layout(out)
         found = identify(source, num_heads=num_heads)

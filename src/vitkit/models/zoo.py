@@ -238,7 +238,7 @@ def create_model(
         generator: source of the initial weights; left out, PyTorch's default one.
 
     For another activation or dropout, change the configuration and build from that:
-    `build_model(dataclasses.replace(vit_config("ViT-B/16"), gelu="erf"))`, both from `vitkit.models.zoo`.
+    `vitkit.build_model(dataclasses.replace(vitkit.model_config("ViT-B/16"), gelu="erf"))`.
     """
     return build_model(model_config(name, num_classes, image_size), generator)
 
