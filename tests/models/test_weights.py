@@ -2,6 +2,8 @@
 
 import json
 import logging
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,9 @@ from safetensors.torch import load_file
 from tests.models.test_vit import TINY, model_with_random_head
 from vitkit.errors import VitkitError
 from vitkit.models.card import ModelCard
-from vitkit.models.weights import load_model, save_model
+from vitkit.models.weights import Format, load_model, save_model
 from vitkit.models.weights.native import read_safetensors, safetensors_chunks
+from vitkit.models.zoo import count_parameters, create_model
 
 
 def test_our_own_layout_keeps_weights_card_and_configuration(tmp_path: Path) -> None:
@@ -133,3 +136,32 @@ def test_damaged_and_absent_files_are_explained(tmp_path: Path) -> None:
 def test_formats_are_named() -> None:
     with pytest.raises(VitkitError, match=r"'onnx'\. Known: vitkit, "):
         save_model(model_with_random_head(TINY), "x", format="onnx")  # type: ignore[arg-type]
+
+
+CHILD = """
+import sys
+import torch
+from vitkit.models.weights import load_model
+
+def highest():  # bytes that were ever resident
+    return 1024 * next(int(line.split()[1]) for line in open("/proc/self/status") if "VmHWM" in line)
+
+before = highest()
+model = load_model(sys.argv[1])
+sum(float(parameter.sum()) for parameter in model.parameters())  # what is mapped is really read
+print(highest() - before, "torch._dynamo" in sys.modules)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
+@pytest.mark.parametrize("format", ["vitkit", "official"])
+def test_loading_holds_the_weights_once_and_imports_no_compiler(format: Format, tmp_path: Path) -> None:
+    model = create_model("ViT-512x12x8/16")
+    torch.nn.init.normal_(model.get_parameter("head.weight"))
+    weights = 4 * count_parameters(model)
+    path = save_model(model, tmp_path / "model", format)
+    command = [sys.executable, "-c", CHILD, str(path)]
+    memory, compiler = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert weights > 150e6  # enough to be told from what else a process does
+    assert int(memory) < 1.6 * weights
+    assert compiler == "False"

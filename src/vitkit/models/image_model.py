@@ -76,12 +76,14 @@ class ImageModel(nn.Module):
     def compute_pixel_statistics(self) -> None:
         """Mean and std as buffers that follow the model to its device."""
         for name, values in (("pixel_mean", self.config.image_mean), ("pixel_std", self.config.image_std)):
-            self.register_buffer(name, 255 * torch.tensor(values).view(-1, 1, 1), persistent=False)
+            # No arithmetic on tensors: on the meta device it makes PyTorch import its compiler, a second or two.
+            levels = torch.tensor([255 * value for value in values]).view(-1, 1, 1)
+            self.register_buffer(name, levels, persistent=False)
 
     def draw_weights(self, generator: torch.Generator | None) -> None:
         """Draw new weights, unless the model is built without memory to take over those of a checkpoint.
 
-        Not only to save time: drawing normal numbers on the meta device makes PyTorch import its compiler.
+        Not only to save time: arithmetic on the meta device makes PyTorch import its compiler.
         """
         if not next(self.parameters()).is_meta:
             self.init_weights(generator)

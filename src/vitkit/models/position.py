@@ -70,7 +70,10 @@ class SinCosPosition2D(nn.Module):
 
     def compute(self) -> None:
         """Make the numbers, once more where the module was built without memory."""
-        self.register_buffer("embedding", sincos_2d(self.grid, self.width), persistent=False)
+        embedding = torch.empty(1, self.grid[0] * self.grid[1], self.width)
+        self.register_buffer("embedding", embedding, persistent=False)
+        if not embedding.is_meta:
+            self.embedding = sincos_2d(self.grid, self.width).to(embedding.device)
 
     def init_weights(self, generator: torch.Generator | None) -> None:
         """Nothing is learned."""
