@@ -133,6 +133,12 @@ def test_damaged_and_absent_files_are_explained(tmp_path: Path) -> None:
         load_model(weights)
 
 
+@pytest.mark.parametrize("format", ["vitkit", "official", "timm"])
+def test_folders_on_the_way_are_made(format: Format, tmp_path: Path) -> None:
+    path = save_model(model_with_random_head(TINY), tmp_path / "a" / "b", format)
+    assert load_model(path, image_size=(12, 16)).config.width == TINY.width
+
+
 def test_formats_are_named() -> None:
     with pytest.raises(VitkitError, match=r"'onnx'\. Known: vitkit, "):
         save_model(model_with_random_head(TINY), "x", format="onnx")  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
 """`vitkit convert`: a checkpoint in another library's layout, with proof that it is the same model."""
 
+import logging
 import shlex
 import shutil
 import tempfile
@@ -18,6 +19,8 @@ from torch import Tensor
 from vitkit.apps import console
 from vitkit.apps.against import Library, library_logits
 from vitkit.apps.card import described
+from vitkit.apps.folder import preprocessing_of
+from vitkit.config import difference, to_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import evaluating
 from vitkit.models.image_model import ImageModel
@@ -118,8 +121,9 @@ def convert(
     lost = unsaid(model.config, to)
     out.parent.mkdir(parents=True, exist_ok=True)
     with _beside(out) as folder:
-        written = save_model(model, folder / out.name, to)
-        again = load_model(written, image_size=model.config.image_size, num_heads=_heads(model))
+        with _without_warnings():  # what they would say is measured, and returned
+            written = save_model(model, folder / out.name, to)
+            again = load_model(written, image_size=model.config.image_size, num_heads=_heads(model))
         parity = compare(model, again)
         if not parity.within(TOLERANCE):
             _refuse(parity, out, to, lost, accept_change)
@@ -137,6 +141,8 @@ def convert(
         written.rename(out)
     if model.card.class_names and not again.card.class_names:
         lost.append("class names")
+    before, after = (to_json(preprocessing_of(one)) for one in (model, again))
+    lost += [f"preprocessing.{line}" for line in difference(before, after)]
     return Converted(out, parity, beside, tuple(lost))
 
 
@@ -216,6 +222,17 @@ def _singly(images: Tensor) -> list[Tensor]:
 def _heads(model: ImageModel) -> int | None:
     heads: int | None = getattr(model.config, "num_heads", None)
     return heads
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    logger = logging.getLogger("vitkit")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 @contextmanager

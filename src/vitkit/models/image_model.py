@@ -76,7 +76,7 @@ class ImageModel(nn.Module):
     def compute_pixel_statistics(self) -> None:
         """Mean and std as buffers that follow the model to its device."""
         for name, values in (("pixel_mean", self.config.image_mean), ("pixel_std", self.config.image_std)):
-            # No arithmetic on tensors: on the meta device it makes PyTorch import its compiler, a second or two.
+            # No arithmetic on tensors: on the meta device it makes PyTorch import its compiler, for seconds.
             levels = torch.tensor([255 * value for value in values]).view(-1, 1, 1)
             self.register_buffer(name, levels, persistent=False)
 
