@@ -110,6 +110,16 @@ def test_values_that_are_not_finite_agree_with_nothing() -> None:
     assert not compare(model, other).within(1e9)
 
 
+def test_weights_that_are_not_finite_are_no_fault_of_the_conversion(tmp_path: Path) -> None:
+    model = random_model(PLAIN)
+    with torch.no_grad():
+        model.get_parameter("norm.bias")[0] = float("inf")
+    save_model(model, tmp_path / "model")
+    with pytest.raises(VitkitError, match="not finite"):
+        convert(tmp_path / "model", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_images_are_the_same_every_time_and_not_noise_alone() -> None:
     model = random_model(PLAIN)
     images = fixed_images(model)

@@ -1,6 +1,7 @@
 """`vitkit convert`: a checkpoint in another library's layout, with proof that it is the same model."""
 
 import logging
+import math
 import shlex
 import shutil
 import tempfile
@@ -53,7 +54,7 @@ class Parity:
     def within(self, tolerance: float) -> bool:
         """Whether they are the same model, as far as float32 can tell."""
         difference = max(self.logits, self.features)
-        return difference <= tolerance * max(1.0, self.scale) and bool(np.isfinite(difference))
+        return difference <= tolerance * max(1.0, self.scale) and math.isfinite(difference)
 
     def __str__(self) -> str:
         logits = f"logits differ by at most {self.logits:.1e}, " if "logits" in self.what else ""
@@ -112,11 +113,11 @@ def convert(
     model = load_model(
         source, num_classes, image_size, head=head, num_heads=num_heads, interpolation=interpolation
     )
-    foreign = identify(source, num_heads=num_heads).dialect
-    if against is not None and against not in (to, foreign):
+    found = identify(source, image_size=model.config.image_size, num_heads=num_heads)
+    if against is not None and against not in (to, found.dialect):
         raise VitkitError(
             f"--against {against} runs {against}'s own model on a {against} checkpoint, and neither what is "
-            f"read ({foreign}) nor what is written ({to}) is one."
+            f"read ({found.dialect}) nor what is written ({to}) is one."
         )
     lost = unsaid(model.config, to)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -125,12 +126,16 @@ def convert(
             written = save_model(model, folder / out.name, to)
             again = load_model(written, image_size=model.config.image_size, num_heads=_heads(model))
         parity = compare(model, again)
+        if not math.isfinite(parity.scale):
+            raise VitkitError(
+                f"{source} gives logits that are not finite, so nothing can be compared: its weights overflow "
+                "or are damaged. Nothing was written."
+            )
         if not parity.within(TOLERANCE):
             _refuse(parity, out, to, lost, accept_change)
         beside = None
         if against is not None:
-            library_source = written if against == to else Path(source)
-            beside = compare_with_library(model, library_source, against)
+            beside = compare_with_library(model, written if against == to else found.file, against)
             if not beside.within(LIBRARY_TOLERANCE):
                 raise VitkitError(
                     f"{against} computes something else than vitkit: {beside}. Nothing is left at {out}."

@@ -50,8 +50,8 @@ def load_model(
     """A model with the weights of a checkpoint.
 
     Args:
-        path: a run folder, or a file or folder of any layout we know: ours, the original release's, timm's and
-            so on; or an address, `hf:org/name`, `https://...`, `gs://...`, which is fetched and kept.
+        path: a run folder, or a file or folder of any layout we know: ours, the original release's, timm's
+            and so on; or an address, `hf:org/name`, `https://...`, `gs://...`, which is fetched and kept.
         num_classes: left out, the head stays as it is.
         image_size: left out, the size of the weights. Another one resizes the position embeddings.
         head: "keep" the whole head, the tanh layer with it; or "new", the original's rule for fine-tuning:
@@ -145,8 +145,8 @@ def save_model(model: ImageModel, path: str | Path, format: Format = "vitkit") -
 
     Args:
         model: what to save, with its `card` (class names, preprocessing, origin) where the format has room.
-        path: a folder for "vitkit", "timm" and "huggingface"; a file for "official" and "big_vision" (`.npz` is
-            added) and "torchvision" (`.pth`). Folders on the way are made, what is there is replaced.
+        path: a folder for "vitkit", "timm" and "huggingface"; a file for "official" and "big_vision" (`.npz`
+            is added) and "torchvision" (`.pth`). Folders on the way are made, what is there is replaced.
         format: the layout; the guide's table says what each of them is.
 
     Returns:
