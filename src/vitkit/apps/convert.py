@@ -128,8 +128,8 @@ def convert(
         parity = compare(model, again)
         if not math.isfinite(parity.scale):
             raise VitkitError(
-                f"{source} gives logits that are not finite, so nothing can be compared: its weights overflow "
-                "or are damaged. Nothing was written."
+                f"{source} gives logits that are not finite, so nothing can be compared: its weights "
+                "overflow or are damaged. Nothing was written."
             )
         if not parity.within(TOLERANCE):
             _refuse(parity, out, to, lost, accept_change)
