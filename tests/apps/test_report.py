@@ -20,8 +20,9 @@ from vitkit.data.transforms import Preprocessing
 from vitkit.evaluation.classify import Classification, Predictions, classification, predict
 from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
+from vitkit.models.resnet import ResNetConfig
 from vitkit.models.vit import ViT
-from vitkit.models.zoo import create_model
+from vitkit.models.zoo import build_model, create_model
 
 SECTIONS = (
     "results curves confusion classes mistakes calibration attention inside configuration data environment"
@@ -303,3 +304,11 @@ def test_mean_pooling_and_oblong_images() -> None:
     model = ViT(dataclasses.replace(square.model.config, pool="mean", image_size=(8, 6)))
     page = check_safe(render_report(dataclasses.replace(square, model=model)))
     assert "images of 8 x 6 pixels" in page.text
+
+
+def test_a_model_without_attention_says_so() -> None:
+    usual = content(count=20)
+    model = build_model(ResNetConfig((8, 8), (1,), 4, width_factor=0.5))
+    page = check_safe(render_report(dataclasses.replace(usual, model=model)))
+    assert "no attention between all its places" in page.text
+    assert "nothing to lay attention over" not in page.text and "no images at hand" not in page.text

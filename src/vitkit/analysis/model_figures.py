@@ -15,7 +15,7 @@ TILES_SHOWN = 14
 
 
 def filter_grid(components: Floats, shares: Floats) -> Figure:
-    """The principal components of the patch-embedding filters (paper Figure 7, left).
+    """The principal components of the filters that see the pixels (paper Figure 7, left).
 
     Args:
         components: `(n, p, q, 3)` in [0, 1].
@@ -25,7 +25,7 @@ def filter_grid(components: Floats, shares: Floats) -> Figure:
     rows = -(-len(components) // columns) or 1
     with styled():
         figure = Figure((0.95 * columns + 0.2, 1.12 * rows + 0.5), layout="constrained")
-        figure.suptitle("Patch-embedding filters", x=0.02, ha="left", fontsize=10, fontweight="bold")
+        figure.suptitle("Filters that see the pixels", x=0.02, ha="left", fontsize=10, fontweight="bold")
         grid = figure.subplots(rows, columns, squeeze=False)
         for axes in grid.flat:
             bare(axes)

@@ -138,6 +138,7 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
         say("attention rollout")
         page["rollouts"] = rollouts(model, evaluation)
     say("filters, positions and attention distance")
+    page["attention_maps"] = inspect.has_attention_maps(model)
     page |= _inside(model, evaluation)
     return _fill(page)
 
