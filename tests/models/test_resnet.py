@@ -442,3 +442,9 @@ def test_impossible_backbones_are_explained() -> None:
 def test_images_of_another_size_are_explained() -> None:
     with pytest.raises(VitkitError, match=r"\(B, 3, 37, 50\)"):
         ResNet(TINY)(torch.zeros(1, 3, 50, 37))
+
+
+def test_attention_weights_of_a_resnet_are_refused() -> None:
+    model = ResNet(ResNetConfig((32, 32), (1,), 2, width_factor=0.5))
+    with pytest.raises(VitkitError, match="no attention weights"):
+        model(torch.zeros(1, 3, 32, 32), taps={}, attention_weights=True)

@@ -78,8 +78,7 @@ def test_every_variant_comes_in_other_sizes(
     with caplog.at_level(logging.WARNING, "vitkit"):
         other = load_model(tmp_path, image_size=(24, 8))
     assert other(torch.zeros(1, 3, 24, 8)).shape == (1, 5)
-    # A table of offsets knows the number of tokens alone, which stays.
-    placeless = changes.get("position") in ("none", "sincos_2d", "relative")
+    placeless = changes.get("position") in ("none", "sincos_2d")
     assert ("from a grid of 3x4 to 6x2" in caplog.text) != placeless
 
 

@@ -1,5 +1,6 @@
 """Checkpoints in and out: nothing lost, nothing executed, every error in words."""
 
+import dataclasses
 import json
 import logging
 import subprocess
@@ -98,7 +99,7 @@ def test_damaged_and_absent_files_are_explained(tmp_path: Path) -> None:
     with pytest.raises(VitkitError, match="No checkpoint at"):
         load_model(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(VitkitError, match=r"No model\.safetensors in"):
+    with pytest.raises(VitkitError, match=r"No weights in .*found nothing"):
         load_model(tmp_path / "empty")
     (tmp_path / "model.pth").write_bytes(b"x")
     with pytest.raises(VitkitError, match="holds no weights: it is a text"):
@@ -142,6 +143,70 @@ def test_folders_on_the_way_are_made(format: Format, tmp_path: Path) -> None:
 def test_formats_are_named() -> None:
     with pytest.raises(VitkitError, match=r"'onnx'\. Known: vitkit, "):
         save_model(model_with_random_head(TINY), "x", format="onnx")  # type: ignore[arg-type]
+
+
+def test_weights_of_another_shape_are_refused_at_any_image_size(tmp_path: Path) -> None:
+    """Only what knows places is resized; nothing else is ever made to fit."""
+    model = model_with_random_head(TINY)
+    save_model(model, tmp_path)
+    state = model.state_dict()
+    state["blocks.0.mlp.fc1.weight"] = state["blocks.0.mlp.fc1.weight"][:-8]
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"".join(bytes(chunk) for chunk in safetensors_chunks(state)))
+    for size in (None, (24, 16), (12, 16)):
+        with pytest.raises(VitkitError, match=r"fc1\.weight: expected \(40, 24\), found \(32, 24\)"):
+            load_model(tmp_path, image_size=size)
+
+
+def test_what_the_card_says_follows_the_model(tmp_path: Path) -> None:
+    model = model_with_random_head(TINY)
+    origin = {"loss": "sigmoid", "data": {"spec": "digits"}, "run": "r"}
+    model.card = ModelCard("", ("a", "b", "c", "d", "e"), {"image_size": [12, 16]}, {}, origin)
+    save_model(model, tmp_path)
+    other = load_model(tmp_path, image_size=(24, 16))
+    assert other.card.preprocessing["image_size"] == [24, 16] and other.card.origin == origin
+    assert load_model(tmp_path, num_classes=3).card.origin == {"run": "r"}  # of the head that is gone
+
+
+def test_a_new_head_starts_where_the_configuration_says(tmp_path: Path) -> None:
+    save_model(model_with_random_head(dataclasses.replace(TINY, head_bias_init=-6.9)), tmp_path)
+    state = load_model(tmp_path, num_classes=3).state_dict()
+    assert torch.equal(state["head.bias"], torch.full((3,), -6.9)) and not state["head.weight"].any()
+
+
+def test_a_model_in_bfloat16_computes_in_it_after_loading(tmp_path: Path) -> None:
+    model = model_with_random_head(TINY).bfloat16()
+    save_model(model, tmp_path)
+    pixels = torch.randint(0, 256, (2, 3, 12, 16), dtype=torch.uint8)
+    with torch.inference_mode():
+        assert torch.equal(load_model(tmp_path)(pixels), model(pixels))
+
+
+def test_an_official_file_beside_our_own_is_not_taken_for_ours(tmp_path: Path) -> None:
+    model = model_with_random_head(TINY)
+    save_model(model, tmp_path)
+    path = save_model(model, tmp_path / "w.npz", "official")
+    assert load_model(path, image_size=(12, 16)).card.origin["dialect"] == "official"
+
+
+def test_class_names_of_another_number_are_not_written(tmp_path: Path) -> None:
+    model = model_with_random_head(TINY)
+    model.card = ModelCard(class_names=("a", "b"))
+    with pytest.raises(VitkitError, match="2 class names for a model of 5 classes"):
+        save_model(model, tmp_path / "m", "huggingface")
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_square_is_resized_to_a_rectangle_of_as_many_patches(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    square = model_with_random_head(dataclasses.replace(TINY, image_size=(16, 16)))
+    path = save_model(square, tmp_path / "w.npz", "official")
+    with caplog.at_level(logging.WARNING, "vitkit"):
+        model = load_model(path, image_size=(8, 32))
+    assert model.config.grid == (2, 8) and "from a grid of 4x4 to 2x8" in caplog.text
+    before, after = (m.state_dict()["positions.0.embedding"] for m in (square, model))
+    assert torch.equal(before[:, 0], after[:, 0]) and not torch.equal(before, after)
 
 
 CHILD = """

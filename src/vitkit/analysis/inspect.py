@@ -4,6 +4,7 @@ Shapes: B images, a grid of R x C patches of p x q pixels, N = R * C, T tokens (
 there is one), h heads, L layers, D = width.
 """
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -64,8 +65,9 @@ def patch_filters(model: ImageModel, count: int = 28) -> tuple[Floats, Floats]:
 
 
 def has_attention_maps(model: ImageModel) -> bool:
-    """Whether there is attention between all tokens to look at: not in ResNets, not in axial models."""
-    return isinstance(model, ViT) and model.config.attention == "full"
+    """Whether there is attention between patches to look at: not in ResNets, not in axial models, and not
+    where one patch is the whole image."""
+    return isinstance(model, ViT) and model.config.attention == "full" and math.prod(model.config.grid) > 1
 
 
 def position_similarity(model: ImageModel) -> Floats | None:
@@ -73,10 +75,10 @@ def position_similarity(model: ImageModel) -> Floats | None:
 
     Returns:
         `(R, C, R, C)`: element `[i, j]` is the map of similarities to the patch in row i, column j. None if
-        the model adds no position embedding; the first layer's where every layer has one. The class token's
-        own embedding takes no part.
+        the model adds no position embedding, or has a single patch; the first layer's where every layer has
+        one. The class token's own embedding takes no part.
     """
-    if not isinstance(model, ViT) or not len(model.positions):
+    if not isinstance(model, ViT) or not len(model.positions) or math.prod(model.config.grid) == 1:
         return None
     embedding: Tensor = model.positions[0]()
     patches = embedding.detach()[0, model.config.prefix_positions :].double().cpu()  # (N, D)

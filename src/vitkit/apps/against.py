@@ -1,6 +1,7 @@
 """Other libraries' own models, run beside ours where they are installed. The only place that knows them."""
 
 import contextlib
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from vitkit.errors import VitkitError
 Library = Literal["timm", "huggingface"]
 
 _PACKAGES = {"timm": "timm", "huggingface": "transformers"}
+_SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
 def library_logits(library: Library, path: Path, images: Tensor) -> Tensor:
@@ -30,13 +32,18 @@ def library_logits(library: Library, path: Path, images: Tensor) -> Tensor:
         VitkitError: the library is not installed, or cannot load the checkpoint.
     """
     package = _PACKAGES[library]
+    folder = path if path.is_dir() else path.parent
+    if not (folder / "config.json").exists():
+        raise VitkitError(
+            f"{package} needs a config.json beside the weights, and {folder} has none. Write them in its "
+            f"layout instead: --to {library} --against {library}."
+        )
     try:
         module = _imported(package)
     except Exception as error:  # a broken installation raises what it likes
         raise VitkitError(
             f"{package} cannot be used here ({error}). Install it with: pip install {package}"
         ) from error
-    folder = path if path.is_dir() else path.parent
     try:
         if library == "timm":
             model: Any = module.create_model(f"local-dir:{folder}", pretrained=True)
@@ -45,16 +52,20 @@ def library_logits(library: Library, path: Path, images: Tensor) -> Tensor:
         with torch.inference_mode():
             outputs = [model.eval()(images[i : i + 1]) for i in range(len(images))]
     except Exception as error:
-        raise VitkitError(f"{package} cannot run {path}: {error}") from error
+        words = str(error).strip().splitlines()[:3]
+        raise VitkitError(f"{package} cannot run {path}: {' '.join(words)}") from error
     return torch.cat([getattr(output, "logits", output) for output in outputs])
 
 
 def _imported(package: str) -> Any:
-    if package == "timm":
+    try:
+        return import_module(package)
+    except RuntimeError:
         # torchvision's wheel registers its operators from a library that does not load beside a CPU build of
-        # torch; timm needs the name of one of them at import, and never calls it here.
-        with contextlib.suppress(RuntimeError):  # there already
-            torch.library.define(
-                "torchvision::nms", "(Tensor dets, Tensor scores, float threshold) -> Tensor"
-            )
-    return import_module(package)
+        # torch; timm and transformers need the names of two of them at import, and call neither here.
+        for operator in ("nms", "qnms"):
+            with contextlib.suppress(RuntimeError):  # there already
+                torch.library.define(f"torchvision::{operator}", _SCHEMA)
+        for name in [name for name in sys.modules if name.partition(".")[0] in ("torchvision", package)]:
+            del sys.modules[name]  # half imported
+        return import_module(package)

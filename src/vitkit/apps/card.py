@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import tyro
@@ -10,9 +11,11 @@ from rich.table import Table
 
 from vitkit.analysis.cost import forward_flops, parameters
 from vitkit.apps import console
+from vitkit.apps.predict import NOT_SAID, SizeOption, said, without_predictions
 from vitkit.config import to_json
 from vitkit.models.image_model import by
-from vitkit.models.resnet import ResNetConfig
+from vitkit.models.resnet import BackboneConfig, ResNetConfig
+from vitkit.models.vit import ViTConfig
 from vitkit.models.weights import Identity, identify
 from vitkit.models.zoo import ModelConfig
 
@@ -44,10 +47,10 @@ def arithmetic(config: ModelConfig) -> list[str]:
         lines += [f"GELU: {form}", f"LayerNorm epsilon {config.norm_eps:g}"]
         if config.backbone is not None:
             eps = f"{config.backbone.standardization_eps:g}"
-            rule = f"std + {eps}" if config.backbone.standardization == "std" else f"sqrt(var + {eps})"
+            rule = f"(std + {eps})" if config.backbone.standardization == "std" else f"sqrt(var + {eps})"
             lines += [
                 f"GroupNorm epsilon {config.backbone.norm_eps:g}",
-                f"kernels standardised as w / ({rule})",
+                f"kernels standardised as w / {rule}",
             ]
     lines.append(f"pixels: mean {_values(config.image_mean)}, std {_values(config.image_std)} (of [0, 1])")
     return lines
@@ -60,6 +63,7 @@ def _values(numbers: tuple[float, ...]) -> str:
 def main(arguments: list[str]) -> None:
     def command(
         file: Annotated[str, tyro.conf.Positional],
+        image_size: SizeOption = NOT_SAID,
         num_heads: int | None = None,
         json_output: Annotated[bool, tyro.conf.arg(name="json")] = False,
     ) -> None:
@@ -67,10 +71,11 @@ def main(arguments: list[str]) -> None:
 
         Args:
             file: a run folder, a file or folder of any library, or an address (hf:..., https://...).
+            image_size: height and width, where the file does not say it.
             num_heads: of the attention, where the file does not say it.
             json_output: print everything as JSON.
         """
-        identity = identify(file, num_heads=num_heads)
+        identity = identify(file, said(image_size), num_heads)
         if json_output:
             console.out.print_json(json.dumps(_record(identity)))
             return
@@ -80,14 +85,15 @@ def main(arguments: list[str]) -> None:
             f"{parameters(config):,} parameters, {console.number(forward_flops(config, head=True), 'FLOPs')}"
         )
         names = card.class_names
+        classes = f"{config.num_classes:,}, without names" if config.num_classes else "no head"
         shown = ", ".join(names[:CLASSES_SHOWN]) + (", ..." if len(names) > CLASSES_SHOWN else "")
         rows: list[tuple[str, list[str]]] = [
             ("model", [described(identity), f"{cost} per image"]),
-            ("architecture", [f"{key} {_plain(value)}" for key, value in _differences(config)]),
+            ("architecture", [f"{key} {_plain(value, key)}" for key, value in _differences(config)]),
             ("arithmetic", arithmetic(config)),
-            ("preprocessing", [f"{key} {_plain(value)}" for key, value in card.preprocessing.items()]),
-            ("classes", [shown or f"{config.num_classes:,}, without names"]),
-            ("origin", [f"{key} {_plain(value)}" for key, value in card.origin.items()]),
+            ("preprocessing", _preprocessing(identity)),
+            ("classes", [shown or classes]),
+            ("origin", [f"{key} {_plain(value, key)}" for key, value in card.origin.items()]),
             ("left out", [f"{', '.join(keys)} ({reason})" for reason, keys in identity.left_out.items()]),
         ]
         for name, lines in rows:
@@ -96,10 +102,12 @@ def main(arguments: list[str]) -> None:
                 name = ""
         console.out.print(grid)
         place = shlex.quote(file)
-        console.out.print(
-            f"\nNext: vitkit predict {place} IMAGE, vitkit inspect {place}, vitkit convert {place} OUT",
-            markup=False,
-        )
+        following = [f"vitkit inspect {place}", f"vitkit convert {place} OUT"]
+        if not without_predictions(config):
+            following = [f"vitkit predict {place} IMAGE", *following]
+        elif not config.num_classes:
+            following[1] += " --num-classes N"
+        console.out.print(f"\nNext: {', '.join(following)}", markup=False, soft_wrap=True)
 
     tyro.cli(command, args=arguments, prog="vitkit card")
 
@@ -113,14 +121,41 @@ def _differences(config: ModelConfig) -> list[tuple[str, Any]]:
         if name not in elsewhere
     }
     return [
-        (name, value)
+        (name, _backbone(config.backbone) if name == "backbone" and isinstance(config, ViTConfig) else value)
         for name, value in to_json(config).items()
         if name in defaults and getattr(config, name) != defaults[name]
     ]
 
 
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def _backbone(backbone: BackboneConfig | None) -> str:
+    if backbone is None or not backbone.layers:
+        return "root block alone"
+    width = "" if backbone.width_factor == 1 else f", {backbone.width_factor:g} times as wide"
+    return f"layers {_plain(backbone.layers, 'layers')}{width}"
+
+
+def _preprocessing(identity: Identity) -> list[str]:
+    saved = identity.card.preprocessing
+    if not saved:
+        return [f"not known: vitkit stretches images to {by(identity.config.image_size)}"]
+    return [f"{key} {_plain(value, key)}" for key, value in saved.items()]
+
+
+def _plain(value: Any, key: str = "") -> str:
+    """A value of JSON as words."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_plain(part, name)}" for name, part in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        join = "; " if any(isinstance(part, str | Mapping) for part in value) else ", "
+        join = "x" if key.endswith("_size") else "-" if key == "layers" else join
+        return join.join(_plain(part) for part in value) or "none"
+    return str(value)
 
 
 def _record(identity: Identity) -> dict[str, Any]:

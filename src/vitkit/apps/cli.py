@@ -1,7 +1,11 @@
 """The command line: one verb per job. The list of verbs must not import torch; each verb imports its own."""
 
 import importlib
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from vitkit._version import __version__
 from vitkit.config import nearest
@@ -48,7 +52,8 @@ def run(arguments: list[str]) -> int:
         if verb not in VERBS:
             print(f"vitkit: no command is named '{verb}'. {nearest(verb, VERBS)}", file=sys.stderr)
             return 2
-        importlib.import_module(VERBS[verb][1]).main(_squared(rest) if verb in ("train", "cost") else rest)
+        with _terminable():
+            importlib.import_module(VERBS[verb][1]).main(rest if verb == "models" else _squared(rest))
     except VitkitError as error:
         sys.stdout.flush()
         print(f"vitkit: {error}", file=sys.stderr)
@@ -71,6 +76,25 @@ def run(arguments: list[str]) -> int:
         )
         return 1
     return 0
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM ends a command as Ctrl-C does, so that what is half done is cleared away; training has its own
+    way to stop."""
+    mine = threading.current_thread() is threading.main_thread()
+    if not mine or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _help() -> str:

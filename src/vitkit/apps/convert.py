@@ -6,8 +6,8 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
@@ -30,8 +30,11 @@ from vitkit.models.weights import Format, identify, load_model, save_model, unsa
 
 IMAGES = 8
 """Images that the two models are compared on."""
-TOLERANCE = 2e-5
+TOLERANCE = 5e-5
 """Largest difference allowed, for features and logits up to 1; relative above: float32's own noise."""
+FOLDERS: tuple[Format, ...] = ("vitkit", "timm", "huggingface")
+"""Layouts that are folders; the others are files."""
+SUFFIXES = (".npz", ".pth", ".pt", ".bin", ".safetensors")
 LIBRARY_TOLERANCE = 1e-4
 """The same beside another library, which adds in another order."""
 
@@ -40,29 +43,41 @@ LIBRARY_TOLERANCE = 1e-4
 class Parity:
     """How far two models are from each other on the same images."""
 
-    logits: float
-    """Largest absolute difference."""
-    features: float
-    scale: float
-    """Largest absolute value among the logits and features compared."""
-    agreement: float
-    """Share of the images with the same most probable class."""
+    logits: float | None
+    """Largest absolute difference; None where they were not compared."""
+    features: float | None
+    logits_scale: float
+    """Largest absolute value."""
+    features_scale: float
+    agreement: float | None
+    """Share of the images with the same most probable class; None without classes or with a head of zeros."""
     images: int
-    what: str
-    """What was compared."""
 
     def within(self, tolerance: float) -> bool:
         """Whether they are the same model, as far as float32 can tell."""
-        difference = max(self.logits, self.features)
-        return difference <= tolerance * max(1.0, self.scale) and math.isfinite(difference)
+        pairs = ((self.logits, self.logits_scale), (self.features, self.features_scale))
+        return all(
+            difference is None or (difference <= tolerance * max(1.0, scale) and math.isfinite(difference))
+            for difference, scale in pairs
+        )
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether there were numbers to compare."""
+        return math.isfinite(self.logits_scale) and math.isfinite(self.features_scale)
 
     def __str__(self) -> str:
-        logits = f"logits differ by at most {self.logits:.1e}, " if "logits" in self.what else ""
-        features = f"features by at most {self.features:.1e}, " if "features" in self.what else ""
-        return (
-            f"{logits}{features}top-1 agreement {self.agreement:.0%}, on {self.images} images "
-            f"(values up to {self.scale:.2g})"
-        )
+        said = [
+            f"{name} (up to {scale:.2g}) differ by at most {difference:.1e}"
+            for name, difference, scale in (
+                ("logits", self.logits, self.logits_scale),
+                ("features", self.features, self.features_scale),
+            )
+            if difference is not None
+        ]
+        if self.agreement is not None:
+            said.append(f"top-1 agreement {self.agreement:.0%}")
+        return f"{', '.join(said)}, on {self.images} images"
 
 
 @dataclass(frozen=True)
@@ -110,23 +125,28 @@ def convert(
     out = Path(out)
     if out.exists():
         raise VitkitError(f"{out} is there already. Choose another name, or remove it first.")
+    if to in FOLDERS and out.suffix in SUFFIXES:
+        raise VitkitError(f"The {to} layout is a folder: give a name that does not end in {out.suffix}.")
+    blocking = next((parent for parent in out.parents if parent.exists() and not parent.is_dir()), None)
+    if blocking is not None:
+        raise VitkitError(f"{blocking} is a file, and {out} would be in it: choose another place.")
     model = load_model(
         source, num_classes, image_size, head=head, num_heads=num_heads, interpolation=interpolation
     )
-    found = identify(source, image_size=model.config.image_size, num_heads=num_heads)
+    with _without_warnings():  # loading has given them
+        found = identify(source, image_size=_pair(image_size), num_heads=num_heads)
     if against is not None and against not in (to, found.dialect):
         raise VitkitError(
             f"--against {against} runs {against}'s own model on a {against} checkpoint, and neither what is "
             f"read ({found.dialect}) nor what is written ({to}) is one."
         )
     lost = unsaid(model.config, to)
-    out.parent.mkdir(parents=True, exist_ok=True)
     with _beside(out) as folder:
         with _without_warnings():  # what they would say is measured, and returned
             written = save_model(model, folder / out.name, to)
             again = load_model(written, image_size=model.config.image_size, num_heads=_heads(model))
         parity = compare(model, again)
-        if not math.isfinite(parity.scale):
+        if not parity.is_finite:
             raise VitkitError(
                 f"{source} gives logits that are not finite, so nothing can be compared: its weights "
                 "overflow or are damaged. Nothing was written."
@@ -144,11 +164,22 @@ def convert(
         if out.exists():
             raise VitkitError(f"{out} is there already. Choose another name, or remove it first.")
         written.rename(out)
+    return Converted(out, parity, beside, (*lost, *_lost_of_the_card(model, again)))
+
+
+def _lost_of_the_card(model: ImageModel, again: ImageModel) -> list[str]:
+    """What the model knew about itself and does not know any more, in words."""
+    words = []
     if model.card.class_names and not again.card.class_names:
-        lost.append("class names")
-    before, after = (to_json(preprocessing_of(one)) for one in (model, again))
-    lost += [f"preprocessing.{line}" for line in difference(before, after)]
-    return Converted(out, parity, beside, tuple(lost))
+        words.append("class names")
+    if "loss" in model.card.origin and model.card.origin["loss"] != again.card.origin.get("loss", "softmax"):
+        words.append(f"the {model.card.origin['loss']} loss it was trained with (predict will use softmax)")
+    before, after = (preprocessing_of(one) for one in (model, again))
+    side = model.config.image_size[0]
+    if round(side / before.crop_fraction) == round(side / after.crop_fraction):
+        after = replace(after, crop_fraction=before.crop_fraction)  # the same pixels by another number
+    changes = difference(to_json(before), to_json(after))
+    return words + [f"preprocessing's {change}" for change in changes]
 
 
 def _refuse(parity: Parity, out: Path, to: Format, lost: list[str], accept_change: bool) -> None:
@@ -174,11 +205,7 @@ def compare(model: ImageModel, other: ImageModel) -> Parity:
         ]
     ours, theirs, our_logits, their_logits = (torch.cat(parts) for parts in zip(*pairs, strict=True))
     has_head = model.config.num_classes > 0
-    return _parity(
-        (our_logits, their_logits) if has_head else None,
-        (ours, theirs),
-        "logits and features" if has_head else "features",
-    )
+    return _parity((our_logits, their_logits) if has_head else None, (ours, theirs))
 
 
 def compare_with_library(model: ImageModel, path: Path, library: Library) -> Parity:
@@ -189,22 +216,21 @@ def compare_with_library(model: ImageModel, path: Path, library: Library) -> Par
         ours = torch.cat([model(part) for part in _singly(images)])
     if ours.shape != theirs.shape:
         raise VitkitError(f"{library} gives {tuple(theirs.shape)} where vitkit gives {tuple(ours.shape)}.")
-    return _parity((ours, theirs), None, "logits")
+    return _parity((ours, theirs), None) if model.config.num_classes else _parity(None, (ours, theirs))
 
 
-def _parity(
-    logits: tuple[Tensor, Tensor] | None, features: tuple[Tensor, Tensor] | None, what: str
-) -> Parity:
-    pairs = [pair for pair in (logits, features) if pair is not None]
-    ours, theirs = logits or features or (torch.zeros(1, 1), torch.zeros(1, 1))
-    agreement = (ours.flatten(1).argmax(1) == theirs.flatten(1).argmax(1)).float().mean()
+def _parity(logits: tuple[Tensor, Tensor] | None, features: tuple[Tensor, Tensor] | None) -> Parity:
+    agreement = None
+    if logits is not None and logits[0].any():
+        same = logits[0].flatten(1).argmax(1) == logits[1].flatten(1).argmax(1)
+        agreement = float(same.float().mean())
     return Parity(
-        logits=float((logits[0] - logits[1]).abs().max()) if logits else 0.0,
-        features=float((features[0] - features[1]).abs().max()) if features else 0.0,
-        scale=max(float(ours.abs().max()) for ours, _ in pairs),
-        agreement=float(agreement),
-        images=len(ours),
-        what=what,
+        logits=None if logits is None else float((logits[0] - logits[1]).abs().max()),
+        features=None if features is None else float((features[0] - features[1]).abs().max()),
+        logits_scale=0.0 if logits is None else float(logits[0].abs().max()),
+        features_scale=0.0 if features is None else float(features[0].abs().max()),
+        agreement=agreement,
+        images=IMAGES,
     )
 
 
@@ -222,6 +248,10 @@ def fixed_images(model: ImageModel) -> Tensor:
 def _singly(images: Tensor) -> list[Tensor]:
     """One image at a time: the largest models fit no more."""
     return [images[i : i + 1] for i in range(len(images))]
+
+
+def _pair(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
+    return (size, size) if isinstance(size, int) else size
 
 
 def _heads(model: ImageModel) -> int | None:
@@ -242,12 +272,20 @@ def _without_warnings() -> Iterator[None]:
 
 @contextmanager
 def _beside(out: Path) -> Iterator[Path]:
-    """A folder on the same disk as `out`, gone afterwards with all that is still in it."""
+    """A folder on the same disk as `out`, gone afterwards with all that is still in it.
+
+    The folders on the way to `out` stay only if something was put there.
+    """
+    made = [parent for parent in out.parents if not parent.exists()]
+    out.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # not empty: the conversion succeeded
+            for parent in made:
+                parent.rmdir()
 
 
 def main(arguments: list[str]) -> None:
@@ -278,10 +316,11 @@ def main(arguments: list[str]) -> None:
             accept_change: keep a result that differs because the layout cannot say all of the arithmetic.
         """
         layout: Format = to or _layout(out)
-        found = identify(source, num_heads=num_heads)
-        console.out.print(f"from     {escape(str(source))}: {escape(described(found))}")
+        with _without_warnings():  # loading gives them
+            found = identify(source, image_size=image_size, num_heads=num_heads)
+        console.out.print(f"from     {escape(str(source))}: {escape(described(found))}", soft_wrap=True)
         for reason, keys in found.left_out.items():
-            console.out.print(f"left out {', '.join(keys)} ({reason})", markup=False)
+            console.out.print(f"left out {', '.join(keys)} ({reason})", markup=False, soft_wrap=True)
         result = convert(
             source,
             out,
@@ -294,13 +333,27 @@ def main(arguments: list[str]) -> None:
             against=against,
             accept_change=accept_change,
         )
-        console.out.print(f"to       {escape(str(result.path))} ({layout})")
-        console.out.print(f"parity   read back: {result.parity}", markup=False)
+        before = found.config.num_classes
+        if head == "new" or (head is None and num_classes not in (None, before)):
+            names = found.card.class_names
+            known = f", {', '.join(names[:5])}{', ...' * (len(names) > 5)}," if names else ""
+            console.out.print(
+                f"head     new, of zeros, for {num_classes or before} classes: train it before you use it"
+                + (f"; the old one of {before} classes{known} is dropped" if before else ""),
+                markup=False,
+                soft_wrap=True,
+            )
+        console.out.print(f"to       {escape(str(result.path))} ({layout})", soft_wrap=True)
+        console.out.print(f"parity   read back: {result.parity}", markup=False, soft_wrap=True)
         if result.beside_library is not None:
-            console.out.print(f"         beside {against}: {result.beside_library}", markup=False)
+            console.out.print(
+                f"         beside {against}: {result.beside_library}", markup=False, soft_wrap=True
+            )
         if result.lost:
-            console.out.print(f"lost     {layout} has no place for {'; '.join(result.lost)}", markup=False)
-        console.out.print(f"Next: vitkit card {shlex.quote(str(result.path))}", markup=False)
+            console.out.print(
+                f"lost     {layout} has no place for {'; '.join(result.lost)}", markup=False, soft_wrap=True
+            )
+        console.out.print(f"Next: vitkit card {shlex.quote(str(result.path))}", markup=False, soft_wrap=True)
 
     tyro.cli(command, args=arguments, prog="vitkit convert")
 

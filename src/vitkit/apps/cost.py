@@ -1,6 +1,8 @@
 """`vitkit cost`: what a model needs before a GPU is touched, and the paper's Table 6 beside our count."""
 
 import json
+import re
+import shlex
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,16 +13,17 @@ from rich.table import Table
 from vitkit.analysis.cost import forward_flops, parameters, table6, training_flops
 from vitkit.analysis.memory import InferenceMemory, TrainingMemory, inference_memory, training_memory
 from vitkit.apps import console
+from vitkit.apps.predict import NOT_SAID, is_address, said
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import by
 from vitkit.models.vit import ViTConfig
 from vitkit.models.weights import identify
+from vitkit.models.weights.source import ENDINGS
 from vitkit.models.zoo import ModelConfig, model_config
 from vitkit.training.optim import OptimizerConfig
 
 H100_FLOPS = 989e12
 """bfloat16 operations a second at the peak of an H100 SXM, without sparsity (NVIDIA's data sheet)."""
-NOT_SAID = (-1, -1)
 
 
 @dataclass(frozen=True)
@@ -46,21 +49,37 @@ class Cost:
 
 
 def configuration(
-    name: str, image_size: tuple[int, int] | None = None, num_classes: int | None = None
+    name: str,
+    image_size: tuple[int, int] | None = None,
+    num_classes: int | None = None,
+    num_heads: int | None = None,
 ) -> ModelConfig:
     """Of a name of the zoo's grammar (1000 classes at 224 pixels if not said), or of a checkpoint.
 
     Raises:
         VitkitError: neither; or sizes that do not fit.
     """
-    if not Path(name).exists():
+    if not is_checkpoint(name):
+        if num_heads is not None:
+            raise VitkitError(
+                f"--num-heads is for a checkpoint that does not say it, and {name} is a name: other heads are "
+                "named as ViT-WIDTHxDEPTHxHEADS/PATCH."
+            )
         return model_config(name, 1000 if num_classes is None else num_classes, image_size or 224)
-    config = identify(name).config
+    config = identify(name, image_size, num_heads).config
     size, classes = (
         image_size or config.image_size,
         config.num_classes if num_classes is None else num_classes,
     )
     return replace(config, image_size=size, num_classes=classes)
+
+
+def is_checkpoint(name: str) -> bool:
+    """Whether a path or an address is meant, there or not; else it is a name of the zoo."""
+    path = Path(name)
+    if path.exists() or is_address(name) or name.endswith(ENDINGS):
+        return True
+    return "/" in name and not re.match(r"[^/]*(vit|bit|resnet)", name, re.IGNORECASE)
 
 
 def cost_of(
@@ -158,7 +177,22 @@ def _print_one(cost: Cost, batch_size: int, optimizer: OptimizerConfig) -> None:
     console.out.print(memory)
 
 
-def _print_many(costs: list[Cost]) -> None:
+def _why_not_less(costs: list[Cost]) -> str:
+    """A sentence about models that need more memory in bfloat16; empty without such."""
+    more = [
+        cost.model
+        for cost in costs
+        if cost.training_memory["bfloat16"].peak > cost.training_memory["float32"].peak
+    ]
+    if not more:
+        return ""
+    return (
+        f"{', '.join(more)}: more in bfloat16, because norms stay in float32 and each convolution keeps a "
+        "bfloat16 copy of what it reads beside that."
+    )
+
+
+def _print_many(costs: list[Cost], batch_size: int) -> None:
     headers = ["model", "parameters", "tokens", "forward", "training"]
     if costs[0].pretraining_flops is not None:
         headers += ["exaFLOPs", "H100 days"]
@@ -169,7 +203,10 @@ def _print_many(costs: list[Cost]) -> None:
         peaks = (console.size(memory.peak) for memory in cost.training_memory.values())
         table.add_row(cost.model, *(value for _, value in _numbers(cost)), *peaks)
     console.out.print(table)
-    console.out.print("\nforward and training: FLOPs for each image; memory: the most of a training step.")
+    console.out.print(
+        "\nforward and training: FLOPs for each image; memory: the most of a training "
+        f"step of {batch_size:,} images."
+    )
 
 
 def _print_table6(as_json: bool) -> None:
@@ -197,6 +234,7 @@ def main(arguments: list[str]) -> None:
         ] = NOT_SAID,
         batch_size: int = 128,
         num_classes: int | None = None,
+        num_heads: int | None = None,
         optimizer: Literal["adamw", "sgd"] = "adamw",
         average: bool = False,
         epochs: float | None = None,
@@ -212,6 +250,7 @@ def main(arguments: list[str]) -> None:
             image_size: height and width, or one number for both.
             batch_size: images at a time.
             num_classes: of the head; left out, 1000 or the checkpoint's.
+            num_heads: of a checkpoint's attention, where the file does not say it.
             optimizer: adamw stores two numbers for each weight, sgd one.
             average: a running average of the weights is stored too.
             epochs: of a training on so many --images.
@@ -235,9 +274,16 @@ def main(arguments: list[str]) -> None:
             raise VitkitError(f"utilization is a share above 0 and at most 1, found {utilization}.")
         seen = epochs * images if epochs is not None and images is not None else None
         stored = OptimizerConfig(optimizer=optimizer, polyak=0.9999 if average else None)
-        size = None if image_size == NOT_SAID else image_size
+        size = said(image_size)
         costs = [
-            cost_of(name, configuration(name, size, num_classes), batch_size, stored, seen, utilization)
+            cost_of(
+                name,
+                configuration(name, size, num_classes, num_heads),
+                batch_size,
+                stored,
+                seen,
+                utilization,
+            )
             for name in models
         ]
         if json_output:
@@ -246,7 +292,10 @@ def main(arguments: list[str]) -> None:
         if len(costs) == 1:
             _print_one(costs[0], batch_size, stored)
         else:
-            _print_many(costs)
+            _print_many(costs, batch_size)
+        more = _why_not_less(costs)
+        if more:
+            console.out.print(f"\n{more}", markup=False)
         console.out.print(
             "\nA multiply-accumulate is 2 FLOPs. Memory is an estimate: what PyTorch and its libraries take "
             "comes on top, and for bfloat16 it was never compared with a GPU."
@@ -256,6 +305,9 @@ def main(arguments: list[str]) -> None:
                 f"Days are an estimate: at {utilization:.0%} (assumed) of an H100's "
                 f"{H100_FLOPS / 1e12:.0f} TFLOP/s."
             )
-        console.out.print("\nNext: vitkit train --model NAME --data PATH", markup=False)
+        following = "vitkit train --model NAME --data PATH"
+        if all(is_checkpoint(name) for name in models):
+            following = f"vitkit card {shlex.quote(models[0])}"
+        console.out.print(f"\nNext: {following}", markup=False, soft_wrap=True)
 
     tyro.cli(command, args=arguments, prog="vitkit cost")

@@ -22,7 +22,8 @@ from vitkit.analysis.inspect import (
 )
 from vitkit.apps import console
 from vitkit.apps.folder import data_of, preprocessing_of
-from vitkit.apps.predict import listed
+from vitkit.apps.predict import NOT_SAID, SizeOption, is_address, listed, said, without_predictions
+from vitkit.apps.run import is_run
 from vitkit.data.decode import DecodeError, decode
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
@@ -34,9 +35,17 @@ IMAGES = 128
 """Images that attention is averaged over: the paper's number (Figure 11)."""
 SHOWN = 12
 """Images whose rollout is drawn."""
+AXIAL = "an axial model attends along rows and columns, and has no map of all tokens"
 
 
-def inspect(path: str | Path, images: Sequence[str | Path] = (), out: str | Path | None = None) -> list[Path]:
+def inspect(
+    path: str | Path,
+    images: Sequence[str | Path] = (),
+    out: str | Path | None = None,
+    *,
+    image_size: int | tuple[int, int] | None = None,
+    num_heads: int | None = None,
+) -> list[Path]:
     """Draw what a model has learned, as PNG and SVG.
 
     Filters and position embeddings need the weights alone; attention distance and rollout need images: those
@@ -45,7 +54,9 @@ def inspect(path: str | Path, images: Sequence[str | Path] = (), out: str | Path
     Args:
         path: anything `load_model` reads.
         images: files or folders.
-        out: folder for the pictures; left out, `inspect/` in the run folder, or beside the checkpoint.
+        out: folder for the pictures; left out, `inspect/` in the run folder, beside the checkpoint, or, of a
+            model by address, in the working folder.
+        image_size, num_heads: as for `load_model`.
 
     Returns:
         The files written.
@@ -53,9 +64,20 @@ def inspect(path: str | Path, images: Sequence[str | Path] = (), out: str | Path
     Raises:
         VitkitError: none of the images can be read.
     """
-    model = load_model(path)
+    model = load_model(path, image_size=image_size, num_heads=num_heads)
+    return _draw(model, images, _folder(path, out))
+
+
+def _folder(path: str | Path, out: str | Path | None) -> Path:
+    if out is not None:
+        return Path(out)
+    if is_address(path):
+        return Path("inspect")
     path = Path(path)
-    folder = Path(out) if out is not None else (path if path.is_dir() else path.parent) / "inspect"
+    return (path if path.is_dir() else path.parent) / "inspect"
+
+
+def _draw(model: ImageModel, images: Sequence[str | Path], folder: Path) -> list[Path]:
     names, pixels = _images(model, images) if has_attention_maps(model) else ([], [])
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
@@ -74,9 +96,10 @@ def inspect(path: str | Path, images: Sequence[str | Path] = (), out: str | Path
         distances = attention_distance(model, batch)
         figure = model_figures.attention_distance_plot(distances, even_attention_distance(model), described)
         written += drawing.save_figure(figure, folder / "attention-distance")
-        captions = [
-            f"{name}: {guess}" for name, guess in zip(names, _guesses(model, batch[:SHOWN]), strict=False)
-        ]
+        captions = names[:SHOWN]
+        if not without_predictions(model.config):
+            guesses = _guesses(model, batch[:SHOWN])
+            captions = [f"{name}: {guess}" for name, guess in zip(captions, guesses, strict=True)]
         maps = attention_rollout(model, batch[:SHOWN])
         figure = model_figures.rollout_gallery(pixels[:SHOWN], maps, captions)
         written += drawing.save_figure(figure, folder / "attention-rollout")
@@ -126,25 +149,44 @@ def _guesses(model: ImageModel, batch: Tensor) -> list[str]:
     return [names[i] if names else f"class {i}" for i in predicted]
 
 
+def _why_no_attention(model: ImageModel) -> str:
+    if not isinstance(model, ViT):
+        attends = getattr(model.config, "mixing", None) == "axial"
+        return AXIAL if attends else "a ResNet has none"
+    if model.config.attention != "full":
+        return AXIAL
+    if not has_attention_maps(model):
+        return "one patch is the whole image, so there is nothing to compare"
+    return "they need images: give some with --images"
+
+
 def main(arguments: list[str]) -> None:
     def command(
-        model: Annotated[str, tyro.conf.Positional], images: list[str] | None = None, out: str | None = None
+        model: Annotated[str, tyro.conf.Positional],
+        images: list[str] | None = None,
+        out: str | None = None,
+        image_size: SizeOption = NOT_SAID,
+        num_heads: int | None = None,
     ) -> None:
         """Draw filters, position embeddings, attention distance and attention rollout, as PNG and SVG.
 
         Args:
             model: run folder, or any checkpoint that vitkit convert reads.
             images: files or folders for the attention pictures; left out, test images of the run.
-            out: folder for the pictures; left out, inspect/ in the run folder.
+            out: folder for the pictures; left out, inspect/ in the run folder or beside the checkpoint.
+            image_size: height and width; position embeddings are resized.
+            num_heads: of the attention, where the file does not say it.
         """
-        written = inspect(model, images or (), out)
+        loaded = load_model(model, image_size=said(image_size), num_heads=num_heads)
+        written = _draw(loaded, images or (), _folder(model, out))
         for path in written:
             console.out.print(str(path), markup=False)
         if not any("attention" in path.name for path in written):
-            console.out.print("No attention: it needs images (give some with --images) and a ViT or hybrid.")
-        console.out.print(
-            f"Next: vitkit report {shlex.quote(model)} puts them all on one page (for a run folder)",
-            markup=False,
-        )
+            console.out.print(f"No pictures of attention: {_why_no_attention(loaded)}.")
+        if is_run(Path(model)):
+            following = f"vitkit report {shlex.quote(model)} puts them all on one page"
+        else:
+            following = f"vitkit card {shlex.quote(model)} says what the model is"
+        console.out.print(f"Next: {following}", markup=False, soft_wrap=True)
 
     tyro.cli(command, args=arguments, prog="vitkit inspect")

@@ -1,5 +1,8 @@
 """`vitkit models`: what can be made, and how large it is."""
 
+import difflib
+import fnmatch
+from collections.abc import Sequence
 from typing import Annotated
 
 import tyro
@@ -25,20 +28,59 @@ def shape(config: ModelConfig) -> tuple[str, str, str, str]:
     return layers, str(config.width), str(config.num_heads), str(config.num_tokens)
 
 
+def matching(patterns: Sequence[str]) -> list[str]:
+    """The names that any of the patterns matches, in order; all without a pattern.
+
+    A pattern that no name matches is tried without regard to case, then, without wildcards, as a part of a
+    name, then as a name of the grammar.
+
+    Raises:
+        VitkitError: a pattern that is none of these.
+    """
+    known = list_models()
+    found = dict.fromkeys(known if not patterns else [])
+    for pattern in patterns:
+        found |= dict.fromkeys(_matching(pattern, known))
+    return list(found)
+
+
+def _matching(pattern: str, known: list[str]) -> list[str]:
+    small = pattern.lower()
+    names = fnmatch.filter(known, pattern) or [name for name in known if fnmatch.fnmatch(name.lower(), small)]
+    if not names and not set(pattern) & set("*?["):
+        names = [name for name in known if small in name.lower()] or _composed(pattern)
+    if names:
+        return names
+    lowered = {name.lower(): name for name in known}
+    near = [lowered[name] for name in difflib.get_close_matches(small, lowered)]
+    hint = f"Near it: {', '.join(near)}." if near else "All are listed by vitkit models."
+    raise VitkitError(f"No name matches '{pattern}'. {hint}")
+
+
+def _composed(name: str) -> list[str]:
+    try:
+        model_config(name)
+    except VitkitError as error:
+        if str(error).startswith("No model is named"):
+            return []
+        raise  # a name whose numbers do not fit
+    return [name]
+
+
 def main(arguments: list[str]) -> None:
     def command(
-        pattern: Annotated[str, tyro.conf.Positional] = "*", image_size: int = 224, num_classes: int = 1000
+        patterns: Annotated[tuple[str, ...], tyro.conf.Positional] = (),
+        image_size: int = 224,
+        num_classes: int = 1000,
     ) -> None:
         """List models with their sizes. Other patches, sizes and options can be named too: ViT-96x6x3/4-gap.
 
         Args:
-            pattern: of names, ViT-B* say.
+            patterns: of names, 'ViT-B*' say, or parts of names; left out, all models.
             image_size: pixels a side.
             num_classes: of the head.
         """
-        names = list_models(pattern)
-        if not names:
-            raise VitkitError(f"No name matches '{pattern}'. Known: {', '.join(list_models())}.")
+        names = matching(patterns)
         table = Table(
             "model", "layers", "width", "heads", "tokens", "parameters", "FLOPs per image", box=None
         )

@@ -1,6 +1,7 @@
 """`vitkit predict` and `vitkit.Predictor`: what is in these images?"""
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,8 +25,37 @@ from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import evaluating
 from vitkit.models.weights import load_model
+from vitkit.models.zoo import ModelConfig
 
 ImageLike = str | Path | bytes | Image.Image | NDArray[np.uint8]
+
+NOT_SAID = (-1, -1)
+SizeOption = Annotated[
+    tuple[int, int], tyro.conf.arg(help_behavior_hint="(default: the checkpoint's; one number is a square)")
+]
+"""`--image-size`, whose default is `NOT_SAID`: an optional pair would take a name after it for a number."""
+
+
+def said(size: tuple[int, int]) -> tuple[int, int] | None:
+    """An image size as the command line gives it."""
+    return None if size == NOT_SAID else size
+
+
+def is_address(path: str | Path) -> bool:
+    """Whether a checkpoint is fetched from somewhere: hf:org/name, https://... and so on."""
+    return bool(re.match(r"hf:|[A-Za-z][\w+.-]+:/", str(path))) and not Path(path).exists()
+
+
+def without_predictions(config: ModelConfig) -> str:
+    """Why a model names no classes, in words that follow its name; empty if it does."""
+    if not config.num_classes:
+        return (
+            "has no head: it gives features, not classes. Make a model with one by vitkit convert MODEL OUT "
+            "--num-classes N, and train it"
+        )
+    if getattr(config, "pool", None) == "none":
+        return "has no pooling (pool none): it says something of each token and nothing of the whole image"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -46,11 +76,25 @@ class Predictor:
     Args:
         path: anything `load_model` reads.
         device: where it computes: "auto" (a GPU if there is one), "cpu", "cuda".
+        image_size, num_heads: as for `load_model`.
+
+    Raises:
+        VitkitError: no checkpoint there, or a model that names no classes.
     """
 
-    def __init__(self, path: str | Path, device: str = "auto") -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        device: str = "auto",
+        *,
+        image_size: int | tuple[int, int] | None = None,
+        num_heads: int | None = None,
+    ) -> None:
         self.device = find_device(device)
-        self.model = load_model(path).to(self.device)
+        self.model = load_model(path, image_size=image_size, num_heads=num_heads).to(self.device)
+        reason = without_predictions(self.model.config)
+        if reason:
+            raise VitkitError(f"{path} {reason}.")
         self.preprocessing = preprocessing_of(self.model)
         count = self.model.config.num_classes
         self.class_names = self.model.card.class_names or tuple(f"class {i}" for i in range(count))
@@ -119,22 +163,26 @@ def main(arguments: list[str]) -> None:
         json_output: Annotated[bool, tyro.conf.arg(name="json")] = False,
         device: str = "auto",
         batch_size: int = 32,
+        image_size: SizeOption = NOT_SAID,
+        num_heads: int | None = None,
     ) -> None:
         """Name what is in images.
 
         Args:
-            model: run folder, or model.safetensors with its model.json, or an official .npz.
+            model: run folder, or any checkpoint that vitkit convert reads.
             images: image files, folders, or - for a list of paths on standard input.
             top: how many classes for each image.
             json_output: one line of JSON for each image.
             device: auto, cpu, cuda.
             batch_size: images at a time.
+            image_size: height and width; position embeddings are resized.
+            num_heads: of the attention, where the file does not say it.
         """
         if not images:
             raise VitkitError("Which images? Give files, folders, or - to read paths from standard input.")
         if top < 1 or batch_size < 1:
             raise VitkitError(f"top and batch_size are at least 1, found {top} and {batch_size}.")
-        predictor = Predictor(model, device)
+        predictor = Predictor(model, device, image_size=said(image_size), num_heads=num_heads)
         paths = list(listed(images))
         if not paths:
             raise VitkitError("The list of images on standard input is empty.")
@@ -155,7 +203,8 @@ def main(arguments: list[str]) -> None:
         if not json_output:
             console.out.print(table)
         if failures:
-            raise VitkitError(f"{failures} of {len(paths)} images could not be read; the others are above.")
+            others = "; the others are above" if failures < len(paths) else ""
+            raise VitkitError(f"{failures} of {len(paths)} images could not be read{others}.")
 
     tyro.cli(command, args=arguments, prog="vitkit predict")
 

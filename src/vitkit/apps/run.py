@@ -30,14 +30,22 @@ class Architecture:
     register_tokens: int | None = None
     """Learned tokens beside the class token."""
     position: Literal["learned", "learned_2d", "relative", "sincos_2d", "none"] | None = None
+    """Position embedding: one vector for each patch, one for its row and one for its column, offsets in the
+    attention, fixed sines, or none (paper D.4)."""
     position_at: Literal["stem", "every_layer", "every_layer_shared"] | None = None
+    """Where it is added: before the first layer, or before every layer, its own or one for all."""
     mlp_dim: int | None = None
+    """Hidden width of the MLP in every layer."""
     representation_size: int | None = None
     """Width of the tanh layer before the head."""
     dropout: float | None = None
+    """Share of the activations set to zero in training."""
     attention_dropout: float | None = None
+    """The same of the attention weights."""
     gelu: Literal["tanh", "erf"] | None = None
+    """The activation function: the original's tanh form, or the exact one."""
     head_bias_init: float | None = None
+    """Bias that the head starts with; below zero for a sigmoid loss over many classes."""
 
     def of(self, name: str, num_classes: int, preprocessing: Preprocessing) -> ModelConfig:
         """The configuration of the model `name` with these changes.
@@ -126,6 +134,15 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(data, dict) or not isinstance(data.get("run"), dict):
         raise VitkitError(f"{path} is not the configuration of a run.")
     return data
+
+
+def is_run(folder: Path) -> bool:
+    """Whether it is the folder of a run; other libraries have a `config.json` too."""
+    try:
+        read_config(folder)
+    except VitkitError:
+        return False
+    return True
 
 
 def read_run(folder: Path) -> Run:

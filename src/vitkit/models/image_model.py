@@ -5,6 +5,7 @@ the weights.
 """
 
 import math
+from collections.abc import Collection
 from typing import Any, Protocol
 
 import torch
@@ -16,6 +17,9 @@ from vitkit.models.position import SinCosPosition2D
 
 Taps = dict[str, Tensor]
 """What a model writes its own intermediates into, by name."""
+
+LARGEST = 2**20
+"""Pixels of a side, or channels: far more than any image has."""
 
 
 class ImageConfig(Protocol):
@@ -39,10 +43,14 @@ def check_images(config: ImageConfig) -> None:
     """Refuse what no model can have.
 
     Raises:
-        VitkitError: sizes below one, or pixel statistics of another number of channels.
+        VitkitError: sizes below one or beyond all measure, pixel statistics of another number of channels,
+            or such as no pixels have.
     """
     if config.in_channels < 1:
         raise VitkitError(f"A model needs in_channels of at least 1, found {config.in_channels}.")
+    for name, number in (("in_channels", config.in_channels), ("image_size", max(config.image_size))):
+        if number > LARGEST:
+            raise VitkitError(f"{name} is at most {LARGEST}, found {number}.")
     if config.num_classes < 0:
         raise VitkitError(f"num_classes is 0 (no head) or more, found {config.num_classes}.")
     if min(config.image_size) < 1:
@@ -50,6 +58,11 @@ def check_images(config: ImageConfig) -> None:
     if len(config.image_mean) != config.in_channels or len(config.image_std) != config.in_channels:
         raise VitkitError(
             f"image_mean and image_std need one value per channel ({config.in_channels}), "
+            f"found {config.image_mean} and {config.image_std}."
+        )
+    if not all(map(math.isfinite, (*config.image_mean, *config.image_std))) or min(config.image_std) <= 0:
+        raise VitkitError(
+            "image_mean is of finite numbers and image_std of finite ones above 0, "
             f"found {config.image_mean} and {config.image_std}."
         )
 
@@ -129,16 +142,24 @@ class ImageModel(nn.Module):
         """What the head sees, `(B, D)`: the representation few-shot evaluation and embeddings use."""
         raise NotImplementedError
 
-    def forward(self, images: Tensor, taps: Taps | None = None) -> Tensor:
+    def forward(
+        self,
+        images: Tensor,
+        taps: Taps | None = None,
+        attention_weights: bool | Collection[int] = False,
+    ) -> Tensor:
         """Logits `(B, K)` of images `(B, C, H, W)`, uint8 pixels or floats normalised by mean and std.
 
         Args:
             images: as above.
             taps: a dictionary that receives every intermediate.
+            attention_weights: of Vision Transformers; no other model has any.
 
         Raises:
-            VitkitError: images of another size or type than the model's.
+            VitkitError: images of another size or type than the model's; or attention weights were asked for.
         """
+        if attention_weights:
+            raise VitkitError(f"A {type(self).__name__} has no attention weights to give.")
         logits: Tensor = self.head(self.features(images, taps))
         if taps is not None:
             taps["logits"] = logits

@@ -97,7 +97,13 @@ def test_files_that_are_not_whole_are_explained(tmp_path: Path) -> None:
         (without(parameters, head), f"{head}: missing"),
         ({**parameters, "more": np.zeros(2)}, "more: unexpected"),
         ({**parameters, root: np.zeros(7, np.float32)}, "expected an array of 4 axes"),
-        ({**parameters, head: np.zeros((128, 10), np.float32)}, "head.weight cannot be made of"),
+        ({**parameters, head: np.zeros((128, 10), np.float32)}, f"{head}: expected an array of 4 axes"),
+        ({**parameters, head: np.zeros((2, 1, 128, 10), np.float32)}, f"{head}: .*1x1 pixels"),
+        ({**parameters, head: np.zeros((0, 1, 128, 10), np.float32)}, f"{head}: .*none of them empty"),
+        (
+            {**parameters, "resnet/head/conv2d/bias": np.zeros((), np.float32)},
+            "bias: expected an array of 1 axes",
+        ),
     ):
         with pytest.raises(VitkitError, match=words):
             load_model(write_npz(tmp_path / "w.npz", arrays), image_size=48)

@@ -238,6 +238,11 @@ def test_what_a_config_leaves_out_is_what_transformers_takes(tmp_path: Path) -> 
         ({"model_type": "swin"}, "vit, deit and bit are read, found 'swin'"),
         ({"image_size": "large"}, "config.json: image_size"),
         ({"id2label": {"0": "cat"}}, "1 names for 3 classes"),
+        ({"image_size": 10**30}, "config.json: image_size"),
+        ({"image_size": [8, -12]}, "at least one pixel"),
+        ({"hidden_size": 10**30}, "config.json: hidden_size"),
+        ({"num_channels": 10**400}, "config.json: num_channels"),
+        ({"layer_norm_eps": float("inf")}, "config.json: layer_norm_eps"),
     ],
 )
 def test_what_no_model_of_ours_has_is_refused_by_name(
@@ -337,6 +342,49 @@ def test_pixel_statistics_of_other_channels_are_refused(tmp_path: Path) -> None:
         load_model(vit_folder(tmp_path / "theirs", processor=processor))
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rescale_factor": 0}, "preprocessor_config.json: rescale_factor is above 0"),
+        ({"rescale_factor": -1}, "preprocessor_config.json: rescale_factor is above 0"),
+        ({"rescale_factor": "x"}, "preprocessor_config.json: rescale_factor"),
+        ({"image_std": [0.5, 0, 0.5]}, "image_std of finite ones above 0"),
+        ({"image_std": -0.5}, "image_std of finite ones above 0"),
+        ({"image_mean": float("nan")}, "preprocessor_config.json: image_mean"),
+        ({"rescale_factor": 1e-320}, "image_mean is of finite numbers"),
+        ({"size": 0}, "preprocessor_config.json: size: a side"),
+        ({"size": {"shortest_edge": 0}}, "preprocessor_config.json: size: a side"),
+        ({"size": {"height": "8", "width": 12}}, "preprocessor_config.json: size: a side"),
+        ({"size": {"height": [8], "width": 12}}, "preprocessor_config.json: size: a side"),
+        ({"size": {"shortest_edge": True}}, "preprocessor_config.json: size: a side"),
+        ({"size": {"shortest_edge": 10**30}}, "preprocessor_config.json: size: a side"),
+        ({"crop_size": -8, "do_center_crop": True}, "preprocessor_config.json: crop_size: a side"),
+        ({"crop_size": {"height": 8, "width": "x"}, "do_center_crop": True}, "crop_size: a side"),
+    ],
+)
+def test_pixels_that_no_image_has_are_refused_by_name(
+    changes: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(VitkitError, match=words):
+        load_model(vit_folder(tmp_path / "theirs", processor=PROCESSOR | changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"image_std": (0.5, 0.0, 0.5)},
+        {"image_std": (0.5, float("inf"), 0.5)},
+        {"image_mean": (0.5, float("nan"), 0.5)},
+        {"image_size": (2**20 + 32, 32)},
+        {"in_channels": 2**21},
+    ],
+)
+@pytest.mark.parametrize("config", [TINY, bit()], ids=["vit", "resnet"])
+def test_no_configuration_has_them(config: ModelConfig, changes: dict[str, Any]) -> None:
+    with pytest.raises(VitkitError, match=next(iter(changes))):
+        dataclasses.replace(config, **changes)
+
+
 CROP = {"do_center_crop": True, "crop_size": {"height": 8, "width": 8}}
 
 
@@ -406,8 +454,13 @@ def test_bit_is_read_with_their_epsilons(tmp_path: Path) -> None:
         ({"hidden_sizes": [128, 192]}, "hidden_sizes"),
         ({"output_stride": 4}, "dilates"),
         ({"width_factor": 2}, "width_factor"),
-        ({"depths": [10**9, 1]}, "more than its arrays"),
+        ({"depths": [10**6, 1]}, "more than its arrays"),
         ({"depths": [3, 1]}, "missing"),
+        ({"depths": [0, 1]}, "at least one unit"),
+        ({"num_channels": 10**30}, "config.json: num_channels"),
+        ({"embedding_size": 10**30}, "config.json: embedding_size"),
+        ({"hidden_sizes": [128, 10**30]}, "config.json: hidden_sizes"),
+        ({"num_channels": 0}, "in_channels of at least 1"),
     ],
 )
 def test_other_resnets_are_refused_by_name(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -483,6 +536,16 @@ def test_the_config_written_says_our_arithmetic(tmp_path: Path) -> None:
     assert config["image_size"] == [12, 16] and config["patch_size"] == 4
     assert config["id2label"]["4"] == "<é>" and config["label2id"]["<é>"] == 4
     assert [config[key] for key in ("hidden_size", "num_hidden_layers", "intermediate_size")] == [24, 2, 40]
+
+
+@pytest.mark.parametrize("config", [TINY, bit()], ids=["vit", "bit"])
+def test_a_loss_of_yes_and_no_survives_the_way_there_and_back(config: ModelConfig, tmp_path: Path) -> None:
+    for loss, said in (({"loss": "sigmoid"}, "multi_label_classification"), ({}, None)):
+        model = drawn(config)
+        model.card = ModelCard(origin=loss)
+        folder = save_model(model, tmp_path / "theirs", "huggingface")
+        assert json.loads((folder / "config.json").read_text())["problem_type"] == said
+        assert load_model(folder).card.origin.get("loss") == loss.get("loss")
 
 
 @pytest.mark.parametrize("resize", ["stretch", "crop"])

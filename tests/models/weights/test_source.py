@@ -463,7 +463,10 @@ def test_what_is_no_checkpoint_is_said(ending: str, text: str, words: str, tmp_p
 
 def test_nothing_there(tmp_path: Path) -> None:
     refused(tmp_path / "none.npz", "No checkpoint at")
-    refused(tmp_path, "No model.safetensors in", "vitkit train --resume")
+    refused(tmp_path, "No weights in", "found nothing")
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    refused(tmp_path / "run", "No model.safetensors in", "vitkit train --resume")
+    refused(Path("google/vit-base-patch16-224"), "On the hub it may be hf:google/vit-base-patch16-224")
     (tmp_path / "x.h5").write_bytes(bytes(8))
     refused(tmp_path / "x.h5", "none of the checkpoints known", ".safetensors, .npz")
 
@@ -478,3 +481,15 @@ def test_the_archive_made_by_hand_is_one(tmp_path: Path) -> None:
         data = data[:at] + crc + data[at + 4 :]
     (tmp_path / "x.npz").write_bytes(data)
     assert contents(tmp_path / "x.npz")["x"].tolist() == [0, 0, 0, 0]
+
+
+def test_contents_decide_what_a_file_is_and_not_its_name(tmp_path: Path) -> None:
+    tensors = {"a": torch.arange(6.0).reshape(2, 3)}
+    torch.save(tensors, tmp_path / "x.pth")
+    np.savez(tmp_path / "x.npz", a=tensors["a"].numpy())
+    save_file(tensors, tmp_path / "x.safetensors")
+    for own in (".pth", ".npz", ".safetensors"):
+        for other in (".pth", ".npz", ".safetensors"):
+            path = tmp_path / f"from{own[1:]}{other}"
+            path.write_bytes((tmp_path / f"x{own}").read_bytes())
+            assert torch.equal(contents(path)["a"], tensors["a"]), path

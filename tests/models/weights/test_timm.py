@@ -78,7 +78,7 @@ def config_json(architecture: str = "vit_tiny_patch16_224", **arguments: Any) ->
     return {
         "architecture": architecture,
         "num_classes": 5,
-        "model_args": {"img_size": [12, 16], "num_heads": 4, **arguments},
+        "model_args": {"img_size": [12, 16], "embed_dim": TINY.width, "num_heads": 4, **arguments},
         "pretrained_cfg": {
             "input_size": [3, 12, 16],
             "mean": [0.485, 0.456, 0.406],
@@ -265,6 +265,153 @@ def test_a_layer_without_bias_has_a_bias_of_zeros(tmp_path: Path) -> None:
     assert torch.equal(weights["blocks.1.attention.qkv.weight"], tensors["blocks.1.attn.qkv.weight"])
 
 
+def test_biases_are_those_that_the_config_says(tmp_path: Path) -> None:
+    whole, without = state(), state(extra={f"blocks.{i}.attn.qkv.bias": () for i in range(2)})
+    partial = state(extra={"blocks.0.attn.qkv.bias": ()})
+    cases: list[tuple[dict[str, Tensor], dict[str, Any], str]] = [
+        (without, {}, r"blocks\.0\.attn\.qkv\.bias: missing"),
+        (partial, {}, r"blocks\.0\.attn\.qkv\.bias: missing"),
+        (whole, {"qkv_bias": False}, r"blocks\.0\.attn\.qkv\.bias: unexpected"),
+    ]
+    for tensors, arguments, words in cases:
+        with pytest.raises(VitkitError, match=words):
+            load_model(folder_of(tmp_path, tensors, config_json(**arguments)))
+    by_name = config_json("vit_base_patch16_224_miil")
+    assert (
+        not load_model(folder_of(tmp_path, without, by_name))
+        .state_dict()["blocks.0.attention.qkv.bias"]
+        .any()
+    )
+
+
+def test_biases_without_a_config_are_in_all_blocks_or_none(tmp_path: Path) -> None:
+    said: dict[str, Any] = {"num_heads": 4, "image_size": (12, 16)}
+    for i in range(2):
+        torch.save(state(extra={f"blocks.{i}.attn.qkv.bias": ()}), tmp_path / "vit.pth")
+        with pytest.raises(VitkitError, match=rf"blocks\.{i}\.attn\.qkv\.bias: missing"):
+            load_model(tmp_path / "vit.pth", **said)
+    torch.save(state(extra={f"blocks.{i}.attn.qkv.bias": () for i in range(2)}), tmp_path / "vit.pth")
+    assert not load_model(tmp_path / "vit.pth", **said).state_dict()["blocks.1.attention.qkv.bias"].any()
+
+
+def test_positions_are_missing_unless_the_config_says_that_there_are_none(tmp_path: Path) -> None:
+    tensors = state(extra={"pos_embed": ()})
+    with pytest.raises(VitkitError, match="pos_embed: missing"):
+        load_model(folder_of(tmp_path, tensors, config_json()))
+    for none in ("none", "", False):
+        model = load_model(folder_of(tmp_path, tensors, config_json(pos_embed=none)))
+        assert model.config.position == "none" and "notes" not in model.card.origin
+    with pytest.raises(VitkitError, match="pos_embed: unexpected"):
+        load_model(folder_of(tmp_path, state(), config_json(pos_embed="none")))
+    with pytest.raises(VitkitError, match="pos_embed: known here are"):
+        load_model(folder_of(tmp_path, state(), config_json(pos_embed="rope")))
+    (tmp_path / "config.json").unlink()
+    save_file(tensors, tmp_path / "model.safetensors")
+    model = load_model(tmp_path, num_heads=4, image_size=(12, 16))
+    assert model.config.position == "none"
+    assert "no pos_embed" in model.card.origin["notes"][1]
+
+
+def changed(config: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
+    """`config` with another value at a place like "model_args.img_size"."""
+    outer, _, key = place.rpartition(".")
+    return {**config, **({outer: {**config[outer], key: value}} if outer else {key: value})}
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("architecture", ["vit_tiny_patch16_224"]),
+        ("global_pool", ["token"]),
+        ("model_args", ["img_size"]),
+        ("model_args", "img_size"),
+        ("model_args.img_size", 1.5),
+        ("model_args.img_size", ["a", "b"]),
+        ("model_args.img_size", [12]),
+        ("model_args.img_size", 10**30),
+        ("model_args.num_heads", "x"),
+        ("model_args.num_heads", []),
+        ("model_args.num_heads", -4),
+        ("model_args.act_layer", ["gelu"]),
+        ("model_args.norm_layer", ["layernorm"]),
+        ("model_args.proj_drop_rate", "x"),
+        ("model_args.proj_drop_rate", 10**400),
+        ("model_args.attn_drop_rate", "x"),
+        ("model_args.global_pool", ["token"]),
+        ("model_args.pos_embed", ["learn"]),
+        ("model_args.qkv_bias", "yes"),
+        ("pretrained_cfg", "default"),
+        ("pretrained_cfg", [1]),
+        ("pretrained_cfg.input_size", "x"),
+        ("pretrained_cfg.mean", 0.5),
+        ("pretrained_cfg.mean", ["a", "b", "c"]),
+        ("pretrained_cfg.std", [0.5, None, 0.5]),
+        ("pretrained_cfg.std", [0.5, float("nan"), 0.5]),
+        ("pretrained_cfg.crop_pct", "x"),
+        ("pretrained_cfg.crop_pct", -1),
+        ("pretrained_cfg.crop_pct", 1e-320),
+        ("pretrained_cfg.crop_mode", ["center"]),
+    ],
+    ids=lambda value: str(value)[:24],
+)
+def test_settings_of_another_type_are_refused_by_name(tmp_path: Path, place: str, value: Any) -> None:
+    key = place.rpartition(".")[2]
+    words = key if value == -4 else rf"config\.json: (.*: )?{key}: "
+    with pytest.raises(VitkitError, match=words):
+        load_model(folder_of(tmp_path, state(), changed(config_json(), place, value)))
+
+
+def test_null_in_the_settings_is_the_same_as_absent(tmp_path: Path) -> None:
+    config = config_json(act_layer=None, global_pool=None, proj_drop_rate=None, pos_embed=None, img_size=None)
+    config["pretrained_cfg"] |= {"mean": None, "std": None, "crop_pct": None, "tag": None}
+    assert load_model(folder_of(tmp_path, state(), config)).config.image_size == (12, 16)
+    with pytest.raises(VitkitError, match="do not belong together"):
+        load_model(folder_of(tmp_path, state(), changed(config, "model_args.embed_dim", None)))
+    config = changed(changed(config, "model_args.num_heads", None), "architecture", "vit_peculiar_patch4")
+    with pytest.raises(VitkitError, match="give num_heads"):
+        load_model(folder_of(tmp_path, state(), config))
+
+
+@pytest.mark.parametrize(
+    ("key", "shape"),
+    [
+        ("patch_embed.proj.weight", (32, 48)),
+        ("patch_embed.proj.weight", (32, 3, 0, 4)),
+        ("pos_embed", (32,)),
+        ("pos_embed", None),
+        ("reg_token", (32,)),
+        ("blocks.0.mlp.fc1.weight", None),
+        ("blocks.1.attn.qkv.weight", None),
+        ("head.weight", None),
+        ("head.weight", (0, 32)),
+        ("pre_logits.fc.bias", None),
+    ],
+)
+def test_misshapen_tensors_are_named(tmp_path: Path, key: str, shape: tuple[int, ...] | None) -> None:
+    tensors = state(extra={f"blocks.{i}.attn.qkv.bias": () for i in range(2)})
+    tensors[key] = torch.zeros(shape or ())
+    with pytest.raises(VitkitError, match=rf"{key}: expected an array of \d axes"):
+        load_model(folder_of(tmp_path, tensors, config_json(qkv_bias=False)))
+
+
+@pytest.mark.parametrize(
+    ("key", "shape", "words"),
+    [
+        ("stem.conv.weight", (64,), "4 axes"),
+        ("head.fc.weight", (5, 2048), "4 axes"),
+        ("head.fc.weight", (5, 2048, 2, 1), "1x1 pixels"),
+    ],
+)
+def test_misshapen_tensors_of_bit_are_named(
+    tmp_path: Path, key: str, shape: tuple[int, ...], words: str
+) -> None:
+    save_model(random_model(VARIANTS["BiT"]), tmp_path, format="timm")
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file({**tensors, key: torch.zeros(shape)}, tmp_path / "model.safetensors")
+    with pytest.raises(VitkitError, match=f"{key}: .*{words}"):
+        load_model(tmp_path)
+
+
 def test_the_query_of_attention_pooling_stands_before_keys_and_values(tmp_path: Path) -> None:
     save_model(random_model(VARIANTS["map"]), tmp_path, format="timm")
     written = load_file(tmp_path / "model.safetensors")
@@ -378,3 +525,19 @@ def test_a_model_of_our_own_format_is_not_overwritten(tmp_path: Path) -> None:
 def test_dropout_of_two_rates_is_left_out_and_said(tmp_path: Path) -> None:
     model = load_model(folder_of(tmp_path, state(), config_json(proj_drop_rate=0.1)))
     assert model.config.dropout == 0 and "dropout" in model.card.origin["notes"][0]
+
+
+def test_a_config_that_belongs_to_other_weights_is_noticed(tmp_path: Path) -> None:
+    config = config_json("vit_base_patch16_224")
+    del config["model_args"]["embed_dim"]
+    with pytest.raises(
+        VitkitError, match=r"vit_base_patch16_224, whose width is 768.*do not belong together"
+    ):
+        load_model(folder_of(tmp_path, state(), config))
+
+
+def test_heads_that_contradict_the_config_are_refused(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, state(), config_json())
+    assert load_model(folder, num_heads=4).config.num_heads == 4
+    with pytest.raises(VitkitError, match="says that it has 4 attention heads, not 2"):
+        load_model(folder, num_heads=2)

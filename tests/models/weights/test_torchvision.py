@@ -123,6 +123,19 @@ def test_heads_and_crop_are_known_for_their_own_models(tmp_path: Path) -> None:
         ({"conv_proj.weight": None}, "several convolutions"),
         ({"encoder.ln.bias": None}, r"encoder\.ln\.bias: missing"),
         ({"encoder.pos_embedding": torch.zeros(1, 13, 128)}, "no square grid"),
+        (
+            {"encoder.pos_embedding": torch.tensor(0.0)},
+            r"encoder\.pos_embedding: expected an array of 3 axes",
+        ),
+        ({"encoder.pos_embedding": torch.zeros(128)}, r"encoder\.pos_embedding: expected an array of 3 axes"),
+        ({"conv_proj.weight": torch.zeros(128, 48)}, r"conv_proj\.weight: expected an array of 4 axes"),
+        ({"conv_proj.weight": torch.zeros(128, 3, 0, 4)}, r"conv_proj\.weight: .*none of them empty"),
+        ({"heads.head.bias": torch.tensor(0.0)}, r"heads\.head\.bias: expected an array of 1 axes"),
+        ({"heads.pre_logits.bias": torch.tensor(0.0)}, r"pre_logits\.bias: expected an array of 1 axes"),
+        (
+            {"encoder.layers.encoder_layer_0.mlp.0.bias": torch.tensor(0.0)},
+            r"encoder_layer_0\.mlp\.0\.bias: expected an array of 1 axes",
+        ),
     ],
 )
 def test_files_that_are_not_whole_or_not_ours_are_explained(

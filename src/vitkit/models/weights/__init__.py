@@ -17,7 +17,7 @@ from vitkit.models.image_model import ImageModel, by
 from vitkit.models.position import Interpolation, resize_line, resize_position_embedding
 from vitkit.models.vit import ViTConfig
 from vitkit.models.weights import big_vision, huggingface, native, official, timm, torchvision
-from vitkit.models.weights.accounting import build, translate
+from vitkit.models.weights.accounting import build, check, translate
 from vitkit.models.weights.remote import fetch
 from vitkit.models.weights.source import Source, open_source
 from vitkit.models.weights.table import Dialect, Hints, Translation
@@ -76,9 +76,12 @@ def load_model(
             f"{path}: its head has {config.num_classes} classes and cannot be kept for {num_classes}: "
             "leave out num_classes, or ask for a new head."
         )
+    check(config, tensors, str(path))  # before anything is made to fit
     if head == "new" or (head is None and num_classes != config.num_classes):
         config, tensors = _with_new_head(config, tensors, num_classes)
-        card = replace(card, class_names=())
+        # What it was trained on, and how, is said of the head that is gone.
+        origin = {key: value for key, value in card.origin.items() if key not in ("loss", "data")}
+        card = replace(card, class_names=(), origin=origin)
         _log.info("%s: new zero head for %d classes", path, num_classes)
     elif "head.weight" in tensors and not tensors["head.weight"].any():
         _log.warning(
@@ -86,6 +89,8 @@ def load_model(
         )
     if size is not None and size != config.image_size:
         config, tensors = _at_size(config, tensors, size, interpolation, path)
+    if "image_size" in card.preprocessing:
+        card = replace(card, preprocessing={**card.preprocessing, "image_size": list(config.image_size)})
     model = build(config, tensors, str(path))
     model.card = card
     return model.eval()
@@ -127,6 +132,12 @@ def _opened(path: str | Path, hints: Hints) -> Iterator[tuple[Source, Identity, 
                 f"Known are the layouts of {', '.join(get_args(Format))}."
             )
         translation = dialect.read(source, hints)
+        heads = getattr(translation.config, "num_heads", None)
+        if hints.num_heads not in (None, heads):
+            raise VitkitError(
+                f"{source.path} says that it has {heads} attention heads, not {hints.num_heads}: leave out "
+                "num_heads (--num-heads)."
+            )
         card = translation.card
         if dialect is not native.DIALECT:
             origin = {"file": source.path.name, "dialect": dialect.name, **fetched.origin, **card.origin}
@@ -162,6 +173,11 @@ def save_model(model: ImageModel, path: str | Path, format: Format = "vitkit") -
         raise VitkitError(
             f"The {format} layout has no place for {'; '.join(lacking)}. "
             "Choose another, or vitkit's own, which keeps everything."
+        )
+    names = len(model.card.class_names)
+    if names and names != model.config.num_classes:
+        raise VitkitError(
+            f"model.card has {names} class names for a model of {model.config.num_classes} classes: mend it."
         )
     lost = dialect.unsaid(model.config)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -199,7 +215,7 @@ def _with_new_head(
     if num_classes:
         example = next(iter(tensors.values()))
         kept["head.weight"] = example.new_zeros(num_classes, config.width)
-        kept["head.bias"] = example.new_zeros(num_classes)
+        kept["head.bias"] = example.new_full((num_classes,), config.head_bias_init)
     return config, kept
 
 
@@ -215,12 +231,17 @@ def _at_size(
     with torch.device("meta"):
         expected = {key: value.shape for key, value in build_model(resized).state_dict().items()}
     old, new = (c.grid if isinstance(c, ViTConfig) else c.image_size for c in (config, resized))
-    # Two grids may have the same number of places: their vectors are rearranged all the same.
+    # Two grids may have the same number of places: what stands there is rearranged all the same.
     changed = [
-        key
-        for key in tensors
-        if tensors[key].shape != expected[key] or (key.endswith(".embedding") and old != new)
+        key for key in tensors if _knows_places(key) and (tensors[key].shape != expected[key] or old != new)
     ]
+    lost = [size[i] % resized.token_size[i] for i in (0, 1)] if isinstance(resized, ViTConfig) else [0, 0]
+    if any(lost):
+        _log.warning(
+            "%s: %d rows below and %d columns at the right of the images fill no patch: they are cut off",
+            path,
+            *lost,
+        )
     if not changed:
         return resized, tensors
     tensors = dict(tensors)
@@ -237,10 +258,16 @@ def _at_size(
         else:  # a table of rows, of columns or of relative offsets
             tensors[key] = resize_line(tensors[key], expected[key][0], interpolation)
     _log.warning(
-        "%s: position embeddings resized from a grid of %s to %s; "
+        "%s: position embeddings resized from %s of %s to %s; "
         "expect lower accuracy until the model is fine-tuned at this size",
         path,
+        "a grid" if isinstance(config, ViTConfig) else "images",
         by(old),
         by(new),
     )
     return resized, tensors
+
+
+def _knows_places(key: str) -> bool:
+    """Whether a parameter has a vector for each place: a position embedding, or a table of offsets."""
+    return (key.startswith("positions.") and not key.endswith(".prefix")) or "relative" in key

@@ -43,12 +43,16 @@ def _read(source: Source, row: Row, dtype: torch.dtype | None) -> Tensor:
     tensors = [source.read(name) for name in row.theirs]
     try:
         tensor = row.read(tensors)
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, IndexError) as error:
         shapes = ", ".join(f"{name} {tuple(source.shapes[name])}" for name in row.theirs)
         raise VitkitError(
             f"{source.path}: {row.ours} cannot be made of {shapes}: these are the shapes of another "
             f"architecture ({str(error).splitlines()[0]})."
         ) from error
+    if dtype is None and not tensor.is_floating_point():
+        raise VitkitError(
+            f"{source.path}: {row.ours}: expected floating-point weights, found {tensor.dtype}."
+        )
     return tensor.to(dtype or tensor.dtype).contiguous()
 
 
@@ -58,6 +62,28 @@ def build(config: ModelConfig, tensors: Mapping[str, Tensor], source: str) -> Im
     Raises:
         VitkitError: a parameter is missing, unexpected or of another shape: a table of all of them.
     """
+    model = _checked(config, tensors, source)
+    model.load_state_dict(tensors, assign=True)
+    for parameter in model.parameters():
+        parameter.requires_grad_(True)
+    model.compute_buffers()
+    dtype = next(iter(tensors.values())).dtype
+    for name, buffer in list(model.named_buffers()):
+        owner = model.get_submodule(name.rpartition(".")[0])
+        setattr(owner, name.rpartition(".")[2], buffer.to(dtype))
+    return model
+
+
+def check(config: ModelConfig, tensors: Mapping[str, Tensor], source: str) -> None:
+    """Refuse tensors that are not exactly those of a model of `config`.
+
+    Raises:
+        VitkitError: a parameter is missing, unexpected or of another shape: a table of all of them.
+    """
+    _checked(config, tensors, source)
+
+
+def _checked(config: ModelConfig, tensors: Mapping[str, Tensor], source: str) -> ImageModel:
     with torch.device("meta"):
         model = build_model(config)
     expected = {key: tuple(value.shape) for key, value in model.state_dict().items()}
@@ -69,10 +95,6 @@ def build(config: ModelConfig, tensors: Mapping[str, Tensor], source: str) -> Im
     ]
     if lines:
         raise VitkitError(f"{source} does not hold the weights of this model:\n{_table(lines)}")
-    model.load_state_dict(tensors, assign=True)
-    for parameter in model.parameters():
-        parameter.requires_grad_(True)
-    model.compute_buffers()
     return model
 
 

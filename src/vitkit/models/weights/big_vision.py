@@ -27,6 +27,7 @@ from vitkit.models.weights.table import (
     PLAIN,
     Dialect,
     Hints,
+    NotSaidError,
     Row,
     Translation,
     departures,
@@ -103,7 +104,7 @@ def big_vision_config(source: Source, image_size: tuple[int, int] | None = None)
         positions = source.shapes[POSITION][1]
         return replace(config, image_size=official.image_size_of(source, config, positions, image_size))
     if image_size is None:
-        raise VitkitError(
+        raise NotSaidError(
             f"{source.path}: without a {POSITION} array its positions are sines and cosines, which fit every "
             "image size: give image_size=(height, width), 224 usually."
         )
@@ -145,7 +146,7 @@ def unsaid(config: ModelConfig) -> list[str]:
     if not isinstance(config, ViTConfig):
         return []
     words = official.unsaid_arithmetic(config) + official.unsaid_pixels(config)
-    if config.position == "sincos_2d":
+    if config.position == "sincos_2d" and not any("image size" in word for word in words):
         words.append("the image size, which is to be given when the file is loaded")
     return words
 

@@ -11,7 +11,7 @@ from vitkit.models.card import ModelCard
 from vitkit.models.image_model import by
 from vitkit.models.resnet import ResNetConfig
 from vitkit.models.weights.source import Source
-from vitkit.models.weights.table import Hints, Row, Translation, same
+from vitkit.models.weights.table import Hints, NotSaidError, Row, Translation, same
 
 ROOT = "resnet/root_block/standardized_conv2d/kernel"
 HEAD = "resnet/head/conv2d"
@@ -29,13 +29,17 @@ def read(source: Source, hints: Hints) -> Translation:
     """
     source = _one_naming(source)
     if hints.image_size is None:
-        raise VitkitError(
+        raise NotSaidError(
             f"{source.path}: a BiT file does not say which images it is for: give image_size=(height, "
             "width), usually 224 for the pre-trained files and 480 for those fine-tuned on ImageNet."
         )
     shapes = source.shapes
     check_axes(source, ROOT, 4)
     in_channels, root_channels = shapes[ROOT][2:]
+    if f"{HEAD}/kernel" in source:
+        check_pointwise(source, f"{HEAD}/kernel", (0, 1))
+    if f"{HEAD}/bias" in source:
+        check_axes(source, f"{HEAD}/bias", 1)
     config = ResNetConfig(
         image_size=hints.image_size,
         layers=units(source, "resnet/"),
@@ -122,12 +126,24 @@ def check_axes(source: Source, key: str, axes: int) -> None:
     """Refuse an array that cannot be what its name says.
 
     Raises:
-        VitkitError: it has another number of axes.
+        VitkitError: it has another number of axes, or nothing along one of them.
     """
-    if len(source.shapes[key]) != axes:
-        raise VitkitError(
-            f"{source.path}: {key}: expected an array of {axes} axes, found {source.shapes[key]}."
-        )
+    shape = tuple(source.shapes[key])
+    if len(shape) != axes or 0 in shape:
+        empty = ", none of them empty" if len(shape) == axes else ""
+        raise VitkitError(f"{source.path}: {key}: expected an array of {axes} axes{empty}, found {shape}.")
+
+
+def check_pointwise(source: Source, key: str, places: tuple[int, int]) -> None:
+    """Refuse a kernel that cannot be a dense layer's.
+
+    Raises:
+        VitkitError: it has not four axes, or not 1 along both of those that are rows and columns.
+    """
+    check_axes(source, key, 4)
+    shape = tuple(source.shapes[key])
+    if [shape[place] for place in places] != [1, 1]:
+        raise VitkitError(f"{source.path}: {key}: expected a convolution of 1x1 pixels, found {shape}.")
 
 
 def _convolution(ours: str, theirs: str) -> Row:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from vitkit.config import to_json
 from vitkit.durable import replace_file, replace_json
@@ -19,6 +19,7 @@ from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet import GROUPS, ResNetConfig
 from vitkit.models.vit import ViTConfig
+from vitkit.models.weights.bit import check_axes
 from vitkit.models.weights.huggingface_pixels import (
     one_number,
     read_pixels,
@@ -33,6 +34,7 @@ from vitkit.models.weights.table import (
     PLAIN,
     Dialect,
     Hints,
+    NotSaidError,
     Row,
     Translation,
     departures,
@@ -55,6 +57,9 @@ GELU: dict[str, Literal["tanh", "erf"]] = {
     "gelu_python_tanh": "tanh",
 }
 """Their names of one function's two forms (transformers `activations.py`)."""
+
+SIGMOID = "multi_label_classification"
+"""Their `problem_type` of a loss that asks yes or no of every class."""
 
 BIT_NORM_EPS = 1e-5
 BIT_STANDARDIZATION_EPS = 1e-8
@@ -193,7 +198,7 @@ def _read_vit(source: Source, hints: Hints) -> Translation:
     prefix = _prefix(source, "embeddings.cls_token")
     heads = said.num_attention_heads or hints.num_heads
     if heads is None:
-        raise VitkitError(
+        raise NotSaidError(
             f"{source.path}: its config.json does not say num_attention_heads: give num_heads (12 in a Base)."
         )
     classes = _outputs(source, "classifier.weight")
@@ -202,10 +207,9 @@ def _read_vit(source: Source, hints: Hints) -> Translation:
     stem = f"{prefix}embeddings.patch_embeddings.projection.weight"
     fc1 = f"{prefix}{naming.layers}.0.{naming.fc1}.weight"
     missing = [key for key in (stem, fc1) if key not in shapes]
-    if missing or len(shapes[stem]) != 4:
-        raise VitkitError(
-            f"{source.path} holds no whole ViT: absent or misshapen: {', '.join(missing) or stem}."
-        )
+    if missing:
+        raise VitkitError(f"{source.path} holds no whole ViT: absent: {', '.join(missing)}.")
+    check_axes(source, stem, 4)
     width, in_channels, patch_height, patch_width = shapes[stem]
     _refuse(
         source,
@@ -250,7 +254,7 @@ def _read_vit(source: Source, hints: Hints) -> Translation:
     if classes:
         unused = "a pooler beside a classifier, which does not look at it"
         ignored |= {f"{prefix}pooler.dense.{part}": unused for part in ("weight", "bias")}
-    card = _card(source, said.id2label, classes, processor, size)
+    card = _card(source, said, classes, processor, size)
     return Translation(config, vit_table(config, prefix, naming), card, ignored)
 
 
@@ -297,6 +301,7 @@ def _vit_settings(config: ViTConfig, card: ModelCard) -> ViTSettings:
         hidden_dropout_prob=config.dropout,
         attention_probs_dropout_prob=config.attention_dropout,
         pooler_output_size=config.representation_size or config.width,
+        problem_type=_problem_type(card),
         id2label={str(i): name for i, name in enumerate(names)},
         label2id={name: i for i, name in enumerate(names)},
     )
@@ -309,6 +314,11 @@ def _read_bit(source: Source, hints: Hints) -> Translation:
     said = settings_of(BitSettings, source, "config.json")
     prefix = _prefix(source, "embedder.convolution.weight")
     stages = len(said.depths)
+    if said.depths and (min(said.depths) < 1 or sum(said.depths) > len(source.shapes)):
+        raise VitkitError(
+            f"{source.path}: depths {said.depths} in config.json: stages of at least one unit each, and no "
+            "more than its arrays can be, were expected."
+        )
     sizes = tuple(4 * said.embedding_size * 2**s for s in range(stages))
     _refuse(
         source,
@@ -324,7 +334,6 @@ def _read_bit(source: Source, hints: Hints) -> Translation:
             f"an output_stride of {said.output_stride}, which dilates": said.output_stride
             < 2 ** (stages + 1),
             f"a width_factor of {said.width_factor} (theirs makes a model only of 1)": said.width_factor != 1,
-            f"depths {said.depths}, more than its arrays": sum(said.depths) > len(source.shapes),
         },
     )
     if said.drop_path_rate:
@@ -334,9 +343,9 @@ def _read_bit(source: Source, hints: Hints) -> Translation:
             said.drop_path_rate,
         )
     processor, mean, std = read_pixels(source, said.num_channels)
-    size = size_of(processor.crop_size if processor.do_center_crop else processor.size) or hints.image_size
+    size = size_of(source, processor, "crop_size" if processor.do_center_crop else "size") or hints.image_size
     if size is None:
-        raise VitkitError(
+        raise NotSaidError(
             f"{source.path}: nothing here says the size of the images: give image_size=(height, width), "
             "224x224 usually, or put preprocessor_config.json beside the weights."
         )
@@ -353,7 +362,7 @@ def _read_bit(source: Source, hints: Hints) -> Translation:
         image_mean=mean,
         image_std=std,
     )
-    card = _card(source, said.id2label, classes, processor, size)
+    card = _card(source, said, classes, processor, size)
     return Translation(config, bit_table(config, prefix), card)
 
 
@@ -385,6 +394,7 @@ def _bit_settings(config: ResNetConfig, card: ModelCard) -> BitSettings:
         hidden_sizes=tuple(4 * channels * 2**s for s in range(stages)),
         depths=config.layers,
         output_stride=max(32, 2 ** (stages + 1)),
+        problem_type=_problem_type(card),
         id2label={str(i): name for i, name in enumerate(names)},
         label2id={name: i for i, name in enumerate(names)},
     )
@@ -422,9 +432,18 @@ def _labels(card: ModelCard, num_classes: int) -> tuple[str, ...]:
     return card.class_names or tuple(f"LABEL_{i}" for i in range(num_classes))
 
 
+def _problem_type(card: ModelCard) -> str | None:
+    return SIGMOID if card.origin.get("loss") == "sigmoid" else None
+
+
 def _card(
-    source: Source, labels: Mapping[str, Any], classes: int, processor: Processor, size: tuple[int, int]
+    source: Source,
+    said: ViTSettings | BitSettings,
+    classes: int,
+    processor: Processor,
+    size: tuple[int, int],
 ) -> ModelCard:
+    labels = said.id2label
     names: tuple[str, ...] = ()
     if classes and labels and any(name != f"LABEL_{i}" for i, name in labels.items()):
         if set(labels) != {str(i) for i in range(classes)}:
@@ -432,4 +451,7 @@ def _card(
                 f"{source.path}: id2label in config.json has {len(labels)} names for {classes} classes."
             )
         names = tuple(str(labels[str(i)]) for i in range(classes))
-    return ModelCard(class_names=names, preprocessing=read_preprocessing(source, processor, size))
+    origin = {"loss": "sigmoid"} if said.problem_type == SIGMOID else {}
+    return ModelCard(
+        class_names=names, preprocessing=read_preprocessing(source, processor, size), origin=origin
+    )

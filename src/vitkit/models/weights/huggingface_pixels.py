@@ -4,11 +4,11 @@ import logging
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import by
-from vitkit.models.weights.huggingface_settings import Processor, settings_of
+from vitkit.models.weights.huggingface_settings import LARGEST, Processor, settings_of
 from vitkit.models.weights.source import Source
 from vitkit.models.zoo import ModelConfig
 
@@ -27,6 +27,8 @@ def read_pixels(source: Source, channels: int) -> tuple[Processor, tuple[float, 
         )
     said = settings_of(Processor, source, "preprocessor_config.json")
     # They scale pixels by any factor before the mean is taken off; we, by 1/255.
+    if said.do_rescale and said.rescale_factor <= 0:
+        raise VitkitError(f"{_where(source)}: rescale_factor is above 0, found {said.rescale_factor}.")
     scale = 255 * said.rescale_factor if said.do_rescale else 255.0
     if math.isclose(scale, 1, rel_tol=1e-6):
         scale = 1.0
@@ -51,9 +53,9 @@ def read_preprocessing(source: Source, said: Processor, size: tuple[int, int]) -
     differences = []
     ours: dict[str, Any] = {"image_size": list(size), "resize": "stretch", "antialias": True}
     edges = said.size if isinstance(said.size, Mapping) else {}
-    resized = size_of(said.size)
+    resized = size_of(source, said, "size")
     if said.do_center_crop and said.do_resize and resized is not None:
-        cropped = size_of(said.crop_size) or size
+        cropped = size_of(source, said, "crop_size") or size
         fraction = min(cropped) / min(resized)
         if fraction > 1:
             differences.append("black borders where the crop is larger than the image (here: none)")
@@ -106,15 +108,30 @@ def write_processor(config: ModelConfig, preprocessing: Mapping[str, Any], path:
     return ours
 
 
-def size_of(value: int | Mapping[str, Any] | None) -> tuple[int, int] | None:
-    """A size in any of their ways to write it, as (height, width)."""
-    if isinstance(value, int):
-        return value, value
-    if isinstance(value, Mapping) and {"height", "width"} <= value.keys():
-        return int(value["height"]), int(value["width"])
-    if isinstance(value, Mapping) and "shortest_edge" in value:
-        return int(value["shortest_edge"]), int(value["shortest_edge"])
-    return None
+def size_of(source: Source, said: Processor, name: Literal["size", "crop_size"]) -> tuple[int, int] | None:
+    """A size in any of their ways to write it, as (height, width).
+
+    Raises:
+        VitkitError: a side that is no whole number of at least 1, or beyond all measure.
+    """
+    value: Any = getattr(said, name)
+    edges = value if isinstance(value, Mapping) else {"shortest_edge": value}
+    height: Any = edges.get("height")
+    width: Any = edges.get("width")
+    if height is None or width is None:
+        height = width = edges.get("shortest_edge")
+    if height is None:
+        return None
+    for side in (height, width):
+        if isinstance(side, bool) or not isinstance(side, int) or not 1 <= side <= LARGEST:
+            raise VitkitError(
+                f"{_where(source)}: {name}: a side is a whole number from 1 to {LARGEST}, found {value!r}."
+            )
+    return height, width
+
+
+def _where(source: Source) -> Path:
+    return source.path.with_name("preprocessor_config.json")
 
 
 def one_number(size: tuple[int, int]) -> int | tuple[int, int]:

@@ -1,11 +1,16 @@
 """The fields of transformers' JSON files that are asked for, with its own defaults."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from vitkit.config import from_json
+from vitkit.errors import VitkitError
 from vitkit.models.weights.source import Source
+
+LARGEST = 2**20
+"""No size, width or number of channels of a model in a file comes near it."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,7 @@ class ViTSettings:
     qkv_bias: bool = True
     pooler_act: str = "tanh"
     pooler_output_size: int | None = None
+    problem_type: str | None = None
     id2label: Mapping[str, Any] = field(default_factory=dict)
     label2id: Mapping[str, Any] = field(default_factory=dict)
 
@@ -50,6 +56,7 @@ class BitSettings:
     embedding_dynamic_padding: bool = False
     output_stride: int = 32
     width_factor: float = 1
+    problem_type: str | None = None
     id2label: Mapping[str, Any] = field(default_factory=dict)
     label2id: Mapping[str, Any] = field(default_factory=dict)
 
@@ -71,16 +78,39 @@ class Processor:
     image_std: float | tuple[float, ...] = 0.5
 
 
-T = TypeVar("T", ViTSettings, BitSettings, Processor)
+T = TypeVar("T")
 
 
 def settings_of(kind: type[T], source: Source, file: str) -> T:
     """The fields we ask for; null is the same as absent there.
 
     Raises:
-        VitkitError: a value of another type.
+        VitkitError: a value of another type, or a number that none can be.
     """
-    asked = {one.name for one in fields(kind)}
-    said = source.settings.get(file, {}).items()
-    known = {key: value for key, value in said if key in asked and value is not None}
-    return from_json(kind, known, str(source.path.with_name(file)))
+    return typed(kind, source.settings.get(file, {}), str(source.path.with_name(file)))
+
+
+def typed(kind: type[T], said: Mapping[str, Any], where: str) -> T:
+    """The fields of the dataclass `kind` among what a JSON object says; null is the same as absent.
+
+    Raises:
+        VitkitError: a value of another type, or a number that none can be.
+    """
+    asked = {one.name for one in fields(kind)}  # type: ignore[arg-type]
+    known = {key: value for key, value in said.items() if key in asked and value is not None}
+    for key, value in known.items():
+        _check_numbers(value, f"{where}: {key}")
+    return from_json(kind, known, where)
+
+
+def _check_numbers(value: Any, where: str) -> None:
+    """Of a number or a list of them; an object's are for whoever reads it."""
+    rest = [value]
+    while rest:
+        one = rest.pop()
+        if isinstance(one, list):
+            rest += one
+        elif (isinstance(one, int) and abs(one) > LARGEST) or (
+            isinstance(one, float) and not math.isfinite(one)
+        ):
+            raise VitkitError(f"{where}: a number of at most {LARGEST} was expected, found {str(one)[:40]}.")

@@ -82,9 +82,10 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def recognises(source: Source) -> bool:
-    """Ours is what has a model.json, or what has our names and should have one."""
+    """Ours is what our model.json stands beside under our name, or what has our names and should have one."""
     ours = {"stem.weight", "stem.root.weight", "root.weight"}
-    return "model.json" in source.settings or bool(ours & source.shapes.keys())
+    described = "model.json" in source.settings and source.path.name == "model.safetensors"
+    return described or bool(ours & source.shapes.keys())
 
 
 def read(source: Source, hints: Hints) -> Translation:
@@ -137,14 +138,17 @@ def read_description(path: Path) -> tuple[ModelConfig, ModelCard]:
         raise VitkitError(f"{path} cannot be read: {error}") from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise VitkitError(f"{path} is not a description of a vitkit model (its 'format' is not '{FORMAT}').")
-    if data.get("format_version", 0) > FORMAT_VERSION:
+    version = data.get("format_version", 0)
+    if not isinstance(version, int):
+        raise VitkitError(f"{path}: format_version: expected a number, found {version!r}.")
+    if version > FORMAT_VERSION:
         raise VitkitError(
             f"{path} was written by vitkit {data.get('vitkit_version')}, whose format is newer than this "
             f"vitkit ({__version__}) reads: upgrade with pip install -U vitkit."
         )
     card = {key: value for key, value in data.items() if key in ModelCard.__dataclass_fields__}
     family = data.get("family", "ViT")
-    if family not in FAMILIES:
+    if not isinstance(family, str) or family not in FAMILIES:
         raise VitkitError(f"{path}: family: expected one of {', '.join(FAMILIES)}, found {family!r}.")
     architecture: ModelConfig = from_json(
         FAMILIES[family], data.get("architecture", {}), f"{path}: architecture"

@@ -25,6 +25,7 @@ from vitkit.models.weights.table import (
     PLAIN,
     Dialect,
     Hints,
+    NotSaidError,
     Row,
     Translation,
     departures,
@@ -212,18 +213,22 @@ def encoder_config(source: Source, pool: Any) -> ViTConfig:
 def image_size_of(
     source: Source, config: ViTConfig, positions: int, image_size: tuple[int, int] | None
 ) -> tuple[int, int]:
-    """The image size that so many positions stand for: the given one if it fits, else that of a square grid.
+    """The image size that so many positions stand for: that of a square grid, else the given one if it fits.
+
+    A number of positions that makes a square is taken for one, also where a rectangle was asked for: nearly
+    all files are of square images, and those are resized to the rectangle.
 
     Raises:
         VitkitError: neither.
     """
+    side = round(positions**0.5)
     if image_size:
         height, width = config.backbone.feature_map(image_size) if config.backbone else image_size
-        if positions == (height // config.patch_size[0]) * (width // config.patch_size[1]):
+        rows, columns = height // config.patch_size[0], width // config.patch_size[1]
+        if rows * columns == positions and (rows == columns or side * side != positions):
             return image_size
-    side = round(positions**0.5)
     if side * side != positions:
-        raise VitkitError(
+        raise NotSaidError(
             f"{source.path}: its {positions} position embeddings are no square grid: "
             "give the image size they were made for, image_size=(height, width)."
         )
@@ -233,6 +238,8 @@ def image_size_of(
 def unsaid_arithmetic(config: ViTConfig) -> list[str]:
     """What a ViT computes and the names of its arrays do not tell."""
     words = []
+    if config.dropout or config.attention_dropout:
+        words.append(f"dropout {max(config.dropout, config.attention_dropout):g}, which training alone uses")
     if config.gelu != "tanh":
         words.append("GELU in its exact form (the original computes the tanh form)")
     if config.norm_eps != 1e-6:

@@ -12,7 +12,7 @@ import re
 import zipfile
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -104,7 +104,9 @@ def open_source(path: Path) -> Iterator[Source]:
     if path.is_dir():
         path = path / _weights_of(path)
     if not path.exists():
-        raise VitkitError(f"No checkpoint at {path}.")
+        hub = re.fullmatch(r"[\w-]+/[\w.-]+", str(path)) and not path.parent.exists()
+        hint = f" On the hub it may be hf:{path}." if hub else ""
+        raise VitkitError(f"No checkpoint at {path}.{hint}")
     settings = {name: read_json(path.with_name(name)) for name in SETTINGS if path.with_name(name).exists()}
     with ExitStack() as stack:
         if path.name.endswith(".index.json"):
@@ -189,9 +191,14 @@ def _weights_of(folder: Path) -> str:
             f"{folder} holds several files of weights and none of the usual names ({', '.join(WEIGHTS)}): "
             f"give the one you mean, one of {', '.join(several[:8])}."
         )
+    if "checkpoints" in names:
+        raise VitkitError(
+            f"No model.safetensors in {folder}: this run has not finished. Continue it with "
+            f"vitkit train --resume {folder}"
+        )
     raise VitkitError(
-        f"No model.safetensors in {folder}. If it is a run that has not finished, continue it with "
-        f"vitkit train --resume {folder}"
+        f"No weights in {folder}: expected one of {', '.join(WEIGHTS)}, found "
+        f"{', '.join(sorted(names)[:5]) or 'nothing'}."
     )
 
 
@@ -204,11 +211,28 @@ def _open_file(path: Path, stack: ExitStack) -> _Opened:
     words = disguise(path)
     if words:
         raise VitkitError(f"{path} holds no weights: {words}.")
-    if path.name.endswith(".npz"):
+    kind = _kind(path)
+    if kind == ".npz":
         return _open_npz(path, stack)
-    if path.name.endswith(".safetensors"):
+    if kind == ".safetensors":
         return _open_safetensors(path, stack)
     return _open_torch(path)
+
+
+def _kind(path: Path) -> str:
+    """What a file is by its contents, where they tell; else by its name. Many are renamed on their way."""
+    with path.open("rb") as file:
+        head = file.read(9)
+    if head[:4] == b"PK\x03\x04":
+        with suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+            members = archive.namelist()
+            if any(name.endswith("/data.pkl") for name in members):
+                return ".pth"
+            if any(name.endswith(".npy") for name in members):
+                return ".npz"
+    elif len(head) == 9 and head[8:] == b"{" and int.from_bytes(head[:8], "little") <= MAX_HEADER:
+        return ".safetensors"
+    return next((ending for ending in (".npz", ".safetensors") if path.name.endswith(ending)), ".pth")
 
 
 def _open_shards(index: Path, stack: ExitStack) -> _Opened:
@@ -343,15 +367,19 @@ def _open_safetensors(path: Path, stack: ExitStack) -> _Opened:
 def _open_torch(path: Path) -> _Opened:
     """The tensors of a PyTorch file, mapped into memory where the file is a zip archive."""
     try:
-        with path.open("rb") as file:
-            is_zip = file.read(4) == b"PK\x03\x04"  # since PyTorch 1.6; pickles one after another before
+        with path.open("rb") as start:
+            is_zip = start.read(4) == b"PK\x03\x04"  # since PyTorch 1.6; pickles one after another before
         if is_zip:
             with zipfile.ZipFile(path) as archive:
                 _check_archive(archive, path)
-        with torch.serialization.safe_globals(
-            [Namespace]
-        ):  # the arguments that scripts keep beside the weights
-            state = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
+        with ExitStack() as stack:
+            # The arguments that scripts keep beside the weights.
+            stack.enter_context(torch.serialization.safe_globals([Namespace]))
+            # By a misleading name PyTorch would take it for safetensors: then it is given the open file.
+            misnamed = path.name.endswith(".safetensors")
+            file = stack.enter_context(path.open("rb")) if misnamed else path
+            mapped = is_zip and not misnamed
+            state = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:  # pickle, zipfile and torch raise many kinds
         raise VitkitError(
             f"{path} cannot be read as a PyTorch file of weights: {_torch_words(error)}"
@@ -410,6 +438,8 @@ def _plain(state: Any) -> dict[str, Tensor]:
 def _torch_words(error: Exception) -> str:
     """PyTorch's long advice, of which one part is to run the file's code, in our words."""
     refused = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
+    if refused is None and "weights_only" in str(error):
+        return "it is no file that torch.save writes of tensors. If it was downloaded, fetch it again."
     if refused is None:
         return f"{_first_line(error)}. If it was downloaded, fetch it again."
     return (

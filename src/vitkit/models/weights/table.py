@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitkit.errors import VitkitError
 from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet import BackboneConfig
@@ -26,6 +27,16 @@ class Row:
     theirs: tuple[str, ...]
     read: Callable[[list[Tensor]], Tensor] = lambda tensors: tensors[0]
     write: Callable[[Tensor], list[Tensor]] = lambda tensor: [tensor]
+
+
+class NotSaidError(VitkitError):
+    """A file does not say what has to be known; the message names the argument that says it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(
+            f"{message} On the command line, `vitkit convert FILE OUT` takes --num-heads and --image-size, "
+            "and writes a model that every command can use."
+        )
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,18 @@ Facts: timm 1.0, `models/vision_transformer.py`, `vision_transformer_hybrid.py`,
 
 import math
 import re
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from vitkit.errors import VitkitError
 from vitkit.models.card import ModelCard
 from vitkit.models.resnet import BackboneConfig, ResNetConfig
 from vitkit.models.vit import ViTConfig
+from vitkit.models.weights.bit import check_axes, check_pointwise
 from vitkit.models.weights.source import Source
 from vitkit.models.weights.table import (
     Dialect,
     Hints,
+    NotSaidError,
     Translation,
 )
 from vitkit.models.weights.timm_settings import (
@@ -27,6 +28,7 @@ from vitkit.models.weights.timm_settings import (
     NORM_EPS,
     POOLS,
     STANDARDIZATION_EPS,
+    Pretrained,
     Settings,
 )
 from vitkit.models.weights.timm_table import BACKBONE, bit_rows, vit_rows
@@ -85,12 +87,12 @@ def read(source: Source, hints: Hints) -> Translation:
         VitkitError: it has a part that ours has not; or what the tensors cannot tell was not given, the
             number of heads or the image size of a grid that is not square.
     """
-    settings = Settings(source.config)
+    settings = Settings(source)
     _refuse(source, settings)
     if "stem.conv.weight" in source:
         return _read_bit(source, settings, hints)
     config = _vit_config(source, settings, hints)
-    rows = vit_rows(config, qkv_bias="blocks.0.attn.qkv.bias" in source)
+    rows = vit_rows(config, _qkv_bias(source, settings))
     return Translation(config, rows, _card(settings, config, source))
 
 
@@ -108,13 +110,13 @@ def _refuse(source: Source, settings: Settings) -> None:
             "it is none of the architectures of timm that are read."
         )
     understood = READ_ARGUMENTS | HARMLESS_ARGUMENTS
-    strange = {name: value for name, value in settings.arguments.items() if value and name not in understood}
-    if settings.arguments.get("padding_same") is False:
+    strange = {name: value for name, value in settings.values.items() if value and name not in understood}
+    if not settings.arguments.padding_same:
         strange["padding_same"] = False
-    if settings.arguments.get("norm_layer") not in (None, "layernorm", "layernormfp32"):
-        strange["norm_layer"] = settings.arguments["norm_layer"]
-    if settings.pretrained.get("label_offset"):
-        strange["label_offset"] = settings.pretrained["label_offset"]
+    if settings.arguments.norm_layer not in (None, "layernorm", "layernormfp32"):
+        strange["norm_layer"] = settings.arguments.norm_layer
+    if settings.pretrained.label_offset:
+        strange["label_offset"] = settings.pretrained.label_offset
     if strange:
         listed = ", ".join(f"{name}={value!r}" for name, value in sorted(strange.items()))
         raise VitkitError(f"{source.path}: config.json asks for what models here do not have: {listed}.")
@@ -122,10 +124,12 @@ def _refuse(source: Source, settings: Settings) -> None:
 
 def _vit_config(source: Source, settings: Settings, hints: Hints) -> ViTConfig:
     shapes = source.shapes
-    if len(shapes["patch_embed.proj.weight"]) != 4:
+    _check_shapes(source)
+    positions = settings.learned_positions if settings.known else "pos_embed" in source
+    if positions and "pos_embed" not in source:
         raise VitkitError(
-            f"{source.path}: patch_embed.proj.weight: expected a convolution's four axes, found "
-            f"{shapes['patch_embed.proj.weight']}."
+            f"{source.path}: pos_embed: missing, and config.json does not say that this model has "
+            'no position embeddings ("pos_embed": "none" in model_args).'
         )
     width, channels, *patch = shapes["patch_embed.proj.weight"]
     patch_size = (patch[0], patch[1])
@@ -155,15 +159,34 @@ def _vit_config(source: Source, settings: Settings, hints: Hints) -> ViTConfig:
         pool=pool,
         register_tokens=registers,
         class_token_position=inside,
-        position="learned" if "pos_embed" in source else "none",
+        position="learned" if positions else "none",
         representation_size=shapes["pre_logits.fc.bias"][0] if "pre_logits.fc.bias" in source else None,
         dropout=dropout if dropout == position_dropout else 0.0,
-        attention_dropout=float(settings.arguments.get("attn_drop_rate") or 0),
+        attention_dropout=settings.arguments.attn_drop_rate,
         gelu=settings.gelu,
         norm_eps=NORM_EPS,
         image_mean=settings.statistics("mean", channels, mean),
         image_std=settings.statistics("std", channels, std),
     )
+
+
+def _check_shapes(source: Source) -> None:
+    """Refuse tensors that cannot be what their names say, of those whose shapes are looked at."""
+    axes = {"patch_embed.proj.weight": 4, "pos_embed": 3, "reg_token": 3, "blocks.0.mlp.fc1.weight": 2}
+    axes |= {"head.weight": 2, "pre_logits.fc.bias": 1}
+    axes |= {key: 2 for key in source.shapes if re.fullmatch(r"blocks\.\d+\.attn\.qkv\.weight", key)}
+    if root := _hybrid_root(source):
+        axes[root] = 4
+    for key, number in axes.items():
+        if key in source:
+            check_axes(source, key, number)
+
+
+def _qkv_bias(source: Source, settings: Settings) -> bool:
+    """Whether queries, keys and values have biases: all blocks or none."""
+    if settings.known:
+        return settings.qkv_bias
+    return any(re.fullmatch(r"blocks\.\d+\.attn\.qkv\.bias", key) for key in source.shapes)
 
 
 def _default_statistics(settings: Settings) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -176,7 +199,7 @@ def _pooling(source: Source, settings: Settings) -> tuple[Literal["token", "mean
     class_token = "cls_token" in source
     usual = "map" if "attn_pool.latent" in source else "token" if class_token else "avg"
     name = usual if settings.global_pool is None else settings.global_pool
-    include = bool(settings.arguments.get("pool_include_prefix"))
+    include = settings.arguments.pool_include_prefix
     other = name not in POOLS or class_token != (name == "token")
     if other or (include and name == "avg"):
         token = "a class token" if class_token else "no class token"
@@ -190,12 +213,18 @@ def _pooling(source: Source, settings: Settings) -> tuple[Literal["token", "mean
 
 
 def _num_heads(source: Source, settings: Settings, hints: Hints, width: int) -> int:
-    heads = hints.num_heads or settings.num_heads
+    named = settings.named_width
+    if named not in (None, width) and settings.arguments.embed_dim is None:
+        raise VitkitError(
+            f"{source.path}: config.json says {settings.architecture}, whose width is {named}, and the "
+            f"tensors have a width of {width}: these two do not belong together."
+        )
+    heads = settings.num_heads or hints.num_heads
     if heads:
         return heads
     where = f"nor does config.json for '{settings.architecture}'" if settings.known else "and no config.json"
     usual = f" The usual answer: num_heads={width // 64}, 64 numbers each." if width % 64 == 0 else ""
-    raise VitkitError(
+    raise NotSaidError(
         f"{source.path}: its tensors do not say how many attention heads share the width of {width}, "
         f"{where}: give num_heads.{usual}"
     )
@@ -214,7 +243,7 @@ def _image_size(
     if "pos_embed" not in source:
         if given:
             return given[0], True
-        raise VitkitError(
+        raise NotSaidError(
             f"{source.path}: no position embeddings tell its image size: give image_size. The usual: 224."
         )
     count = source.shapes["pos_embed"][1]
@@ -230,7 +259,7 @@ def _image_size(
         if side and side * side == count - before:
             found.append(((side * patch[0] * stride, side * patch[1] * stride), before == prefix))
     if len(found) != 1:
-        raise VitkitError(
+        raise NotSaidError(
             f"{source.path}: its {count} position embeddings, for {prefix} tokens before the patches, are no "
             "one square grid: give the image size they were made for, image_size=(height, width)."
         )
@@ -284,10 +313,13 @@ def _read_bit(source: Source, settings: Settings, hints: Hints) -> Translation:
         raise VitkitError(f"{source.path}: global_pool: BiT's is 'avg', found {settings.global_pool!r}.")
     size = settings.image_size or hints.image_size
     if size is None:
-        raise VitkitError(
+        raise NotSaidError(
             f"{source.path}: the tensors of a ResNet do not tell its image size: give image_size. The usual: "
             "224, and 448 where it was fine-tuned on ImageNet."
         )
+    check_axes(source, "stem.conv.weight", 4)
+    if "head.fc.weight" in source:
+        check_pointwise(source, "head.fc.weight", (2, 3))
     root = source.shapes["stem.conv.weight"]
     mean, std = _default_statistics(settings)
     config = ResNetConfig(
@@ -314,7 +346,9 @@ def _card(settings: Settings, config: ModelConfig, source: Source) -> ModelCard:
         )
     elif isinstance(config, ViTConfig) and settings.num_heads is None:
         notes.append(f"architecture '{settings.architecture}' is not known: timm's usual arithmetic")
-    found = settings.pretrained.get("mean")
+    if isinstance(config, ViTConfig) and not settings.known and config.position == "none":
+        notes.append("no pos_embed among the tensors: taken for a model without position embeddings")
+    found = settings.pretrained.mean
     if found and len(found) != config.in_channels:
         notes.append(f"pixel mean and std were given for {len(found)} channels: their average is taken")
     if len({*settings.dropouts}) > 1:
@@ -327,22 +361,20 @@ def _card(settings: Settings, config: ModelConfig, source: Source) -> ModelCard:
         _preprocessing(settings.pretrained, config.image_size) if settings.known else ({}, [])
     )
     origin: dict[str, Any] = {"architecture": settings.architecture} if settings.known else {}
-    tag = settings.pretrained.get("tag")
-    if tag:
-        origin["tag"] = str(tag)
+    if settings.pretrained.tag:
+        origin["tag"] = settings.pretrained.tag
     if notes + more:
         origin["notes"] = notes + more
     return ModelCard(class_names=names, preprocessing=preprocessing, origin=origin)
 
 
-def _preprocessing(pretrained: Mapping[str, Any], size: tuple[int, int]) -> tuple[dict[str, Any], list[str]]:
+def _preprocessing(pretrained: Pretrained, size: tuple[int, int]) -> tuple[dict[str, Any], list[str]]:
     """The fields of our `Preprocessing`, and what of timm's evaluation they cannot say."""
-    fraction = float(pretrained.get("crop_pct") or 0.875)
-    mode = pretrained.get("crop_mode", "center")
+    fraction = pretrained.crop_pct or 0.875
+    mode = pretrained.crop_mode
     notes = []
-    interpolation = pretrained.get("interpolation", "bicubic")
-    if interpolation != "bilinear":
-        notes.append(f"timm resizes images by {interpolation} interpolation, vitkit by bilinear")
+    if pretrained.interpolation != "bilinear":
+        notes.append(f"timm resizes images by {pretrained.interpolation} interpolation, vitkit by bilinear")
     if mode == "squash" and fraction == 1:
         return {"image_size": list(size), "resize": "stretch"}, notes
     if mode != "center" or fraction > 1:

@@ -5,9 +5,12 @@ Facts: timm 1.0, `models/vision_transformer.py`.
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vitkit.errors import VitkitError
+from vitkit.models.weights.huggingface_settings import typed
+from vitkit.models.weights.source import Source
 
 NORM_EPS = 1e-6
 """Of timm's LayerNorm in ViTs."""
@@ -32,6 +35,8 @@ SIZES = {
 """Width and heads of the word in a name like vit_base_patch16_224."""
 OTHER_HEADS = {"vit_base_patch16_gap_224": 16, "test_vit": 2}
 """Names that do not keep to the table."""
+UNBIASED_NAMES = {"vit_base_patch16_224_miil"}
+"""Architectures without biases of queries, keys and values, not being told; timm's default is with."""
 TANH_NAMES = re.compile(
     r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip_.*|vit_large_patch16_siglip_(gap_)?512"
 )
@@ -46,57 +51,140 @@ POOLS: dict[str, Literal["token", "mean", "map", "none"]] = {
 GELUS: dict[str, Literal["erf", "tanh"]] = {"gelu": "erf", "gelu_tanh": "tanh"}
 
 
-class Settings:
-    """What `config.json` says, whatever its age; every question has an answer without one."""
+@dataclass(frozen=True)
+class Whole:
+    """The fields of `config.json` that are asked for."""
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self.known = isinstance(config.get("architecture"), str)
-        config = config if self.known else {}
-        self.architecture = str(config.get("architecture", "")).partition(".")[0]
-        self.arguments: dict[str, Any] = dict(config.get("model_args") or {})
-        # Old files are one flat dictionary.
-        self.pretrained: Mapping[str, Any] = config.get("pretrained_cfg", config) or {}
-        names = config.get("label_names") or self.pretrained.get("label_names") or config.get("labels") or ()
+    architecture: str = ""
+    model_args: Mapping[str, Any] = field(default_factory=dict)
+    pretrained_cfg: Mapping[str, Any] | None = None
+    """Absent from old files, which are one flat object."""
+    global_pool: str | None = None
+    label_names: Any = None
+    labels: Any = None
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Those of `model_args`, with timm's defaults; None stands for what depends on the architecture."""
+
+    img_size: int | tuple[int, int] | None = None
+    embed_dim: int | None = None
+    num_heads: int | None = None
+    global_pool: str | None = None
+    pool_include_prefix: bool = False
+    pos_embed: str | bool = "learn"
+    qkv_bias: bool | None = None
+    act_layer: str | None = None
+    norm_layer: str | None = None
+    padding_same: bool = True
+    proj_drop_rate: float = 0.0
+    pos_drop_rate: float = 0.0
+    attn_drop_rate: float = 0.0
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """Those of `pretrained_cfg`, with timm's defaults."""
+
+    input_size: tuple[int, ...] = ()
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    interpolation: str = "bicubic"
+    crop_pct: float = 0.0
+    """0 is 0.875, as in timm."""
+    crop_mode: str = "center"
+    label_offset: int = 0
+    label_names: Any = None
+    tag: str = ""
+
+
+class Settings:
+    """What `config.json` says, whatever its age; every question has an answer without one.
+
+    Raises:
+        VitkitError: a value of another type than timm's.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.where = source.path.with_name("config.json")
+        self.known = source.config.get("architecture") is not None
+        config = source.config if self.known else {}
+        whole = typed(Whole, config, str(self.where))
+        flat = whole.pretrained_cfg is None
+        self.architecture = whole.architecture.partition(".")[0]
+        self.values = whole.model_args
+        """All of `model_args` as they stand there."""
+        self.arguments = typed(Arguments, whole.model_args, f"{self.where}: model_args")
+        self.pretrained = (
+            typed(Pretrained, config, str(self.where))
+            if flat
+            else typed(Pretrained, whole.pretrained_cfg or {}, f"{self.where}: pretrained_cfg")
+        )
+        names = whole.label_names or self.pretrained.label_names or whole.labels
         self.class_names = tuple(str(name) for name in names) if isinstance(names, list) else ()
-        self.global_pool = self.arguments.get("global_pool", config.get("global_pool"))
+        pool = self.arguments.global_pool
+        self.global_pool = whole.global_pool if pool is None else pool
+        share = self.pretrained.crop_pct
+        if share and share < 0.01:
+            raise VitkitError(f"{self.where}: crop_pct: a share of the image was expected, found {share}.")
 
     @property
     def image_size(self) -> tuple[int, int] | None:
-        input_size: list[int] = self.pretrained.get("input_size") or []
-        size: int | list[int] = self.arguments.get("img_size") or input_size[1:]
+        size = self.arguments.img_size or self.pretrained.input_size[1:]
         if isinstance(size, int):
             return size, size
-        return (int(size[0]), int(size[1])) if len(size) == 2 else None
+        return (size[0], size[1]) if len(size) == 2 else None
+
+    @property
+    def learned_positions(self) -> bool:
+        """`pos_embed`: learned ones unless it says none."""
+        said = self.arguments.pos_embed
+        if said not in ("learn", "none", "", False):
+            raise VitkitError(f"{self.where}: pos_embed: known here are learn, none, found {said!r}.")
+        return said == "learn"
+
+    @property
+    def qkv_bias(self) -> bool:
+        said = self.arguments.qkv_bias
+        return self.architecture not in UNBIASED_NAMES if said is None else said
 
     @property
     def num_heads(self) -> int | None:
         """Of the architecture's name, unless the arguments say another number."""
-        if "num_heads" in self.arguments:
-            return int(self.arguments["num_heads"])
+        if self.arguments.num_heads is not None:
+            return self.arguments.num_heads
         if self.architecture in OTHER_HEADS:
             return OTHER_HEADS[self.architecture]
+        return None if self._size is None else self._size[1]
+
+    @property
+    def named_width(self) -> int | None:
+        """The width that the architecture's name stands for."""
+        return None if self._size is None else self._size[0]
+
+    @property
+    def _size(self) -> tuple[int, int] | None:
         words = self.architecture.split("_")
-        named = len(words) > 1 and words[0] in ("vit", "deit", "flexivit") and words[1] in SIZES
-        return SIZES[words[1]][1] if named else None
+        named = len(words) > 1 and words[0] in ("vit", "deit", "flexivit")
+        return SIZES.get(words[1]) if named else None
 
     @property
     def gelu(self) -> Literal["erf", "tanh"]:
         default = "gelu_tanh" if TANH_NAMES.fullmatch(self.architecture) else "gelu"
-        name = self.arguments.get("act_layer") or default
+        name = self.arguments.act_layer or default
         if name not in GELUS:
-            raise VitkitError(
-                f"timm's config.json: act_layer: known here are gelu, gelu_tanh, found {name!r}."
-            )
+            raise VitkitError(f"{self.where}: act_layer: known here are gelu, gelu_tanh, found {name!r}.")
         return GELUS[name]
 
     @property
     def dropouts(self) -> tuple[float, float]:
         """In the blocks and after the position embeddings: with us they are one number."""
-        blocks, positions = (self.arguments.get(name) for name in ("proj_drop_rate", "pos_drop_rate"))
-        return float(blocks or 0), float(positions or 0)
+        return self.arguments.proj_drop_rate, self.arguments.pos_drop_rate
 
-    def statistics(self, name: str, channels: int, default: tuple[float, ...]) -> tuple[float, ...]:
+    def statistics(
+        self, name: Literal["mean", "std"], channels: int, default: tuple[float, ...]
+    ) -> tuple[float, ...]:
         """Mean or std, a value for each channel."""
-        found = self.pretrained.get(name)
-        values = tuple(float(value) for value in found) if found else default
+        values = (self.pretrained.mean if name == "mean" else self.pretrained.std) or default
         return values if len(values) == channels else (sum(values) / len(values),) * channels

@@ -19,11 +19,13 @@ from vitkit.errors import VitkitError
 from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViTConfig
+from vitkit.models.weights.bit import check_axes
 from vitkit.models.weights.source import Source
 from vitkit.models.weights.table import (
     PLAIN,
     Dialect,
     Hints,
+    NotSaidError,
     Row,
     Translation,
     departures,
@@ -52,13 +54,14 @@ def read(source: Source, hints: Hints) -> Translation:
             the number of heads is neither known nor given.
     """
     shapes = source.shapes
-    stem = shapes.get("conv_proj.weight", ())
-    if len(stem) != 4:
+    if "conv_proj.weight" not in source:
         raise VitkitError(
             f"{source.path}: expected one convolution that cuts patches, conv_proj.weight (D, C, p, p), "
-            f"found {stem or 'none'}: ViTs with a stem of several convolutions are not read."
+            "found none: ViTs with a stem of several convolutions are not read."
         )
-    width, channels, *patch = stem
+    check_axes(source, "conv_proj.weight", 4)
+    check_axes(source, "encoder.pos_embedding", 3)
+    width, channels, *patch = shapes["conv_proj.weight"]
     patch_size = (patch[0], patch[1])
     old = f"{_layer(0)}.mlp.linear_1.bias" in source
     first_bias = f"{_layer(0)}.mlp.{_mlp_names(old)[0]}.bias"
@@ -68,10 +71,10 @@ def read(source: Source, hints: Hints) -> Translation:
         width=width,
         depth=len({match[1] for key in shapes if (match := re.match(r"encoder\.layers\.\D*(\d+)\.", key))}),
         num_heads=_num_heads(source, hints, width),
-        mlp_dim=shapes[first_bias][0] if first_bias in source else 4 * width,
-        num_classes=shapes["heads.head.bias"][0] if "heads.head.bias" in source else 0,
+        mlp_dim=_length(source, first_bias) or 4 * width,
+        num_classes=_length(source, "heads.head.bias") or 0,
         in_channels=channels,
-        representation_size=shapes["heads.pre_logits.bias"][0] if "heads.pre_logits.bias" in source else None,
+        representation_size=_length(source, "heads.pre_logits.bias"),
         gelu="erf",
         norm_eps=NORM_EPS,
         image_mean=_by_channel(IMAGENET_MEAN, channels),
@@ -84,12 +87,20 @@ def read(source: Source, hints: Hints) -> Translation:
     return Translation(config, name_table(config, old), card)
 
 
+def _length(source: Source, bias: str) -> int | None:
+    """Outputs of a layer by its bias; None where there is none."""
+    if bias not in source:
+        return None
+    check_axes(source, bias, 1)
+    return source.shapes[bias][0]
+
+
 def _num_heads(source: Source, hints: Hints, width: int) -> int:
     heads = hints.num_heads or HEADS.get(width)
     if heads:
         return heads
     usual = f" The usual answer: num_heads={width // 64}, 64 numbers each." if width % 64 == 0 else ""
-    raise VitkitError(
+    raise NotSaidError(
         f"{source.path}: its tensors do not say how many attention heads share the width of {width}: "
         f"give num_heads.{usual}"
     )
@@ -104,7 +115,7 @@ def _image_size(source: Source, hints: Hints, patch: tuple[int, int]) -> tuple[i
             return hints.image_size
     side = math.isqrt(max(patches, 0))
     if side < 1 or side * side != patches:
-        raise VitkitError(
+        raise NotSaidError(
             f"{source.path}: its {patches} position embeddings are no square grid: give the image size they "
             "were made for, image_size=(height, width)."
         )
