@@ -247,17 +247,19 @@ def _image_size(
             f"{source.path}: no position embeddings tell its image size: give image_size. The usual: 224."
         )
     count = source.shapes["pos_embed"][1]
-    for height, width in given:
-        rows, columns = backbone.feature_map((height, width)) if backbone else (height, width)
-        patches = (rows // patch[0]) * (columns // patch[1])
-        if count - patches in (0, prefix):
-            return (height, width), count - patches == prefix
     stride = backbone.stride if backbone else 1
     found = []
     for before in {prefix, 0}:
         side = math.isqrt(max(count - before, 0))
         if side and side * side == count - before:
             found.append(((side * patch[0] * stride, side * patch[1] * stride), before == prefix))
+    for height, width in given:
+        rows, columns = backbone.feature_map((height, width)) if backbone else (height, width)
+        rows, columns = rows // patch[0], columns // patch[1]
+        # A rectangle that was only asked for may have as many places as the square that the weights know.
+        told = (height, width) == settings.image_size or rows == columns or not found
+        if told and count - rows * columns in (0, prefix):
+            return (height, width), count - rows * columns == prefix
     if len(found) != 1:
         raise NotSaidError(
             f"{source.path}: its {count} position embeddings, for {prefix} tokens before the patches, are no "

@@ -109,11 +109,11 @@ def _num_heads(source: Source, hints: Hints, width: int) -> int:
 def _image_size(source: Source, hints: Hints, patch: tuple[int, int]) -> tuple[int, int]:
     """The size that the position embeddings are for."""
     patches = source.shapes["encoder.pos_embedding"][1] - 1
-    if hints.image_size:
+    side = math.isqrt(max(patches, 0))
+    if hints.image_size and side * side != patches:
         height, width = hints.image_size
         if (height // patch[0]) * (width // patch[1]) == patches:
             return hints.image_size
-    side = math.isqrt(max(patches, 0))
     if side < 1 or side * side != patches:
         raise NotSaidError(
             f"{source.path}: its {patches} position embeddings are no square grid: give the image size they "
