@@ -216,6 +216,11 @@ def test_attention_maps_are_of_full_attention_alone() -> None:
     assert not inspect.has_attention_maps(ResNet(ResNetConfig((32, 32), (1,), 2, width_factor=0.5)))
 
 
+def test_a_single_patch_has_nothing_to_show() -> None:
+    model = ViT(vit_config("ViT-16x1x2/8", 2, 8))
+    assert not inspect.has_attention_maps(model) and inspect.position_similarity(model) is None
+
+
 def test_attention_of_a_model_with_registers_and_positions_at_every_layer() -> None:
     """Layer by layer gives what the model's own taps give."""
     torch.manual_seed(0)

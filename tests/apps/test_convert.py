@@ -259,3 +259,13 @@ def test_the_card_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         assert words in said, words
     assert run(["card", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["dialect"] == "official"
+
+
+def test_a_card_is_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = random_model("R50+ViT-64x2x2/16")
+    model.card = ModelCard(origin={"notes": ["one", "two"], "rate": 0.30000000000000004, "of": {"seed": 3}})
+    assert run(["card", str(save_model(model, tmp_path / "model"))]) == 0
+    said = capsys.readouterr().out
+    assert "{" not in said and '["' not in said and "images to 32x32" in said
+    for words in ("one; two", "rate 0.3 ", "of seed 3", "backbone layers 3-4-9", "w / (std + 1e-05)"):
+        assert words in said, words

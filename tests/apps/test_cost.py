@@ -7,6 +7,7 @@ import pytest
 from vitkit.analysis.cost import forward_flops, parameters
 from vitkit.analysis.memory import training_memory
 from vitkit.apps.cli import run
+from vitkit.apps.models import matching
 from vitkit.models.weights import save_model
 from vitkit.models.zoo import create_model, list_models, model_config
 from vitkit.training.optim import OptimizerConfig
@@ -111,6 +112,13 @@ def test_a_checkpoint_is_costed_as_it_is(tmp_path: Path, capsys: pytest.CaptureF
     assert found["parameters"] == parameters(model_config("ViT-32x1x2/8", 5, (32, 16)))
     [larger] = numbers(capsys, str(tmp_path / "mine"), "--image-size", "64", "--num-classes", "7")
     assert larger["parameters"] == parameters(model_config("ViT-32x1x2/8", 7, 64))
+    assert "Next: vitkit card" in printed(capsys, str(tmp_path / "mine"))
+
+
+def test_more_memory_in_bfloat16_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "BiT-R50x1", "ViT-B/16", "--batch-size", "32")
+    assert "BiT-R50x1: more in bfloat16" in text and "step of 32 images" in text
+    assert "more in bfloat16" not in printed(capsys, "ViT-B/16")
 
 
 @pytest.mark.parametrize(
@@ -118,6 +126,10 @@ def test_a_checkpoint_is_costed_as_it_is(tmp_path: Path, capsys: pytest.CaptureF
     [
         (("VitB16",), "Did you mean"),
         ((), "Name a model"),
+        (("nothere.pth",), "No checkpoint at nothere.pth"),
+        (("runs/digits",), "No checkpoint at runs/digits"),
+        (("https://example.org/weights.txt",), "expected the address of one file"),
+        (("ViT-B/16", "--num-heads", "3"), "--num-heads is for a checkpoint"),
         (("ViT-B/16", "--image-size", "8"), "hold no patch of 16x16"),
         (("ViT-B/16", "--epochs", "3"), "--epochs and --images together"),
         (("ViT-B/16", "--epochs", "0", "--images", "5"), "above 0"),
@@ -140,3 +152,11 @@ def test_models_lists_every_family_in_a_narrow_table(capsys: pytest.CaptureFixtu
     assert rows["R50+ViT-B/16"].split()[1:6] == ["3-4-9", "+", "12", "768", "12"]
     assert rows["ViT-B/16"].split()[1:5] == ["12", "768", "12", "197"]
     assert all(len(rows[name].rstrip()) <= 100 for name in list_models())
+
+
+def test_models_by_patterns_parts_and_composed_names() -> None:
+    assert matching([]) == list_models()
+    assert matching(["ViT-b/32"]) == ["ViT-b/32"]  # not ViT-B/32
+    assert matching(["bit-r152*"]) == ["BiT-R152x1", "BiT-R152x2", "BiT-R152x4"]
+    assert matching(["r152", "BiT-R152x1", "ViT-H/14"])[3:] == ["ViT-H/14"]
+    assert matching(["ViT-96x6x3/4-gap"]) == ["ViT-96x6x3/4-gap"]

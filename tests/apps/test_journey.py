@@ -1,9 +1,11 @@
 """The whole way of a user, from check to report, on a folder as people have them."""
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,9 @@ import torch
 from PIL import Image
 
 import vitkit
+from vitkit.apps import inspection
 from vitkit.apps.cli import run
+from vitkit.apps.run import is_run
 from vitkit.data.decode import DecodeError
 from vitkit.errors import VitkitError
 
@@ -172,6 +176,113 @@ def test_other_data_is_matched_by_class_name(
     assert "sea" in capsys.readouterr().err
 
 
+def saved(name: str, num_classes: int, out: Path, size: int = 16, **changes: Any) -> str:
+    config = dataclasses.replace(vitkit.model_config(name, num_classes, size), **changes)
+    return str(vitkit.save_model(vitkit.build_model(config), out))
+
+
+@pytest.mark.parametrize(
+    ("num_classes", "pool", "words"), [(0, "mean", "has no head"), (2, "none", "no prediction")]
+)
+def test_a_model_that_names_no_classes(
+    num_classes: int,
+    pool: str,
+    words: str,
+    photos: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = saved("ViT-16x1x2/4", num_classes, tmp_path / "features", pool=pool)
+    with pytest.raises(VitkitError, match=words):
+        vitkit.Predictor(model)
+    assert run(["evaluate", model, "--data", str(photos)]) == 1
+    assert words in capsys.readouterr().err
+    assert run(["card", model]) == 0
+    said = capsys.readouterr().out
+    assert "vitkit predict" not in said and ("no head" in said) == (num_classes == 0)
+    assert run(["inspect", model, "--images", str(photos / "red fruit"), "--out", "pictures"]) == 0
+    assert "attention-rollout.png" in capsys.readouterr().out
+
+
+def test_outputs_without_names_are_matched_in_order(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two, three = (saved("ViT-16x1x2/4", count, tmp_path / str(count)) for count in (2, 3))
+    assert run(["evaluate", two, "--data", str(photos)]) == 0
+    captured = capsys.readouterr()
+    assert "no class names" in captured.err and "alphabetical order: red fruit, sky." in captured.err
+    assert f"on 48 images of {photos.name}" in captured.out
+    assert run(["evaluate", three, "--data", str(photos)]) == 1
+    assert "3 outputs and no class names" in capsys.readouterr().err
+    assert run(["evaluate", two, "--data", str(photos), "--split", "test"]) == 1
+    assert "Leave out --split" in capsys.readouterr().err
+
+
+def test_another_size_and_heads_that_the_file_does_not_say(
+    trained: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (trained / "evaluation" / "test.json").read_bytes()
+    assert run(["evaluate", str(trained), "--image-size", "24"]) == 0
+    assert (trained / "evaluation" / "test.json").read_bytes() == before  # those of the model as it is
+    assert run(["predict", str(trained), "--image-size", "24", str(photos / "sky" / "3.png")]) == 0
+    assert "24 x 24" in distances_at_24(trained, tmp_path / "larger")
+    predictor = vitkit.Predictor(trained, image_size=24)
+    assert predictor.preprocessing.image_size == predictor.model.config.image_size == (24, 24)
+    model = vitkit.create_model("ViT-12x1x3/4", 2, 16)
+    file = str(vitkit.save_model(model, tmp_path / "model.npz", format="official"))
+    image = str(photos / "sky" / "3.png")
+    capsys.readouterr()
+    for arguments in (
+        ["predict", file, image],
+        ["evaluate", file, "--data", str(photos)],
+        ["inspect", file],
+        ["card", file],
+        ["cost", file],
+    ):
+        assert run([*arguments, "--num-heads", "5"]) == 1
+        assert "5" in capsys.readouterr().err
+
+
+def distances_at_24(model: Path, out: Path) -> str:
+    assert run(["inspect", str(model), "--image-size", "24", "--out", str(out)]) == 0
+    return (out / "attention-distance.svg").read_text()
+
+
+def test_why_there_are_no_pictures_of_attention(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, size, words in (
+        ("BiT-R50x1", 32, "a ResNet has none"),
+        ("Axial-ViT-16x1x2/4", 16, "along rows and columns"),
+        ("ViT-16x1x2/16", 16, "one patch"),
+        ("ViT-16x1x2/4", 16, "give some with --images"),
+    ):
+        model = saved(name, 2, tmp_path / name.replace("/", "-"), size)
+        assert run(["inspect", model]) == 0
+        said = capsys.readouterr().out
+        assert words in said and "Next: vitkit card" in said and "vitkit report" not in said
+
+
+def test_pictures_of_a_model_by_address_are_put_here(tmp_path: Path) -> None:
+    assert inspection._folder("https://example.org/a/model.npz", None) == Path("inspect")
+    assert inspection._folder(tmp_path / "model.npz", None) == tmp_path / "inspect"
+
+
+def test_a_folder_with_a_config_of_another_library_is_no_run(trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "vit"}')
+    assert is_run(trained) and not is_run(tmp_path)
+
+
+def test_a_run_without_splits_says_so(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = ["--splits.val-fraction", "0", "--splits.test-fraction", "0", "--steps", "1"]
+    assert run(["train", "--data", str(photos), "--out", "run", *TINY, *whole]) == 0
+    capsys.readouterr()
+    assert run(["evaluate", "run"]) == 1
+    assert "trained on all of it" in capsys.readouterr().err
+    assert run(["evaluate", "run", "--split", "train"]) == 0
+    assert "train images of" in capsys.readouterr().out
+
+
 def test_predict_takes_files_folders_and_lists(
     trained: Path, photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,7 +304,9 @@ def test_what_cannot_be_read_is_said_and_the_rest_is_predicted(
     captured = capsys.readouterr()
     lines = [json.loads(line) for line in captured.out.splitlines()]
     assert ["error" in line for line in lines] == [True, False, True]
-    assert "2 of 3 images" in captured.err
+    assert "2 of 3 images could not be read; the others are above" in captured.err
+    assert run(["predict", str(trained), "nowhere.png"]) == 1
+    assert "1 of 1 images could not be read.\n" in capsys.readouterr().err
 
 
 def test_the_predictor_takes_what_people_have(trained: Path, photos: Path) -> None:
@@ -390,6 +503,8 @@ def test_training_from_python(photos: Path, tmp_path: Path) -> None:
         (["data"], "check PATH"),
         (["data", "check", "nowhere"], "nowhere"),
         (["models", "x*"], "No name matches"),
+        (["models", "vit-b/160"], "Near it: ViT-B/16"),
+        (["models", "ViT-7x1x2/4"], "width 7"),
         (["trian"], "Did you mean 'train'"),
         (["train", "--recipe", "digits", "--threads", "0"], "threads"),
         (["train", "--recipe", "digits", "--beta1", "1.5"], "beta1"),

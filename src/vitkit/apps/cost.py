@@ -62,8 +62,8 @@ def configuration(
     if not is_checkpoint(name):
         if num_heads is not None:
             raise VitkitError(
-                f"--num-heads is for a checkpoint that does not say it, and {name} is a name: other heads are "
-                "named as ViT-WIDTHxDEPTHxHEADS/PATCH."
+                f"--num-heads is for a checkpoint that does not say it, and {name} is a name: other heads "
+                "are named as ViT-WIDTHxDEPTHxHEADS/PATCH."
             )
         return model_config(name, 1000 if num_classes is None else num_classes, image_size or 224)
     config = identify(name, image_size, num_heads).config

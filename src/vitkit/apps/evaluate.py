@@ -36,7 +36,7 @@ class Evaluation:
     rejects: dict[str, str]
     """Key and reason of every image that could not be read: they are counted, not scored."""
     whole: bool = False
-    """All of some data without splits, which the model was not trained on; `split` is "train" all the same."""
+    """All of some data without splits that the model was not trained on; `split` is then "train"."""
 
 
 def evaluate(
@@ -62,8 +62,8 @@ def evaluate(
         image_size, num_heads: as for `load_model`.
 
     Raises:
-        VitkitError: the model names no classes; the data is not there, has classes the model does not know, or
-            lacks the split.
+        VitkitError: the model names no classes; the data is not there, has classes the model does not know,
+            or lacks the split.
     """
     found_device = find_device(device)
     model = load_model(path, image_size=image_size, num_heads=num_heads).to(found_device)
@@ -97,7 +97,7 @@ def _match_by_order(path: str | Path, model: ImageModel, data: ImageData) -> Non
     if len(names) != outputs:
         raise VitkitError(
             f"{path} has {outputs:,} outputs and no class names, and {data.spec} has {len(names):,} classes: "
-            f"{shown}. Classes are matched to such outputs in the order of their names, so there must be "
+            f"{shown}. Classes are matched to such outputs in alphabetical order, so there must be "
             "one for each output."
         )
     console.err.print(

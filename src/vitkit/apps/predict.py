@@ -54,7 +54,10 @@ def without_predictions(config: ModelConfig) -> str:
             "--num-classes N, and train it"
         )
     if getattr(config, "pool", None) == "none":
-        return "has no pooling (pool none): it says something of each token and nothing of the whole image"
+        return (
+            "has no pooling (pool none): what it says of each token is no prediction for an image. "
+            "Choose pool token, mean or map when the model is made"
+        )
     return ""
 
 
