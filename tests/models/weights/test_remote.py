@@ -23,7 +23,7 @@ from safetensors.torch import save
 
 from vitkit.errors import VitkitError
 from vitkit.models.weights import load_model, remote, save_model
-from vitkit.models.weights.remote import fetch, local
+from vitkit.models.weights.remote import fetch
 from vitkit.models.zoo import create_model
 
 
@@ -141,7 +141,7 @@ def refused(address: str, *words: str) -> str:
     "path", ["model.npz", "hf", "hf/model", "C:\\weights\\model.npz", "/abs/x.pth", "https", "a:b", "s3/x"]
 )
 def test_paths_stay_as_they_are(path: str) -> None:
-    assert local(path) == Path(path) and local(Path(path)) == Path(path)
+    assert fetch(path).path == Path(path) and fetch(Path(path)).path == Path(path)
     assert fetch(path).origin == {}
 
 
@@ -149,7 +149,7 @@ def test_what_is_on_the_disk_is_no_address(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     (tmp_path / "hf:org").mkdir()
     (tmp_path / "hf:org" / "name").touch()
-    assert local("hf:org/name") == Path("hf:org/name")
+    assert fetch("hf:org/name").path == Path("hf:org/name")
 
 
 @pytest.mark.parametrize("address", ["ftp://host/x.npz", "file:///etc/passwd", "zip://x::https://host/y.npz"])

@@ -103,11 +103,6 @@ class _RefusedError(_FetchError):
     """The server has given its answer: it will be the same next time."""
 
 
-def local(path: str | Path) -> Path:
-    """The local file or folder of a path or an address: `fetch(path).path`."""
-    return fetch(path).path
-
-
 def fetch(path: str | Path, progress: Progress | None = None) -> Fetched:
     """A checkpoint by path or address.
 
