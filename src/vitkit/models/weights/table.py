@@ -82,6 +82,16 @@ class Dialect:
     unsaid: Callable[[ModelConfig], list[str]] = lambda config: []
 
 
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+"""Of the pixels of ImageNet, in [0, 1]: what timm and torchvision take off where nothing else is said."""
+
+
+def usual_heads(width: int) -> str:
+    """A sentence that suggests how many heads share a width; empty where there is no custom."""
+    return f" The usual answer: num_heads={width // 64}, 64 numbers each." if width % 64 == 0 else ""
+
+
 def same(ours: str, theirs: str) -> Row:
     """A tensor that both keep alike."""
     return Row(ours, (theirs,))

@@ -18,10 +18,13 @@ from vitkit.models.vit import ViTConfig
 from vitkit.models.weights.bit import check_axes, check_pointwise
 from vitkit.models.weights.source import Source
 from vitkit.models.weights.table import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
     Dialect,
     Hints,
     NotSaidError,
     Translation,
+    usual_heads,
 )
 from vitkit.models.weights.timm_settings import (
     GROUP_NORM_EPS,
@@ -34,9 +37,6 @@ from vitkit.models.weights.timm_settings import (
 from vitkit.models.weights.timm_table import BACKBONE, bit_rows, vit_rows
 from vitkit.models.weights.timm_writing import HYBRID_NAMES, absent, unsaid, write
 from vitkit.models.zoo import ModelConfig
-
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
 
 UNLIKE_NAMES = re.compile(r"rope|relpos|quickgelu|_xp_|naflex|samvit|radio")
 """Architectures whose arithmetic differs where their tensors may not."""
@@ -223,10 +223,9 @@ def _num_heads(source: Source, settings: Settings, hints: Hints, width: int) -> 
     if heads:
         return heads
     where = f"nor does config.json for '{settings.architecture}'" if settings.known else "and no config.json"
-    usual = f" The usual answer: num_heads={width // 64}, 64 numbers each." if width % 64 == 0 else ""
     raise NotSaidError(
         f"{source.path}: its tensors do not say how many attention heads share the width of {width}, "
-        f"{where}: give num_heads.{usual}"
+        f"{where}: give num_heads.{usual_heads(width)}"
     )
 
 

@@ -22,6 +22,8 @@ from vitkit.models.vit import ViTConfig
 from vitkit.models.weights.bit import check_axes
 from vitkit.models.weights.source import Source
 from vitkit.models.weights.table import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
     PLAIN,
     Dialect,
     Hints,
@@ -32,12 +34,11 @@ from vitkit.models.weights.table import (
     pair,
     same,
     to_theirs,
+    usual_heads,
 )
 from vitkit.models.zoo import ModelConfig
 
 NORM_EPS = 1e-6
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
 HEADS = {768: 12, 1024: 16, 1280: 16}
 """By width, of the five models that torchvision names."""
 
@@ -99,10 +100,9 @@ def _num_heads(source: Source, hints: Hints, width: int) -> int:
     heads = hints.num_heads or HEADS.get(width)
     if heads:
         return heads
-    usual = f" The usual answer: num_heads={width // 64}, 64 numbers each." if width % 64 == 0 else ""
     raise NotSaidError(
         f"{source.path}: its tensors do not say how many attention heads share the width of {width}: "
-        f"give num_heads.{usual}"
+        f"give num_heads.{usual_heads(width)}"
     )
 
 
