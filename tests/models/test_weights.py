@@ -158,6 +158,17 @@ def test_weights_of_another_shape_are_refused_at_any_image_size(tmp_path: Path) 
             load_model(tmp_path, image_size=size)
 
 
+@pytest.mark.parametrize("shape", [(2, 13, 24), (1, 13, 23), (13, 24)])
+def test_positions_of_another_shape_are_not_resized(shape: tuple[int, ...], tmp_path: Path) -> None:
+    model = model_with_random_head(TINY)
+    save_model(model, tmp_path)
+    state = model.state_dict() | {"positions.0.embedding": torch.zeros(shape)}
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"".join(bytes(chunk) for chunk in safetensors_chunks(state)))
+    with pytest.raises(VitkitError, match=r"positions\.0\.embedding: expected \(1, 13, 24\), found"):
+        load_model(tmp_path, image_size=(24, 16))
+
+
 def test_what_the_card_says_follows_the_model(tmp_path: Path) -> None:
     model = model_with_random_head(TINY)
     origin = {"loss": "sigmoid", "data": {"spec": "digits"}, "run": "r"}
