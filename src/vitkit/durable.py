@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +74,22 @@ def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:
         VitkitError: it cannot be read, or is no JSON.
     """
     try:
-        return json.loads(read_regular_file(path, limit).decode("utf-8-sig"))
+        data = read_regular_file(path, limit)
     except FileNotFoundError:
         raise
     except OSError as error:
         raise VitkitError(f"{path} cannot be read: {error.strerror or error}.") from error
+    return parse_json(data, path)
+
+
+def parse_json(data: bytes, path: Path) -> Any:
+    """The value that the bytes of a JSON file in UTF-8 stand for.
+
+    Raises:
+        VitkitError: they are no JSON; the message names `path`.
+    """
+    try:
+        return json.loads(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise VitkitError(
             f"{path} is damaged: expected JSON in UTF-8, found the byte 0x{error.object[error.start]:02x} at "
@@ -102,21 +113,49 @@ def read_regular_file(path: Path, limit: int) -> bytes:
         OSError: the system refuses; FileNotFoundError if there is none.
         VitkitError: it is a folder, a pipe or a device, or larger than `limit`.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would wait for a writer
+    chunks: list[bytes] = []
+    size = 0
+    for chunk in _chunks(path):
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > limit:
+            raise VitkitError(f"{path} cannot be read: expected at most {limit:,} bytes, found more.")
+    return b"".join(chunks)
+
+
+def hash_file(path: Path) -> tuple[int, str]:
+    """Size in bytes and SHA-256 of a regular file, which may be of any size.
+
+    Raises:
+        OSError: the system refuses; FileNotFoundError if there is none.
+        VitkitError: it is a folder, a pipe or a device.
+    """
+    digest, size = hashlib.sha256(), 0
+    for chunk in _chunks(path):
+        digest.update(chunk)
+        size += len(chunk)
+    return size, digest.hexdigest()
+
+
+def require_regular_file(descriptor: int, path: Path) -> None:
+    """Refuse what is no file on a disk: a pipe would wait for ever, a device never end.
+
+    Raises:
+        VitkitError: `descriptor`, opened from `path`, is a folder, a pipe or a device.
+    """
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        found = "a folder" if stat.S_ISDIR(mode) else "a pipe, a socket or a device"
+        raise VitkitError(f"{path} cannot be read: expected a regular file, found {found}.")
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    # Without O_NONBLOCK, opening a pipe waits for a writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode):
-            found = "a folder" if stat.S_ISDIR(mode) else "a pipe, a socket or a device"
-            raise VitkitError(f"{path} cannot be read: expected a regular file, found {found}.")
-        chunks, size = [], 0
-        while chunk := os.read(descriptor, min(READ_SIZE, limit + 1 - size)):
-            chunks.append(chunk)
-            size += len(chunk)
-            if size > limit:
-                raise VitkitError(
-                    f"{path} cannot be read: expected at most {limit:,} bytes, and it is larger."
-                )
-        return b"".join(chunks)
+        require_regular_file(descriptor, path)
+        while chunk := os.read(descriptor, READ_SIZE):
+            yield chunk
     finally:
         os.close(descriptor)
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from vitkit._version import __version__
-from vitkit.config import from_json, to_json
+from vitkit.config import from_json, require_finite, to_json
 from vitkit.data.loader import MemorySamples
 from vitkit.data.sources import Samples, Splits
 from vitkit.data.transforms import Augmentation, Preprocessing
@@ -47,6 +47,9 @@ class Architecture:
     head_bias_init: float | None = None
     """Bias that the head starts with; below zero for a sigmoid loss over many classes."""
 
+    def __post_init__(self) -> None:
+        require_finite(self)
+
     def of(self, name: str, num_classes: int, preprocessing: Preprocessing) -> ModelConfig:
         """The configuration of the model `name` with these changes.
 
@@ -75,6 +78,7 @@ class Loading:
     """Share of the training files that may be unreadable before training stops."""
 
     def __post_init__(self) -> None:
+        require_finite(self)
         if (self.workers or 0) < 0 or self.memory_gib < 0 or not 0 <= self.bad_quota <= 1:
             raise VitkitError(
                 "Expected workers and memory_gib of 0 or more and a bad_quota from 0 to 1, found "
