@@ -235,6 +235,12 @@ class _Digits:
         # A binary PGM is its header and the bytes: a real file, at no cost.
         return b"P5 8 8 255\n" + bytes(self.grey[number])
 
+    def on_disk(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        return numbers[:0]
+
+    def path(self, number: int) -> Path:
+        raise LookupError(f"{self.key(number)} is in no file.")
+
 
 def _renamed(found: Listing, class_names: tuple[str, ...]) -> Listing:
     """The same files, with labels in the order of a trained model's classes."""
