@@ -1,6 +1,8 @@
 """A checkpoint is whole or it is not one: every byte and every filesystem call."""
 
+import dataclasses
 import errno
+import hashlib
 import itertools
 import json
 import multiprocessing
@@ -15,14 +17,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from tests.training.small_run import fingerprint, small_trainer
+from tests.training.small_run import OPTIMIZER, TRAINING, fingerprint, small_trainer
 from vitkit.errors import VitkitError
-from vitkit.training.checkpoint import damage, find_checkpoint, save_checkpoint, sweep
+from vitkit.training.checkpoint import find_checkpoint, save_checkpoint
+from vitkit.training.checkpoint_files import (
+    UnreadableError,
+    damage,
+    kept_aside,
+    read_manifest,
+    survey,
+    sweep,
+)
 from vitkit.training.trainer import Trainer
 
-CALLS = ("open", "write", "fsync", "close", "mkdir", "makedirs", "rename", "unlink", "rmdir")
+CALLS = ("open", "write", "fsync", "close", "mkdir", "makedirs", "rename", "replace", "unlink", "rmdir")
 """Everything of `os` that a save may change the disk with."""
+READING = ("open", "read", "close", "stat", "fstat", "lstat", "scandir", "rename", "fsync", "unlink", "rmdir")
+"""Everything of `os` that looking for a checkpoint and resuming from it may meet the disk with."""
 
 
 def trained(run: Path, steps: int) -> Trainer:
@@ -60,7 +73,7 @@ def test_one_changed_byte_anywhere_is_noticed(tmp_path: Path) -> None:
                 whole[:place] + bytes([whole[place] ^ 1 << draw.randrange(8)]) + whole[place + 1 :]
             )
         found, rejected = find_checkpoint(tmp_path)
-        assert found == older, (path.name, place)
+        assert found == older and not survey(tmp_path).uncommitted, (path.name, place)
         assert len(rejected) == 1 and newer.name in rejected[0]
         path.write_bytes(whole)
     assert damage(newer) is None
@@ -81,10 +94,10 @@ class Fault(BaseException):
 
 
 @contextmanager
-def failing(number: int, error: BaseException) -> Iterator[list[str]]:
+def failing(number: int, error: BaseException, calls: tuple[str, ...] = CALLS) -> Iterator[list[str]]:
     """Let the filesystem call with this number fail; yields the names of the calls made."""
     made: list[str] = []
-    originals: dict[str, Callable[..., Any]] = {name: getattr(os, name) for name in CALLS}
+    originals: dict[str, Callable[..., Any]] = {name: getattr(os, name) for name in calls}
 
     def guarded(name: str) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
@@ -97,7 +110,7 @@ def failing(number: int, error: BaseException) -> Iterator[list[str]]:
 
         return call
 
-    for name in CALLS:
+    for name in calls:
         setattr(os, name, guarded(name))
     try:
         yield made
@@ -147,7 +160,7 @@ def test_whatever_call_of_a_save_fails_a_whole_checkpoint_is_left(
         assert found is not None, (number, made[number])
         assert failed or (found.name == "step-00000009" and damage(found) is None), (number, made[number])
         # And the run goes on from there.
-        sweep(run, found)
+        sweep(run, survey(run))
         again = small_trainer(run)
         again.resume(found)
         for report in again.fit(interrupted=lambda: True):
@@ -188,8 +201,8 @@ def test_a_disk_that_really_refuses(tmp_path: Path) -> None:
 def test_leftovers_are_swept(tmp_path: Path) -> None:
     trained(tmp_path, 8)
     (tmp_path / "checkpoints" / ".step-00000009.1.tmp").mkdir()
-    found, _ = find_checkpoint(tmp_path)
-    sweep(tmp_path, found)
+    (tmp_path / "checkpoints" / ".step-00000010.1.tmp").write_text("")
+    sweep(tmp_path, survey(tmp_path))
     assert not list((tmp_path / "checkpoints").glob(".*"))
     assert len(list((tmp_path / "checkpoints").iterdir())) == 2
 
@@ -210,7 +223,8 @@ def test_damaged_newer_ones_never_push_out_the_one_just_saved(tmp_path: Path) ->
     next(iter(trainer.fit()))
     saved = save_checkpoint(tmp_path, trainer.state, trainer.environment, keep=1)
     assert saved.name == "step-00000005" and damage(saved) is None
-    sweep(tmp_path, saved)
+    (tmp_path / "checkpoints" / "step-00000008" / "COMMIT").rename(tmp_path / "COMMIT")
+    sweep(tmp_path, survey(tmp_path))
     assert [path.name for path in sorted((tmp_path / "checkpoints").iterdir())][-1] == saved.name
 
 
@@ -218,5 +232,208 @@ def test_what_was_never_committed_is_swept(tmp_path: Path) -> None:
     trained(tmp_path, 8)
     older, newer = sorted((tmp_path / "checkpoints").iterdir())
     (newer / "COMMIT").unlink()
-    sweep(tmp_path, older)
+    sweep(tmp_path, survey(tmp_path))
     assert list((tmp_path / "checkpoints").iterdir()) == [older]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_damaged_checkpoint_is_set_aside_and_never_removed(tmp_path: Path) -> None:
+    trained(tmp_path, 8)
+    folder = tmp_path / "checkpoints"
+    newer = folder / "step-00000008"
+    flip(newer / "optimizer.safetensors")
+    before = contents(newer)
+    for number in ("", "-2"):
+        shutil.copytree(newer, tmp_path / "copy")
+        found = survey(tmp_path)
+        assert found.whole == folder / "step-00000004" and not found.lost
+        (aside,) = sweep(tmp_path, found)
+        assert aside == folder / f"damaged-step-00000008{number}" and aside in kept_aside(tmp_path)
+        assert contents(aside) == before and not newer.exists()
+        (tmp_path / "copy").rename(newer)
+    # A save of that step does not remove it either.
+    trainer = trained(tmp_path / "other", 8)
+    save_checkpoint(tmp_path, trainer.state, trainer.environment, keep=1)
+    assert contents(folder / "damaged-step-00000008-3") == before and damage(newer) is None
+
+
+def test_when_none_is_whole_that_is_known(tmp_path: Path) -> None:
+    assert not survey(tmp_path).lost
+    trained(tmp_path, 8)
+    older, newer = sorted((tmp_path / "checkpoints").iterdir())
+    flip(newer / "COMMIT")
+    (older / "state.json").unlink()
+    found = survey(tmp_path)
+    assert found.whole is None and found.lost and set(found.damaged) == {older, newer}
+    for path in (older, newer):
+        (path / "COMMIT").write_text("")  # as a power cut may leave it: never committed, yet kept
+    assert not survey(tmp_path).lost and set(survey(tmp_path).damaged) == {older, newer}
+
+
+SYSTEM = [errno.EIO, errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.EACCES, errno.EPERM, errno.ENOMEM]
+
+
+@pytest.mark.parametrize("first", range(2))
+def test_whatever_call_of_a_resume_fails_no_checkpoint_is_lost(tmp_path: Path, first: int) -> None:
+    """The newest one is damaged, a leftover is there and the log is damaged, so that all is called for."""
+    trained(tmp_path / "run", 8)
+    flip(tmp_path / "run" / "checkpoints" / "step-00000008" / "model.safetensors")
+    flip(tmp_path / "run" / "metrics.jsonl")
+    leftover = tmp_path / "run" / "checkpoints" / "step-00000009"
+    leftover.mkdir()
+    (leftover / "model.safetensors").write_text("")
+    kept = ("step-00000004", "step-00000008")
+    before = {name: contents(tmp_path / "run" / "checkpoints" / name) for name in kept}
+    log = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    trainer = small_trainer(tmp_path / "run")
+    refused = 0
+    for call in itertools.count():
+        number = SYSTEM[(first + call) % len(SYSTEM)]
+        trainer.run = run = tmp_path / f"run{call}"
+        shutil.copytree(tmp_path / "run", run)
+        with failing(call, OSError(number, os.strerror(number)), READING) as made:
+            try:
+                found = survey(run)
+                sweep(run, found)
+                assert found.whole is not None
+                trainer.resume(found.whole)
+            except VitkitError as error:
+                refused += 1
+                assert "run the same command again" in str(error)
+                # Python's removal of a folder closes its descriptor twice when the first time fails.
+                assert os.strerror(number) in str(error) or "could not be tidied: Bad file" in str(error)
+        folder = run / "checkpoints"
+        aside = folder / "damaged-step-00000008"
+        assert contents(folder / "step-00000004") == before["step-00000004"], (call, made[call])
+        assert contents(aside if aside.exists() else folder / "step-00000008") == before["step-00000008"]
+        aside = run / "damaged-metrics.jsonl"
+        assert (aside if aside.exists() else run / "metrics.jsonl").read_bytes() == log
+        # Once the system answers again, the run goes on.
+        found = survey(run)
+        sweep(run, found)
+        assert found.whole is not None and found.whole.name == "step-00000004"
+        trainer.resume(found.whole)
+        shutil.rmtree(run)
+        if len(made) <= call:
+            assert refused > 30 and call > 60
+            break
+
+
+def test_something_else_in_the_place_of_checkpoints(tmp_path: Path) -> None:
+    trained(tmp_path, 8)
+    folder = tmp_path / "checkpoints"
+    (folder / "step-99999999").write_text("a file")
+    os.mkfifo(folder / "step-99999998")
+    (folder / "step-99").mkdir()  # no name of ours
+    found = survey(tmp_path)
+    assert found.whole == folder / "step-00000008" and not found.lost
+    assert {path.name for path in sweep(tmp_path, found)} == {
+        "damaged-step-99999999",
+        "damaged-step-99999998",
+    }
+    assert (folder / "damaged-step-99999999").read_text() == "a file" and (folder / "step-99").is_dir()
+    (folder / "step-99999999").symlink_to("/nowhere")
+    with pytest.raises(UnreadableError, match="step-99999999"):
+        survey(tmp_path)
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to("/nowhere")
+    with pytest.raises(UnreadableError, match="checkpoints cannot be read"):
+        survey(tmp_path)
+    folder.unlink()
+    folder.write_text("")
+    with pytest.raises(VitkitError, match="is a file, and checkpoints are kept"):
+        survey(tmp_path)
+
+
+def committed(checkpoint: Path, manifest: Any = None, state: Any = None) -> None:
+    """Write a manifest or a state that somebody made up, with all hashes right."""
+    old = json.loads((checkpoint / "manifest.json").read_text())
+    if state is not None:
+        data = json.dumps(state).encode()
+        (checkpoint / "state.json").write_bytes(data)
+        old["files"]["state.json"] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    data = json.dumps(old if manifest is None else manifest).encode()
+    (checkpoint / "manifest.json").write_bytes(data)
+    (checkpoint / "COMMIT").write_text(hashlib.sha256(data).hexdigest())
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        {},
+        [],
+        None.__class__.__name__,
+        {"files": {}},
+        {"step": 8, "environment": {}, "files": {}},
+        {"step": "8", "environment": {}, "files": {}},
+        {"step": 8, "environment": [], "files": {"state.json": {"bytes": 1, "sha256": "0"}}},
+        {"step": 8, "environment": {}, "files": {"../../../../etc/passwd": {"bytes": 1, "sha256": "0"}}},
+        {"step": 8, "environment": {}, "files": {"model.safetensors": 3}},
+        {"step": 8, "environment": {}, "files": [1]},
+    ],
+    ids=str,
+)
+def test_a_manifest_that_makes_no_sense_is_damage(tmp_path: Path, manifest: Any) -> None:
+    trained(tmp_path, 8)
+    newer = tmp_path / "checkpoints" / "step-00000008"
+    committed(newer, manifest)
+    found = survey(tmp_path)
+    assert list(found.damaged) == [newer] and found.whole is not None and "manifest" in found.damaged[newer]
+
+
+@pytest.mark.parametrize(
+    "state",
+    [{}, [], {"step": 9}, {"step": True}, {"step": 8, "window": {"loss": "x"}}, {"step": 8, "log_bytes": -1}],
+)
+def test_a_state_that_makes_no_sense_is_damage(tmp_path: Path, state: Any) -> None:
+    trained(tmp_path, 8)
+    newer = tmp_path / "checkpoints" / "step-00000008"
+    committed(newer, state=state)
+    assert "state.json" in (damage(newer) or "")
+
+
+def test_a_checkpoint_of_another_model_or_optimiser_is_refused_in_words(tmp_path: Path) -> None:
+    trained(tmp_path, 8)
+    checkpoint, _ = find_checkpoint(tmp_path)
+    assert checkpoint is not None
+    for changes, words in (
+        ({"optimizer": "sgd"}, "another optimiser"),
+        ({"polyak": None}, "holds a Polyak average of the weights, but polyak asks for none"),
+    ):
+        other = small_trainer(tmp_path, optimizer=dataclasses.replace(OPTIMIZER, **changes))
+        with pytest.raises(VitkitError, match=words):
+            other.resume(checkpoint)
+    other = small_trainer(tmp_path)
+    other.state.model.head = torch.nn.Linear(16, 7)
+    with pytest.raises(VitkitError, match=r"another model than the run's options describe: .*head\.weight"):
+        other.resume(checkpoint)
+    with pytest.raises(VitkitError, match="stands at step 8, but the run's options ask for 5 steps"):
+        small_trainer(tmp_path, dataclasses.replace(TRAINING, steps=5)).resume(checkpoint)
+
+
+def test_the_options_of_the_run_are_kept(tmp_path: Path) -> None:
+    trainer = small_trainer(tmp_path)
+    trainer.configuration = {"model": "ViT", "training": {"seed": 3}}
+    list(trainer.fit(interrupted=lambda: True))
+    checkpoint, _ = find_checkpoint(tmp_path)
+    assert checkpoint is not None and read_manifest(checkpoint).configuration == trainer.configuration
+
+
+def test_a_checkpoint_of_the_first_format_resumes(tmp_path: Path) -> None:
+    """Without options in the manifest and without a hash of the log in the state."""
+    whole = trained(tmp_path / "whole", 12)
+    trained(tmp_path / "run", 8)
+    checkpoint = tmp_path / "run" / "checkpoints" / "step-00000008"
+    state = json.loads((checkpoint / "state.json").read_text())
+    del state["log_sha256"]
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    del manifest["configuration"]
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+    committed(checkpoint, state=state)
+    again = small_trainer(tmp_path / "run")
+    assert again.resume(checkpoint) == []
+    list(again.fit())
+    assert fingerprint(again) == fingerprint(whole)

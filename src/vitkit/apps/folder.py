@@ -2,6 +2,7 @@
 
 config.json                 the run, written before anything else
 data.json                   counts, class names, how splits were made, files that could not be read
+image-files.npy             size and time of every image file
 metrics.jsonl               loss, rate and validation by step: the same bytes however often it was resumed
 speed.jsonl                 images/s and memory, by the clock
 checkpoints/                what a resume needs
@@ -16,8 +17,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from vitkit.apps.run import Run
 from vitkit.config import from_json, to_json
@@ -50,24 +49,6 @@ def locked(run: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def describe_data(data: ImageData, fingerprint: str) -> dict[str, Any]:
-    """What `data.json` holds, before any file was found unreadable."""
-    counts = {}
-    for split, samples in data.splits.items():
-        numbers = np.bincount(samples.labels, minlength=len(data.class_names)).tolist()
-        counts[split] = dict(zip(data.class_names, numbers, strict=True))
-    return {
-        "name": data.name,
-        "spec": data.spec,
-        "kind": data.kind,
-        "class_names": list(data.class_names),
-        "counts": counts,
-        "notes": list(data.notes),
-        "rejects": {},
-        "fingerprint": fingerprint,
-    }
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """A run: everything that decides its result, in one value, written down before anything else happens."""
 
-import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from vitkit._version import __version__
-from vitkit.config import from_json, to_json
+from vitkit.config import difference, from_json, require_finite, shown, to_json
 from vitkit.data.loader import MemorySamples
 from vitkit.data.sources import Samples, Splits
 from vitkit.data.transforms import Augmentation, Preprocessing
-from vitkit.durable import replace_json
+from vitkit.durable import read_json, replace_json
 from vitkit.errors import VitkitError
 from vitkit.models.zoo import ModelConfig, model_config
 from vitkit.training.objectives import ClassificationConfig
@@ -47,6 +47,9 @@ class Architecture:
     head_bias_init: float | None = None
     """Bias that the head starts with; below zero for a sigmoid loss over many classes."""
 
+    def __post_init__(self) -> None:
+        require_finite(self)
+
     def of(self, name: str, num_classes: int, preprocessing: Preprocessing) -> ModelConfig:
         """The configuration of the model `name` with these changes.
 
@@ -73,8 +76,12 @@ class Loading:
     """Up to this size the decoded images of a split are kept in memory."""
     bad_quota: float = 0.05
     """Share of the training files that may be unreadable before training stops."""
+    check_images: Literal["time", "content", "names"] = "time"
+    """What must be the same in every image file when a run is continued: its size and time of change; all its
+    bytes, which are then read at every start; or its name alone, whatever became of the file."""
 
     def __post_init__(self) -> None:
+        require_finite(self)
         if (self.workers or 0) < 0 or self.memory_gib < 0 or not 0 <= self.bad_quota <= 1:
             raise VitkitError(
                 "Expected workers and memory_gib of 0 or more and a bad_quota from 0 to 1, found "
@@ -126,13 +133,14 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     path = folder / "config.json"
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = read_json(path)
     except FileNotFoundError:
         raise VitkitError(f"{folder} is no run folder: it has no config.json.") from None
-    except (OSError, ValueError) as error:
-        raise VitkitError(f"{path} cannot be read: {error}") from error
     if not isinstance(data, dict) or not isinstance(data.get("run"), dict):
-        raise VitkitError(f"{path} is not the configuration of a run.")
+        raise VitkitError(
+            f"{path} is not the configuration of a run: expected an object with a field 'run', found "
+            f"{shown(data)}."
+        )
     return data
 
 
@@ -148,3 +156,21 @@ def is_run(folder: Path) -> bool:
 def read_run(folder: Path) -> Run:
     """The run that a folder holds."""
     return from_json(Run, read_config(folder)["run"], str(folder / "config.json"))
+
+
+def changed_options(recorded: Mapping[str, Any], where: str, run: Run, moved: bool = False) -> list[str]:
+    """The options in which `run` differs from a recorded one, as lines "option: this -> that".
+
+    Some may differ: how images are loaded, and in what portions, which is what changes when memory runs out.
+    With `moved`, the place of the images is one of those: their listing is compared apart.
+
+    Raises:
+        VitkitError: what was recorded `where` is no run.
+    """
+    # By way of a Run, so that options that are newer than the record take their defaults.
+    there, here = to_json(from_json(Run, recorded, where)), to_json(run)
+    for options in (there, here):
+        del options["loading"], options["training"]["micro_batch_size"]
+        if moved:
+            del options["data"]
+    return difference(there, here)

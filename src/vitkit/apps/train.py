@@ -1,6 +1,5 @@
 """`vitkit train`: from images to a trained, evaluated, explained model."""
 
-import json
 import os
 import shlex
 from dataclasses import replace
@@ -12,10 +11,10 @@ import tyro
 
 from vitkit.apps.folder import locked, place
 from vitkit.apps.machine import find_device
+from vitkit.apps.memory import require_memory
 from vitkit.apps.recipes import recipe
-from vitkit.apps.run import Run, read_config, read_run, write_config
+from vitkit.apps.run import Run, changed_options, read_config, read_run, write_config
 from vitkit.apps.training_run import TrainingRun
-from vitkit.config import difference, to_json
 from vitkit.data.sources import ImageData, open_data
 from vitkit.errors import VitkitError
 
@@ -27,6 +26,7 @@ def train(
     resume: bool = False,
     device: str = "auto",
     threads: int | None = None,
+    from_scratch: bool = False,
     command: str = "",
 ) -> Path:
     """Train a model, evaluate it on images it never saw, and write its report.
@@ -40,6 +40,7 @@ def train(
         resume: `out` holds this run already; only the place of its images may have changed.
         device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1".
         threads: of the processor; left out, as PyTorch chooses. Bit-identical results need the same number.
+        from_scratch: begin again at step 0 where every checkpoint of the run is damaged; they are kept.
         command: what to write down as the command that made the run.
 
     Returns:
@@ -58,9 +59,10 @@ def train(
         if threads < 1:
             raise VitkitError(f"threads is at least 1, found {threads}.")
         torch.set_num_threads(threads)
-    if "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1").strip() != "1":
         raise VitkitError(
-            "Training on several processes is not there yet: start one process, without torchrun."
+            "Training on several processes is not there yet: start one process, without torchrun (RANK is "
+            f"set and WORLD_SIZE is {os.environ.get('WORLD_SIZE')!r})."
         )
     run = replace(run, data=place(run.data))
     data = open_data(run.data, run.splits, run.preprocessing.decode)
@@ -69,9 +71,11 @@ def train(
             "patience waits for a better validation, but there are no validation images: give "
             "--splits.val-fraction, or leave patience out."
         )
-    run.architecture.of(
-        run.model, len(data.class_names), run.preprocessing
-    )  # refused before a folder is made
+    # Refused before a folder is made: what is no model, does not fit into memory, or has no end.
+    config = run.architecture.of(run.model, len(data.class_names), run.preprocessing)
+    chosen = find_device(device)
+    require_memory(config, run, chosen)
+    run.training.total_steps(len(data.splits["train"]))
     folder = Path(out) if out is not None else _free_folder(run, data)
     _check_folder(folder, run, resume)
     folder.mkdir(parents=True, exist_ok=True)
@@ -81,7 +85,7 @@ def train(
         again = f"vitkit train --resume {shlex.quote(str(folder))}"
         again += f" --threads {threads}" if threads is not None else ""
         again += f" --device {device}" if device != "auto" else ""
-        return TrainingRun(run, data, folder, find_device(device), again).complete()
+        return TrainingRun(run, data, folder, chosen, again, from_scratch).complete()
 
 
 def _free_folder(run: Run, data: ImageData) -> Path:
@@ -113,18 +117,8 @@ def _check_folder(folder: Path, run: Run, resume: bool) -> None:
 
 
 def run_difference(folder: Path, run: Run, moved: bool = False) -> list[str]:
-    """The options in which a run differs from a folder's, but for those that may: how images are loaded, and
-    in what portions, which is what changes when memory runs out.
-
-    With `moved`, the place of the images is one of those: their listing is compared apart.
-    """
-    there, here = read_config(folder)["run"], json.loads(json.dumps(to_json(run)))
-    for options in (there, here):
-        options.pop("loading", None)
-        options.get("training", {}).pop("micro_batch_size", None)
-        if moved:
-            options.pop("data", None)
-    return difference(there, here)
+    """The options in which a run differs from a folder's, but for those that may: see `changed_options`."""
+    return changed_options(read_config(folder)["run"], str(folder / "config.json"), run, moved)
 
 
 def main(arguments: list[str]) -> None:
@@ -142,6 +136,7 @@ def main(arguments: list[str]) -> None:
         out: str | None = None,
         device: str = "auto",
         threads: int | None = None,
+        from_scratch: bool = False,
     ) -> None:
         """Train a Vision Transformer on your images, evaluate it, and write a report.
 
@@ -152,8 +147,17 @@ def main(arguments: list[str]) -> None:
             out: run folder; left out, runs/DATA-MODEL. The same command again continues there.
             device: auto, cpu, cuda.
             threads: of the processor; left out, as many as there are.
+            from_scratch: begin again at step 0 where every checkpoint of the run is damaged; they are kept.
         """
-        train(run, resume or out, resume=bool(resume), device=device, threads=threads, command=line)
+        train(
+            run,
+            resume or out,
+            resume=bool(resume),
+            device=device,
+            threads=threads,
+            from_scratch=from_scratch,
+            command=line,
+        )
 
     tyro.cli(command, args=arguments, prog="vitkit train")
 

@@ -18,24 +18,31 @@ from torch import nn
 from vitkit._version import __version__
 from vitkit.analysis.cost import forward_flops
 from vitkit.apps import console
+from vitkit.apps.data_record import RECORD, check_data
 from vitkit.apps.evaluate import evaluate_split
-from vitkit.apps.folder import describe_data, read_json, run_origin, write_evaluation
+from vitkit.apps.folder import run_origin, write_evaluation
 from vitkit.apps.machine import InterruptedTraining, memory_used, stop_signals
 from vitkit.apps.run import Run
+from vitkit.apps.starting_point import (
+    keep_damaged,
+    model_is_whole,
+    name_what_was_set_aside,
+    starting_point,
+)
 from vitkit.apps.write_report import write_report
 from vitkit.config import to_json
 from vitkit.data.listing import counted
 from vitkit.data.loader import Batch, MemorySamples, TrainLoader, evaluation_batches, keep_in_memory
 from vitkit.data.sources import ImageData
 from vitkit.durable import replace_json
-from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import classification, predict
 from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViTConfig
 from vitkit.models.weights import save_model
 from vitkit.models.zoo import build_model, count_parameters
-from vitkit.training.checkpoint import FOLDER, damage, find_checkpoint, load_weights, sweep
+from vitkit.training.checkpoint import load_weights
+from vitkit.training.checkpoint_files import FOLDER, damage, read_progress, step_name
 from vitkit.training.objectives import Classification
 from vitkit.training.trainer import Trainer, out_of_memory_explained
 
@@ -43,12 +50,21 @@ from vitkit.training.trainer import Trainer, out_of_memory_explained
 class TrainingRun:
     """The parts of one run, built from its configuration."""
 
-    def __init__(self, run: Run, data: ImageData, folder: Path, device: torch.device, again: str) -> None:
-        """`again`: the command that continues the run."""
+    def __init__(
+        self,
+        run: Run,
+        data: ImageData,
+        folder: Path,
+        device: torch.device,
+        again: str,
+        from_scratch: bool = False,
+    ) -> None:
+        """`again`: the command that continues the run; `from_scratch`: as in `vitkit.train`."""
         self.run, self.data, self.folder, self.device, self.again = run, data, folder, device, again
+        self.from_scratch = from_scratch
         fingerprint = data.fingerprint()
-        self._check_data(fingerprint)
-        self.rejects: dict[str, dict[str, str]] = read_json(folder / "data.json")["rejects"]
+        self.record = check_data(folder, data, fingerprint, run.loading.check_images)
+        self.rejects = {split: dict(files) for split, files in self.record.rejects.items()}
         config = run.architecture.of(run.model, len(data.class_names), run.preprocessing)
         generator = torch.Generator().manual_seed(run.training.seed)
         self.model = build_model(config, generator)
@@ -62,14 +78,10 @@ class TrainingRun:
 
     def complete(self) -> Path:
         """Bring the run to its end, wherever it stands."""
-        checkpoint, rejected = find_checkpoint(self.folder)
-        for sentence in rejected:
-            console.err.print(f"[yellow]{escape(sentence)}[/]")
-        sweep(self.folder, checkpoint)
-        for leftover in [*self.folder.glob(".*.tmp"), *self.folder.glob("evaluation/.*.tmp")]:
-            leftover.unlink()
+        checkpoint = starting_point(self.folder, self.run, self.from_scratch)
         if self._is_complete(checkpoint):
             console.out.print(f"This run has finished: {escape(str(self.folder))}")
+            name_what_was_set_aside(self.folder)
             self._say_what_next()
             return self.folder
         self._read_images()
@@ -86,16 +98,17 @@ class TrainingRun:
         self._say_rejects()
         report = write_report(self.folder)
         console.out.print(f"report   {escape(str(report))}")
+        name_what_was_set_aside(self.folder)
         self._say_what_next()
         return self.folder
 
     def _is_complete(self, checkpoint: Path | None) -> bool:
         """Whether everything that a run ends with is there; the report is what is written last."""
-        if checkpoint is None or not read_json(checkpoint / "state.json").get("finished"):
+        if checkpoint is None or not read_progress(checkpoint).finished:
             return False
         evaluations = [f"evaluation/{split}.json" for split in ("val", "test") if split in self.data.splits]
         names = ("model.safetensors", "model.json", *evaluations, "report.html")
-        return all((self.folder / name).exists() for name in names)
+        return all((self.folder / name).exists() for name in names) and model_is_whole(self.folder)
 
     def _read_images(self) -> None:
         """Decode small splits once; what is too large is read as it is needed."""
@@ -132,6 +145,7 @@ class TrainingRun:
             run.training,
             run.optimizer,
             self._validate if "val" in self.data.splits else None,
+            configuration=to_json(run),
         )
 
     def _validate(self, model: nn.Module) -> Mapping[str, float]:
@@ -185,14 +199,14 @@ class TrainingRun:
         which = f"{kind} of the last step, {progress.step}"
         best = progress.best_step
         if self.run.training.select == "best" and best not in (None, progress.step):
-            checkpoint = self.folder / FOLDER / f"step-{best:08d}"
+            checkpoint = self.folder / FOLDER / step_name(best)
             reason = damage(checkpoint)
             if reason is None:
                 self.model.load_state_dict(load_weights(checkpoint))
                 which = f"{kind} of step {best}, the best validation"
             else:
-                which += f", because {checkpoint.name}, the best validation, is not whole: {reason}"
-                console.err.print(f"[yellow]{escape(which)}[/]")
+                which += f", because {checkpoint.name}, the best validation, is damaged"
+                keep_damaged({checkpoint: reason})
         origin = {
             **self.model.card.origin,
             "weights": which,
@@ -306,23 +320,12 @@ class TrainingRun:
 
             yield log
 
-    def _check_data(self, fingerprint: str) -> None:
-        """Write down what the data is; a folder whose data has changed since is not continued."""
-        before = read_json(self.folder / "data.json")
-        if before and before.get("fingerprint") != fingerprint:
-            raise VitkitError(
-                f"The images in {self.run.data} are not those that {self.folder} was started with (files "
-                "were added, removed or moved). Bring them back, or start a new run with another --out."
-            )
-        if not before:
-            replace_json(self.folder / "data.json", describe_data(self.data, fingerprint))
-
     def _record_rejects(self) -> None:
         """Keep the names of unreadable files in the folder as they are found."""
-        record = read_json(self.folder / "data.json")
         found = {split: dict(files) for split, files in self.rejects.items() if files}
-        if record["rejects"] != found:
-            replace_json(self.folder / "data.json", record | {"rejects": found})
+        if self.record.rejects != found:
+            self.record = replace(self.record, rejects=found)
+            replace_json(self.folder / RECORD, to_json(self.record))
 
     def _say_rejects(self) -> None:
         for split, files in self.rejects.items():

@@ -34,6 +34,12 @@ class Files(Protocol):
 
     def file(self, number: int) -> bytes | Path: ...
 
+    def on_disk(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """One of these images for each file on the disk that holds some of them, in their order."""
+
+    def path(self, number: int) -> Path:
+        """The file on the disk that holds an image."""
+
 
 # A split as listed: numbers of its files, and their labels.
 SplitListing = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -78,6 +84,12 @@ class Paths:
 
     def file(self, number: int) -> Path:
         return self.root / self.paths[number]
+
+    def on_disk(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        return numbers
+
+    def path(self, number: int) -> Path:
+        return self.file(number)
 
 
 def expanded(path: str) -> Path:

@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from vitkit.config import require_finite
 from vitkit.data.decode import DEFAULT_RULE, DecodeRule, Header, decode, header
 from vitkit.data.folders import list_folders
 from vitkit.data.listing import (
@@ -44,6 +45,7 @@ class Splits:
     """Another seed, other images."""
 
     def __post_init__(self) -> None:
+        require_finite(self)
         if min(self.val_fraction, self.test_fraction) < 0 or self.val_fraction + self.test_fraction >= 1:
             raise VitkitError(
                 "val_fraction and test_fraction must be 0 or more and leave something to train on, found "
@@ -232,6 +234,12 @@ class _Digits:
     def file(self, number: int) -> bytes:
         # A binary PGM is its header and the bytes: a real file, at no cost.
         return b"P5 8 8 255\n" + bytes(self.grey[number])
+
+    def on_disk(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        return numbers[:0]
+
+    def path(self, number: int) -> Path:
+        raise LookupError(f"{self.key(number)} is in no file.")
 
 
 def _renamed(found: Listing, class_names: tuple[str, ...]) -> Listing:

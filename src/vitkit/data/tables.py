@@ -149,6 +149,13 @@ class _ParquetRows:
             cell = cell.get("bytes")
         return cell if isinstance(cell, bytes) else b""
 
+    def on_disk(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        files = np.searchsorted(self.file_starts, numbers, side="right")
+        return numbers[np.sort(np.unique(files, return_index=True)[1])]
+
+    def path(self, number: int) -> Path:
+        return self.paths[int(np.searchsorted(self.file_starts, number, side="right")) - 1]
+
     def _read(self, number: int) -> Any:  # a pyarrow array, one element a row
         import pyarrow.parquet as pq
 

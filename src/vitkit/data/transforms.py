@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitkit.config import require_finite
 from vitkit.data.decode import DEFAULT_RULE, DecodeRule
 from vitkit.errors import VitkitError
 
@@ -34,6 +35,7 @@ class Preprocessing:
     decode: DecodeRule = DEFAULT_RULE
 
     def __post_init__(self) -> None:
+        require_finite(self)
         if len(self.image_size) != 2 or min(self.image_size) < 1:
             raise VitkitError(
                 f"image_size must be (height, width), each at least 1, found {self.image_size}."
@@ -65,6 +67,7 @@ class Augmentation:
     """Turn by up to this many degrees each way, after resizing."""
 
     def __post_init__(self) -> None:
+        require_finite(self)
         if self.crop_area is not None and not 0 < self.crop_area[0] <= self.crop_area[1] <= 1:
             raise VitkitError(f"crop_area must be two parts of 1, smaller first, found {self.crop_area}.")
         if not 0 < self.crop_aspect[0] <= self.crop_aspect[1]:

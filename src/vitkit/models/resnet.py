@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitkit.config import require_finite
 from vitkit.errors import VitkitError
 from vitkit.models.axial_mixing import AxialMixing
 from vitkit.models.image_model import ImageModel, Taps, check_images, lecun_normal, make_head
@@ -36,6 +37,7 @@ class BackboneConfig:
     standardization_eps: float = 1e-5
 
     def __post_init__(self) -> None:
+        require_finite(self)
         _check_stages(self.layers, self.width_factor)
 
     def feature_map(self, image_size: tuple[int, int]) -> tuple[int, int]:
@@ -81,6 +83,7 @@ class ResNetConfig:
     image_std: tuple[float, ...] = (0.5, 0.5, 0.5)
 
     def __post_init__(self) -> None:
+        require_finite(self)
         check_images(self)
         if not self.layers:
             raise VitkitError("A ResNet needs at least one stage, found none.")

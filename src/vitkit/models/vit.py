@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitkit.config import require_finite
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel, Taps, by, check_images, lecun_normal, make_head
 from vitkit.models.position import LearnedPosition, LearnedPosition2D, SinCosPosition2D, relative_logits
@@ -67,6 +68,7 @@ class ViTConfig:
     image_std: tuple[float, ...] = (0.5, 0.5, 0.5)
 
     def __post_init__(self) -> None:
+        require_finite(self)
         check_images(self)
         for name in ("width", "depth", "num_heads", "mlp_dim"):
             if getattr(self, name) < 1:

@@ -2,20 +2,22 @@
 
     checkpoints/step-00000120/
         model.safetensors  average.safetensors  optimizer.safetensors  state.json
-        manifest.json      size and SHA-256 of each of those
+        manifest.json      size and SHA-256 of each of those, the run's options and its environment
         COMMIT             SHA-256 of the manifest: written last; without it the folder counts for nothing
 
-A save writes into a hidden folder, flushes every file, renames the folder, and writes COMMIT. Whatever moment
-a process is killed at, the newest folder whose COMMIT and hashes agree is whole. No name is written twice.
+A save writes into a hidden folder, flushes every file, renames the folder, and puts COMMIT into place.
+Whatever moment a process is killed at, the newest folder whose COMMIT and hashes agree is whole. No name is
+written twice.
+
+Which of them can be trusted, and what becomes of those that cannot, is in `checkpoint_files`.
 """
 
 import hashlib
-import json
 import os
 import platform
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,32 +25,31 @@ import torch
 from torch import Tensor, nn
 
 from vitkit._version import __version__
-from vitkit.config import from_json, to_json
-from vitkit.durable import json_bytes, sync_folder, write_file
+from vitkit.config import to_json
+from vitkit.durable import (
+    json_bytes,
+    replace_file,
+    sync_folder,
+    write_file,
+)
 from vitkit.errors import VitkitError
 from vitkit.models.weights.native import read_safetensors, safetensors_chunks
-
-FOLDER = "checkpoints"
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a run stands: everything beside tensors that the next step depends on."""
-
-    step: int = 0
-    """Updates made so far."""
-    best_value: float | None = None
-    """The best validation value so far, and the step it was reached at."""
-    best_step: int | None = None
-    best_loss: float | None = None
-    """Of that validation: of equal values the one with the smaller loss is the best."""
-    evaluations_since_best: int = 0
-    window: Mapping[str, float] = field(default_factory=dict)
-    """Sums of the training metrics since the last line of the log."""
-    window_steps: int = 0
-    log_bytes: int = 0
-    """Length of the metrics log: what is longer belongs to steps that will be made again."""
-    finished: bool = False
+from vitkit.training.checkpoint_files import (
+    FOLDER,
+    FileHash,
+    Manifest,
+    Progress,
+    clear,
+    commit_size,
+    newest_first,
+    read_manifest,
+    read_progress,
+    remove,
+    step_name,
+    survey,
+    was_never_committed,
+)
+from vitkit.training.optim import state_names
 
 
 @dataclass
@@ -84,42 +85,47 @@ def processor_name() -> str:
         return platform.processor() or platform.machine()
 
 
-def save_checkpoint(run: Path, state: TrainState, environment: Mapping[str, Any], keep: int) -> Path:
+def save_checkpoint(
+    run: Path,
+    state: TrainState,
+    environment: Mapping[str, Any],
+    keep: int,
+    configuration: Mapping[str, Any] | None = None,
+) -> Path:
     """Commit a checkpoint of `state` in a run folder, then remove all but the last `keep` and the best.
+
+    Args:
+        run: the run folder.
+        state, environment: what is kept, and what its bits depend on besides.
+        keep: how many stay, besides the best.
+        configuration: the options of the run, as plain data.
 
     Raises:
         VitkitError: the disk refused. What was committed before is untouched, and nothing half-written is
             left under a checkpoint's name.
     """
     folder = run / FOLDER
-    final = folder / _name(state.progress.step)
+    final = folder / step_name(state.progress.step)
     temporary = folder / f".{final.name}.{os.getpid()}.tmp"
     files = _contents(state)
     needed = sum(len(chunk) for chunks in files.values() for chunk in chunks)
     try:
         os.makedirs(folder, exist_ok=True)
-        _remove(temporary)
+        remove(temporary)
         os.mkdir(temporary)
-        written = {name: write_file(temporary / name, chunks) for name, chunks in files.items()}
+        written = {name: FileHash(*write_file(temporary / name, chunks)) for name, chunks in files.items()}
         manifest = json_bytes(
-            {
-                "step": state.progress.step,
-                "environment": dict(environment),
-                "files": {
-                    name: {"bytes": size, "sha256": digest} for name, (size, digest) in written.items()
-                },
-            }
+            to_json(Manifest(state.progress.step, dict(environment), written, configuration))
         )
         write_file(temporary / "manifest.json", [manifest])
         sync_folder(temporary)
-        _remove(final)  # a damaged one of the same step: a whole one would have been resumed from
+        clear(final)  # a whole one of the same step would have been resumed from
         os.rename(temporary, final)
         sync_folder(folder)
-        write_file(final / "COMMIT", [hashlib.sha256(manifest).hexdigest().encode()])
-        sync_folder(final)
+        replace_file(final / "COMMIT", [hashlib.sha256(manifest).hexdigest().encode()])
     except OSError as error:
         for unfinished in (temporary, final):
-            if not (unfinished / "COMMIT").exists():
+            if was_never_committed(unfinished):
                 shutil.rmtree(unfinished, ignore_errors=True)
         raise VitkitError(
             f"The checkpoint of step {state.progress.step} could not be written to {folder}: "
@@ -138,67 +144,58 @@ def save_checkpoint(run: Path, state: TrainState, environment: Mapping[str, Any]
 
 
 def find_checkpoint(run: Path) -> tuple[Path | None, list[str]]:
-    """The newest whole checkpoint of a run folder, and a sentence for each newer one that is not."""
-    rejected: list[str] = []
-    for folder in sorted((run / FOLDER).glob("step-*"), reverse=True):
-        reason = damage(folder)
-        if reason is None:
-            return folder, rejected
-        rejected.append(f"{folder} is not used: {reason}.")
-    return None, rejected
+    """The newest whole checkpoint of a run folder, and a sentence for each newer one that is not used."""
+    found = survey(run)
+    sentences = [f"{path} is not used: {reason}." for path, reason in found.damaged.items()]
+    sentences += [f"{path} was never committed: its save was cut short." for path in found.uncommitted]
+    return found.whole, sentences
 
 
-def damage(checkpoint: Path) -> str | None:
-    """Why a checkpoint cannot be used; None if every byte is as it was written."""
-    try:
-        commit = (checkpoint / "COMMIT").read_text()
-        manifest = (checkpoint / "manifest.json").read_bytes()
-        if hashlib.sha256(manifest).hexdigest() != commit:
-            return "manifest.json is damaged"
-        for name, record in json.loads(manifest)["files"].items():
-            with (checkpoint / name).open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != record["sha256"]:
-                    return f"{name} is damaged"
-    except FileNotFoundError as error:
-        name = Path(error.filename).name
-        return "it was never committed" if name == "COMMIT" else f"{name} is missing"
-    except (OSError, ValueError) as error:
-        return f"it cannot be read ({error})"
-    return None
-
-
-def load_checkpoint(checkpoint: Path, state: TrainState) -> dict[str, Any]:
-    """Bring `state` to where a checkpoint stands, bit for bit.
+def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
+    """Bring `state` to where a whole checkpoint stands, bit for bit.
 
     Returns:
-        The environment it was written in.
+        What it says of itself: the environment and the options it was written with.
+
+    Raises:
+        VitkitError: it is of another model or optimiser, or was damaged in the meantime.
     """
-    state.model.load_state_dict(read_safetensors(checkpoint / "model.safetensors"))
-    if state.average is not None:
-        state.average.load_state_dict(read_safetensors(checkpoint / "average.safetensors"))
-    _load_optimizer(state.optimizer, read_safetensors(checkpoint / "optimizer.safetensors"))
-    progress = json.loads((checkpoint / "state.json").read_text())
-    state.progress = from_json(Progress, progress, str(checkpoint / "state.json"))
-    manifest: dict[str, Any] = json.loads((checkpoint / "manifest.json").read_text())
-    return dict(manifest["environment"])
+    manifest, progress = read_manifest(checkpoint), read_progress(checkpoint)
+    averaged = "average.safetensors" in manifest.files
+    if averaged != (state.average is not None):
+        has, wants = ("a", "none") if averaged else ("no", "one")
+        raise VitkitError(
+            f"{checkpoint} holds {has} Polyak average of the weights, but polyak asks for {wants}. {_EDITED}"
+        )
+    try:
+        state.model.load_state_dict(read_safetensors(checkpoint / "model.safetensors"))
+        if state.average is not None:
+            state.average.load_state_dict(read_safetensors(checkpoint / "average.safetensors"))
+    except RuntimeError as error:  # its first line names the class, the others keys and shapes
+        lines = [line.strip() for line in str(error).splitlines()]
+        raise VitkitError(
+            f"{checkpoint} holds the weights of another model than the run's options describe: "
+            f"{' '.join(lines[1:3] or lines)} {_EDITED}"
+        ) from error
+    optimizer = read_safetensors(checkpoint / "optimizer.safetensors")
+    if not _fits(state.optimizer, optimizer):
+        raise VitkitError(
+            f"{checkpoint} holds the state of another optimiser than the run's options describe. {_EDITED}"
+        )
+    _load_optimizer(state.optimizer, optimizer)
+    state.progress = progress
+    return manifest
+
+
+_EDITED = (
+    "Was config.json edited? Put back what it was when the run began, or start a new run with another --out."
+)
 
 
 def load_weights(checkpoint: Path) -> dict[str, Tensor]:
     """The weights to use a checkpoint's model with: the Polyak average where there is one."""
     average = checkpoint / "average.safetensors"
     return read_safetensors(average if average.exists() else checkpoint / "model.safetensors")
-
-
-def sweep(run: Path, checkpoint: Path | None) -> None:
-    """Remove what killed saves left behind, and the damaged checkpoints newer than the one to continue from.
-
-    Their steps will be made again. The caller holds the run's lock.
-    """
-    for path in (run / FOLDER).glob("step-*"):
-        if checkpoint is None or path.name > checkpoint.name or not (path / "COMMIT").exists():
-            _remove(path)
-    for leftover in (run / FOLDER).glob(".step-*.tmp"):
-        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _contents(state: TrainState) -> dict[str, list[bytes | memoryview]]:
@@ -221,6 +218,19 @@ def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     }
 
 
+def _fits(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether these are all the tensors that the optimiser keeps of its parameters, in their shapes."""
+    shapes: dict[str, dict[str, torch.Size]] = {}
+    for key, value in tensors.items():
+        index, _, name = key.partition(".")
+        shapes.setdefault(index, {})[name] = value.shape
+    parameters = {str(index): parameter.shape for index, parameter in enumerate(_parameters(optimizer))}
+    return shapes.keys() <= parameters.keys() and all(  # a parameter without a gradient has no state
+        found.keys() == state_names(optimizer) and set(found.values()) <= {torch.Size(), parameters[index]}
+        for index, found in shapes.items()
+    )
+
+
 def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
     # Not by `load_state_dict`, which would turn a bfloat16 momentum into float32.
     optimizer.state.clear()
@@ -236,28 +246,15 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 def _prune(folder: Path, keep: int, progress: Progress) -> None:
     """Remove all but the last `keep` checkpoints up to the one just written, and the best."""
-    newest = _name(progress.step)
-    committed = sorted(p for p in folder.glob("step-*") if p.name <= newest and (p / "COMMIT").exists())
-    best = _name(progress.best_step) if progress.best_step is not None else None
-    for path in committed[:-keep]:
+    committed = [
+        path
+        for path in newest_first(folder)
+        if int(path.name.removeprefix("step-")) <= progress.step and commit_size(path)
+    ]
+    best = step_name(progress.best_step) if progress.best_step is not None else None
+    for path in committed[keep:]:
         if path.name != best:
-            _remove(path)
-
-
-def _remove(path: Path) -> None:
-    """Take a folder's name away before its files, so that no half of it is ever found under the name."""
-    if path.exists():
-        trash = (
-            path if path.name.startswith(".") else path.with_name(f".{path.name}.{os.getpid()}.removed.tmp")
-        )
-        if trash != path:
-            shutil.rmtree(trash, ignore_errors=True)
-            os.rename(path, trash)
-        shutil.rmtree(trash)
-
-
-def _name(step: int) -> str:
-    return f"step-{step:08d}"
+            remove(path)
 
 
 def _free(folder: Path) -> str:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitkit.config import require_finite
 from vitkit.data.loader import Batch
 from vitkit.errors import VitkitError
 
@@ -29,6 +30,7 @@ class ClassificationConfig:
     """Alpha of the Beta distribution that images are mixed by; 0: none (big_vision `utils.py:1146`)."""
 
     def __post_init__(self) -> None:
+        require_finite(self)
         if not 0 <= self.label_smoothing < 1 or self.mixup < 0:
             raise VitkitError(
                 "Expected label_smoothing from 0 to below 1 and mixup of 0 or more, found "

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from vitkit.config import require_finite
 from vitkit.errors import VitkitError
 
 
@@ -45,6 +46,7 @@ class OptimizerConfig:
     """Decay of the running average of the weights (paper, Table 2: 0.9999); none: no average."""
 
     def __post_init__(self) -> None:
+        require_finite(self)
         if self.optimizer == "adam" and self.weight_decay:
             raise VitkitError(
                 "Adam here has no weight decay; the paper's Adam with decay is 'adamw' (decay apart from the "
@@ -119,6 +121,11 @@ def create_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.O
     if config.momentum_dtype == "bfloat16":
         return BFloat16AdamW(groups, betas=betas, eps=config.eps)
     return torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=config.eps, fused=True)
+
+
+def state_names(optimizer: torch.optim.Optimizer) -> set[str]:
+    """The names of the tensors that one of our optimisers keeps for each parameter it has moved."""
+    return {"momentum"} if isinstance(optimizer, SGD) else {"step", "exp_avg", "exp_avg_sq"}
 
 
 class SGD(torch.optim.Optimizer):

@@ -7,9 +7,7 @@ why a run that was killed ends with the same bits as one that was not.
 
 import copy
 import hashlib
-import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -20,15 +18,17 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
+from vitkit.config import require_finite
 from vitkit.data.loader import Batch
 from vitkit.errors import VitkitError
 from vitkit.training.checkpoint import (
-    Progress,
     TrainState,
     environment,
     load_checkpoint,
     save_checkpoint,
 )
+from vitkit.training.checkpoint_files import Progress
+from vitkit.training.metrics_log import MetricsLog, mend_log
 from vitkit.training.objectives import Objective
 from vitkit.training.optim import (
     OptimizerConfig,
@@ -37,6 +37,10 @@ from vitkit.training.optim import (
     learning_rate,
     update_average,
 )
+
+LOG = "metrics.jsonl"
+MOST_STEPS = 10**12
+"""A limit that no run comes near: beyond it an option was mistyped."""
 
 Evaluator = Callable[[nn.Module], Mapping[str, float]]
 
@@ -79,12 +83,13 @@ class TrainingConfig:
     """Which weights the run ends with: those of the best validation, or the last."""
 
     def __post_init__(self) -> None:
+        require_finite(self)
         counts = ("batch_size", "micro_batch_size", "steps", "log_every", "evaluate_every")
         for name in (*counts, "checkpoint_every", "patience"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise VitkitError(f"{name} is at least 1, found {value}.")
-        if self.steps is None and not (math.isfinite(self.epochs) and self.epochs > 0):
+        if self.steps is None and self.epochs <= 0:
             raise VitkitError(f"epochs is a number above 0, found {self.epochs}.")
         if not 0 <= self.seed < 2**63:
             raise VitkitError(f"seed is 0 or more, and below 2 to the 63, found {self.seed}.")
@@ -92,10 +97,19 @@ class TrainingConfig:
             raise VitkitError(f"keep is at least 1 (the checkpoint to continue from), found {self.keep}.")
 
     def total_steps(self, num_samples: int) -> int:
-        """Updates of the whole run over a training set of `num_samples` images."""
-        if self.steps is not None:
-            return self.steps
-        return max(1, math.ceil(self.epochs * num_samples / self.batch_size))
+        """Updates of the whole run over a training set of `num_samples` images.
+
+        Raises:
+            VitkitError: more than can be made.
+        """
+        steps = self.epochs * num_samples / self.batch_size if self.steps is None else self.steps
+        if steps > MOST_STEPS:
+            asked = f"{self.epochs:g} epochs are" if self.steps is None else "steps asks for"
+            raise VitkitError(
+                f"{asked} more than {MOST_STEPS:,} updates of {self.batch_size:,} images, which no run gets "
+                "through. Give a smaller number of --epochs or --steps."
+            )
+        return max(1, math.ceil(steps))
 
     def evaluation_interval(self, num_samples: int) -> int:
         """Steps between validations."""
@@ -136,6 +150,7 @@ class Trainer:
         num_samples: images in the training set.
         config, optimizer_config: how long and how.
         evaluator: validation; its "accuracy" decides what is best, between equals its "loss". None: none.
+        configuration: all options of the run as plain data, which checkpoints keep.
     """
 
     def __init__(
@@ -148,7 +163,9 @@ class Trainer:
         config: TrainingConfig,
         optimizer_config: OptimizerConfig,
         evaluator: Evaluator | None = None,
+        configuration: Mapping[str, Any] | None = None,
     ) -> None:
+        self.configuration = configuration
         self.run, self.objective, self.loader, self.evaluator = run, objective, loader, evaluator
         self.num_samples, self.config, self.optimizer_config = num_samples, config, optimizer_config
         self.device = next(model.parameters()).device
@@ -168,10 +185,21 @@ class Trainer:
 
         Returns:
             A sentence for each thing that differs from where the checkpoint was written, and by which the
-            last bits of the results may differ.
+            last bits of the results may differ; and one if the metrics log was damaged since.
+
+        Raises:
+            VitkitError: the checkpoint is of another run, or the metrics log cannot be read.
         """
-        before = load_checkpoint(checkpoint, self.state)
-        return [
+        before = load_checkpoint(checkpoint, self.state).environment
+        progress = self.state.progress
+        if progress.step > self.total_steps:
+            raise VitkitError(
+                f"{checkpoint} stands at step {progress.step:,}, but the run's options ask for "
+                f"{self.total_steps:,} steps in all. Put back the number of epochs or steps in config.json "
+                "that the run began with, or start a new run with another --out."
+            )
+        self.state.progress, sentences = mend_log(self.run / LOG, progress)
+        return sentences + [
             f"{key} was {before.get(key)} and is now {value}: results may differ in the last bits."
             for key, value in self.environment.items()
             if before.get(key) != value
@@ -190,7 +218,7 @@ class Trainer:
         state, config = self.state, self.config
         if state.progress.finished:
             return
-        log = _MetricsLog(self.run / "metrics.jsonl", state.progress.log_bytes)
+        log = MetricsLog(self.run / LOG, state.progress.log_bytes)
         saved_at = started = time.monotonic()
         try:
             for batch in self.loader.batches(state.progress.step, self.total_steps):
@@ -217,8 +245,13 @@ class Trainer:
                 checkpoint = None
                 if done or improved or stop or due:
                     self._require_finite_weights(step)
-                    state.progress = replace(state.progress, log_bytes=log.sync(), finished=done)
-                    checkpoint = save_checkpoint(self.run, state, self.environment, config.keep)
+                    length, digest = log.sync()
+                    state.progress = replace(
+                        state.progress, log_bytes=length, log_sha256=digest, finished=done
+                    )
+                    checkpoint = save_checkpoint(
+                        self.run, state, self.environment, config.keep, self.configuration
+                    )
                     saved_at = time.monotonic()
                 yield StepReport(
                     step=step + 1,
@@ -295,7 +328,7 @@ class Trainer:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
-    def _count(self, step: int, rate: float, metrics: Mapping[str, float], log: "_MetricsLog") -> None:
+    def _count(self, step: int, rate: float, metrics: Mapping[str, float], log: MetricsLog) -> None:
         """Add a step to the window of means, and write the window to the log when it is full."""
         progress = self.state.progress
         window = {name: progress.window.get(name, 0.0) + value for name, value in metrics.items()}
@@ -304,7 +337,7 @@ class Trainer:
         if (step + 1) % self.config.log_every == 0 or step + 1 == self.total_steps:
             self._write_window(rate, log)
 
-    def _write_window(self, rate: float, log: "_MetricsLog") -> None:
+    def _write_window(self, rate: float, log: MetricsLog) -> None:
         """Write the means since the last line, if there were steps."""
         progress = self.state.progress
         if progress.window_steps:
@@ -315,7 +348,7 @@ class Trainer:
             )
             self.state.progress = replace(progress, window={}, window_steps=0)
 
-    def _validate(self, step: int, log: "_MetricsLog") -> Mapping[str, float]:
+    def _validate(self, step: int, log: MetricsLog) -> Mapping[str, float]:
         assert self.evaluator is not None
         metrics = self.evaluator(self.evaluated_model)
         epoch = step * self.config.batch_size / self.num_samples
@@ -330,44 +363,6 @@ class Trainer:
             progress = replace(progress, evaluations_since_best=progress.evaluations_since_best + 1)
         self.state.progress = progress
         return metrics
-
-
-class _MetricsLog:
-    """JSON lines that hold nothing but what the run's own numbers decide: no clock, no speed.
-
-    Lines beyond `length` were written by steps after the last checkpoint: they are cut off and made again.
-    """
-
-    def __init__(self, path: Path, length: int) -> None:
-        self.path = path
-        self.file = path.open("ab", buffering=0)
-        self.file.truncate(min(length, path.stat().st_size))
-        self.file.seek(0, os.SEEK_END)  # truncating does not move the position that `sync` returns
-
-    def write(self, line: Mapping[str, Any]) -> None:
-        data = json.dumps(line).encode() + b"\n"
-        try:
-            while data:  # a write may be short
-                data = data[self.file.write(data) or 0 :]
-        except OSError as error:
-            raise self._refused(error) from error
-
-    def sync(self) -> int:
-        """Flush to the disk; returns the length."""
-        try:
-            os.fsync(self.file.fileno())
-        except OSError as error:
-            raise self._refused(error) from error
-        return self.file.tell()
-
-    def close(self) -> None:
-        self.file.close()
-
-    def _refused(self, error: OSError) -> VitkitError:
-        return VitkitError(
-            f"{self.path} could not be written: {error.strerror}. Checkpoints committed before are "
-            "untouched: make room, then run the same command again to continue."
-        )
 
 
 def _step_seed(seed: int, step: int, part: int) -> int:

@@ -1,0 +1,305 @@
+"""The checkpoints of a run as files: their names, what they say of themselves, whether they are whole.
+
+What was committed is removed for one reason only: newer checkpoints were committed after it. One that is
+damaged is set aside under another name, `damaged-step-00000120`; one that cannot be read, because the disk or
+the system refuses, stops the run and stays as it is.
+"""
+
+import errno
+import hashlib
+import os
+import re
+import shutil
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from vitkit.config import from_json
+from vitkit.durable import JSON_LIMIT, hash_file, parse_json, read_regular_file, sync_folder
+from vitkit.errors import VitkitError
+
+_T = TypeVar("_T")
+
+FOLDER = "checkpoints"
+_REQUIRED = ("model.safetensors", "optimizer.safetensors", "state.json")
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
+"""What the system answers when a file is not there. Any other error says nothing about the file."""
+
+
+class UnreadableError(VitkitError):
+    """The system refuses to read a checkpoint, which may well be whole: nothing was changed."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands: everything beside tensors that the next step depends on."""
+
+    step: int = 0
+    """Updates made so far."""
+    best_value: float | None = None
+    """The best validation value so far, and the step it was reached at."""
+    best_step: int | None = None
+    best_loss: float | None = None
+    """The loss of that validation: of equal values the one with the smaller loss is the best."""
+    evaluations_since_best: int = 0
+    window: Mapping[str, float] = field(default_factory=dict)
+    """Sums of the training metrics since the last line of the log."""
+    window_steps: int = 0
+    log_bytes: int = 0
+    """Length of the metrics log: what is longer belongs to steps that will be made again."""
+    log_sha256: str | None = None
+    """Hash of those bytes; none in checkpoints of early versions."""
+    finished: bool = False
+
+
+@dataclass(frozen=True)
+class FileHash:
+    """What a file of a checkpoint must be."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint's `manifest.json` holds."""
+
+    step: int
+    environment: Mapping[str, Any]
+    files: Mapping[str, FileHash]
+    configuration: Mapping[str, Any] | None = None
+    """The options of the run that made it; none in checkpoints of early versions."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What was found among the checkpoints of a run folder. Older ones than `whole` are not verified."""
+
+    whole: Path | None
+    """The newest one that is as it was written."""
+    damaged: Mapping[Path, str]
+    """Newer ones that are not, with the reason."""
+    uncommitted: tuple[Path, ...]
+    """Folders of saves that were cut short."""
+    lost: bool
+    """Whether checkpoints were committed and none of them is whole."""
+
+
+def survey(run: Path) -> Survey:
+    """Look for the newest whole checkpoint of a run folder; nothing is changed.
+
+    Raises:
+        UnreadableError: the system refuses to list them or to read one.
+        VitkitError: there is something else in the place of the folder.
+    """
+    damaged: dict[Path, str] = {}
+    commits = {path: commit_size(path) for path in newest_first(run / FOLDER)}
+    uncommitted = tuple(path for path, size in commits.items() if size is None)
+    for path, size in commits.items():
+        if size is not None:
+            reason = damage(path)
+            if reason is None:
+                return Survey(path, damaged, uncommitted, lost=False)
+            damaged[path] = reason
+    return Survey(None, damaged, uncommitted, lost=any(commits[path] for path in damaged))
+
+
+def damage(checkpoint: Path) -> str | None:
+    """Why a checkpoint cannot be used; None if every byte is as it was written and makes sense.
+
+    Raises:
+        UnreadableError: the system refuses to read it, which says nothing about its bytes.
+    """
+    try:
+        return _damage(checkpoint)
+    except UnreadableError:
+        raise
+    except NotADirectoryError:
+        return "it is no folder"
+    except OSError as error:
+        name = Path(error.filename or checkpoint).name
+        if error.errno not in _ABSENT:
+            raise _unreadable(Path(error.filename or checkpoint), error) from error
+        return "it was never committed" if name == "COMMIT" else f"{name} is missing"
+    except VitkitError as error:
+        return str(error).rstrip(".")
+
+
+def _damage(checkpoint: Path) -> str | None:
+    commit = read_regular_file(checkpoint / "COMMIT", 1000)
+    if not commit:
+        return "its COMMIT is empty"
+    manifest = read_regular_file(checkpoint / "manifest.json", JSON_LIMIT)
+    if hashlib.sha256(manifest).hexdigest().encode() != commit:
+        return "manifest.json is damaged"
+    found = read_manifest(checkpoint)
+    missing = [name for name in _REQUIRED if name not in found.files]
+    if missing or any(Path(name).name != name for name in found.files):
+        return f"manifest.json does not list {missing[0] if missing else 'files of this folder alone'}"
+    for name, record in found.files.items():
+        if hash_file(checkpoint / name) != (record.bytes, record.sha256):
+            return f"{name} is damaged"
+    progress = read_progress(checkpoint)
+    if step_name(progress.step) != checkpoint.name or found.step != progress.step:
+        return f"state.json is of step {progress.step}, manifest.json of step {found.step}"
+    if min(progress.window_steps, progress.log_bytes, progress.best_step or 0) < 0:
+        return "state.json holds a number below 0"
+    return None
+
+
+def read_manifest(checkpoint: Path) -> Manifest:
+    """What a checkpoint says of itself.
+
+    Raises:
+        VitkitError: it is damaged.
+        UnreadableError: it cannot be read.
+    """
+    return _read(Manifest, checkpoint / "manifest.json")
+
+
+def read_progress(checkpoint: Path) -> Progress:
+    """Where the run stood; errors as in `read_manifest`."""
+    return _read(Progress, checkpoint / "state.json")
+
+
+def _read(kind: type[_T], path: Path) -> _T:
+    try:
+        data = read_regular_file(path, JSON_LIMIT)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    return from_json(kind, parse_json(data, path), str(path))
+
+
+def sweep(run: Path, found: Survey) -> list[Path]:
+    """Remove what killed saves left behind, and set damaged checkpoints aside.
+
+    Their steps will be made again. The caller holds the run's lock.
+
+    Returns:
+        The names under which the damaged ones are kept.
+
+    Raises:
+        VitkitError: the disk refused.
+    """
+    folder = run / FOLDER
+    try:
+        for path in found.uncommitted:
+            remove(path)
+        for leftover in folder.glob(".step-*.tmp"):
+            remove(leftover)
+        return [set_aside(path) for path in found.damaged]
+    except OSError as error:
+        raise VitkitError(
+            f"{folder} could not be tidied: {error.strerror or error}. Nothing that was committed was "
+            "removed. Mend that, then run the same command again."
+        ) from error
+
+
+def set_aside(path: Path) -> Path:
+    """Rename what is damaged, so that it is neither used nor lost; returns the new name.
+
+    `step-00000120` becomes `damaged-step-00000120`, or `damaged-step-00000120-2` where there is one already.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    number = 1
+    while True:
+        name = f"damaged-{path.name}" + (f"-{number}" if number > 1 else "")
+        if _mode(path.with_name(name)) is None:
+            os.rename(path, path.with_name(name))
+            sync_folder(path.parent)
+            return path.with_name(name)
+        number += 1
+
+
+def kept_aside(run: Path) -> list[Path]:
+    """Everything of a run folder that was damaged and set aside, now or earlier."""
+    return sorted([*(run / FOLDER).glob("damaged-*"), *run.glob("damaged-*")])
+
+
+def step_name(step: int) -> str:
+    """The name of the folder of a step's checkpoint."""
+    return f"step-{step:08d}"
+
+
+def newest_first(folder: Path) -> list[Path]:
+    """What has the name of a checkpoint, whatever it is."""
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries]
+    except FileNotFoundError as error:
+        if os.path.islink(folder):
+            raise _unreadable(folder, error) from error
+        return []
+    except NotADirectoryError:
+        raise VitkitError(
+            f"{folder} is a file, and checkpoints are kept in a folder of this name. Move the file away, "
+            "then run the same command again."
+        ) from None
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+    steps = sorted({int(match[1]) for name in names if (match := re.fullmatch(r"step-([0-9]{8,15})", name))})
+    return [folder / step_name(step) for step in reversed(steps) if step_name(step) in names]
+
+
+def commit_size(checkpoint: Path) -> int | None:
+    """Length of COMMIT; None where there is none, so that the folder counts for nothing; 0 for no folder."""
+    try:
+        return os.stat(checkpoint / "COMMIT").st_size
+    except FileNotFoundError as error:
+        if os.path.islink(checkpoint) and not os.path.exists(checkpoint):
+            raise _unreadable(checkpoint, error) from error  # a link to a disk that is not there now
+        return None
+    except NotADirectoryError:
+        return 0
+    except OSError as error:
+        raise _unreadable(checkpoint, error) from error
+
+
+def was_never_committed(checkpoint: Path) -> bool:
+    try:
+        return commit_size(checkpoint) is None
+    except UnreadableError:
+        return False
+
+
+def _unreadable(path: Path, error: OSError) -> UnreadableError:
+    return UnreadableError(
+        f"{path} cannot be read: {error.strerror or error}. It may well be whole, so nothing was changed or "
+        "removed. Make it readable (is the disk there, are its permissions right, are too many files open?), "
+        "then run the same command again."
+    )
+
+
+def clear(path: Path) -> None:
+    """Make a name free: by removing what was never committed, by setting aside anything else."""
+    if was_never_committed(path):
+        remove(path)
+    else:
+        set_aside(path)
+
+
+def remove(path: Path) -> None:
+    """Take a folder's name away before its files, so that no half of it is ever found under the name."""
+    mode = _mode(path)
+    if mode is None:
+        return
+    trash = path if path.name.startswith(".") else path.with_name(f".{path.name}.{os.getpid()}.removed.tmp")
+    if trash != path:
+        shutil.rmtree(trash, ignore_errors=True)
+        os.rename(path, trash)
+    if stat.S_ISDIR(mode):
+        shutil.rmtree(trash)
+    else:
+        os.unlink(trash)
+
+
+def _mode(path: Path) -> int | None:
+    """What a path is, links not followed; None for nothing, for which `os.path.exists` takes any error."""
+    try:
+        return os.lstat(path).st_mode
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,138 @@
+"""The metrics log of a run: JSON lines that hold nothing but what the run's own numbers decide, no clock, no
+speed. So it is the same bytes however often the run was stopped.
+
+A checkpoint knows length and hash of the log at its step. Lines beyond were written by steps that will be
+made again and are cut off; a log that does not begin with those bytes was damaged, and is set aside.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vitkit.durable import READ_SIZE, replace_file, require_regular_file
+from vitkit.errors import VitkitError
+from vitkit.training.checkpoint_files import Progress, set_aside
+
+
+class MetricsLog:
+    """The log, open for writing after its first `length` bytes; what is longer is cut off.
+
+    Raises:
+        VitkitError: it cannot be opened or read, or is no regular file.
+    """
+
+    def __init__(self, path: Path, length: int) -> None:
+        self.path = path
+        self.digest = hashlib.sha256()
+        self.length = 0
+        try:
+            # Without O_NONBLOCK, opening a pipe waits for a reader.
+            flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+            self.descriptor = os.open(path, flags, 0o644)
+        except OSError as error:
+            raise self._refused(error) from error
+        try:
+            require_regular_file(self.descriptor, path)
+            while self.length < length:
+                chunk = os.read(self.descriptor, min(READ_SIZE, length - self.length))
+                if not chunk:
+                    break
+                self.digest.update(chunk)
+                self.length += len(chunk)
+            os.ftruncate(self.descriptor, self.length)
+        except OSError as error:
+            self.close()
+            raise self._refused(error) from error
+        except VitkitError:
+            self.close()
+            raise
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Append a line.
+
+        Raises:
+            VitkitError: the disk refused.
+        """
+        data = memory = json.dumps(line).encode() + b"\n"
+        try:
+            while data:  # a write may be short
+                data = data[os.write(self.descriptor, data) :]
+        except OSError as error:
+            raise self._refused(error) from error
+        self.digest.update(memory)
+        self.length += len(memory)
+
+    def sync(self) -> tuple[int, str]:
+        """Flush to the disk; returns length and SHA-256.
+
+        Raises:
+            VitkitError: the disk refused.
+        """
+        try:
+            os.fsync(self.descriptor)
+        except OSError as error:
+            raise self._refused(error) from error
+        return self.length, self.digest.hexdigest()
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+    def _refused(self, error: OSError) -> VitkitError:
+        return VitkitError(
+            f"{self.path} could not be written: {error.strerror or error}. Checkpoints committed before are "
+            "untouched: mend this (is there room?), then run the same command again to continue."
+        )
+
+
+def mend_log(path: Path, progress: Progress) -> tuple[Progress, list[str]]:
+    """Make sure that the log begins with the bytes that a checkpoint knows.
+
+    A log that does not is renamed, never cut, and a new one begins with a line that says at which step.
+
+    Returns:
+        The progress to continue from, and a sentence for the user if the log was damaged.
+
+    Raises:
+        VitkitError: the log cannot be read, or the disk refused.
+    """
+    expected = progress.log_bytes, progress.log_sha256
+    begun = json.dumps({"kind": "restart", "step": progress.step}).encode() + b"\n"
+    try:
+        found = _prefix(path, progress.log_bytes)
+        if found is not None and expected in (found, (found[0], None)):
+            return progress, []
+        begun_hash = hashlib.sha256(begun).hexdigest()
+        renewed = replace(progress, log_bytes=len(begun), log_sha256=begun_hash)
+        if _prefix(path, len(begun)) == (len(begun), begun_hash):
+            return renewed, []  # mended before, by a run that was killed before its next checkpoint
+        kept = "is gone"
+        if found is not None:
+            kept = f"is not the one that was written: it is kept as {set_aside(path)}"
+        replace_file(path, [begun])
+    except OSError as error:
+        raise VitkitError(
+            f"{path} could not be read or renewed: {error.strerror or error}. Nothing was removed. Mend "
+            "this, then run the same command again to continue."
+        ) from error
+    return renewed, [f"{path} {kept}. A new one begins after step {progress.step}."]
+
+
+def _prefix(path: Path, length: int) -> tuple[int, str] | None:
+    """Length and SHA-256 of the first `length` bytes, or of all if there are fewer; None without a file."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        require_regular_file(descriptor, path)
+        digest, size = hashlib.sha256(), 0
+        while size < length and (chunk := os.read(descriptor, min(READ_SIZE, length - size))):
+            digest.update(chunk)
+            size += len(chunk)
+        return size, digest.hexdigest()
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,96 @@
+"""The log of a run holds what its checkpoint says it held, or the user hears of it."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.training.small_run import fingerprint, small_trainer
+from vitkit.errors import VitkitError
+from vitkit.training.checkpoint import find_checkpoint
+from vitkit.training.metrics_log import MetricsLog
+from vitkit.training.trainer import Trainer
+
+
+def stopped(run: Path, step: int = 8) -> Path:
+    for report in small_trainer(run).fit():
+        if report.step == step:
+            break
+    return run / "metrics.jsonl"
+
+
+def resumed(run: Path) -> tuple[Trainer, list[str]]:
+    trainer = small_trainer(run)
+    checkpoint, _ = find_checkpoint(run)
+    assert checkpoint is not None
+    return trainer, trainer.resume(checkpoint)
+
+
+@pytest.mark.parametrize("damage", ["flipped", "halved", "emptied", "not UTF-8", "deleted"])
+def test_a_damaged_log_is_noticed_kept_and_begun_again(tmp_path: Path, damage: str) -> None:
+    list((whole := small_trainer(tmp_path / "whole")).fit())
+    log = stopped(tmp_path / "run")
+    content = log.read_bytes()
+    broken = {
+        "flipped": content[:9] + bytes([content[9] ^ 1]) + content[10:],
+        "halved": content[: len(content) // 2],
+        "emptied": b"",
+        "not UTF-8": b"\xff" * 5000,
+    }.get(damage)
+    log.unlink() if broken is None else log.write_bytes(broken)
+    trainer, sentences = resumed(tmp_path / "run")
+    assert len(sentences) == 1 and "A new one begins after step 8" in sentences[0]
+    aside = tmp_path / "run" / "damaged-metrics.jsonl"
+    if broken is None:
+        assert not aside.exists() and "is gone" in sentences[0]
+    else:
+        assert aside.read_bytes() == broken and str(aside) in sentences[0]
+    # A kill before the next checkpoint, with lines written already: no second copy is set aside.
+    for report in trainer.fit():
+        if report.step == 9:
+            break
+    trainer, sentences = resumed(tmp_path / "run")
+    assert sentences == [] and not (tmp_path / "run" / "damaged-metrics.jsonl-2").exists()
+    list(trainer.fit())
+    ended, expected = fingerprint(trainer), fingerprint(whole)
+    assert all(ended[name] == expected[name] for name in ("model", "average", "optimizer"))
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert lines[0] == {"kind": "restart", "step": 8}
+    rest = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
+    assert lines[1:] == [line for line in rest if line["step"] > 8]
+    assert resumed(tmp_path / "run")[1] == []  # the last checkpoint knows the new log
+
+
+def test_lines_beyond_the_checkpoint_are_no_damage(tmp_path: Path) -> None:
+    log = stopped(tmp_path)
+    known = log.read_bytes()
+    log.write_bytes(known + b'{"kind": "train", "st')
+    trainer, sentences = resumed(tmp_path)
+    assert sentences == []
+    next(iter(trainer.fit()))
+    assert log.read_bytes().startswith(known)
+    assert [json.loads(line)["step"] for line in log.read_text().splitlines()] == [3, 4, 6, 8, 9]
+
+
+def test_length_and_hash_are_those_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    log = MetricsLog(path, 0)
+    log.write({"a": 1})
+    first = log.sync()
+    log.write({"b": 2})
+    log.close()
+    again = MetricsLog(path, first[0])
+    assert again.sync() == first and path.read_text() == '{"a": 1}\n'
+    again.close()
+
+
+def test_a_pipe_is_no_log(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "metrics.jsonl")
+    with pytest.raises(VitkitError, match="expected a regular file"):
+        list(small_trainer(tmp_path).fit())
+    stopped(tmp_path / "run")
+    (tmp_path / "run" / "metrics.jsonl").unlink()
+    os.mkfifo(tmp_path / "run" / "metrics.jsonl")
+    with pytest.raises(VitkitError, match="expected a regular file"):
+        resumed(tmp_path / "run")
