@@ -1,6 +1,7 @@
 """A run: everything that decides its result, in one value, written down before anything else happens."""
 
 import json
+import math
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import tyro
 
 from vitkit._version import __version__
 from vitkit.config import from_json, to_json
-from vitkit.data.loader import MemorySamples
+from vitkit.data.loader import WORKER_TIMEOUT, MemorySamples
 from vitkit.data.sources import Samples, Splits
 from vitkit.data.transforms import Augmentation, Preprocessing
 from vitkit.durable import replace_json
@@ -73,12 +74,19 @@ class Loading:
     """Up to this size the decoded images of a split are kept in memory."""
     bad_quota: float = 0.05
     """Share of the training files that may be unreadable before training stops."""
+    worker_timeout: float = WORKER_TIMEOUT
+    """Seconds that a batch is waited for before the process that makes it is taken to hang, which ends the
+    run; 0 waits for ever."""
 
     def __post_init__(self) -> None:
         if (self.workers or 0) < 0 or self.memory_gib < 0 or not 0 <= self.bad_quota <= 1:
             raise VitkitError(
                 "Expected workers and memory_gib of 0 or more and a bad_quota from 0 to 1, found "
                 f"{self.workers}, {self.memory_gib} and {self.bad_quota}."
+            )
+        if not 0 <= self.worker_timeout < math.inf:
+            raise VitkitError(
+                f"Expected a worker_timeout of 0 seconds (no limit) or more, found {self.worker_timeout}."
             )
 
     def workers_for(self, samples: Samples) -> int:

@@ -20,7 +20,7 @@ from vitkit.analysis.cost import forward_flops
 from vitkit.apps import console
 from vitkit.apps.evaluate import evaluate_split
 from vitkit.apps.folder import describe_data, read_json, run_origin, write_evaluation
-from vitkit.apps.machine import InterruptedTraining, memory_used, stop_signals
+from vitkit.apps.machine import InterruptedTraining, memory_used
 from vitkit.apps.run import Run
 from vitkit.apps.write_report import write_report
 from vitkit.config import to_json
@@ -35,6 +35,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViTConfig
 from vitkit.models.weights import save_model
 from vitkit.models.zoo import build_model, count_parameters
+from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.training.checkpoint import FOLDER, damage, find_checkpoint, load_weights, sweep
 from vitkit.training.objectives import Classification
 from vitkit.training.trainer import Trainer, out_of_memory_explained
@@ -46,6 +47,7 @@ class TrainingRun:
     def __init__(self, run: Run, data: ImageData, folder: Path, device: torch.device, again: str) -> None:
         """`again`: the command that continues the run."""
         self.run, self.data, self.folder, self.device, self.again = run, data, folder, device, again
+        self._stopped_at = "before the first step"
         fingerprint = data.fingerprint()
         self._check_data(fingerprint)
         self.rejects: dict[str, dict[str, str]] = read_json(folder / "data.json")["rejects"]
@@ -61,7 +63,20 @@ class TrainingRun:
         )
 
     def complete(self) -> Path:
-        """Bring the run to its end, wherever it stands."""
+        """Bring the run to its end, wherever it stands.
+
+        Raises:
+            InterruptedTraining: a signal asked to stop.
+        """
+        with stop_signals() as stop:
+            try:
+                return self._complete(stop)
+            except StopRequest as request:
+                raise InterruptedTraining(
+                    f"Stopped {self._stopped_at} ({request}). Continue with: {self.again}", request.number
+                ) from None
+
+    def _complete(self, stop: StopSignals) -> Path:
         checkpoint, rejected = find_checkpoint(self.folder)
         for sentence in rejected:
             console.err.print(f"[yellow]{escape(sentence)}[/]")
@@ -75,10 +90,13 @@ class TrainingRun:
         self._read_images()
         trainer = self._trainer()
         differences = trainer.resume(checkpoint) if checkpoint is not None else []
+        if checkpoint is not None:
+            self._stopped_at = f"at step {trainer.state.progress.step}, which was committed before"
         self._first_screen(trainer, checkpoint)
         for sentence in differences:
             console.err.print(f"[yellow]{escape(sentence)}[/]")
-        self._fit(trainer)
+        self._fit(trainer, stop)
+        self._stopped_at = "after the last step, which is committed, before the report was written"
         weights = self._finished_weights(trainer)
         save_model(self.model, self.folder)
         self._evaluate(weights)
@@ -119,6 +137,7 @@ class TrainingRun:
             seed=run.training.seed,
             workers=run.loading.workers_for(train),
             bad_quota=run.loading.bad_quota,
+            worker_timeout=run.loading.worker_timeout,
         )
         # What was found before counts on, so that a resumed run knows all and the quota is the run's.
         self.loader.rejects.update(self.rejects.get("train", {}))
@@ -142,17 +161,20 @@ class TrainingRun:
             self.run.training.micro_batch_size or self.run.training.batch_size,
             self.run.loading.workers_for(samples),
             self.rejects.setdefault("val", {}),
+            worker_timeout=self.run.loading.worker_timeout,
         )
         result = classification(predict(model, batches, device=self.device), self.data.class_names)
         return {"loss": result.loss, "accuracy": result.accuracy}
 
-    def _fit(self, trainer: Trainer) -> None:
+    def _fit(self, trainer: Trainer, stop: StopSignals) -> None:
         batch_size, accuracy = self.run.training.batch_size, ""
-        with console.progress_bar() as bar, stop_signals() as received, self._speed_log() as log:
+        with console.progress_bar() as bar, stop.held(), self._speed_log() as log:
             start = trainer.state.progress.step
+            if not start:
+                self._stopped_at = "before the first checkpoint was committed"
             task = bar.add_task("training", total=trainer.total_steps, completed=start, detail="")
             elapsed, steps = 0.0, 0
-            for report in trainer.fit(lambda: bool(received)):
+            for report in trainer.fit(lambda: stop.number is not None):
                 steps, elapsed = steps + 1, elapsed + report.seconds
                 if report.validation is not None:
                     accuracy = f"  val {report.validation['accuracy']:.1%}"
@@ -164,17 +186,13 @@ class TrainingRun:
                     detail=f"loss {report.loss:.3f}{accuracy}  {speed:,.0f} images/s  {console.size(memory)}",
                 )
                 if report.checkpoint is not None:
+                    self._stopped_at = f"at step {report.step} of {report.total_steps}, which is committed"
+                    if stop.number is not None:
+                        stop.let_nothing_interrupt()
                     self._record_rejects()
                 if report.step % self.run.training.log_every == 0 or report.finished:
                     log({"step": report.step, "images_per_second": round(speed, 1), "memory_bytes": memory})
                     elapsed, steps = 0.0, 0
-        progress = trainer.state.progress
-        if not progress.finished:
-            raise InterruptedTraining(
-                f"Stopped at step {progress.step} of {trainer.total_steps}, which is committed. "
-                f"Continue with: {self.again}",
-                received[0],
-            )
 
     def _finished_weights(self, trainer: Trainer) -> str:
         """Put the weights the run ends with into the model; says which they are."""
@@ -210,7 +228,13 @@ class TrainingRun:
             rejects = self.rejects.setdefault(split, {})
             workers = self.run.loading.workers_for(self.data.splits[split])
             result, predictions = evaluate_split(
-                self.model, self.data, split, self.device, rejects, workers=workers
+                self.model,
+                self.data,
+                split,
+                self.device,
+                rejects,
+                workers=workers,
+                worker_timeout=self.run.loading.worker_timeout,
             )
             write_evaluation(self.folder, split, result, predictions)
             low, high = result.accuracy_interval
