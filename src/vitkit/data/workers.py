@@ -7,7 +7,6 @@ parent: PyTorch's workers look every 5 s whether it still lives. The kernel coul
 
 import atexit
 import errno
-import functools
 import multiprocessing
 import signal
 import threading
@@ -140,26 +139,36 @@ def _workers(work: Work, numbers: range, workers: int, seconds: float) -> Iterat
             "Use fewer --workers (0 works without any)."
         ) from error
     processes = list(arriving._workers)  # PyTorch has no public name for them
+    exiting = threading.Event()
+
+    def exit() -> None:
+        exiting.set()
+        _kill(processes)
+
     # At its end Python would ask them by SIGTERM, which they ignore, and wait for ever.
-    kill_at_exit = functools.partial(_kill, processes)
-    atexit.register(kill_at_exit)
+    atexit.register(exit)
     watch = _Watch(processes, seconds)
     try:
         yield _Pool(work, board, numbers, arriving, processes, watch)
     finally:
         watch.end()
-        # PyTorch lets each end its batch; its own way with one that does not is SIGTERM as well.
-        patience = threading.Timer(GRACE_SECONDS, _kill, [processes])
-        patience.daemon = True
-        patience.start()
-        try:
-            arriving._shutdown_workers()
-        finally:
-            patience.cancel()
-            _kill(processes)
-            for process in processes:
-                process.join(GRACE_SECONDS)
-            atexit.unregister(kill_at_exit)
+        if not exiting.is_set():  # else this may run when no thread can be started any more
+            atexit.unregister(exit)
+            _end(arriving, processes)
+
+
+def _end(arriving: Any, processes: Sequence[multiprocessing.Process]) -> None:
+    """Let each worker end its batch, and kill those that do not."""
+    patience = threading.Timer(GRACE_SECONDS, _kill, [processes])
+    patience.daemon = True
+    patience.start()
+    try:
+        arriving._shutdown_workers()  # would try SIGTERM in the end
+    finally:
+        patience.cancel()
+        _kill(processes)
+        for process in processes:
+            process.join(GRACE_SECONDS)
 
 
 def _kill(processes: Sequence[multiprocessing.Process]) -> None:
