@@ -1,8 +1,12 @@
 """Batches: the same whoever makes them, evaluation exactly once, bad files masked and counted."""
 
+import errno
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -18,6 +22,7 @@ from vitkit.data.loader import Batch, MemorySamples, TrainLoader, evaluation_bat
 from vitkit.data.order import sample_at, sample_rng
 from vitkit.data.transforms import Augmentation, Preprocessing, augment
 from vitkit.errors import VitkitError
+from vitkit.signals import STOP_SIGNALS
 
 # Of torch, on machines with a single core, and of Python 3.12 about forking beside threads.
 pytestmark = [
@@ -210,7 +215,9 @@ def test_evaluation_of_chosen_samples() -> None:
 
 
 def test_a_dying_worker_is_named() -> None:
-    with pytest.raises(VitkitError, match=r"process died while batch \d+ was awaited.*DataLoader.*--workers"):
+    with pytest.raises(
+        VitkitError, match=r"process died while batch \d+ was awaited.*DataLoader.*by SIGKILL.*--workers"
+    ):
         list(train_loader(Deadly(10), batch_size=5, workers=2).batches(0, 6))
 
 
@@ -224,6 +231,146 @@ def test_a_worker_that_dies_during_other_work_is_named_at_the_next_batch() -> No
     time.sleep(0.5)
     with pytest.raises(VitkitError, match="data loading process died"):
         list(batches)
+
+
+def test_workers_leave_it_to_their_parent_to_answer_signals() -> None:
+    batches = train_loader(Noise(10), batch_size=5, workers=2).batches(0, 40)
+    next(batches)
+    workers = multiprocessing.active_children()
+    assert len(workers) == 2
+    for worker in workers:
+        assert worker.pid is not None
+        for number in STOP_SIGNALS:
+            os.kill(worker.pid, number)
+    assert len(list(batches)) == 39
+    assert not multiprocessing.active_children()
+
+
+class Endless(Noise):
+    """Sample 5 is on a disk that does not answer."""
+
+    def decode(self, index: int) -> NDArray[np.uint8]:
+        while index == 5:
+            time.sleep(1)
+        return super().decode(index)
+
+
+def test_a_hanging_worker_and_its_image_are_named() -> None:
+    batches = evaluation_batches(Endless(10), PREPROCESSING, 2, workers=2, worker_timeout=2)
+    with pytest.raises(
+        VitkitError, match=r"Batch 2 was .* process \d+ .* image noise 5\. .*--worker-timeout"
+    ):
+        list(batches)
+    assert not multiprocessing.active_children()
+
+
+def test_a_stopped_worker_is_named() -> None:
+    loader = TrainLoader(Noise(10), PREPROCESSING, None, batch_size=5, seed=0, workers=2, worker_timeout=2)
+    batches = loader.batches(0, 1000)
+    next(batches), next(batches)  # of each worker one
+    stopped = multiprocessing.active_children()[0].pid
+    assert stopped is not None
+    os.kill(stopped, signal.SIGSTOP)
+    with pytest.raises(VitkitError, match=f"waited for for .* process {stopped} that makes it hangs"):
+        list(batches)
+    assert not multiprocessing.active_children()
+
+
+def test_without_a_limit_a_batch_is_waited_for() -> None:
+    class Late(Noise):
+        def decode(self, index: int) -> NDArray[np.uint8]:
+            time.sleep(0.2)
+            return super().decode(index)
+
+    batches = evaluation_batches(Late(10), PREPROCESSING, 10, workers=1, worker_timeout=0)
+    assert [len(batch) for batch in batches] == [10]
+
+
+def test_no_process_outlives_its_loader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitkit.data.workers.GRACE_SECONDS", 0.2)
+    batches = evaluation_batches(Endless(10), PREPROCESSING, 2, workers=2)
+    next(batches)
+    del batches
+    assert not multiprocessing.active_children()
+
+
+def in_process(script: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", "from tests.data.test_loader import *\n" + textwrap.dedent(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        start_new_session=True,
+    )
+
+
+def test_keeping_labels_keeps_no_file_open() -> None:
+    """And keeping images, each of which is one, ends in words; and a loader that still lives at the end of
+    the program does not keep it from ending."""
+    process = in_process("""
+        import resource
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+        kept = []
+        for batch in evaluation_batches(Noise(600), PREPROCESSING, 1, workers=2):
+            kept += [batch.labels, batch.ids, batch.mask]
+        assert len(kept) == 1800
+        batches = evaluation_batches(Noise(600), PREPROCESSING, 1, workers=2)
+        try:
+            kept += [batch.images for batch in batches]
+        except VitkitError as error:
+            print(error)
+        kept.clear()
+        living = evaluation_batches(Noise(600), PREPROCESSING, 1, workers=2)
+        next(living)
+        """)
+    out, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert "the limit of open files is reached. Raise it (`ulimit -n 4096`" in out
+    assert "Traceback" not in errors
+
+
+def test_the_time_that_the_whole_program_was_stopped_does_not_count() -> None:
+    process = in_process("""
+        class Slow(Noise):
+            def decode(self, index):
+                print("reading", flush=True)
+                time.sleep(1)
+                return super().decode(index)
+
+        list(evaluation_batches(Slow(1), PREPROCESSING, 1, workers=1, worker_timeout=2))
+        """)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "reading\n"
+    os.killpg(process.pid, signal.SIGSTOP)
+    time.sleep(4)
+    os.killpg(process.pid, signal.SIGCONT)
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), "limit of open files"),
+        (RuntimeError("unable to open shared memory object </torch_1_2_3> in read-write mode"), "/dev/shm"),
+        (
+            RuntimeError("unable to mmap 19267584 bytes from file </torch_1>: Cannot allocate memory"),
+            "memory",
+        ),
+        (OSError(errno.ENOSPC, "No space left on device"), "/dev/shm"),
+        (MemoryError(), "not enough memory"),
+        (VitkitError("exactly this"), "exactly this"),
+    ],
+)
+def test_what_workers_lack_is_told_in_words(error: Exception, words: str) -> None:
+    class Poor(Noise):
+        def decode(self, index: int) -> NDArray[np.uint8]:
+            raise error
+
+    with pytest.raises(VitkitError, match=words) as caught:
+        list(train_loader(Poor(10), workers=1).batches(0, 1))
+    assert "Traceback" not in str(caught.value) and "Caught" not in str(caught.value)
 
 
 def test_an_error_in_a_worker_is_not_hidden() -> None:

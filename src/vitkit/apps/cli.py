@@ -3,13 +3,13 @@
 import importlib
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from vitkit._version import __version__
 from vitkit.config import nearest
 from vitkit.errors import VitkitError
+from vitkit.signals import StopRequest, StopSignals, stop_signals
 
 # verb -> what it does, and the module whose `main(arguments)` does it
 VERBS = {
@@ -39,7 +39,8 @@ def run(arguments: list[str]) -> int:
     """Run one command; returns its exit code.
 
     0: done. 1: the user can mend it, one message says how. 2: the command line is wrong. 130 and 143: stopped
-    by Ctrl-C and SIGTERM. Anything else that fails is a bug and keeps its traceback.
+    by Ctrl-C and SIGTERM; so for every signal that asks to stop, 128 and its number. Anything else that fails
+    is a bug and keeps its traceback.
     """
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_help())
@@ -52,8 +53,10 @@ def run(arguments: list[str]) -> int:
         if verb not in VERBS:
             print(f"vitkit: no command is named '{verb}'. {nearest(verb, VERBS)}", file=sys.stderr)
             return 2
-        with _terminable():
-            importlib.import_module(VERBS[verb][1]).main(rest if verb == "models" else _squared(rest))
+        with _terminable() as stop:
+            with stop.held():  # an import that is broken off may leave half a module behind
+                module = importlib.import_module(VERBS[verb][1])
+            module.main(rest if verb == "models" else _squared(rest))
     except VitkitError as error:
         sys.stdout.flush()
         print(f"vitkit: {error}", file=sys.stderr)
@@ -78,23 +81,24 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
+class Interrupted(VitkitError):  # noqa: N818 (it is no error: what was asked for was done)
+    """A command that a signal ended; its exit code is 128 and the signal's number."""
+
+    def __init__(self, request: StopRequest) -> None:
+        what = "interrupted" if request.number == signal.SIGINT else str(request)
+        super().__init__(f"{what}. To go on, run the same command again.")
+        self.exit_code = request.exit_code
+
+
 @contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM ends a command as Ctrl-C does, so that what is half done is cleared away; training has its own
-    way to stop."""
-    mine = threading.current_thread() is threading.main_thread()
-    if not mine or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-
-    def stop(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    signal.signal(signal.SIGTERM, stop)
+def _terminable() -> Iterator[StopSignals]:
+    """Signals that ask to stop end a command as Ctrl-C does, so that what is half done is cleared away;
+    training has its own way to stop."""
     try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        with stop_signals(last=True) as stop:
+            yield stop
+    except StopRequest as request:
+        raise Interrupted(request) from None
 
 
 def _help() -> str:

@@ -15,7 +15,7 @@ from vitkit.apps.folder import data_of, place, preprocessing_of, write_evaluatio
 from vitkit.apps.machine import find_device
 from vitkit.apps.predict import NOT_SAID, SizeOption, said, without_predictions
 from vitkit.apps.run import is_run
-from vitkit.data.loader import evaluation_batches
+from vitkit.data.loader import WORKER_TIMEOUT, evaluation_batches
 from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import Classification, Predictions, classification, predict
@@ -132,10 +132,13 @@ def evaluate_split(
     *,
     batch_size: int = 128,
     workers: int = 0,
+    worker_timeout: float = WORKER_TIMEOUT,
 ) -> tuple[Classification, Predictions]:
     """Every image of a split once, with a progress bar; unreadable files are added to `rejects`."""
     samples = data.splits[split]
-    batches = evaluation_batches(samples, preprocessing_of(model), batch_size, workers, rejects)
+    batches = evaluation_batches(
+        samples, preprocessing_of(model), batch_size, workers, rejects, worker_timeout=worker_timeout
+    )
     with console.counting(f"evaluating {split}", len(samples)) as advance:
         predictions = predict(model, batches, device=device, progress=advance)
     return classification(predictions, data.class_names), predictions

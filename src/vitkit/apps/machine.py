@@ -1,12 +1,8 @@
-"""The machine a run is on: its device, its memory, and the signals it sends."""
+"""The machine a run is on: its device and its memory, and how it asks a run to stop."""
 
 import os
 import resource
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import torch
 
@@ -14,7 +10,11 @@ from vitkit.errors import VitkitError
 
 
 class InterruptedTraining(VitkitError):  # noqa: N818 (it is no error: what was asked for was done)
-    """A run that was asked to stop and did so at a checkpoint; exit code 130 for Ctrl-C, 143 for SIGTERM."""
+    """A run that a signal asked to stop and that did so, with every finished step committed.
+
+    The exit code is 128 and the signal's number, as shells have it: 130 for SIGINT (Ctrl-C), 143 for SIGTERM,
+    129 for SIGHUP (the terminal is gone), 138 for SIGUSR1 on Linux (a SLURM job's time is nearly over).
+    """
 
     def __init__(self, message: str, signal_number: int) -> None:
         super().__init__(message)
@@ -49,28 +49,3 @@ def memory_used(device: torch.device) -> int:
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-@contextmanager
-def stop_signals() -> Iterator[list[int]]:
-    """Collects SIGINT and SIGTERM, so that the step at hand can be finished and committed.
-
-    A second Ctrl-C interrupts at once; the last committed checkpoint is then the one before.
-    """
-    received: list[int] = []
-
-    def note(number: int, frame: Any) -> None:
-        if received and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        received.append(number)
-
-    try:
-        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: signals are somebody else's
-        yield received
-        return
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -1,5 +1,6 @@
 """A run: everything that decides its result, in one value, written down before anything else happens."""
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -10,7 +11,7 @@ import tyro
 
 from vitkit._version import __version__
 from vitkit.config import difference, from_json, require_finite, shown, to_json
-from vitkit.data.loader import MemorySamples
+from vitkit.data.loader import WORKER_TIMEOUT, MemorySamples
 from vitkit.data.sources import Samples, Splits
 from vitkit.data.transforms import Augmentation, Preprocessing
 from vitkit.durable import read_json, replace_json
@@ -79,6 +80,9 @@ class Loading:
     check_images: Literal["time", "content", "names"] = "time"
     """What must be the same in every image file when a run is continued: its size and time of change; all its
     bytes, which are then read at every start; or its name alone, whatever became of the file."""
+    worker_timeout: float = WORKER_TIMEOUT
+    """Seconds that a batch is waited for before the process that makes it is taken to hang, which ends the
+    run; 0 waits for ever."""
 
     def __post_init__(self) -> None:
         require_finite(self)
@@ -86,6 +90,10 @@ class Loading:
             raise VitkitError(
                 "Expected workers and memory_gib of 0 or more and a bad_quota from 0 to 1, found "
                 f"{self.workers}, {self.memory_gib} and {self.bad_quota}."
+            )
+        if not 0 <= self.worker_timeout < math.inf:
+            raise VitkitError(
+                f"Expected a worker_timeout of 0 seconds (no limit) or more, found {self.worker_timeout}."
             )
 
     def workers_for(self, samples: Samples) -> int:

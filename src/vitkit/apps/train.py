@@ -48,7 +48,9 @@ def train(
 
     Raises:
         VitkitError: the data, the configuration, the machine or the disk does not allow it.
-        InterruptedTraining: Ctrl-C or SIGTERM; a checkpoint of the last step is committed.
+        InterruptedTraining: SIGINT (Ctrl-C), SIGTERM, SIGHUP or SIGUSR1 arrived, unless ignored before: the
+            step at hand was finished and a checkpoint of it is committed. A second Ctrl-C does not wait
+            for the end of the step. Only the main thread answers signals.
     """
     if not run.data:
         raise VitkitError(

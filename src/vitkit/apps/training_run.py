@@ -21,7 +21,7 @@ from vitkit.apps import console
 from vitkit.apps.data_record import RECORD, check_data
 from vitkit.apps.evaluate import evaluate_split
 from vitkit.apps.folder import run_origin, write_evaluation
-from vitkit.apps.machine import InterruptedTraining, memory_used, stop_signals
+from vitkit.apps.machine import InterruptedTraining, memory_used
 from vitkit.apps.run import Run
 from vitkit.apps.starting_point import (
     keep_damaged,
@@ -41,6 +41,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViTConfig
 from vitkit.models.weights import save_model
 from vitkit.models.zoo import build_model, count_parameters
+from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.training.checkpoint import load_weights
 from vitkit.training.checkpoint_files import FOLDER, damage, read_progress, step_name
 from vitkit.training.objectives import Classification
@@ -62,6 +63,7 @@ class TrainingRun:
         """`again`: the command that continues the run; `from_scratch`: as in `vitkit.train`."""
         self.run, self.data, self.folder, self.device, self.again = run, data, folder, device, again
         self.from_scratch = from_scratch
+        self._stopped_at = "before the first step"
         fingerprint = data.fingerprint()
         self.record = check_data(folder, data, fingerprint, run.loading.check_images)
         self.rejects = {split: dict(files) for split, files in self.record.rejects.items()}
@@ -77,7 +79,20 @@ class TrainingRun:
         )
 
     def complete(self) -> Path:
-        """Bring the run to its end, wherever it stands."""
+        """Bring the run to its end, wherever it stands.
+
+        Raises:
+            InterruptedTraining: a signal asked to stop.
+        """
+        with stop_signals() as stop:
+            try:
+                return self._complete(stop)
+            except StopRequest as request:
+                raise InterruptedTraining(
+                    f"Stopped {self._stopped_at} ({request}). Continue with: {self.again}", request.number
+                ) from None
+
+    def _complete(self, stop: StopSignals) -> Path:
         checkpoint = starting_point(self.folder, self.run, self.from_scratch)
         if self._is_complete(checkpoint):
             console.out.print(f"This run has finished: {escape(str(self.folder))}")
@@ -87,10 +102,13 @@ class TrainingRun:
         self._read_images()
         trainer = self._trainer()
         differences = trainer.resume(checkpoint) if checkpoint is not None else []
+        if checkpoint is not None:
+            self._stopped_at = f"at step {trainer.state.progress.step}, which was committed before"
         self._first_screen(trainer, checkpoint)
         for sentence in differences:
             console.err.print(f"[yellow]{escape(sentence)}[/]")
-        self._fit(trainer)
+        self._fit(trainer, stop)
+        self._stopped_at = "after the last step, which is committed, before the report was written"
         weights = self._finished_weights(trainer)
         save_model(self.model, self.folder)
         self._evaluate(weights)
@@ -132,6 +150,7 @@ class TrainingRun:
             seed=run.training.seed,
             workers=run.loading.workers_for(train),
             bad_quota=run.loading.bad_quota,
+            worker_timeout=run.loading.worker_timeout,
         )
         # What was found before counts on, so that a resumed run knows all and the quota is the run's.
         self.loader.rejects.update(self.rejects.get("train", {}))
@@ -156,17 +175,20 @@ class TrainingRun:
             self.run.training.micro_batch_size or self.run.training.batch_size,
             self.run.loading.workers_for(samples),
             self.rejects.setdefault("val", {}),
+            worker_timeout=self.run.loading.worker_timeout,
         )
         result = classification(predict(model, batches, device=self.device), self.data.class_names)
         return {"loss": result.loss, "accuracy": result.accuracy}
 
-    def _fit(self, trainer: Trainer) -> None:
+    def _fit(self, trainer: Trainer, stop: StopSignals) -> None:
         batch_size, accuracy = self.run.training.batch_size, ""
-        with console.progress_bar() as bar, stop_signals() as received, self._speed_log() as log:
+        with console.progress_bar() as bar, stop.held(), self._speed_log() as log:
             start = trainer.state.progress.step
+            if not start:
+                self._stopped_at = "before the first checkpoint was committed"
             task = bar.add_task("training", total=trainer.total_steps, completed=start, detail="")
             elapsed, steps = 0.0, 0
-            for report in trainer.fit(lambda: bool(received)):
+            for report in trainer.fit(lambda: stop.number is not None):
                 steps, elapsed = steps + 1, elapsed + report.seconds
                 if report.validation is not None:
                     accuracy = f"  val {report.validation['accuracy']:.1%}"
@@ -178,17 +200,13 @@ class TrainingRun:
                     detail=f"loss {report.loss:.3f}{accuracy}  {speed:,.0f} images/s  {console.size(memory)}",
                 )
                 if report.checkpoint is not None:
+                    self._stopped_at = f"at step {report.step} of {report.total_steps}, which is committed"
+                    if stop.number is not None:
+                        stop.let_nothing_interrupt()
                     self._record_rejects()
                 if report.step % self.run.training.log_every == 0 or report.finished:
                     log({"step": report.step, "images_per_second": round(speed, 1), "memory_bytes": memory})
                     elapsed, steps = 0.0, 0
-        progress = trainer.state.progress
-        if not progress.finished:
-            raise InterruptedTraining(
-                f"Stopped at step {progress.step} of {trainer.total_steps}, which is committed. "
-                f"Continue with: {self.again}",
-                received[0],
-            )
 
     def _finished_weights(self, trainer: Trainer) -> str:
         """Put the weights the run ends with into the model; says which they are."""
@@ -224,7 +242,13 @@ class TrainingRun:
             rejects = self.rejects.setdefault(split, {})
             workers = self.run.loading.workers_for(self.data.splits[split])
             result, predictions = evaluate_split(
-                self.model, self.data, split, self.device, rejects, workers=workers
+                self.model,
+                self.data,
+                split,
+                self.device,
+                rejects,
+                workers=workers,
+                worker_timeout=self.run.loading.worker_timeout,
             )
             write_evaluation(self.folder, split, result, predictions)
             low, high = result.accuracy_interval

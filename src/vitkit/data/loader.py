@@ -5,24 +5,25 @@ the first run or a resumed one. A file that cannot be read keeps its slot, maske
 """
 
 import math
-import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from vitkit.data.decode import DecodeError, Header
 from vitkit.data.order import sample_at, sample_rng, share
 from vitkit.data.sources import Samples
 from vitkit.data.transforms import Augmentation, Preprocessing, augment, preprocess
+from vitkit.data.workers import Reading, Result, computed_ahead
 from vitkit.errors import VitkitError
+
+WORKER_TIMEOUT = 600.0
+"""Seconds that a batch is waited for, where nothing else is given, before its worker is taken to hang."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,7 @@ class TrainLoader:
     augmentation: None trains on images as evaluation sees them.
     workers: processes that prepare batches; 0 prepares them in this one. The batches are the same bits.
     bad_quota: part of the files that may be unreadable before training stops.
+    worker_timeout: seconds that a batch is waited for before its worker is taken to hang; 0 waits for ever.
     """
 
     rejects: dict[str, str]
@@ -160,6 +162,7 @@ class TrainLoader:
         bad_quota: float = 0.05,
         rank: int = 0,
         world_size: int = 1,
+        worker_timeout: float = WORKER_TIMEOUT,
     ) -> None:
         if not len(samples):
             raise VitkitError("There is nothing to train on: the training split has no images.")
@@ -175,6 +178,7 @@ class TrainLoader:
         self.samples = samples
         self.bad_quota = bad_quota
         self.workers = workers
+        self.worker_timeout = worker_timeout
         self.rejects = {}
         self._batches = _TrainBatches(
             samples, preprocessing, augmentation, batch_size, seed, rank, world_size
@@ -184,9 +188,9 @@ class TrainLoader:
         """The batches of steps start..stop-1. Batch b holds positions b * batch_size and following of the
         stream, across the ends of epochs, and is always full.
 
-        Raises VitkitError when more files are unreadable than the quota allows, or a worker dies.
+        Raises VitkitError when more files are unreadable than the quota allows, or a worker dies or hangs.
         """
-        for batch, bad in _computed(self._batches, range(start, stop), self.workers):
+        for batch, bad in _computed(self._batches, range(start, stop), self.workers, self.worker_timeout):
             self.rejects.update(bad)
             self._check_quota()
             yield batch
@@ -210,16 +214,18 @@ def evaluation_batches(
     workers: int = 0,
     rejects: dict[str, str] | None = None,
     indices: Sequence[int] | NDArray[np.int64] | None = None,
+    worker_timeout: float = WORKER_TIMEOUT,
 ) -> Iterator[Batch]:
     """Every sample of the split, or of `indices`, exactly once and in order; the last batch may be short.
 
-    Unreadable files are masked, never replaced; their keys and reasons are added to `rejects`.
+    Unreadable files are masked, never replaced; their keys and reasons are added to `rejects`. A batch that a
+    worker does not bring in `worker_timeout` seconds ends it with a VitkitError; 0 waits for ever.
     """
     if batch_size < 1:
         raise VitkitError(f"batch_size must be at least 1, found {batch_size}.")
     ids = np.arange(len(samples)) if indices is None else np.asarray(indices, dtype=np.int64)
     batches = _EvaluationBatches(samples, preprocessing, batch_size, ids)
-    for batch, bad in _computed(batches, range(-(-len(ids) // batch_size)), workers):
+    for batch, bad in _computed(batches, range(-(-len(ids) // batch_size)), workers, worker_timeout):
         if rejects is not None:
             rejects.update(bad)
         yield batch
@@ -229,12 +235,8 @@ def evaluation_batches(
 _Computed = tuple[Batch, dict[str, str]]
 
 
-class _Batches(Protocol):
-    def __getitem__(self, number: int) -> _Computed: ...
-
-
 @dataclass(frozen=True)
-class _TrainBatches(Dataset[_Computed]):
+class _TrainBatches:
     samples: Samples
     preprocessing: Preprocessing
     augmentation: Augmentation | None
@@ -243,10 +245,11 @@ class _TrainBatches(Dataset[_Computed]):
     rank: int
     world_size: int
 
-    def __getitem__(self, number: int) -> _Computed:
-        positions = np.arange(number * self.batch_size, (number + 1) * self.batch_size)
-        positions = share(positions, self.rank, self.world_size)
-        epochs, ids = sample_at(positions, len(self.samples), self.seed)
+    def ids(self, number: int) -> NDArray[np.int64]:
+        return self._epochs_and_ids(number)[1]
+
+    def compute(self, number: int, reading: Reading) -> Result:
+        epochs, ids = self._epochs_and_ids(number)
 
         def view(image: NDArray[np.uint8], slot: int) -> NDArray[np.uint8]:
             if self.augmentation is None:
@@ -254,89 +257,81 @@ class _TrainBatches(Dataset[_Computed]):
             rng = sample_rng(self.seed, int(epochs[slot]), int(ids[slot]))
             return augment(image, self.preprocessing, self.augmentation, rng)
 
-        return _assemble(self.samples, ids, self.preprocessing.image_size, view)
+        return _pixels(self.samples, ids, self.preprocessing.image_size, view, reading)
+
+    def key(self, sample: int) -> str:
+        return self.samples.key(sample)
+
+    def _epochs_and_ids(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        positions = np.arange(number * self.batch_size, (number + 1) * self.batch_size)
+        positions = share(positions, self.rank, self.world_size)
+        return sample_at(positions, len(self.samples), self.seed)
 
 
 @dataclass(frozen=True)
-class _EvaluationBatches(Dataset[_Computed]):
+class _EvaluationBatches:
     samples: Samples
     preprocessing: Preprocessing
     batch_size: int
     indices: NDArray[np.int64]
 
-    def __getitem__(self, number: int) -> _Computed:
-        ids = self.indices[number * self.batch_size : (number + 1) * self.batch_size]
-        size = self.preprocessing.image_size
-        return _assemble(self.samples, ids, size, lambda image, _: preprocess(image, self.preprocessing))
+    def ids(self, number: int) -> NDArray[np.int64]:
+        return self.indices[number * self.batch_size : (number + 1) * self.batch_size]
+
+    def compute(self, number: int, reading: Reading) -> Result:
+        def view(image: NDArray[np.uint8], slot: int) -> NDArray[np.uint8]:
+            return preprocess(image, self.preprocessing)
+
+        return _pixels(self.samples, self.ids(number), self.preprocessing.image_size, view, reading)
+
+    def key(self, sample: int) -> str:
+        return self.samples.key(sample)
 
 
-def _assemble(
+def _pixels(
     samples: Samples,
     ids: NDArray[np.int64],
     size: tuple[int, int],
     view: Callable[[NDArray[np.uint8], int], NDArray[np.uint8]],
-) -> _Computed:
-    """One batch; `view` makes the model's pixels from a decoded image and its slot in the batch."""
+    reading: Reading,
+) -> Result:
+    """The pixels of one batch (B, 3, H, W), and the reason for each slot whose file could not be read.
+
+    `view` makes the model's pixels from a decoded image and its slot in the batch.
+    """
     pixels = np.zeros((len(ids), 3, *size), dtype=np.uint8)
-    mask = np.ones(len(ids), dtype=bool)
-    bad: dict[str, str] = {}
+    bad: dict[int, str] = {}
     for slot, index in enumerate(ids.tolist()):
+        reading(index)
         try:
             pixels[slot] = view(samples.decode(index), slot).transpose(2, 0, 1)
         except DecodeError as error:
-            mask[slot] = False
-            bad[samples.key(index)] = str(error)
-    labels = torch.from_numpy(samples.labels[ids])
-    return Batch(torch.from_numpy(pixels), labels, torch.from_numpy(mask), torch.from_numpy(ids.copy())), bad
+            bad[slot] = str(error)
+    return torch.from_numpy(pixels), bad
 
 
-def _computed(batches: Dataset[_Computed], numbers: range, workers: int) -> Iterator[_Computed]:
-    """batches[n] for every n of `numbers`, in order, computed here or ahead of time in worker processes."""
-    if not workers or not len(numbers):
-        for number in numbers:
-            yield batches[number]
-        return
-    # A worker makes whole batches, so that it sends one message a batch and not one an image.
-    loader = DataLoader(
-        batches,
-        batch_size=None,
-        sampler=numbers,
-        num_workers=min(workers, len(numbers)),
-        collate_fn=_as_it_is,
-    )
-    number = numbers[0]
-    try:
-        arriving = _start(loader)
-        for awaited in numbers:
-            number = awaited
-            yield next(arriving)
-    except RuntimeError as error:
-        if not str(error).startswith("DataLoader worker"):
-            raise
-        raise VitkitError(
-            f"A data loading process died while batch {number} was awaited: {error} "
-            "Mostly this is memory that ran out, or a /dev/shm too small for the batches. "
-            "Use fewer --workers (0 works without any) or smaller batches."
-        ) from error
+def _computed(
+    batches: _TrainBatches | _EvaluationBatches, numbers: range, workers: int, worker_timeout: float
+) -> Iterator[_Computed]:
+    """Batch n for every n of `numbers`, in order, computed here or ahead of time in worker processes.
 
-
-def _start(loader: "DataLoader[_Computed]") -> Iterator[_Computed]:
-    """The loader's batches, with the death of a worker told where a batch is awaited and nowhere else.
-
-    PyTorch also raises it from a signal handler, in whatever line of the program runs at that moment. With
-    the former handler back, the check that it makes while it waits is the one that speaks.
+    Only pixels and reasons come from workers. What follows from the number alone is made here, in memory of
+    its own, so that whoever keeps the labels of many batches keeps nothing that workers share.
     """
-    if threading.current_thread() is not threading.main_thread():
-        return iter(loader)  # signal handlers belong to the main thread
-    before = signal.getsignal(signal.SIGCHLD)
-    try:
-        return iter(loader)
-    finally:
-        signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
+    results: Generator[Result, None, None]
+    if workers and len(numbers):
+        results = computed_ahead(batches, numbers, workers, worker_timeout)
+    else:
+        results = (batches.compute(number, _unwatched) for number in numbers)
+    with closing(results):
+        for number, (pixels, bad) in zip(numbers, results, strict=True):
+            ids = batches.ids(number).copy()
+            mask = np.ones(len(ids), dtype=bool)
+            mask[list(bad)] = False
+            labels = torch.from_numpy(batches.samples.labels[ids])
+            batch = Batch(pixels, labels, torch.from_numpy(mask), torch.from_numpy(ids))
+            yield batch, {batches.key(int(ids[slot])): reason for slot, reason in bad.items()}
 
 
-_T = TypeVar("_T")
-
-
-def _as_it_is(value: _T) -> _T:
-    return value
+def _unwatched(sample: int) -> None:
+    """Nobody watches whom he works for himself."""
