@@ -42,6 +42,8 @@ from vitkit.errors import VitkitError
 
 # An RGB image takes 4 bytes a pixel in Pillow and 3 as an array.
 _BYTES_PER_PIXEL = 8
+# What is not proportional to the pixels: headers, tables, strips.
+_OVERHEAD = 16_000_000
 # The memory is that of so many pixels at least: a lower limit of pixels is not meant to refuse a file for
 # what it takes to read it.
 _FEWEST_PIXELS = 16_000_000
@@ -64,7 +66,7 @@ class DecodeRule:
     """The colour under transparent pixels: red, green, blue in 0..255."""
     max_pixels: int = 64_000_000
     """Larger images are refused from their header, before any pixel is decoded. So are those that take more
-    than 8 bytes for each of these pixels to decode, their file included (512 MB by default, 128 MB at
+    than 8 bytes for each of these pixels to decode, their file included (528 MB by default, 144 MB at
     least): WebP from 31 million pixels on, JPEG 2000 from 26, AVIF from 25, progressive JPEGs without
     subsampling from 51."""
 
@@ -77,7 +79,7 @@ class DecodeRule:
     @property
     def max_bytes(self) -> int:
         """Bytes of memory that decoding one image may take."""
-        return _BYTES_PER_PIXEL * max(self.max_pixels, _FEWEST_PIXELS)
+        return _BYTES_PER_PIXEL * max(self.max_pixels, _FEWEST_PIXELS) + _OVERHEAD
 
 
 DEFAULT_RULE = DecodeRule()
@@ -164,8 +166,8 @@ def decode(file: bytes | Path, rule: DecodeRule = DEFAULT_RULE) -> NDArray[np.ui
     Raises DecodeError for everything that is not such an image: missing, empty, truncated, damaged, too
     large, of another type.
     """
-    with _opened(file, rule) as (image, _):
-        return _pixels(image, rule)
+    with _opened(file, rule) as (image, stream, _):
+        return _pixels(image, rule, stream)
 
 
 def decode_image(image: Image.Image, rule: DecodeRule = DEFAULT_RULE) -> NDArray[np.uint8]:
@@ -177,7 +179,7 @@ def decode_image(image: Image.Image, rule: DecodeRule = DEFAULT_RULE) -> NDArray
 
 def header(file: bytes | Path, rule: DecodeRule = DEFAULT_RULE) -> Header:
     """Format, colour mode and size, without decoding. Raises DecodeError for what can be seen so early."""
-    with _opened(file, rule) as (image, needed):
+    with _opened(file, rule) as (image, _, needed):
         width, height = image.size
         turned, turn = orientation_of(image)
         swapped = turn >= 5 and turned != rule.apply_exif
@@ -191,8 +193,9 @@ def image_size(file: bytes | Path, rule: DecodeRule = DEFAULT_RULE) -> tuple[int
 
 
 @contextmanager
-def _opened(file: bytes | Path, rule: DecodeRule) -> Iterator[tuple[Image.Image, int]]:
-    """The image, opened by the reader its first bytes ask for and within the limits, and the memory it needs.
+def _opened(file: bytes | Path, rule: DecodeRule) -> Iterator[tuple[Image.Image, io.BytesIO, int]]:
+    """The image, opened by the reader its first bytes ask for and within the limits, the stream it is read
+    from, and the memory that decoding takes.
 
     Errors inside the block become DecodeError. Pillow's own `Image.open` is not used: it warns about large
     images before anybody can ask their size.
@@ -207,12 +210,13 @@ def _opened(file: bytes | Path, rule: DecodeRule) -> Iterator[tuple[Image.Image,
     talkative = name in _TALKATIVE or (name == "PNG" and b"acTL" in data)
     with _failures_explained(name), _silent() if talkative else nullcontext():
         buffered = name == "JPEG" and _needs_coefficients(data)
-        with _FORMATS[name](io.BytesIO(data), b"") as image:
-            del data  # the reader's from here on, and free as soon as it has read the pixels
+        stream = io.BytesIO(data)
+        del data  # the stream's alone from here on, and free when that is closed
+        with _FORMATS[name](stream, b"") as image:
             _check_size(*image.size, rule)
             needed = decoding_bytes(image, held, buffered)
             _check_memory(image, needed, rule)
-            yield image, needed
+            yield image, stream, needed
 
 
 @contextmanager
@@ -297,12 +301,15 @@ def _other_size(promised: tuple[int, int], found: tuple[int, int]) -> str:
     return f"the header promises {promised[0]} x {promised[1]} pixels, the image has {found[0]} x {found[1]}"
 
 
-def _pixels(image: Image.Image, rule: DecodeRule) -> NDArray[np.uint8]:
+def _pixels(image: Image.Image, rule: DecodeRule, stream: IO[bytes] | None = None) -> NDArray[np.uint8]:
+    """The pixels of an open image. Its stream, where given, is closed as soon as it is read."""
     size = image.size
     turned, turn = orientation_of(image)  # before loading: the TIFF reader obeys its tag and then forgets it
     image.load()
     if image.size != size:
         raise DecodeError(_other_size(size, image.size))
+    if stream is not None:
+        stream.close()  # frees the file before the array is made
     if turned == rule.apply_exif:
         turn = 1
     elif turned:  # undo what the TIFF reader did: only the quarter turns are not their own inverse

@@ -38,12 +38,12 @@ def decoding_bytes(image: Image.Image, file_bytes: int, buffered: bool = False) 
         reader = (6.2 if image.mode.startswith("I") else 5.2) * len(image.getbands())
     elif image.format == "TIFF":
         reader = _tiff_bytes(image)
-    elif image.format in ("PPM", "BMP") and _is_copied(image):
-        reader = 0.0
+    elif image.format in ("PPM", "BMP", "SGI") and all(tile[0] == "raw" for tile in cast("Any", image).tile):
+        reader = 2.0 if image.format == "SGI" else 0.0  # taken as they are, those of SGI band by band
     else:
         reader = _BESIDE_THE_IMAGE.get(image.format or "", 0.0)
-    # What is not pixels (comments, profiles, further frames) may be held a second time.
-    beside = file_bytes + max(0, file_bytes - pixels * stored)
+    # What is not pixels (comments, profiles, further frames) may be held twice more while it is read.
+    beside = file_bytes + 2 * max(0, file_bytes - pixels * stored)
     return round(max(beside + pixels * (stored + reader), pixels * (stored + 3)))
 
 
@@ -52,11 +52,6 @@ def _stored_bytes(mode: str) -> int:
     if mode in ("1", "L", "P"):
         return 1
     return 2 if mode.startswith("I;16") else 4
-
-
-def _is_copied(image: Image.Image) -> bool:
-    """Whether pixels are taken from the file as they are."""
-    return all(tile[0] == "raw" for tile in cast("Any", image).tile)
 
 
 def _jpeg_coefficients(image: Image.Image) -> float:
@@ -72,15 +67,16 @@ def _tiff_bytes(image: Image.Image) -> float:
     width, height = image.size
     turning = float(_stored_bytes(image.mode)) if tags.get(0x0112, 1) != 1 else 0.0
     compression = tags.get(259, 1)
-    if compression == 1:
-        return turning
     bits = tags.get(258, (8,))
+    if compression == 1:
+        bands_apart = tags.get(284, 1) == 2  # each is read whole
+        return max(turning, 2 * max(bits) / 8 if bands_apart else 0.0)
     rows = tags.get(278, height)
     area = width * min(rows, height) if isinstance(rows, int) else width * height
     if isinstance(tags.get(322), int) and isinstance(tags.get(323), int):
         area = tags[322] * tags[323]
     # JPEG and WebP within a TIFF (6, 7, 50001) keep what they keep in files of their own.
-    each = 14 if compression in (6, 7, 50001) else max(4, sum(bits) / 8 if isinstance(bits, tuple) else 8)
+    each = 14 if compression in (6, 7, 50001) else max(4, sum(bits) / 8)
     return max(turning, each * area / (width * height))
 
 
