@@ -75,8 +75,8 @@ def test_every_fault_is_found(tmp_path: Path) -> None:
         "fewer than 10 training images: b (4)",
         "unbalanced: 53 training images of a, 4 of b",
         "Leak: 2 images of test are in train too",
-        "1 images of train repeat",
-        "1 groups of equal images carry different labels",
+        "1 image of train repeats another image of train",
+        "1 group of equal images carries different labels",
     ):
         assert words in said
     assert json.loads(json.dumps(found.to_json()))["leaks"] == {"train-test": 2}
