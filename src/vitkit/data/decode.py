@@ -67,8 +67,8 @@ class DecodeRule:
     max_pixels: int = 64_000_000
     """Larger images are refused from their header, before any pixel is decoded. So are those that take more
     than 8 bytes for each of these pixels to decode, their file included (528 MB by default, 144 MB at
-    least): WebP from 31 million pixels on, JPEG 2000 from 26, AVIF from 25, progressive JPEGs without
-    subsampling from 51."""
+    least): WebP from 32 million pixels on, JPEG 2000 and AVIF from 26, progressive JPEGs without
+    subsampling from 52."""
 
     def __post_init__(self) -> None:
         if len(self.background) != 3 or not all(0 <= value <= 255 for value in self.background):
@@ -293,7 +293,7 @@ def _check_memory(image: Image.Image, needed: int, rule: DecodeRule) -> None:
             f"decoding this {image.format} file of {width} x {height} pixels would take "
             f"{needed / 1e6:,.0f} MB of memory, more than the {rule.max_bytes / 1e6:,.0f} MB that "
             f"max_pixels = {rule.max_pixels:,} allows. It fits with max_pixels = "
-            f"{-(-needed // _BYTES_PER_PIXEL):,}, or saved as a plain JPEG or PNG"
+            f"{-(-(needed - _OVERHEAD) // _BYTES_PER_PIXEL):,}, or saved as a plain JPEG or PNG"
         )
 
 
