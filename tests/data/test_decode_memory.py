@@ -7,6 +7,7 @@ import re
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -56,7 +57,7 @@ def gif_of_one_pixel(side: int) -> bytes:
     return screen + frame + b"\x02\x02\x44\x01\0;"
 
 
-def large_files(side: int) -> dict[str, bytes]:
+def large_files(side: int) -> dict[str, Callable[[], bytes]]:
     """Every format and mode that takes memory in a way of its own."""
     ramp = np.add.outer(np.arange(side), np.arange(side)) // 16
     grey, red, green = (Image.fromarray((ramp * factor % 256).astype(np.uint8)) for factor in (1, 2, 3))
@@ -65,34 +66,35 @@ def large_files(side: int) -> dict[str, bytes]:
     wide = Image.fromarray((ramp * 300 % 65536).astype(np.uint16))
     palette = grey.convert("P")
     return {
-        "jpeg": encoded(rgb, "JPEG"),
-        "jpeg cmyk": encoded(cmyk, "JPEG"),
-        "jpeg progressive": encoded(rgb, "JPEG", progressive=True),
-        "jpeg progressive 444": encoded(rgb, "JPEG", progressive=True, subsampling=0),
-        "png": encoded(rgb, "PNG"),
-        "png rgba": encoded(rgba, "PNG"),
-        "png grey with alpha": encoded(two, "PNG"),
-        "png palette": encoded(palette, "PNG", transparency=bytes(range(256))),
-        "png colour": encoded(rgb, "PNG", transparency=(1, 2, 3)),
-        "png 16": encoded(wide, "PNG"),
-        "webp": encoded(rgba, "WEBP", method=0),
-        "avif": encoded(rgb, "AVIF", speed=10),
-        "jpeg 2000": encoded(rgb, "JPEG2000"),
-        "tiff": encoded(rgb, "TIFF"),
-        "tiff turned": encoded(rgb, "TIFF", tiffinfo={0x0112: 6}),
-        "tiff in one strip": encoded(rgb, "TIFF", compression="tiff_lzw", strip_size=1 << 30),
-        "tiff 16": encoded(wide, "TIFF"),
-        "gif": encoded(palette, "GIF", transparency=3),
-        "gif screen": gif_of_one_pixel(side),
-        "bmp": encoded(rgb, "BMP"),
-        "ppm": encoded(rgb, "PPM"),
-        "sgi": encoded(rgb, "SGI"),
+        "jpeg": lambda: encoded(rgb, "JPEG"),
+        "jpeg cmyk": lambda: encoded(cmyk, "JPEG"),
+        "jpeg progressive": lambda: encoded(rgb, "JPEG", progressive=True),
+        "jpeg progressive 444": lambda: encoded(rgb, "JPEG", progressive=True, subsampling=0),
+        "png": lambda: encoded(rgb, "PNG"),
+        "png rgba": lambda: encoded(rgba, "PNG"),
+        "png grey with alpha": lambda: encoded(two, "PNG"),
+        "png palette": lambda: encoded(palette, "PNG", transparency=bytes(range(256))),
+        "png colour": lambda: encoded(rgb, "PNG", transparency=(1, 2, 3)),
+        "png 16": lambda: encoded(wide, "PNG"),
+        "webp": lambda: encoded(rgba, "WEBP", method=0),
+        "avif": lambda: encoded(rgb, "AVIF", speed=10),
+        "jpeg 2000": lambda: encoded(rgb, "JPEG2000"),
+        "tiff": lambda: encoded(rgb, "TIFF"),
+        "tiff turned": lambda: encoded(rgb, "TIFF", tiffinfo={0x0112: 6}),
+        "tiff in one strip": lambda: encoded(rgb, "TIFF", compression="tiff_lzw", strip_size=1 << 30),
+        "tiff 16": lambda: encoded(wide, "TIFF"),
+        "gif": lambda: encoded(palette, "GIF", transparency=3),
+        "gif screen": lambda: gif_of_one_pixel(side),
+        "bmp": lambda: encoded(rgb, "BMP"),
+        "ppm": lambda: encoded(rgb, "PPM"),
+        "sgi": lambda: encoded(rgb, "SGI"),
     }
 
 
 def test_decoding_takes_what_the_header_promises(tmp_path: Path) -> None:
-    for name, data in large_files(1600).items():
-        (tmp_path / name).write_bytes(data)
+    for name, make in large_files(1600).items():
+        (tmp_path / name).write_bytes(make())
+    (tmp_path / "large file").write_bytes(large_files(3000)["tiff"]())  # 27 MB, free before the array is made
     for name, (grown, promised) in growth(tmp_path).items():
         assert grown <= promised + 8_000_000, name  # strips, tables and the libraries themselves
 
@@ -106,18 +108,16 @@ def test_a_huge_screen_of_a_tiny_file(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_images_at_the_limit_of_pixels(tmp_path: Path) -> None:
     """Half a gibibyte for everything that is not refused."""
-    for name, data in large_files(8000).items():
+    for name, make in large_files(8000).items():
+        if name in ("webp", "avif", "jpeg 2000"):  # refused at this size, and slow to make
+            continue
+        path = tmp_path / name
+        path.write_bytes(make())
         try:
-            header(data)
+            header(path)
         except DecodeError as error:
             assert "of memory" in str(error)
-        else:
-            path = tmp_path / name
-            path.write_bytes(data)
-            try:
-                header(path)
-            except DecodeError:
-                path.unlink()
+            path.unlink()
     found = growth(tmp_path)
     assert {"jpeg", "png", "png rgba", "png 16", "png palette", "jpeg cmyk", "tiff", "gif"} <= set(found)
     assert {name: grown for name, (grown, _) in found.items() if grown > 512 << 20} == {}
@@ -232,7 +232,7 @@ def mutant(seed: bytes, rng: random.Random) -> bytes:
         start = rng.randrange(len(data))
         del data[start : start + rng.randint(1, 50)]
     if rng.random() < 0.2:
-        del data[rng.randrange(len(data)) :]
+        del data[rng.randrange(len(seed)) :]
     return bytes(data)
 
 

@@ -119,8 +119,8 @@ class _Ico(IcoImagePlugin.IcoImageFile):
             start = self.ico.buf.read(24)
             if start.startswith(b"\x89PNG"):
                 inside = struct.unpack_from(">II", start, 16)
-            else:  # a bitmap: its height is that of the colours and of the mask
-                inside = struct.unpack_from("<ii", start, 4)
+            else:  # a bitmap, of the first kind or a later: its height is that of colours and mask together
+                inside = struct.unpack_from("<HH" if start[:4] == b"\x0c\0\0\0" else "<ii", start, 4)
                 inside = (inside[0], abs(inside[1]) // 2)
             if inside != self.size:
                 raise DecodeError(_other_size(self.size, inside))
