@@ -4,10 +4,15 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
+from vitkit.apps.run import Loading
 from vitkit.data.check import BadFile, Copy, check_data
+from vitkit.data.loader import TrainLoader
 from vitkit.data.sources import Splits, open_data
+from vitkit.data.transforms import Preprocessing
+from vitkit.errors import VitkitError
 
 WHOLE = Splits(0, 0)
 
@@ -75,11 +80,53 @@ def test_every_fault_is_found(tmp_path: Path) -> None:
         "fewer than 10 training images: b (4)",
         "unbalanced: 53 training images of a, 4 of b",
         "Leak: 2 images of test are in train too",
-        "1 images of train repeat",
-        "1 groups of equal images carry different labels",
+        "1 image of train repeats another image of train",
+        "1 group of equal images carries different labels",
     ):
         assert words in said
     assert json.loads(json.dumps(found.to_json()))["leaks"] == {"train-test": 2}
+
+
+def test_more_bad_files_than_training_allows(tmp_path: Path) -> None:
+    """What is announced is what training does with the quota it starts with."""
+    for seed, folder in enumerate(("train/a", "train/b", "test/a", "test/b")):
+        plant(tmp_path, folder, 20, seed)
+    for number in range(5):
+        (tmp_path / "test" / "a" / f"bad{number}.png").write_bytes(b"")
+    for number in range(3):  # 5 % of 43 are 2.15, which is rounded up
+        (tmp_path / "train" / "a" / f"bad{number}.png").write_bytes(b"")
+    assert check_data(open_data(str(tmp_path), WHOLE)).warnings == (
+        "8 of 88 files cannot be read; training and evaluation leave them out.",
+    )
+    (tmp_path / "train" / "a" / "bad3.png").write_bytes(b"")
+    data = open_data(str(tmp_path), WHOLE)
+    assert check_data(data).warnings == (
+        "9 of 89 files cannot be read, 4 of them among the 44 to train on, more than the 3 allowed: vitkit "
+        "train will stop. Mend or remove them, or raise --bad-quota to 0.1.",
+    )
+
+    def train(bad_quota: float) -> None:
+        samples = data.splits["train"]
+        size = Preprocessing((8, 8))
+        loader = TrainLoader(samples, size, None, batch_size=44, seed=0, bad_quota=bad_quota)
+        next(loader.batches(0, 1))
+
+    with pytest.raises(VitkitError, match=r"4 of 44 training files .* more than the 3 allowed"):
+        train(Loading().bad_quota)
+    train(0.1)
+    assert check_data(data, bad_quota=Loading().bad_quota) == check_data(data)
+
+
+def test_counts_of_one(tmp_path: Path) -> None:
+    for seed, folder in enumerate(("train/a", "train/b", "test/b")):
+        plant(tmp_path, folder, 12, seed)
+    plant(tmp_path, "test/a", 1, 9, (20, 20))
+    with Image.open(tmp_path / "train" / "a" / "000.png") as image:
+        image.save(tmp_path / "test" / "b" / "leak.png")
+    warnings = " ".join(check_data(open_data(str(tmp_path), WHOLE)).warnings)
+    assert "1 image is smaller than 32 pixels" in warnings
+    assert "Leak: 1 image of test is in train too, pixel for pixel; remove it from train" in warnings
+    assert "1 group of equal images carries different labels" in warnings
 
 
 def test_nothing_readable(tmp_path: Path) -> None:

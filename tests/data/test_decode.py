@@ -148,6 +148,20 @@ GOOD: dict[str, tuple[Callable[[], bytes], Colour]] = {
     "pbm": (lambda: b"P4 8 1\n\x00", WHITE),
     "jpeg 2000": (lambda: encoded(plain("RGB", RED, (32, 32)), "JPEG2000"), RED),
     "ico": (lambda: encoded(plain("RGBA", (*RED, 255), (16, 16)), "ICO", sizes=[(16, 16)]), RED),
+    "ico, a bitmap inside": (
+        lambda: encoded(plain("RGBA", (*RED, 255), (16, 16)), "ICO", sizes=[(16, 16)], bitmap_format="bmp"),
+        RED,
+    ),
+    "ico, an old bitmap inside": (
+        lambda: (
+            struct.pack("<HHH", 0, 1, 1)
+            + struct.pack("<BBBBHHII", 8, 8, 0, 0, 1, 24, 12 + 8 * 24 + 8, 22)
+            + struct.pack("<IHHHH", 12, 8, 16, 1, 24)
+            + bytes([0, 0, 255] * 64)
+            + bytes(8)
+        ),
+        RED,
+    ),
     "qoi": (lambda: b"qoif" + struct.pack(">IIBB", 1, 1, 3, 0) + b"\xfe\xff\0\0" + b"\0" * 7 + b"\1", RED),
     "sgi": (lambda: encoded(plain("RGB", RED), "SGI"), RED),
 }

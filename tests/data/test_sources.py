@@ -4,6 +4,8 @@ import io
 import json
 import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -137,7 +139,73 @@ def test_links_to_folders_are_followed_but_not_in_circles(tmp_path: Path) -> Non
     root = plant(tmp_path / "data", {"a": 1, "b": 1})
     (root / "a" / "more").symlink_to(tmp_path / "elsewhere" / "x")
     (root / "b" / "circle").symlink_to(root / "b")
-    assert open_data(str(root), WHOLE).splits["train"].labels.tolist() == [0, 0, 0, 1]
+    data = open_data(str(root), WHOLE)
+    assert data.splits["train"].labels.tolist() == [0, 0, 0, 1]
+    assert data.notes == ("1 link to a folder above not followed: b/circle.",)
+
+
+def test_links_to_folders_above_are_not_followed(tmp_path: Path) -> None:
+    """Followed, they would put the images of every class into one, or make a class of all."""
+    root = plant(tmp_path / "data", {"a": 2, "a/deeper": 1, "b": 2})
+    before = keys(open_data(str(root), WHOLE), "train")
+    (root / "a" / "deeper" / "up").symlink_to(root)
+    (root / "b" / "far").symlink_to(tmp_path)
+    (root / "all").symlink_to(root)
+    data = open_data(str(root), WHOLE)
+    assert keys(data, "train") == before and data.class_names == ("a", "b")
+    assert data.notes == ("3 links to a folder above not followed: a/deeper/up, all, b/far.",)
+
+
+def test_a_link_to_itself_is_one_bad_file(tmp_path: Path) -> None:
+    root = plant(tmp_path / "data", {"a": 2, "b": 2})
+    (root / "a" / "loop.png").symlink_to(root / "a" / "loop.png")
+    (root / "a" / "loop").symlink_to(root / "a" / "loop")
+    (root / "loop").symlink_to(root / "loop")
+    data = open_data(str(root), WHOLE)
+    train = data.splits["train"]
+    assert len(train) == 5 and train.key(2) == "a/loop.png"
+    with pytest.raises(DecodeError, match=r"cannot be read: .*symbolic links"):
+        train.decode(2)
+    assert data.notes == ("1 file in class folders ignored: not images by their names.",)
+
+
+@pytest.mark.timeout(30)
+def test_a_pipe_is_one_bad_file(tmp_path: Path) -> None:
+    root = plant(tmp_path / "data", {"a": 2, "b": 2})
+    os.mkfifo(root / "a" / "x.png")
+    train = open_data(str(root), WHOLE).splits["train"]
+    with pytest.raises(DecodeError, match="a named pipe, not a regular file"):
+        train.header(2)
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("name", ["x.csv", "x.parquet"])
+def test_tables_that_are_no_regular_files(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / name)
+    (tmp_path / "link").mkdir()
+    (tmp_path / "link" / name).symlink_to("/dev/zero")
+    for path, kind in ((tmp_path / name, "a named pipe"), (tmp_path / "link" / name, "a device")):
+        with pytest.raises(VitkitError, match=f"{kind}, not a regular file"):
+            open_data(str(path))
+    with pytest.raises(VitkitError, match="a folder, not a regular file" if name == "x.csv" else "folder"):
+        (tmp_path / "folder" / name).mkdir(parents=True)
+        open_data(str(tmp_path / "folder" / name))
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda path: path.symlink_to(path), "Too many levels of symbolic links"),
+        (lambda path: path.with_name("x" * 300), "File name too long"),
+        (lambda path: path.with_name("a\0b"), "null byte"),
+        (lambda path: Path(f"{path}/a/b"), "no such file or folder"),
+        (lambda path: "https://example.org/images", "is an address: download the images"),
+    ],
+)
+def test_paths_that_cannot_be_opened(make: Any, reason: str, tmp_path: Path) -> None:
+    spec = str(make(tmp_path / "data") or tmp_path / "data")
+    with pytest.raises(VitkitError, match=reason):
+        open_data(spec)
 
 
 def test_names_that_are_not_unicode(tmp_path: Path) -> None:
@@ -500,3 +568,22 @@ def test_a_class_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
         (folder / "1.png").write_bytes(b"x")
     with pytest.raises(VitkitError, match="is no valid UTF-8"):
         open_data(str(tmp_path))
+
+
+def test_a_class_name_in_utf_8_under_another_locale(tmp_path: Path) -> None:
+    """The name is right then, and the locale is what must change."""
+    plant(tmp_path, {"café": 1, "b": 1})
+    program = f"""
+from vitkit.data.sources import open_data
+from vitkit.errors import VitkitError
+try:
+    open_data({str(tmp_path)!r})
+except VitkitError as error:
+    print(error)
+"""
+    settings = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ | settings
+    )
+    assert "'caf\\xe9' is UTF-8, but the locale of this process" in done.stdout
+    assert "LC_ALL=C.UTF-8" in done.stdout

@@ -132,7 +132,13 @@ def data_of(model: ImageModel, spec: str | None = None) -> ImageData:
 
 def place(spec: str) -> str:
     """A data argument as it is written down: paths absolute, so that they hold from any folder."""
-    return spec if spec == "digits" or not spec else str(expanded(spec).resolve())
+    if spec == "digits" or not spec:
+        return spec
+    path = expanded(spec)
+    try:
+        return str(path.resolve())
+    except (OSError, RuntimeError, ValueError):  # a link to itself, say: whoever opens it says why
+        return str(path)
 
 
 def _same_place(spec: str, recorded: str | None) -> bool:

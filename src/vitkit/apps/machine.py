@@ -3,6 +3,8 @@
 import os
 import resource
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 
@@ -49,3 +51,60 @@ def memory_used(device: torch.device) -> int:
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def available_memory(root: Path = Path("/")) -> int | None:
+    """Bytes of memory that this machine can still give to this process; None where nothing tells.
+
+    On Linux that is the smallest of MemAvailable in /proc/meminfo and of what each control group above this
+    process (version 1 or 2, as containers and Slurm set them) still has below its limit; elsewhere it is the
+    memory of the machine, used or not.
+
+    Args:
+        root: where /proc and /sys are looked for.
+    """
+    amounts = list(_below_group_limits(root))
+    lines = _text(root / "proc/meminfo").splitlines()
+    amounts += (int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    if amounts:
+        return max(0, min(amounts))
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return None
+
+
+def _below_group_limits(root: Path) -> Iterator[int]:
+    """Bytes that each control group above this process has left; cached files count as free."""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":  # version 2
+            mounts = [root / "sys/fs/cgroup", root / "sys/fs/cgroup/unified"]
+            limit, used, cache = "memory.max", "memory.current", "inactive_file"
+        elif "memory" in controllers.split(","):
+            mounts = [root / "sys/fs/cgroup/memory"]
+            limit, used, cache = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+        else:
+            continue
+        for mount in mounts:
+            group = mount / path.lstrip("/")
+            for folder in (group, *group.parents):
+                if _text(folder / limit).strip().isdigit() and _text(folder / used).strip().isdigit():
+                    statistics = dict(
+                        entry.split(" ", 1) for entry in _text(folder / "memory.stat").splitlines()
+                    )
+                    yield (
+                        int(_text(folder / limit))
+                        - int(_text(folder / used))
+                        + int(statistics.get(cache, "0"))
+                    )
+                if folder == mount:
+                    break
+
+
+def _text(path: Path) -> str:
+    """The contents of a small file of the system; empty if it is not there."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -21,7 +21,7 @@ from vitkit.apps import console
 from vitkit.apps.data_record import RECORD, check_data
 from vitkit.apps.evaluate import evaluate_split
 from vitkit.apps.folder import run_origin, write_evaluation
-from vitkit.apps.machine import InterruptedTraining, memory_used
+from vitkit.apps.machine import InterruptedTraining, available_memory, memory_used
 from vitkit.apps.run import Run
 from vitkit.apps.starting_point import (
     keep_damaged,
@@ -32,7 +32,15 @@ from vitkit.apps.starting_point import (
 from vitkit.apps.write_report import write_report
 from vitkit.config import to_json
 from vitkit.data.listing import counted
-from vitkit.data.loader import Batch, MemorySamples, TrainLoader, evaluation_batches, keep_in_memory
+from vitkit.data.loader import (
+    Batch,
+    MemorySamples,
+    TrainLoader,
+    check_decode_memory,
+    evaluation_batches,
+    keep_in_memory,
+    largest_decoding,
+)
 from vitkit.data.sources import ImageData
 from vitkit.durable import replace_json
 from vitkit.evaluation.classify import classification, predict
@@ -135,6 +143,11 @@ class TrainingRun:
         for split, samples in self.data.splits.items():
             with console.reaching(f"reading {split} images") as progress:
                 splits[split] = kept = keep_in_memory(samples, limit, progress)
+            if not isinstance(kept, MemorySamples):
+                workers = self.run.loading.workers_for(kept)
+                warning = check_decode_memory(largest_decoding(kept), workers, available_memory())
+                if warning is not None:
+                    console.err.print(f"[yellow]{split}: {escape(warning)}[/]")
             if isinstance(kept, MemorySamples) and kept.bad:
                 found = {kept.key(index): reason for index, reason in kept.bad.items()}
                 self.rejects.setdefault(split, {}).update(found)

@@ -1,6 +1,7 @@
 """A look at every file of a data set before time is spent on it: sizes, bad files, duplicates, leaks."""
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from vitkit.data.decode import DecodeError
+from vitkit.data.listing import counted
 from vitkit.data.sources import ImageData
 
 _SMALL_SIDE = 32  # pixels
@@ -73,8 +75,18 @@ class DataCheck:
         return asdict(self)
 
 
-def check_data(data: ImageData, progress: Callable[[int, int], None] | None = None) -> DataCheck:
-    """Decodes every file once. progress(done, total) is called after each."""
+def bad_files_allowed(count: int, bad_quota: float) -> int:
+    """How many of `count` training files may be unreadable before training stops."""
+    return math.ceil(bad_quota * count)
+
+
+def check_data(
+    data: ImageData, progress: Callable[[int, int], None] | None = None, bad_quota: float = 0.05
+) -> DataCheck:
+    """Decodes every file once. progress(done, total) is called after each.
+
+    bad_quota: part of the training files that may be unreadable before training stops; here as there, 5 %.
+    """
     total = sum(map(len, data.splits.values()))
     counts: dict[str, dict[str, int]] = {}
     sizes: list[tuple[int, int]] = []
@@ -109,7 +121,8 @@ def check_data(data: ImageData, progress: Callable[[int, int], None] | None = No
     leaks = _leaks(duplicates, tuple(data.splits))
     summary = _summary(sizes)
     warnings = [
-        *_about_files(bad, total, sizes, modes),
+        *_about_bad_files(bad, counts, bad_quota),
+        *_about_images(sizes, modes),
         *_about_classes(counts),
         *_about_duplicates(duplicates, contradictions, leaks),
     ]
@@ -149,17 +162,27 @@ def _leaks(duplicates: tuple[tuple[Copy, ...], ...], splits: tuple[str, ...]) ->
     return leaks
 
 
-def _about_files(
-    bad: list[BadFile], total: int, sizes: list[tuple[int, int]], modes: Counter[str]
-) -> list[str]:
+def _about_bad_files(bad: list[BadFile], counts: dict[str, dict[str, int]], bad_quota: float) -> list[str]:
+    total = sum(sum(numbers.values()) for numbers in counts.values())
+    train = sum(counts.get("train", {}).values())
+    bad_train = sum(file.split == "train" for file in bad)
+    allowed = bad_files_allowed(train, bad_quota)
+    unread = f"{len(bad):,} of {counted(total, 'file')} cannot be read"
+    if bad_train > allowed:
+        enough = math.ceil(100 * bad_train / train) / 100
+        return [
+            f"{unread}, {bad_train:,} of them among the {train:,} to train on, more than the {allowed:,} "
+            f"allowed: vitkit train will stop. Mend or remove them, or raise --bad-quota to {enough:g}."
+        ]
+    return [f"{unread}; training and evaluation leave them out."] if bad else []
+
+
+def _about_images(sizes: list[tuple[int, int]], modes: Counter[str]) -> list[str]:
     warnings = []
-    if bad:
-        warnings.append(
-            f"{len(bad):,} of {total:,} files cannot be read; training and evaluation leave them out."
-        )
     small = sum(min(size) < _SMALL_SIDE for size in sizes)
     if small:
-        warnings.append(f"{small:,} images are smaller than {_SMALL_SIDE} pixels on one side.")
+        are = "image is" if small == 1 else "images are"
+        warnings.append(f"{small:,} {are} smaller than {_SMALL_SIDE} pixels on one side.")
     converted = {mode: count for mode, count in modes.items() if mode not in _PLAIN_MODES}
     if converted:
         listed = ", ".join(f"{count:,} {mode}" for mode, count in converted.items())
@@ -196,16 +219,17 @@ def _about_duplicates(
     for pair, count in leaks.items():
         first, second = pair.split("-")
         warnings.append(
-            f"Leak: {count:,} images of {second} are in {first} too, pixel for pixel; "
-            f"remove them from {first} or the figures for {second} are too good."
+            f"Leak: {counted(count, f'image of {second} is', f'images of {second} are')} in {first} too, "
+            f"pixel for pixel; remove {'it' if count == 1 else 'them'} from {first} or the figures for "
+            f"{second} are too good."
         )
     for split in sorted({copy.split for group in duplicates for copy in group}):
         inside = (sum(copy.split == split for copy in group) for group in duplicates)
         spare = sum(count - 1 for count in inside if count > 1)
         if spare:
-            warnings.append(f"{spare:,} images of {split} repeat another image of {split}, pixel for pixel.")
+            repeat = counted(spare, f"image of {split} repeats", f"images of {split} repeat")
+            warnings.append(f"{repeat} another image of {split}, pixel for pixel.")
     if contradictions:
-        warnings.append(
-            f"{len(contradictions):,} groups of equal images carry different labels: some of them are wrong."
-        )
+        groups = counted(len(contradictions), "group of equal images carries", "groups of equal images carry")
+        warnings.append(f"{groups} different labels: some of them are wrong.")
     return warnings

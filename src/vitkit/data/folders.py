@@ -32,7 +32,8 @@ def list_folders(root: Path, partial: bool) -> Listing:
 
     partial: the classes are a trained model's, so not all of them need be there, and neither need train/.
     """
-    folders = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not ignored(entry.name))
+    with os.scandir(root) as entries:
+        folders = sorted(entry.name for entry in entries if _is_folder(entry) and not ignored(entry.name))
     split_folders = {SPLIT_NAMES[name.lower()]: name for name in folders if name.lower() in SPLIT_NAMES}
     if "train" in split_folders or (partial and split_folders and len(split_folders) == len(folders)):
         kept = [split for split in SPLITS if split in split_folders]
@@ -74,26 +75,43 @@ class _ClassFolders:
         self.other = 0
         self.images: dict[str, list[str]] = {}
         self.loose = 0
-        for entry in sorted(root.iterdir()):
+        self.upward: list[str] = []
+        where = root.resolve()
+        above = frozenset(map(_identity, (where, *where.parents)))
+        with os.scandir(root) as entries:
+            ordered = sorted(entries, key=lambda entry: entry.name)
+        for entry in ordered:
             if ignored(entry.name):
                 self.hidden += 1
-            elif entry.is_dir():
-                self.images[entry.name] = sorted(self._below(entry, "", frozenset()))
+            elif _is_folder(entry):
+                if _identity(root / entry.name) in above:
+                    self.upward.append(entry.name)
+                else:
+                    self.images[entry.name] = sorted(
+                        self._below(root / entry.name, f"{entry.name}/", "", above)
+                    )
             elif _is_image(entry.name):
                 self.loose += 1
 
-    def _below(self, folder: Path, prefix: str, above: frozenset[tuple[int, int]]) -> Iterator[str]:
-        """Paths of images relative to the class folder. Links to folders are followed, but not in circles."""
-        status = folder.stat()
-        identity = (status.st_dev, status.st_ino)
+    def _below(
+        self, folder: Path, name: str, prefix: str, above: frozenset[tuple[int, int]]
+    ) -> Iterator[str]:
+        """Paths of images relative to the class folder.
+
+        Links to folders are followed, but not those to a folder above, whose images would come twice or
+        under another class.
+        """
+        identity = _identity(folder)
         if identity in above:
+            self.upward.append((name + prefix).rstrip("/"))
             return
         with os.scandir(folder) as entries:
             for entry in entries:
                 if ignored(entry.name):
                     self.hidden += 1
-                elif entry.is_dir():
-                    yield from self._below(folder / entry.name, f"{prefix}{entry.name}/", above | {identity})
+                elif _is_folder(entry):
+                    below = f"{prefix}{entry.name}/"
+                    yield from self._below(folder / entry.name, name, below, above | {identity})
                 elif _is_image(entry.name):
                     yield prefix + entry.name
                 else:
@@ -106,6 +124,22 @@ class _ClassFolders:
             yield f"{counted(self.other, 'file')} in class folders ignored: not images by their names."
         if self.loose:
             yield f"{counted(self.loose, 'image')} outside any class folder ignored."
+        if self.upward:
+            links = [os.fsencode(link).decode("utf-8", "backslashreplace") for link in sorted(self.upward)]
+            yield f"{counted(len(links), 'link')} to a folder above not followed: {some(links)}."
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    status = folder.stat()
+    return status.st_dev, status.st_ino
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a folder or a link to one; a link to itself is none."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 def image_files(root: Path) -> list[Path]:

@@ -4,9 +4,8 @@ A batch is a pure function of its number, whoever computes it: the process itsel
 the first run or a resumed one. A file that cannot be read keeps its slot, masked, and is reported by name.
 """
 
-import math
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitkit.data.check import bad_files_allowed
 from vitkit.data.decode import DecodeError, Header
 from vitkit.data.order import sample_at, sample_rng, share
 from vitkit.data.sources import Samples
@@ -109,6 +109,9 @@ def keep_in_memory(
     """The split with its pixels in memory if they fit into `limit_bytes`, else the split as given.
 
     The headers decide before anything is decoded. progress(done, total) is called after each decoded image.
+    A file whose pixels are of another size than its header said a moment ago is a bad file.
+
+    Raises VitkitError if this machine does not have that memory.
     """
     total = len(samples)
     sizes = np.zeros((total, 2), dtype=np.int64)
@@ -123,18 +126,57 @@ def keep_in_memory(
         if needed > limit_bytes:
             return samples
     starts = np.cumsum(3 * sizes.prod(axis=1)) - 3 * sizes.prod(axis=1)
-    pixels = np.empty(needed, dtype=np.uint8)
+    try:
+        pixels = np.empty(needed, dtype=np.uint8)
+    except MemoryError as error:
+        raise VitkitError(
+            f"There is not enough memory for {needed / 1e6:,.0f} MB of decoded images. Give a lower "
+            "--memory-gib: with 0 they are read as they are needed."
+        ) from error
     for index in range(total):
         if index not in bad:
             try:
                 image = samples.decode(index)
+                height, width = sizes[index].tolist()
+                if image.shape[:2] != (height, width):
+                    raise DecodeError(
+                        f"the file changed while it was read: its header said {height} x {width} pixels "
+                        f"(height x width), its image has {image.shape[0]} x {image.shape[1]}"
+                    )
                 pixels[starts[index] : starts[index] + image.size] = image.reshape(-1)
-                sizes[index] = image.shape[:2]
             except DecodeError as error:
                 bad[index] = str(error)
         if progress is not None:
             progress(index + 1, total)
     return MemorySamples(samples, pixels, starts, sizes, bad)
+
+
+def largest_decoding(samples: Samples, look_at: int = 200) -> int:
+    """Bytes of memory that decoding the most demanding image takes, by the headers of evenly spread files."""
+    numbers = np.unique(np.linspace(0, len(samples) - 1, look_at).astype(np.int64)) if len(samples) else ()
+    largest = 0
+    for index in numbers:
+        with suppress(DecodeError):
+            largest = max(largest, samples.header(int(index)).decoding_bytes)
+    return largest
+
+
+def check_decode_memory(largest: int, workers: int, available: int | None) -> str | None:
+    """A warning, if so many workers may need more memory for decoding than there is.
+
+    Args:
+        largest: bytes that one image may take, as `largest_decoding` finds it.
+        workers: processes that decode at the same time; 0 is this one.
+        available: bytes that the machine can still give; None if that is not known.
+    """
+    together = largest * max(1, workers)
+    if available is None or together <= available:
+        return None
+    return (
+        f"Decoding may take {together / 1e6:,.0f} MB of memory at a time ({max(1, workers)} x "
+        f"{largest / 1e6:,.0f} MB for the largest images), but {available / 1e6:,.0f} MB are free. "
+        "Give fewer --workers, or leave the largest images out with --max-pixels."
+    )
 
 
 class TrainLoader:
@@ -196,7 +238,7 @@ class TrainLoader:
             yield batch
 
     def _check_quota(self) -> None:
-        allowed = math.ceil(self.bad_quota * len(self.samples))
+        allowed = bad_files_allowed(len(self.samples), self.bad_quota)
         if len(self.rejects) <= allowed:
             return
         first = "\n".join(f"  {key}: {reason}" for key, reason in list(self.rejects.items())[:5])

@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,11 +126,9 @@ def open_data(
         found = _list_digits()
         name = "digits"
     else:
-        path = expanded(spec)
-        if not path.exists():
-            raise VitkitError(f"No data at {spec!r}: there is no such file or folder. {LAYOUTS}")
-        name = path.resolve().stem if path.is_file() else path.resolve().name
+        path = _existing(spec)
         try:
+            name = path.resolve().stem if path.is_file() else path.resolve().name
             found = _list_path(path, partial=class_names is not None)
         except OSError as error:
             raise VitkitError(
@@ -149,6 +148,21 @@ def open_data(
     return ImageData(name, spec, found.kind, found.class_names, samples, (*found.notes, *notes))
 
 
+def _existing(spec: str) -> Path:
+    """The path of data that is there. Raises VitkitError where it cannot be looked at."""
+    if "://" in spec:
+        raise VitkitError(f"{spec!r} is an address: download the images, and give the folder. {LAYOUTS}")
+    path = expanded(spec)
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise VitkitError(f"No data at {spec!r}: there is no such file or folder. {LAYOUTS}") from None
+    except (OSError, ValueError) as error:  # a link to itself, a name too long, no permission, a null byte
+        reason = getattr(error, "strerror", None) or error
+        raise VitkitError(f"The data at {spec!r} cannot be opened: {reason}. {LAYOUTS}") from error
+    return path
+
+
 def _check_names(spec: str, names: Sequence[str]) -> None:
     """Labels are matched by name and written down as text: names must be different, and must be text."""
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -158,8 +172,24 @@ def _check_names(spec: str, names: Sequence[str]) -> None:
         try:
             name.encode()
         except UnicodeEncodeError:
-            shown = name.encode("utf-8", "backslashreplace").decode()
-            raise VitkitError(f"{spec}: the class name {shown} is no valid UTF-8. Rename it.") from None
+            raise VitkitError(f"{spec}: {_why_no_text(name)}") from None
+
+
+def _why_no_text(name: str) -> str:
+    """Why the name of a folder cannot be written down: its bytes are not UTF-8, or this process expects other
+    bytes."""
+    try:
+        stored = os.fsencode(name)
+    except UnicodeEncodeError:
+        stored = name.encode("utf-8", "backslashreplace")
+    shown = stored.decode("utf-8", "backslashreplace")
+    if stored == shown.encode():
+        encoding = sys.getfilesystemencoding()
+        return (
+            f"the class name {shown!a} is UTF-8, but the locale of this process has file names in "
+            f"{encoding}. Set LC_ALL=C.UTF-8 (or PYTHONUTF8=1) and run it again."
+        )
+    return f"the class name {shown} is no valid UTF-8. Rename it."
 
 
 class FileSamples:

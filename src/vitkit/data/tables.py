@@ -1,6 +1,7 @@
 """Lists of images in tables: CSV, and Parquet in the layout of Hugging Face data sets."""
 
 import csv
+import io
 import json
 import re
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.data.decode import DecodeError
+from vitkit.data.files import UnreadableFileError, regular_file
 from vitkit.data.listing import SPLIT_NAMES, SPLITS, Listing, Paths, SplitListing, counted, some
 from vitkit.errors import VitkitError
 
@@ -30,7 +32,10 @@ def list_csv(path: Path) -> Listing:
     values: list[str] = []
     split_of: list[str] = []
     try:
-        with path.open(newline="", encoding="utf-8-sig") as stream:
+        with (
+            regular_file(path) as file,
+            io.TextIOWrapper(file, newline="", encoding="utf-8-sig") as stream,
+        ):
             first = stream.readline()
             delimiter = max(",;\t", key=first.count)
             stream.seek(0)
@@ -51,6 +56,8 @@ def list_csv(path: Path) -> Listing:
                 split_of.append(
                     "train" if split_column is None else (row[split_column] or "").strip().lower()
                 )
+    except UnreadableFileError as error:
+        raise VitkitError(f"{path} cannot be read as a CSV: {error}.") from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise VitkitError(f"{path} is not a CSV in UTF-8: {error}. Save it again as CSV UTF-8.") from error
     if not paths:
@@ -174,6 +181,12 @@ def list_parquet(root: Path, paths: list[Path]) -> Listing:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    for path in paths:
+        try:
+            with regular_file(path):
+                pass
+        except UnreadableFileError as error:
+            raise VitkitError(f"{path} cannot be read as Parquet: {error}.") from error
     try:
         schemas = [pq.read_schema(path) for path in paths]
     except (pa.ArrowException, OSError) as error:

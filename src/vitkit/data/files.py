@@ -1,0 +1,112 @@
+"""Files that strangers made, read so that nothing but a regular file of bounded size is ever waited for."""
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from vitkit.errors import VitkitError
+
+
+class UnreadableFileError(VitkitError):
+    """A file that gives no bytes. The message is the reason alone: the caller knows which file it was."""
+
+
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+@contextmanager
+def regular_file(path: Path) -> Iterator[BinaryIO]:
+    """Opens a regular file to read its bytes; links are followed.
+
+    A pipe, a socket or a device is refused instead of waited for.
+
+    Raises:
+        UnreadableFileError: it is missing, may not be read, or is no regular file.
+    """
+    with explained():
+        descriptor, _ = _open(path)
+    with os.fdopen(descriptor, "rb") as stream:
+        yield stream
+
+
+def read_regular_file(path: Path, limit: int) -> bytes:
+    """The bytes of a regular file of at most `limit` bytes.
+
+    Raises:
+        UnreadableFileError: it cannot be read, is larger, or changes while it is read.
+    """
+    with explained():
+        descriptor, before = _open(path)
+        try:
+            if before.st_size > limit:
+                raise UnreadableFileError(
+                    f"the file has {before.st_size:,} bytes, more than the {limit:,} allowed"
+                )
+            data = _read(descriptor, before.st_size + 1)
+            after = os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or len(
+        data
+    ) != after.st_size:
+        raise UnreadableFileError(
+            f"the file changed while it was read: {before.st_size:,} bytes at first, {len(data):,} read"
+        )
+    return data
+
+
+def _open(path: Path) -> tuple[int, os.stat_result]:
+    """A descriptor of a regular file and what the system says of it.
+
+    What is opened is looked at, not its name, so that nothing can be exchanged between look and first byte.
+    """
+    # Without O_NONBLOCK, opening a pipe waits for somebody to write into it.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+    descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0))
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            kind = next((name for is_kind, name in _KINDS if is_kind(status.st_mode)), "something else")
+            raise UnreadableFileError(f"{kind}, not a regular file")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor, status
+
+
+def _read(descriptor: int, count: int) -> bytes:
+    """The next `count` bytes, or all there are."""
+    try:
+        data = os.read(descriptor, count)
+        while len(data) < count and (more := os.read(descriptor, count - len(data))):
+            data += more
+    except MemoryError:
+        raise UnreadableFileError(f"there is not enough memory to read its {count - 1:,} bytes") from None
+    return data
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turns what the operating system says about a path into a reason in words.
+
+    Raises:
+        UnreadableFileError: in place of every OSError, and of the ValueError for a null byte in a path.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise UnreadableFileError("no such file") from None
+    except IsADirectoryError:
+        raise UnreadableFileError("a folder, not a regular file") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UnreadableFileError(f"cannot be read: {reason}") from error

@@ -1,0 +1,137 @@
+"""Files that are none, or too large, or change: a reason at once, never a hang."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vitkit.data.decode import DecodeError, DecodeRule, decode, header
+from vitkit.data.files import UnreadableFileError, read_regular_file, regular_file
+
+pytestmark = pytest.mark.timeout(30)
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def pipe_behind_a_link(path: Path) -> None:
+    os.mkfifo(path.with_suffix(".pipe"))
+    path.symlink_to(path.with_suffix(".pipe"))
+
+
+def a_socket(path: Path) -> None:
+    if len(str(path)) > 100:
+        pytest.skip("the temporary folder has too long a name for a socket")
+    with socket.socket(socket.AF_UNIX) as opened:
+        opened.bind(str(path))
+
+
+ODD: dict[str, tuple[Callable[[Path], None], str]] = {
+    "pipe": (pipe, "a named pipe, not a regular file"),
+    "link to a pipe": (pipe_behind_a_link, "a named pipe, not a regular file"),
+    "link to endless zeros": (lambda path: path.symlink_to("/dev/zero"), "a device, not a regular file"),
+    "link to nothing": (lambda path: path.symlink_to("/dev/null"), "a device, not a regular file"),
+    "socket": (a_socket, "cannot be read|a socket"),
+    "folder": (lambda path: path.mkdir(), "a folder, not a regular file"),
+    "link to itself": (lambda path: path.symlink_to(path), "cannot be read: .*symbolic links"),
+    "missing": (lambda path: None, "no such file"),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_is_no_regular_file_is_a_bad_image(name: str, tmp_path: Path) -> None:
+    make, reason = ODD[name]
+    make(tmp_path / "x.png")
+    for look in (decode, header):
+        with pytest.raises(DecodeError, match=reason):
+            look(tmp_path / "x.png")
+    with pytest.raises(UnreadableFileError, match=reason), regular_file(tmp_path / "x.png"):
+        pass
+
+
+def test_a_regular_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"12345")
+    (tmp_path / "link").symlink_to("x")
+    assert read_regular_file(tmp_path / "link", 5) == b"12345"
+    with regular_file(tmp_path / "x") as stream:
+        assert stream.read() == b"12345"
+    (tmp_path / "empty").touch()
+    assert read_regular_file(tmp_path / "empty", 5) == b""
+
+
+def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
+    with (tmp_path / "x.png").open("wb") as stream:
+        stream.truncate(40 << 30)  # without a single block on the disk
+    with pytest.raises(DecodeError, match=r"42,949,672,960 bytes, more than the 528,000,000 allowed"):
+        decode(tmp_path / "x.png")
+    with pytest.raises(UnreadableFileError, match="more than the 4 allowed"):
+        read_regular_file(tmp_path / "x.png", 4)
+    assert DecodeRule(max_pixels=1).max_bytes == 144_000_000
+
+
+@pytest.mark.parametrize("change", [b"longer than before", b"cut", b"same!"])
+def test_a_file_that_changes_while_it_is_read(
+    change: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.png"
+    path.write_bytes(b"12345")
+    os.utime(path, (1, 1))
+    read = os.read
+
+    def read_and_change(descriptor: int, count: int) -> bytes:
+        path.write_bytes(change)
+        return read(descriptor, count)
+
+    monkeypatch.setattr(os, "read", read_and_change)
+    with pytest.raises(DecodeError, match="changed while it was read: 5 bytes at first"):
+        decode(path)
+
+
+def test_no_memory_for_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(descriptor: int, count: int) -> bytes:
+        raise MemoryError
+
+    (tmp_path / "x.png").write_bytes(b"12345")
+    monkeypatch.setattr(os, "read", no_memory)
+    with pytest.raises(DecodeError, match="not enough memory to read its 5 bytes"):
+        decode(tmp_path / "x.png")
+
+
+def test_no_memory_for_the_pixels(tmp_path: Path) -> None:
+    """In a process that may not take more than a little above what it has."""
+    program = """
+import io, resource, sys
+from PIL import Image
+from vitkit.data.decode import DecodeError, decode
+stream = io.BytesIO()
+Image.new("RGB", (5000, 5000)).save(stream, "PNG")
+decode(stream.getvalue())
+taken = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + 60_000_000, -1))
+try:
+    decode(stream.getvalue())
+except DecodeError as error:
+    print(error)
+"""
+    if not Path("/proc/self/statm").exists():
+        pytest.skip("the memory of a process is known on Linux only")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "not enough memory to decode this PNG file" in done.stdout
+
+
+def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
+    folder = Path("/proc/self/fd")
+    if not folder.exists():
+        pytest.skip("open files are listed on Linux only")
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "words.png").write_bytes(b"words")
+    before = len(list(folder.iterdir()))
+    for name in ("pipe.png", "words.png", "gone.png"):
+        with pytest.raises(DecodeError):
+            decode(tmp_path / name)
+    assert len(list(folder.iterdir())) == before
