@@ -143,7 +143,11 @@ class TrainingRun:
             self.run.loading.workers_for(samples),
             self.rejects.setdefault("val", {}),
         )
-        result = classification(predict(model, batches, device=self.device), self.data.class_names)
+        # The loss is the objective's without smoothing and mixup; of the logits nothing else is needed.
+        predictions = predict(
+            model, batches, device=self.device, loss=self.run.objective.loss, keep_logits=False
+        )
+        result = classification(predictions, self.data.class_names)
         return {"loss": result.loss, "accuracy": result.accuracy}
 
     def _fit(self, trainer: Trainer) -> None:
@@ -210,7 +214,7 @@ class TrainingRun:
             rejects = self.rejects.setdefault(split, {})
             workers = self.run.loading.workers_for(self.data.splits[split])
             result, predictions = evaluate_split(
-                self.model, self.data, split, self.device, rejects, workers=workers
+                self.model, self.data, split, self.device, rejects, workers=workers, folder=self.folder
             )
             write_evaluation(self.folder, split, result, predictions)
             low, high = result.accuracy_interval
