@@ -40,14 +40,12 @@ class OpenedArrays:
             raise VitkitError(f"No file of predictions at {self.path}: run the evaluation again.") from None
         except OSError as error:
             raise VitkitError(f"{self.path} cannot be read: {error.strerror}.") from error
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise self.damaged("no regular file")
         self._file = os.fdopen(descriptor, "rb")
         try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise self.damaged("no regular file")
             self._archive = zipfile.ZipFile(self._file)
-        except VitkitError:
-            self._file.close()
-            raise
         except Exception as error:  # zipfile promises no list of what a damaged archive raises
             self._file.close()
             raise self.damaged(error) from None
