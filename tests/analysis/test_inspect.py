@@ -18,6 +18,15 @@ CONFIGS = [
     dataclasses.replace(TOKEN, pool="none"),
     dataclasses.replace(TOKEN, class_token_position=False),
 ]
+ROLLED_OUT = [
+    *CONFIGS,
+    dataclasses.replace(TOKEN, register_tokens=3),
+    dataclasses.replace(TOKEN, pool="mean", register_tokens=3),
+    dataclasses.replace(TOKEN, pool="map"),
+    dataclasses.replace(TOKEN, pool="map", register_tokens=3),
+    dataclasses.replace(TOKEN, pool="none", register_tokens=3),
+]
+"""Also those whose head reads something else than one row or all rows of the product."""
 
 
 def projections(model: ViT) -> list[torch.nn.Linear]:
@@ -78,9 +87,44 @@ def test_attention_distance_against_loops(config: ViTConfig) -> None:
     assert np.ptp(expected) > 0.1  # the heads differ: the comparison means something
 
 
-@pytest.mark.parametrize("config", CONFIGS)
+def read_by_the_head(model: ViT, image: torch.Tensor) -> list[float]:
+    """How much of each token after the last layer goes into what the head sees, in loops."""
+    config, prefix = model.config, model.config.prefix_tokens
+    patches = config.num_tokens - prefix
+    if config.pool == "token":
+        return [1.0] + [0.0] * (config.num_tokens - 1)
+    if config.pool == "mean":
+        return [0.0] * prefix + [1 / patches] * patches
+    if config.pool == "none":
+        return [1 / config.num_tokens] * config.num_tokens
+    assert model.attention_pool is not None
+    pool = model.attention_pool
+    with torch.no_grad():
+        tokens = model.encode(model.embed(image[None]))[0].double()
+        weight, bias = pool.attention.qkv.weight.double(), pool.attention.qkv.bias.double()
+        query = weight[: config.width] @ pool.probe[0, 0].double() + bias[: config.width]
+        read = [0.0] * config.num_tokens
+        for head in range(config.num_heads):
+            own = slice(head * config.head_dim, (head + 1) * config.head_dim)
+            logits = []
+            for token in tokens:
+                key = (
+                    weight[config.width : 2 * config.width] @ token + bias[config.width : 2 * config.width]
+                )[own]
+                logits.append(float(query[own] @ key) / config.head_dim**0.5)
+            powers = [float(np.exp(logit)) for logit in logits]
+            for number, power in enumerate(powers):
+                read[number] += power / sum(powers) / config.num_heads
+    return read
+
+
+@pytest.mark.parametrize("config", ROLLED_OUT)
 def test_attention_rollout_against_loops(config: ViTConfig) -> None:
     model, images = lively(config), pictures(config)
+    if model.attention_pool is not None:
+        with torch.no_grad():  # or the query would look at all tokens nearly alike
+            model.attention_pool.probe.mul_(4)
+            model.attention_pool.attention.qkv.weight.mul_(4)
     layers = attention(model, images)
     tokens = config.num_tokens
     for image, found in enumerate(inspect.attention_rollout(model, images)):
@@ -93,10 +137,43 @@ def test_attention_rollout_against_loops(config: ViTConfig) -> None:
                 mixing[row, row] += 1
                 mixing[row] /= mixing[row].sum()
             joint = mixing @ joint
-        output = joint[0, 1:] if config.class_token else joint.mean(0)
+        read = read_by_the_head(model, images[image])
+        assert sum(read) == pytest.approx(1)
+        output = sum(share * joint[row] for row, share in enumerate(read))[config.prefix_tokens :]
         expected = (output / output.sum()).reshape(config.grid)
         assert found == pytest.approx(expected, rel=1e-4)
         assert found.sum() == pytest.approx(1, abs=1e-5)
+
+
+def test_what_is_rolled_out_differs_by_what_the_head_reads() -> None:
+    """So that the comparison with loops means something: other readings of the same layers are far away."""
+    config = dataclasses.replace(TOKEN, pool="mean", register_tokens=3)
+    model, images = lively(config), pictures(config)
+    with torch.no_grad():
+        assert model.register_tokens is not None
+        model.register_tokens.normal_(std=5, generator=torch.Generator().manual_seed(3))
+    mean = inspect.attention_rollout(model, images)
+    model.config = dataclasses.replace(config, pool="none")
+    assert np.abs(inspect.attention_rollout(model, images) - mean).max() > 1e-3
+
+
+@pytest.mark.parametrize("size", [(64, 96), (70, 96)])
+def test_attention_distance_of_a_hybrid_is_in_pixels_of_the_image(size: tuple[int, int]) -> None:
+    """Its tokens are 8 places of the feature map, which has a stride of 4, so 32 pixels apart."""
+    config = vit_config("R+ViT-12x2x2/16", 2, size)
+    model = build_model(config, torch.Generator().manual_seed(0))
+    assert isinstance(model, ViT)
+    rows, columns = config.grid
+    assert (rows, columns) == (2, 3)
+    centres = [(32 * row, 32 * column) for row in range(rows) for column in range(columns)]
+    pairs = [float(np.hypot(y - v, x - u)) for y, x in centres for v, u in centres]
+    expected = float(np.mean(pairs))
+    assert inspect.even_attention_distance(model) == pytest.approx(expected, rel=1e-6)
+    with torch.no_grad():
+        for qkv in projections(model):
+            qkv.weight[: config.width] = 0  # every token attends to all alike
+    measured = inspect.attention_distance(model, pictures(config, 2))
+    assert measured == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("config", CONFIGS)

@@ -124,7 +124,9 @@ def test_load_refuses_other_files(tmp_path: Path) -> None:
     path = tmp_path / "x.npz"
     with pytest.raises(VitkitError, match="No file of predictions"):
         Predictions.load(path)
-    arrays = {"logits": np.zeros((2, 3)), "labels": np.zeros(2), "ids": np.zeros(2), "bad": np.zeros(0)}
+    arrays = {"logits": np.zeros((2, 3))} | {
+        name: np.arange(count) for name, count in (("labels", 2), ("ids", 2), ("bad", 0))
+    }
     for content in (b"", b"no zip at all", b"PK\x03\x04 torn"):
         path.write_bytes(content)
         with pytest.raises(VitkitError, match="found something else"):
@@ -138,7 +140,7 @@ def test_load_refuses_other_files(tmp_path: Path) -> None:
     with pytest.raises(VitkitError, match="found something else"):
         Predictions.load(path)
     with path.open("wb") as file:
-        np.savez(file, **(arrays | {"labels": np.zeros(3)}))  # type: ignore[arg-type]
+        np.savez(file, **(arrays | {"labels": np.arange(3)}))  # type: ignore[arg-type]
     with pytest.raises(VitkitError, match="expected logits"):
         Predictions.load(path)
 

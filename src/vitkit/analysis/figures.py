@@ -25,6 +25,7 @@ from vitkit.analysis.drawing import (
     wrapped,
 )
 from vitkit.evaluation.classify import CalibrationBin, ClassScore, wilson_interval
+from vitkit.models.card import LossFunction
 
 MATRIX_WITH_NAMES = 20
 """Up to so many classes a confusion matrix has names and counts; above it is a picture and a list."""
@@ -37,16 +38,28 @@ POINTS_SHOWN = 800
 Columns = Mapping[str, Floats]
 
 
-def training_curves(train: Columns, validation: Columns) -> Figure:
+LOSS_LABELS: Mapping[LossFunction, str] = {
+    "softmax": "cross entropy (nats)",
+    "sigmoid": "binary cross entropy, summed over classes (nats)",
+}
+
+
+def training_curves(
+    train: Columns, validation: Columns, loss_function: LossFunction = "softmax", altered: str = ""
+) -> Figure:
     """Loss, accuracy and learning rate against the step, with epochs on top.
 
     Args:
         train: equally long `step`, `epoch`, `loss` and `learning_rate`.
         validation: equally long `step`, `epoch`, `loss` and `accuracy`; may be empty.
+        loss_function: what the losses are, for the label of their axis.
+        altered: what makes the training loss another quantity than the validation loss ("label smoothing
+            0.1"), for the legend; empty if nothing does.
 
     Long runs are drawn as means over groups of steps.
     """
     steps = train["step"]
+    training = f"training (with {altered}), running mean" if altered else "training, running mean"
     with styled():
         figure = Figure((WIDTH, 3.2), layout="constrained")
         loss, accuracy, rate = figure.subplots(1, 3)
@@ -54,7 +67,7 @@ def training_curves(train: Columns, validation: Columns) -> Figure:
             x, y = _thinned(steps, train["loss"])
             dots = "o" if len(x) == 1 else None
             loss.plot(x, y, color=BLUE, alpha=0.35, linewidth=0.8, marker=dots)
-            loss.plot(x, _smoothed(y), color=BLUE, linewidth=1.6, label="training, smoothed")
+            loss.plot(x, _smoothed(y), color=BLUE, linewidth=1.6, label=training)
             rate.plot(*_thinned(steps, train["learning_rate"]), color=GREEN, linewidth=1.6, marker=dots)
         if len(validation["step"]):
             marks: dict[str, Any] = {"color": VERMILION, "marker": "o", "markersize": 3, "linewidth": 1.4}
@@ -66,14 +79,14 @@ def training_curves(train: Columns, validation: Columns) -> Figure:
         if len(steps) or len(validation["step"]):
             loss.legend(loc="upper right")
         for axes, title, label in (
-            (loss, "Loss", "cross entropy (nats)"),
+            (loss, "Loss", LOSS_LABELS[loss_function]),
             (accuracy, "Validation accuracy", "share of images right"),
             (rate, "Learning rate", "learning rate"),
         ):
             axes.set(title=title, xlabel="step", ylabel=label)
             axes.grid(True)
             if axes.has_data():
-                axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+                axes.xaxis.set_major_locator(MaxNLocator(4, integer=True, min_n_ticks=1))
                 axes.xaxis.set_major_formatter("{x:,.0f}")
                 _epochs_on_top(axes, train)
         accuracy.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g}%"))

@@ -127,9 +127,10 @@ def attention_rollout(model: ViT, images: Tensor) -> Floats:
     """Where in the image the model's output comes from, by attention rollout (paper Figure 6, D.8).
 
     After Abnar & Zuidema (2020): attention is averaged over heads, the identity is added for the residual
-    connection, rows are scaled to sum to one, and the matrices are multiplied through the layers. The class
-    token's row is what it gathers from each patch; without a class token the mean of all rows is. Of that
-    the patches are kept and scaled to sum to one.
+    connection, rows are scaled to sum to one, and the matrices are multiplied through the layers. Of the
+    product is read what the head reads: the class token's row; the mean of the patches' rows (GAP); the rows
+    weighted by the pooling's own attention, averaged over heads, which has no residual connection (MAP); or,
+    without pooling, the mean of all rows. Of that the patches are kept and scaled to sum to one.
 
     Args:
         model: a ViT or hybrid with attention between all tokens.
@@ -142,14 +143,15 @@ def attention_rollout(model: ViT, images: Tensor) -> Floats:
         VitkitError: there is no image.
     """
     _require_images(images)
-    tokens = model.config.num_tokens
-    identity = torch.eye(tokens)
+    identity = torch.eye(model.config.num_tokens)
     rollout = identity.expand(len(images), -1, -1)  # (B, T, T)
     with evaluating(model):
-        for weights in _attention_by_layer(model, images):
+        tokens = model.embed(images.to(model.pixel_mean.device))
+        for layer in range(len(model.blocks)):
+            tokens, weights = _layer(model, layer, tokens)
             mixing = weights.mean(1).float().cpu() + identity
             rollout = (mixing / mixing.sum(-1, keepdim=True)) @ rollout
-    reading = rollout[:, 0] if model.config.class_token else rollout.mean(1)
+        reading = _read_by_the_head(model, rollout, tokens)
     output = reading[:, model.config.prefix_tokens :]  # (B, N)
     output = output / output.sum(-1, keepdim=True)
     return output.reshape(-1, *model.config.grid).numpy()
@@ -161,10 +163,27 @@ def _attention_by_layer(model: ViT, images: Tensor) -> Iterator[Tensor]:
     `model(images, taps, attention_weights=True)` gives the same, all at once: gigabytes for a large model.
     """
     tokens = model.embed(images.to(model.pixel_mean.device))
-    for layer, block in enumerate(model.blocks):
-        taps: Taps = {}
-        tokens = block(model.before_layer(layer, tokens), taps, weights=True)
-        yield taps["/attention_weights"]
+    for layer in range(len(model.blocks)):
+        tokens, weights = _layer(model, layer, tokens)
+        yield weights
+
+
+def _layer(model: ViT, layer: int, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """One layer: its tokens `(B, T, D)` and its attention weights `(B, h, T, T)`."""
+    taps: Taps = {}
+    tokens = model.blocks[layer](model.before_layer(layer, tokens), taps, weights=True)
+    return tokens, taps["/attention_weights"]
+
+
+def _read_by_the_head(model: ViT, rollout: Tensor, tokens: Tensor) -> Tensor:
+    """What the head reads of the layers' product `(B, T, T)`, given the last layer's tokens: `(B, T)`."""
+    if model.config.class_token:
+        return rollout[:, 0]
+    if model.attention_pool is not None:
+        weights = model.attention_pool.weights(model.norm(tokens)).mean(1).float().cpu()  # (B, T)
+        return (weights[:, None] @ rollout)[:, 0]
+    first = model.config.prefix_tokens if model.config.pool == "mean" else 0
+    return rollout[:, first:].mean(1)
 
 
 def _patch_distances(model: ViT) -> Tensor:

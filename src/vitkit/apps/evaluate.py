@@ -11,7 +11,7 @@ import tyro
 from rich.markup import escape
 
 from vitkit.apps import console
-from vitkit.apps.folder import data_of, place, preprocessing_of, write_evaluation
+from vitkit.apps.folder import data_of, place, preprocessing_of, recorded_data, write_evaluation
 from vitkit.apps.machine import find_device
 from vitkit.apps.predict import NOT_SAID, SizeOption, said, without_predictions
 from vitkit.apps.run import is_run
@@ -73,7 +73,8 @@ def evaluate(
     images = data_of(model, data)
     if not model.card.class_names:
         _match_by_order(path, model, images)
-    trained_on = data is None or place(data) == model.card.origin.get("data", {}).get("spec")
+    recorded = recorded_data(model)
+    trained_on = data is None or (recorded is not None and place(data) == recorded.spec)
     if split is None:
         split = next((name for name in ("test", "val") if name in images.splits), None)
         if split is None and data is not None:
@@ -133,14 +134,20 @@ def evaluate_split(
     batch_size: int = 128,
     workers: int = 0,
     worker_timeout: float = WORKER_TIMEOUT,
+    folder: Path | None = None,
 ) -> tuple[Classification, Predictions]:
-    """Every image of a split once, with a progress bar; unreadable files are added to `rejects`."""
+    """Every image of a split once, with a progress bar; unreadable files are added to `rejects`.
+
+    Logits too many for memory are kept in a file in `folder`, or in the system's folder for temporary files.
+    """
     samples = data.splits[split]
     batches = evaluation_batches(
         samples, preprocessing_of(model), batch_size, workers, rejects, worker_timeout=worker_timeout
     )
     with console.counting(f"evaluating {split}", len(samples)) as advance:
-        predictions = predict(model, batches, device=device, progress=advance)
+        predictions = predict(
+            model, batches, device=device, progress=advance, loss=model.card.loss, folder=folder
+        )
     return classification(predictions, data.class_names), predictions
 
 

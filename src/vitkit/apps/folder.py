@@ -13,17 +13,19 @@ report.html
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from vitkit.apps.run import Run
+from vitkit.apps.run_records import check_evaluation
 from vitkit.config import from_json, to_json
 from vitkit.data.listing import expanded
 from vitkit.data.sources import ImageData, Splits, open_data
 from vitkit.data.transforms import Preprocessing
-from vitkit.durable import replace_json
+from vitkit.durable import read_json, replace_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import Classification, Predictions
 from vitkit.models.image_model import ImageModel
@@ -66,17 +68,6 @@ def read_json(path: Path) -> dict[str, Any]:
     return data
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The JSON lines of a log; a line that was cut short by a crash is left out."""
-    if not path.exists():
-        return []
-    lines = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        with suppress(ValueError):
-            lines.append(json.loads(line))
-    return lines
-
-
 def write_evaluation(run: Path, split: str, result: Classification, predictions: Predictions) -> None:
     """Keep an evaluation in the run folder: the numbers as JSON, the logits as arrays."""
     folder = run / "evaluation"
@@ -86,13 +77,22 @@ def write_evaluation(run: Path, split: str, result: Classification, predictions:
 
 
 def read_evaluations(run: Path) -> dict[str, tuple[Classification, Predictions]]:
-    """The evaluations that were kept, by split."""
+    """The evaluations that were kept, by split.
+
+    Raises:
+        VitkitError: one is damaged.
+    """
     found = {}
     for split in ("test", "val", "train"):
         path = run / "evaluation" / f"{split}.json"
-        if path.exists():
-            result = from_json(Classification, read_json(path), str(path))
-            found[split] = (result, Predictions.load(path.with_suffix(".npz")))
+        try:
+            record = read_json(path)
+        except FileNotFoundError:
+            continue
+        result = from_json(Classification, record, str(path))
+        predictions = Predictions.load(path.with_suffix(".npz"), result.loss_function)
+        check_evaluation(result, predictions, str(path))
+        found[split] = (result, predictions)
     return found
 
 
@@ -113,21 +113,44 @@ def data_of(model: ImageModel, spec: str | None = None) -> ImageData:
     """
     rule = preprocessing_of(model).decode
     names = model.card.class_names or None
-    record = model.card.origin.get("data", {})
-    if spec is not None and not _same_place(spec, record.get("spec")):
+    record = recorded_data(model)
+    if spec is not None and not (record is not None and place(spec) == record.spec):
         # Nothing of it was trained on: all of it is there to evaluate, unless it has splits of its own.
         return open_data(spec, Splits(val_fraction=0, test_fraction=0), rule, names)
-    if not record:
+    if record is None:
         raise VitkitError("The model does not say which data it was trained on: give it with --data.")
-    splits = from_json(Splits, record["splits"], "model.json: origin: data: splits")
-    data = open_data(record["spec"], splits, rule, names)
-    if record.get("fingerprint") != data.fingerprint():
+    data = open_data(record.spec, record.splits, rule, names)
+    if record.fingerprint != data.fingerprint():
         raise VitkitError(
-            f"The images in {record['spec']} are not those the model was trained with: files were added, "
+            f"The images in {record.spec} are not those the model was trained with: files were added, "
             "removed or moved, and its test images cannot be told from its training images any more. Bring "
             "them back, or give other images with --data."
         )
     return data
+
+
+@dataclass(frozen=True)
+class RecordedData:
+    """What a model's origin says of the data that it was trained on."""
+
+    spec: str
+    splits: Splits
+    fingerprint: str
+
+
+def recorded_data(model: ImageModel) -> RecordedData | None:
+    """The data that a model was trained on; None if it does not say.
+
+    Raises:
+        VitkitError: what it says is damaged.
+    """
+    record = model.card.origin.get("data")
+    if not record:
+        return None
+    if isinstance(record, Mapping):
+        known = {one.name for one in fields(RecordedData)}
+        record = {key: record[key] for key in record if key in known}
+    return from_json(RecordedData, record, "model.json: origin: data")
 
 
 def place(spec: str) -> str:
@@ -139,10 +162,6 @@ def place(spec: str) -> str:
         return str(path.resolve())
     except (OSError, RuntimeError, ValueError):  # a link to itself, say: whoever opens it says why
         return str(path)
-
-
-def _same_place(spec: str, recorded: str | None) -> bool:
-    return recorded is not None and place(spec) == recorded
 
 
 def run_origin(run: Run, data: ImageData, fingerprint: str) -> dict[str, Any]:

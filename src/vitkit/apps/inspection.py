@@ -27,6 +27,8 @@ from vitkit.apps.run import is_run
 from vitkit.data.decode import DecodeError, decode
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
+from vitkit.evaluation.classify import evaluating
+from vitkit.evaluation.scores import probabilities
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViT
 from vitkit.models.weights import load_model
@@ -143,10 +145,14 @@ def _images(model: ImageModel, sources: Sequence[str | Path]) -> tuple[list[str]
 
 
 def _guesses(model: ImageModel, batch: Tensor) -> list[str]:
+    """What the model takes each image for, and how sure it is."""
     names = model.card.class_names
-    with torch.inference_mode():
-        predicted = model(batch).argmax(-1).tolist()
-    return [names[i] if names else f"class {i}" for i in predicted]
+    with evaluating(model):
+        shares = probabilities(model(batch).float().numpy(), model.card.loss)
+    return [
+        f"predicted {names[i] if names else f'class {i}'} ({row[i]:.0%})"
+        for row, i in zip(shares, shares.argmax(1).tolist(), strict=True)
+    ]
 
 
 def _why_no_attention(model: ImageModel) -> str:

@@ -24,6 +24,7 @@ from vitkit.data.listing import expanded
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import evaluating
+from vitkit.evaluation.scores import probabilities
 from vitkit.models.weights import load_model
 from vitkit.models.zoo import ModelConfig
 
@@ -116,10 +117,8 @@ class Predictor:
         batch = torch.from_numpy(pixels).permute(0, 3, 1, 2).to(self.device)
         with evaluating(self.model):
             logits = self.model(batch).float()
-        # A model trained to say yes or no to each class apart is asked in the same way.
-        sigmoid = self.model.card.origin.get("loss") == "sigmoid"
-        probabilities = logits.sigmoid() if sigmoid else logits.softmax(-1)
-        values, classes = probabilities.topk(min(top, len(self.class_names)))
+        shares = torch.from_numpy(probabilities(logits.cpu().numpy(), self.model.card.loss))
+        values, classes = shares.topk(min(top, len(self.class_names)))
         return [
             [Guess(self.class_names[i], value) for i, value in zip(row_classes, row_values, strict=True)]
             for row_classes, row_values in zip(classes.tolist(), values.tolist(), strict=True)

@@ -31,11 +31,14 @@ from vitkit.apps.report_pictures import (
 )
 from vitkit.data.sources import Samples
 from vitkit.evaluation.classify import Classification, ClassScore, Predictions
+from vitkit.models.card import LossFunction
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViT
 
 DISTANCE_IMAGES = 128  # as many as the paper (D.7)
 REJECTS_SHOWN = 200
+TIES_SHOWN = 3
+LEVELS_SHOWN = 8
 
 SORT_SCRIPT = """
 for (const table of document.querySelectorAll("table.sortable")) {
@@ -85,6 +88,8 @@ class ReportContent:
     """Those that made the run, and the next useful ones."""
     environment: Mapping[str, str]
     """Versions, machine, threads, date."""
+    left_out: Sequence[str] = ()
+    """Sentences on what of the run's records could not be read."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,12 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
         "evaluation": evaluation,
         "evaluations": {split: result for split, (result, _) in content.evaluations.items()},
         "facts": _facts(content),
-        "curves": _curves(content.metrics),
+        "curves": _curves(content.metrics, model.card.loss, _altered(content.config)),
+        "altered": _altered(content.config),
+        "loss": figures.LOSS_LABELS[model.card.loss],
+        "losses": figures.LOSS_LABELS,
+        "weights": model.card.origin.get("weights"),
+        "left_out": content.left_out,
         "has_validation": any(line["kind"] == "validation" for line in content.metrics),
         "configuration": _flat(content.config),
         "card": _flat(
@@ -191,21 +201,36 @@ def _training_seconds(speed: Sequence[Mapping[str, Any]]) -> float:
     return sum(now for now, later in zip(clock, [*clock[1:], -1.0], strict=True) if later < now)
 
 
-def _curves(metrics: Sequence[Mapping[str, Any]]) -> _Plot | None:
+def _curves(metrics: Sequence[Mapping[str, Any]], loss_function: LossFunction, altered: str) -> _Plot | None:
     train = _columns(metrics, "train", ("step", "epoch", "loss", "learning_rate"))
     validation = _columns(metrics, "validation", ("step", "epoch", "loss", "accuracy"))
     if not len(train["step"]) and not len(validation["step"]):
         return None
     steps = int(max([*train["step"], *validation["step"]]))
     alt = f"Loss, validation accuracy and learning rate over {steps} steps of training."
-    return _plot(figures.training_curves(train, validation), "curves", alt)
+    return _plot(figures.training_curves(train, validation, loss_function, altered), "curves", alt)
+
+
+def _altered(config: Mapping[str, Any]) -> str:
+    """What the training loss is computed with and the validation loss without, in words."""
+    objective = config.get("objective", {})
+    words = [
+        f"{name.replace('_', ' ')} {objective[name]:g}"
+        for name in ("label_smoothing", "mixup")
+        if objective.get(name)
+    ]
+    return " and ".join(words)
 
 
 def _results(evaluation: ShownEvaluation) -> dict[str, Any]:
     result, images = evaluation.result, evaluation.images
     names = result.class_names
     confidence = math.fsum(b.count * (b.confidence or 0) for b in result.calibration) / result.count
+    low, high = result.accuracy_interval
     return {
+        # Few images say little about the accuracy: what their interval allows is no finding.
+        "too_sure": confidence > high,
+        "not_sure_enough": confidence < low,
         "guessing": max(score.count for score in result.per_class) / result.count,
         "confidence": confidence,
         "confusion": _plot(
@@ -226,16 +251,22 @@ def _results(evaluation: ShownEvaluation) -> dict[str, Any]:
 
 
 def _class_rows(result: Classification) -> list[tuple[ClassScore, str]]:
-    """Every class with what it is most often taken for."""
-    taken_for: dict[int, tuple[int, int]] = {}
+    """Every class with what it is most often taken for; all of them where several are equally often."""
+    taken_for: dict[int, tuple[int, list[int]]] = {}
     for true, predicted, count in result.confusion_cells:
-        if true != predicted and count > taken_for.get(true, (0, 0))[1]:
-            taken_for[true] = predicted, count
+        most, _ = taken_for.get(true, (1, []))
+        if true != predicted and count >= most:
+            others = taken_for[true][1] if true in taken_for and count == most else []
+            taken_for[true] = count, [*others, predicted]
     names = result.class_names
-    return [
-        (score, f"{names[taken_for[i][0]]} ({taken_for[i][1]})" if i in taken_for else "")
-        for i, score in enumerate(result.per_class)
-    ]
+    rows = []
+    for i, score in enumerate(result.per_class):
+        count, others = taken_for.get(i, (0, []))
+        listed = ", ".join(names[other] for other in others[:TIES_SHOWN])
+        more = f" and {len(others) - TIES_SHOWN} more" if len(others) > TIES_SHOWN else ""
+        each = " each" if len(others) > 1 else ""
+        rows.append((score, f"{listed}{more} ({count}{each})" if others else ""))
+    return rows
 
 
 def _inside(model: ImageModel, evaluation: ShownEvaluation | None) -> dict[str, Any]:
@@ -307,11 +338,19 @@ def _flat(nested: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     """Nested plain data as rows: name with dots, value."""
     rows = []
     for key, value in nested.items():
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, Mapping) and value and prefix.count(".") < LEVELS_SHOWN:
             rows += _flat(value, f"{prefix}{key}.")
         else:
-            rows.append((f"{prefix}{key}", json.dumps(value, ensure_ascii=False, default=str)))
+            rows.append((f"{prefix}{key}", _value(value)))
     return rows
+
+
+def _value(value: Any) -> str:
+    """A setting as JSON."""
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except RecursionError:
+        return "(nested too deep to be shown)"
 
 
 def _percent(share: float | None) -> str:

@@ -190,7 +190,11 @@ class TrainingRun:
             self.rejects.setdefault("val", {}),
             worker_timeout=self.run.loading.worker_timeout,
         )
-        result = classification(predict(model, batches, device=self.device), self.data.class_names)
+        # The loss is the objective's without smoothing and mixup; of the logits nothing else is needed.
+        predictions = predict(
+            model, batches, device=self.device, loss=self.run.objective.loss, keep_logits=False
+        )
+        result = classification(predictions, self.data.class_names)
         return {"loss": result.loss, "accuracy": result.accuracy}
 
     def _fit(self, trainer: Trainer, stop: StopSignals) -> None:
@@ -262,6 +266,7 @@ class TrainingRun:
                 rejects,
                 workers=workers,
                 worker_timeout=self.run.loading.worker_timeout,
+                folder=self.folder,
             )
             write_evaluation(self.folder, split, result, predictions)
             low, high = result.accuracy_interval

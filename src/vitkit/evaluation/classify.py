@@ -1,10 +1,11 @@
-"""How well a model classifies: its logits on a data set, and every number drawn from them.
+"""How well a model classifies: its predictions on a data set, and every number drawn from them.
 
-`predict` runs the model once and keeps what it said; `classification` counts. Keeping the two apart lets the
+`predict` runs the model once and scores each image; `classification` counts. Keeping the two apart lets the
 same predictions be counted again, compared with another model's, or looked at one by one.
 
 Conventions:
 
+- What a logit means depends on the loss that the model was trained with (`scores`): softmax or sigmoid.
 - The prediction is the class with the largest logit; among equals, the lowest class number. A true class is
   within the top five if fewer than five classes stand before it by the same order.
 - Predictions are ordered by id. Everything but loss and calibration is a ratio of integer counts, so it does
@@ -14,12 +15,9 @@ Conventions:
 """
 
 import contextlib
-import io
 import math
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,75 +26,29 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from vitkit import config, durable
+from vitkit import config
 from vitkit.data.loader import Batch
 from vitkit.errors import VitkitError
+from vitkit.evaluation.logits import LogitsAsTheyCome
+from vitkit.evaluation.predictions import Predictions
+from vitkit.evaluation.scores import ImageScores, check_labels, image_scores
+from vitkit.models.card import LossFunction
+
+__all__ = [
+    "CalibrationBin",
+    "ClassScore",
+    "Classification",
+    "Predictions",
+    "classification",
+    "evaluating",
+    "predict",
+    "wilson_interval",
+]
 
 CALIBRATION_BINS = 15
 NORMAL_95 = 1.959963984540054  # the standard normal's 97.5% point
 
 Precision = Literal["float32", "bfloat16"]
-
-
-@dataclass(frozen=True, eq=False)
-class Predictions:
-    """What a model said about the N readable images of a data set, ordered by id."""
-
-    logits: NDArray[np.float32]
-    """`(N, K)`"""
-    labels: NDArray[np.int64]
-    """`(N,)` true classes."""
-    ids: NDArray[np.int64]
-    """`(N,)` the images' numbers in their data set."""
-    bad: NDArray[np.int64]
-    """Numbers of the images that could not be read."""
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    @cached_property
-    def predicted(self) -> NDArray[np.int64]:
-        """`(N,)` classes with the largest logit."""
-        predicted: NDArray[np.int64] = self.logits.argmax(1)
-        return predicted
-
-    @cached_property
-    def confidence(self) -> NDArray[np.float64]:
-        """`(N,)` probabilities of those classes, by softmax."""
-        highest = self.logits.max(1, keepdims=True).astype(np.float64)
-        confidence: NDArray[np.float64] = 1 / np.exp(self.logits - highest).sum(1)
-        return confidence
-
-    def save(self, path: Path) -> None:
-        """Write one `.npz` file, in place of an older one."""
-        buffer = io.BytesIO()
-        np.savez(buffer, logits=self.logits, labels=self.labels, ids=self.ids, bad=self.bad)
-        durable.replace_file(path, [buffer.getvalue()])
-
-    @classmethod
-    def load(cls, path: Path) -> "Predictions":
-        """Read what `save` wrote.
-
-        Raises:
-            VitkitError: there is no such file, or it is not one of predictions.
-        """
-        names = ("logits", "labels", "ids", "bad")
-        try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-                logits, labels, ids, bad = (arrays[name] for name in names)
-        except FileNotFoundError:
-            raise VitkitError(f"No file of predictions at {path}: run the evaluation again.") from None
-        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-            raise VitkitError(
-                f"{path}: expected an .npz file with {', '.join(names)}, found something else ({error}). "
-                "Run the evaluation again to write it anew."
-            ) from None
-        if logits.ndim != 2 or not (len(logits),) == labels.shape == ids.shape or bad.ndim != 1:
-            raise VitkitError(
-                f"{path}: expected logits (N, K), labels (N,), ids (N,) and bad (M,), found {logits.shape}, "
-                f"{labels.shape}, {ids.shape} and {bad.shape}. Run the evaluation again to write it anew."
-            )
-        return cls(logits.astype(np.float32), *(array.astype(np.int64) for array in (labels, ids, bad)))
 
 
 @dataclass(frozen=True)
@@ -145,7 +97,8 @@ class Classification:
     top5_accuracy: float | None
     """None with five classes or fewer, where it would be 1 always."""
     loss: float
-    """Mean cross entropy in nats."""
+    """Mean over the images, in nats: cross entropy; of a sigmoid model, the sum over all classes of their
+    binary cross entropies. As in training, but for label smoothing and mixup."""
     balanced_accuracy: float
     """Mean recall of the classes that occur."""
     macro_f1: float
@@ -157,6 +110,8 @@ class Classification:
     per_class: tuple[ClassScore, ...]
     confusion_cells: tuple[tuple[int, int, int], ...]
     """`(true, predicted, count)` where the count is not 0, sorted: 21k classes would not fit as a matrix."""
+    loss_function: LossFunction = "softmax"
+    """What the logits were scored by: probabilities, loss and calibration depend on it."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -164,7 +119,7 @@ class Classification:
 
     @property
     def confusion(self) -> NDArray[np.int64]:
-        """`(K, K)` counts, rows the true classes and columns the predicted ones."""
+        """`(K, K)` counts, rows the true classes and columns the predicted ones; 3.8 GB of 21,843 classes."""
         matrix = np.zeros((len(self.per_class),) * 2, np.int64)
         for true, predicted, count in self.confusion_cells:
             matrix[true, predicted] = count
@@ -195,8 +150,13 @@ def predict(
     device: torch.device | str = "cpu",
     precision: Precision = "float32",
     progress: Callable[[int], None] | None = None,
+    loss: LossFunction = "softmax",
+    keep_logits: bool = True,
+    folder: Path | None = None,
 ) -> Predictions:
     """Run a model over a data set once.
+
+    Each batch is scored as it comes, so that memory holds some numbers for each image and no more.
 
     Args:
         model: images `(B, 3, H, W)` to logits `(B, K)`; already on `device`.
@@ -205,47 +165,88 @@ def predict(
         device: where batches are moved to.
         precision: of the matrix products; the logits are kept as float32 either way.
         progress: called after each batch with the number of its images.
+        loss: the one that the model was trained with, which decides what its logits mean.
+        keep_logits: Whether the logits can be asked for afterwards; more than 64 MiB of them are kept in a
+            file.
+        folder: where that file is made, without a name; None: the system's folder for temporary files.
 
     Raises:
-        VitkitError: the model gives no single row of logits per image, or logits that are not finite.
+        VitkitError: the model gives no single row of logits per image, logits that are not finite, or fewer
+            than the labels need; the logits find no room.
     """
     device = torch.device(device)
-    logits: list[torch.Tensor] = []
-    labels, ids, masks = [], [], []
+    gathered = _Gathered(loss, LogitsAsTheyCome(folder) if keep_logits else None)
     with evaluating(model), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
         for batch in batches:
-            batch = batch.to(device)
-            output = model(batch.images)
+            moved = batch.to(device)
+            output = model(moved.images)
             if output.ndim != 2:
                 raise VitkitError(
                     f"Classification needs one row of logits per image, found an output of shape "
                     f"{tuple(output.shape)}: choose pool='token' or 'mean'."
                 )
-            logits.append(output[batch.mask].float().cpu())
-            labels.append(batch.labels.cpu())
-            ids.append(batch.ids.cpu())
-            masks.append(batch.mask.cpu())
+            gathered.add(output[moved.mask].float().cpu().numpy(), batch)
             if progress is not None:
                 progress(len(batch.ids))
-    if not masks:
-        raise VitkitError("There is no image to evaluate on: the data set (or this split of it) is empty.")
-    readable, all_ids = torch.cat(masks).numpy(), torch.cat(ids).numpy()
-    good_ids = all_ids[readable]
-    order = good_ids.argsort(kind="stable")
-    predictions = Predictions(
-        logits=torch.cat(logits).numpy()[order],
-        labels=torch.cat(labels).numpy()[readable][order],
-        ids=good_ids[order],
-        bad=np.sort(all_ids[~readable]),
-    )
-    wrong = int((~np.isfinite(predictions.logits).all(1)).sum())
-    if wrong:
-        raise VitkitError(
-            f"The model's logits are not finite (NaN or infinite) for {wrong} of {len(predictions)} images. "
-            "Its weights have diverged, or overflow in this precision: evaluate an earlier checkpoint, or in "
-            "float32."
+    return gathered.predictions()
+
+
+class _Gathered:
+    """What is kept of the batches while a model runs over them.
+
+    All of it is copied: a batch lies in memory that is shared with the process that made it, and holds a file
+    descriptor for as long as anything refers to it.
+    """
+
+    def __init__(self, loss: LossFunction, logits: LogitsAsTheyCome | None) -> None:
+        self.loss, self.logits = loss, logits
+        self.classes = self.not_finite = 0
+        self.scores: list[ImageScores] = []
+        self.labels: list[NDArray[np.int64]] = []
+        self.ids: list[NDArray[np.int64]] = []
+        self.bad: list[NDArray[np.int64]] = []
+
+    def add(self, rows: NDArray[np.float32], batch: Batch) -> None:
+        """Count a batch, whose readable images have the logits `rows` `(n, K)`."""
+        mask, ids = batch.mask.cpu().numpy(), batch.ids.cpu().numpy()
+        labels = batch.labels.cpu().numpy()[mask]  # indexing copies
+        self.classes = rows.shape[1]
+        self.labels.append(labels)
+        self.ids.append(ids[mask])
+        self.bad.append(ids[~mask])
+        self.not_finite += int((~np.isfinite(rows).all(1)).sum())
+        if self.not_finite:
+            return  # there will be no result: what is left to do is to count
+        check_labels(labels, self.classes)
+        self.scores.append(image_scores(rows, labels, self.loss))
+        if self.logits is not None:
+            self.logits.add(rows)
+
+    def predictions(self) -> Predictions:
+        """All of it, ordered by id."""
+        if not self.ids:
+            raise VitkitError(
+                "There is no image to evaluate on: the data set (or this split of it) is empty."
+            )
+        ids = np.concatenate(self.ids)
+        if self.not_finite:
+            raise VitkitError(
+                f"The model's logits are not finite (NaN or infinite) for {self.not_finite} of {len(ids)} "
+                "images. Its weights have diverged, or overflow in this precision: evaluate an earlier "
+                "checkpoint, or in float32."
+            )
+        order = ids.argsort(kind="stable")
+        if self.logits is not None:
+            self.logits.arrange(order)
+        return Predictions(
+            self.logits,
+            labels=np.concatenate(self.labels)[order],
+            ids=ids[order],
+            bad=np.sort(np.concatenate(self.bad)),
+            loss=self.loss,
+            classes=self.classes,
+            scores=ImageScores.joined(self.scores).taken(order),
         )
-    return predictions
 
 
 def classification(predictions: Predictions, class_names: Sequence[str]) -> Classification:
@@ -258,7 +259,7 @@ def classification(predictions: Predictions, class_names: Sequence[str]) -> Clas
     Raises:
         VitkitError: no image could be read, or the names or labels do not fit the logits.
     """
-    count, bad, classes = len(predictions), len(predictions.bad), predictions.logits.shape[1]
+    count, bad, classes = len(predictions), len(predictions.bad), predictions.classes
     if count == 0:
         raise VitkitError(
             f"There is no readable image to evaluate on ({bad} could not be read): check this split's data."
@@ -268,12 +269,8 @@ def classification(predictions: Predictions, class_names: Sequence[str]) -> Clas
             f"The model has {classes} outputs, but {len(class_names)} class names were given: use the names "
             "that were saved with the model."
         )
-    labels, predicted = predictions.labels, predictions.predicted
-    if labels.min() < 0 or labels.max() >= classes:
-        raise VitkitError(
-            f"Labels run from {labels.min()} to {labels.max()}, but the model knows classes 0 to "
-            f"{classes - 1}: evaluate on data with the classes that the model was trained on."
-        )
+    check_labels(predictions.labels, classes)
+    scores, labels, predicted = predictions.scores, predictions.labels, predictions.predicted
     right = predicted == labels
     correct = int(right.sum())
     per_class = tuple(
@@ -296,7 +293,7 @@ def classification(predictions: Predictions, class_names: Sequence[str]) -> Clas
     )
     recalls = [score.recall for score in per_class if score.recall is not None]
     f1s = [score.f1 for score in per_class if score.f1 is not None]
-    bins = _calibration(predictions.confidence, right)
+    bins = _calibration(scores.confidence, right)
     gaps = [
         b.count * abs(b.accuracy - b.confidence)
         for b in bins
@@ -309,8 +306,8 @@ def classification(predictions: Predictions, class_names: Sequence[str]) -> Clas
         correct=correct,
         accuracy=correct / count,
         accuracy_interval=wilson_interval(correct, count),
-        top5_accuracy=int((_rank(predictions.logits, labels) < 5).sum()) / count if classes > 5 else None,
-        loss=math.fsum(_cross_entropy(predictions.logits, labels)) / count,
+        top5_accuracy=int((scores.rank < 5).sum()) / count if classes > 5 else None,
+        loss=math.fsum(scores.loss) / count,
         balanced_accuracy=math.fsum(recalls) / len(recalls),
         macro_f1=math.fsum(f1s) / len(f1s),
         calibration_error=math.fsum(gaps) / count,
@@ -320,6 +317,7 @@ def classification(predictions: Predictions, class_names: Sequence[str]) -> Clas
             (*divmod(pair, classes), cell)
             for pair, cell in zip(pairs.tolist(), pair_counts.tolist(), strict=True)
         ),
+        loss_function=predictions.loss,
     )
 
 
@@ -337,21 +335,6 @@ def wilson_interval(correct: int, count: int) -> tuple[float, float]:
     lower = 0.0 if correct == 0 else centre - half
     upper = 1.0 if correct == count else centre + half
     return lower, upper
-
-
-def _rank(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many classes stand before the true one, `(N,)`."""
-    true = np.take_along_axis(logits, labels[:, None], 1)
-    lower_number = np.arange(logits.shape[1]) < labels[:, None]
-    ahead: NDArray[np.int64] = ((logits > true) | ((logits == true) & lower_number)).sum(1)
-    return ahead
-
-
-def _cross_entropy(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    shifted = logits - logits.max(1, keepdims=True).astype(np.float64)
-    true = np.take_along_axis(shifted, labels[:, None], 1)[:, 0]
-    losses: NDArray[np.float64] = np.log(np.exp(shifted).sum(1)) - true
-    return losses
 
 
 def _calibration(confidence: NDArray[np.float64], right: NDArray[np.bool_]) -> tuple[CalibrationBin, ...]:

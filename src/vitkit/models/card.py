@@ -2,7 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+from vitkit.errors import VitkitError
+
+LossFunction = Literal["softmax", "sigmoid"]
+"""What turned logits into a loss: softmax cross entropy, or one binary cross entropy for each class."""
 
 
 @dataclass(frozen=True)
@@ -21,3 +26,20 @@ class ModelCard:
     """What training did to the images besides."""
     origin: Mapping[str, Any] = field(default_factory=dict)
     """Where the weights come from: the run or the file, the data, the versions."""
+
+    @property
+    def loss(self) -> LossFunction:
+        """The loss that the model was trained with, which decides what its logits mean; softmax where
+        `origin` records none.
+
+        Raises:
+            VitkitError: the origin records another one.
+        """
+        recorded = self.origin.get("loss", "softmax")
+        if recorded == "softmax" or recorded == "sigmoid":
+            found: LossFunction = recorded
+            return found
+        raise VitkitError(
+            f"model.json: origin: loss: expected 'softmax' or 'sigmoid', found {str(recorded)[:100]!r}. "
+            "Put the original file back, or correct the entry."
+        )

@@ -266,17 +266,26 @@ class AttentionPool(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`(B, T, D) -> (B, D)`. Neither the tokens nor the query are normalised before the attention."""
+        q, k, v = self._projected(x)
+        dropout = self.attention.dropout if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
+        pooled = self.attention.out(mixed.transpose(1, 2).reshape(len(x), x.shape[2]))  # (B, D)
+        return pooled + self.mlp(self.norm(pooled))  # type: ignore[no-any-return]
+
+    def weights(self, x: Tensor) -> Tensor:
+        """How much of each token the query takes, `(B, T, D) -> (B, h, T)`; a row sums to one."""
+        q, k, _ = self._projected(x)
+        return (q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])).softmax(-1).squeeze(2)
+
+    def _projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The query `(B, h, 1, d)`, keys and values `(B, h, T, d)`."""
         batch, tokens, width = x.shape
         shape = (batch, -1, self.num_heads, width // self.num_heads)
         qkv = self.attention.qkv
         query = F.linear(self.probe, qkv.weight[:width], qkv.bias[:width]).expand(batch, -1, -1)
         keys_values = F.linear(x, qkv.weight[width:], qkv.bias[width:]).reshape(batch, tokens, 2, width)
-        q = query.reshape(shape).transpose(1, 2)  # (B, h, 1, d)
-        k, v = (part.reshape(shape).transpose(1, 2) for part in keys_values.unbind(2))  # (B, h, T, d)
-        dropout = self.attention.dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
-        pooled = self.attention.out(mixed.transpose(1, 2).reshape(batch, width))  # (B, D)
-        return pooled + self.mlp(self.norm(pooled))  # type: ignore[no-any-return]
+        k, v = (part.reshape(shape).transpose(1, 2) for part in keys_values.unbind(2))
+        return query.reshape(shape).transpose(1, 2), k, v
 
 
 class ViT(ImageModel):

@@ -1,0 +1,183 @@
+"""The records of a run, read as if anybody could have edited them or a disk have damaged them."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from vitkit.config import from_json
+from vitkit.data.listing import counted
+from vitkit.durable import read_json, read_regular_file
+from vitkit.errors import VitkitError
+from vitkit.evaluation.classify import Classification, Predictions
+
+LOG_BYTES = 256 << 20
+"""The largest log that is read: some million lines."""
+LINE_BYTES = 1 << 16
+LARGEST = 2**53
+"""Counts above it are no counts of anything; below it every integer is a float64 too."""
+
+METRICS = ("step", "epoch", "loss")
+SPEED = ("step", "images_per_second", "seconds")
+
+
+@dataclass(frozen=True)
+class Log:
+    """The lines of a log that can be used."""
+
+    lines: list[dict[str, Any]]
+    left_out: str = ""
+    """A sentence that says what could not be used; empty if all could."""
+
+
+def read_metrics(run: Path) -> Log:
+    """The lines of metrics.jsonl: `kind` "train" or "validation", the numbers `step`, `epoch` and `loss`."""
+    return _read_log(run / "metrics.jsonl", METRICS, kinds=("train", "validation"))
+
+
+def read_speed(run: Path) -> Log:
+    """The lines of speed.jsonl, with the numbers `step`, `images_per_second` and `seconds`."""
+    return _read_log(run / "speed.jsonl", SPEED)
+
+
+def _read_log(path: Path, numbers: tuple[str, ...], kinds: tuple[str, ...] = ()) -> Log:
+    """Read a log; a line that is damaged, or was cut short by a crash, is left out and counted."""
+    try:
+        content = read_regular_file(path, LOG_BYTES)
+    except FileNotFoundError:
+        return Log([])
+    except VitkitError as error:
+        return Log([], f"{path.name} is left out: {error}")
+    except OSError as error:
+        return Log([], f"{path.name} is left out: it cannot be read ({error.strerror}).")
+    written = [line for line in content.split(b"\n") if line.strip()]
+    lines, wrong = [], []
+    for number, line in enumerate(written, start=1):
+        found = _parsed(line, numbers, kinds)
+        if found is None:
+            wrong.append(number)
+        else:
+            lines.append(found)
+    if not wrong:
+        return Log(lines)
+    return Log(
+        lines,
+        f"{path.name}: {counted(len(wrong), 'line')} of {len(written):,} cannot be read and "
+        f"{'is' if len(wrong) == 1 else 'are'} left out; the first is line {wrong[0]:,}.",
+    )
+
+
+def _parsed(content: bytes, numbers: tuple[str, ...], kinds: tuple[str, ...]) -> dict[str, Any] | None:
+    """One line of a log; None where it is not what the program writes."""
+    if len(content) > LINE_BYTES:
+        return None
+    try:
+        line = json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(line, dict) or (kinds and line.get("kind") not in kinds):
+        return None
+    if any(name not in line for name in numbers) or not isinstance(line["step"], int):
+        return None
+    values = [value for name, value in line.items() if name != "kind" and not isinstance(value, str)]
+    return line if all(_is_number(value) for value in values + [line[name] for name in numbers]) else None
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is a finite number that can be drawn."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= LARGEST if isinstance(value, int) else math.isfinite(value)
+
+
+@dataclass(frozen=True)
+class _DataRecord:
+    """What data.json may hold, of what the report shows."""
+
+    name: str = ""
+    spec: str = ""
+    kind: str = ""
+    class_names: tuple[str, ...] = ()
+    counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    rejects: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    fingerprint: str = ""
+
+
+def read_data_record(run: Path) -> dict[str, Any]:
+    """What data.json says of the images; empty if there is none.
+
+    Raises:
+        VitkitError: it is damaged.
+    """
+    path = run / "data.json"
+    try:
+        record = read_json(path)
+    except FileNotFoundError:
+        return {}
+    if not isinstance(record, dict):
+        raise VitkitError(
+            f"{path} is damaged: expected an object that describes the data, found {type(record).__name__}. "
+            "Put the original file back."
+        )
+    known = {one.name for one in fields(_DataRecord)}
+    data = from_json(_DataRecord, {key: record[key] for key in record if key in known}, str(path))
+    for split, counts in data.counts.items():
+        for name, count in counts.items():
+            if not 0 <= count <= LARGEST:
+                raise VitkitError(f"{path}: counts: {split}: {name}: expected a count, found {count:.3g}.")
+    return record
+
+
+def check_evaluation(result: Classification, predictions: Predictions, where: str) -> None:
+    """Refuse numbers that cannot be those of the predictions beside them.
+
+    Raises:
+        VitkitError: the first field that is wrong, what was expected and what was found.
+    """
+    for name, expected, found, right in _checks(result, predictions):
+        if not right:
+            raise VitkitError(
+                f"{where}: {name}: expected {expected}, found {str(found)[:200]}. Run the evaluation "
+                "again to write it anew."
+            )
+
+
+def _checks(result: Classification, predictions: Predictions) -> Iterator[tuple[str, str, Any, bool]]:
+    """Field, what is expected of it, what it holds, and whether that is right, the simplest first."""
+    count, unreadable, classes = len(predictions), len(predictions.bad), predictions.classes
+    yield "count", f"{count}, as in the .npz file", result.count, result.count == count > 0
+    yield "bad", f"{unreadable}, as in the .npz file", result.bad, result.bad == unreadable
+    yield "correct", f"0 to {count}", result.correct, 0 <= result.correct <= count
+    yield "per_class", f"{classes} classes", len(result.per_class), len(result.per_class) == classes
+    yield "loss", "0 or more", result.loss, -1e-9 <= result.loss < math.inf
+    for name in ("accuracy", "top5_accuracy", "balanced_accuracy", "macro_f1", "calibration_error"):
+        share = getattr(result, name)
+        yield name, "a share from 0 to 1", share, _is_share(share)
+    interval = result.accuracy_interval
+    yield "accuracy_interval", "two shares from 0 to 1", interval, all(map(_is_share, interval))
+    for i, score in enumerate(result.per_class):
+        counts = 0 <= score.correct <= min(score.count, score.predicted)
+        shares = all(map(_is_share, (score.precision, score.recall, score.f1)))
+        yield f"per_class: {i}", "counts and shares of one class", score, counts and shares
+    for i, one in enumerate(result.calibration):
+        means = (one.confidence, one.accuracy)
+        known = all(mean is not None if one.count > 0 else mean is None for mean in means)
+        edges = 0 <= one.lower < one.upper <= 1 and one.count >= 0
+        yield f"calibration: {i}", "a bin of confidences", one, edges and known and all(map(_is_share, means))
+    for i, (true, predicted, cell) in enumerate(result.confusion_cells):
+        inside = 0 <= true < classes and 0 <= predicted < classes and cell > 0
+        yield f"confusion_cells: {i}", "two classes and a count", (true, predicted, cell), inside
+    for name, total in (
+        ("per_class", sum(score.count for score in result.per_class)),
+        ("calibration", sum(one.count for one in result.calibration)),
+        ("confusion_cells", sum(cell for _, _, cell in result.confusion_cells)),
+    ):
+        yield name, f"counts that sum to {count}", total, total == count
+
+
+def _is_share(value: float | None) -> bool:
+    """Whether it is from 0 to 1, or not defined. Rounding may leave it a little above."""
+    return value is None or 0 <= value <= 1 + 1e-9

@@ -1,0 +1,113 @@
+"""What the logits of one image say: its probabilities, its prediction, its loss.
+
+What a logit means depends on the loss that the model was trained with. Softmax: the classes exclude each
+other and their probabilities sum to one. Sigmoid: each class is a yes or no of its own.
+
+Everything is computed in float64 and row by row, so that no number depends on how images were batched.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitkit.errors import VitkitError
+from vitkit.models.card import LossFunction
+
+Logits = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class ImageScores:
+    """The numbers of N images that everything else is counted from."""
+
+    predicted: NDArray[np.int64]
+    """`(N,)` classes with the largest logit; among equals the lowest class number."""
+    confidence: NDArray[np.float64]
+    """`(N,)` probabilities of those classes."""
+    loss: NDArray[np.float64]
+    """`(N,)` in nats."""
+    rank: NDArray[np.int64]
+    """`(N,)` numbers of classes that stand before the true one."""
+
+    @classmethod
+    def joined(cls, parts: Iterable["ImageScores"]) -> "ImageScores":
+        """The scores of several groups of images as one."""
+        found = list(parts)
+        return cls(
+            np.concatenate([part.predicted for part in found]),
+            np.concatenate([part.confidence for part in found]),
+            np.concatenate([part.loss for part in found]),
+            np.concatenate([part.rank for part in found]),
+        )
+
+    def taken(self, order: NDArray[np.int64]) -> "ImageScores":
+        """The scores of the images `order`, in that order."""
+        return ImageScores(self.predicted[order], self.confidence[order], self.loss[order], self.rank[order])
+
+
+def probabilities(logits: Logits, loss: LossFunction) -> NDArray[np.float64]:
+    """What a model trained with that loss takes each class's probability to be.
+
+    Args:
+        logits: `(N, K)`
+        loss: softmax: a row sums to one; sigmoid: each class by itself.
+
+    Returns:
+        `(N, K)`
+    """
+    if loss == "sigmoid":
+        yes: NDArray[np.float64] = np.exp(-np.logaddexp(0, -logits.astype(np.float64)))
+        return yes
+    powers = np.exp(logits - logits.max(1, keepdims=True).astype(np.float64))
+    shares: NDArray[np.float64] = powers / powers.sum(1, keepdims=True)
+    return shares
+
+
+def image_scores(logits: Logits, labels: NDArray[np.int64], loss: LossFunction) -> ImageScores:
+    """Score each image by itself.
+
+    Args:
+        logits: `(N, K)`, finite.
+        labels: `(N,)` true classes, from 0 to K - 1.
+        loss: the one that the model was trained with.
+    """
+    predicted = logits.argmax(1)
+    confidence = np.take_along_axis(probabilities(logits, loss), predicted[:, None], 1)[:, 0]
+    return ImageScores(predicted, confidence, _losses(logits, labels, loss), _ranks(logits, labels))
+
+
+def check_labels(labels: NDArray[np.int64], classes: int) -> None:
+    """Refuse labels that are no class of the model.
+
+    Raises:
+        VitkitError: a label is below 0 or not below `classes`.
+    """
+    if len(labels) and (labels.min() < 0 or labels.max() >= classes):
+        raise VitkitError(
+            f"Labels run from {labels.min()} to {labels.max()}, but the model knows classes 0 to "
+            f"{classes - 1}: evaluate on data with the classes that the model was trained on."
+        )
+
+
+def _losses(logits: Logits, labels: NDArray[np.int64], loss: LossFunction) -> NDArray[np.float64]:
+    """Those of training, without smoothing: cross entropy, or the classes' binary cross entropies summed."""
+    if loss == "sigmoid":
+        terms = np.logaddexp(0, logits.astype(np.float64))  # of a class that is not there: log(1 + e^x)
+        true = np.take_along_axis(logits, labels[:, None], 1).astype(np.float64)
+        np.put_along_axis(terms, labels[:, None], np.logaddexp(0, -true), 1)
+        sums: NDArray[np.float64] = terms.sum(1)
+        return sums
+    shifted = logits - logits.max(1, keepdims=True).astype(np.float64)
+    true = np.take_along_axis(shifted, labels[:, None], 1)[:, 0]
+    losses: NDArray[np.float64] = np.log(np.exp(shifted).sum(1)) - true
+    return losses
+
+
+def _ranks(logits: Logits, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many classes stand before the true one, `(N,)`."""
+    true = np.take_along_axis(logits, labels[:, None], 1)
+    lower_number = np.arange(logits.shape[1]) < labels[:, None]
+    ahead: NDArray[np.int64] = ((logits > true) | ((logits == true) & lower_number)).sum(1)
+    return ahead

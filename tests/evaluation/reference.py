@@ -1,0 +1,99 @@
+"""The numbers of an evaluation the slow way: all logits in memory, one image after the other."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitkit.evaluation.classify import (
+    CALIBRATION_BINS,
+    CalibrationBin,
+    Classification,
+    ClassScore,
+    wilson_interval,
+)
+from vitkit.models.card import LossFunction
+
+
+def image(logits: NDArray[np.float32], label: int, loss: LossFunction) -> tuple[int, float, float, int]:
+    """Prediction, confidence, loss and the classes before the true one, of one image's logits `(K,)`."""
+    predicted = min(i for i, value in enumerate(logits) if value == logits.max())
+    before = [(-value, i) for i, value in enumerate(logits)]
+    rank = sorted(before).index((-logits[label], label))
+    if loss == "softmax":
+        shifted = logits - np.float64(logits.max())
+        total = np.exp(shifted).sum()
+        return predicted, 1 / total, np.log(total) - shifted[label], rank
+    wide = logits.astype(np.float64)
+    terms = [np.logaddexp(0, -x if i == label else x) for i, x in enumerate(wide)]
+    return predicted, np.exp(-np.logaddexp(0, -wide[predicted])), np.array(terms).sum(), rank
+
+
+def reference(
+    logits: NDArray[np.float32],
+    labels: Sequence[int],
+    names: Sequence[str],
+    bad: int = 0,
+    loss: LossFunction = "softmax",
+) -> Classification:
+    count, classes = logits.shape
+    found = [image(row, label, loss) for row, label in zip(logits, labels, strict=True)]
+    pairs = [(label, one[0]) for label, one in zip(labels, found, strict=True)]
+    scores = []
+    for i, name in enumerate(names):
+        of_class = sum(true == i for true, _ in pairs)
+        said = sum(predicted == i for _, predicted in pairs)
+        hits = pairs.count((i, i))
+        scores.append(
+            ClassScore(
+                name,
+                of_class,
+                said,
+                hits,
+                hits / said if said else None,
+                hits / of_class if of_class else None,
+                2 * hits / (of_class + said) if of_class + said else None,
+            )
+        )
+    bins = []
+    for i in range(CALIBRATION_BINS):
+        inside = [
+            (one[1], true == one[0])
+            for one, (true, _) in zip(found, pairs, strict=True)
+            if min(max(math.ceil(one[1] * CALIBRATION_BINS) - 1, 0), CALIBRATION_BINS - 1) == i
+        ]
+        size = len(inside)
+        bins.append(
+            CalibrationBin(
+                i / CALIBRATION_BINS,
+                (i + 1) / CALIBRATION_BINS,
+                size,
+                math.fsum(confidence for confidence, _ in inside) / size if size else None,
+                sum(right for _, right in inside) / size if size else None,
+            )
+        )
+    recalls = [score.recall for score in scores if score.recall is not None]
+    f1s = [score.f1 for score in scores if score.f1 is not None]
+    correct = sum(true == predicted for true, predicted in pairs)
+    gaps = [
+        b.count * abs(b.accuracy - b.confidence)
+        for b in bins
+        if b.accuracy is not None and b.confidence is not None
+    ]
+    return Classification(
+        count=count,
+        bad=bad,
+        correct=correct,
+        accuracy=correct / count,
+        accuracy_interval=wilson_interval(correct, count),
+        top5_accuracy=sum(one[3] < 5 for one in found) / count if classes > 5 else None,
+        loss=math.fsum(one[2] for one in found) / count,
+        balanced_accuracy=math.fsum(recalls) / len(recalls),
+        macro_f1=math.fsum(f1s) / len(f1s),
+        calibration_error=math.fsum(gaps) / count,
+        calibration=tuple(bins),
+        per_class=tuple(scores),
+        confusion_cells=tuple((*pair, pairs.count(pair)) for pair in sorted(set(pairs))),
+        loss_function=loss,
+    )

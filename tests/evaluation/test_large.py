@@ -1,0 +1,117 @@
+"""Evaluation of many images and many classes within few descriptors and little memory.
+
+Real processes, so that their limits are real.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DESCRIPTORS = """
+import json, resource, sys
+from pathlib import Path
+import numpy as np
+import torch
+from vitkit.data.loader import evaluation_batches
+from vitkit.data.transforms import Preprocessing
+from vitkit.evaluation.classify import classification, predict
+
+count, batch_size, limit = map(int, sys.argv[1:])
+resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+
+
+class Grey:
+    labels = np.arange(count) % 10
+
+    def __len__(self):
+        return count
+
+    def key(self, index):
+        return str(index)
+
+    def decode(self, index):
+        return np.full((2, 2, 3), index % 256, np.uint8)
+
+
+class Mean(torch.nn.Module):
+    def forward(self, images):
+        return images.float().mean((1, 2, 3))[:, None] * torch.linspace(-1, 1, 10)
+
+
+batches = evaluation_batches(Grey(), Preprocessing((2, 2)), batch_size, workers=2)
+result = classification(predict(Mean(), batches), [str(i) for i in range(10)])
+print(json.dumps({"count": result.count, "descriptors": len(list(Path("/proc/self/fd").iterdir()))}))
+"""
+
+MEMORY = """
+import json, resource, sys
+from pathlib import Path
+import torch
+from vitkit.apps.folder import read_evaluations, write_evaluation
+from vitkit.data.loader import Batch
+from vitkit.evaluation.classify import classification, predict
+
+count, classes, run = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, classes))
+
+
+def batches():
+    for start in range(0, count, 128):
+        ids = torch.arange(start, min(start + 128, count))
+        images = torch.randn(len(ids), 3, 2, 2, generator=torch.Generator().manual_seed(start))
+        yield Batch(images, ids % classes, torch.ones(len(ids), dtype=torch.bool), ids)
+
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+before = peak()
+made = predict(model, batches(), loss=sys.argv[4], folder=run)
+result = classification(made, [str(i) for i in range(classes)])
+write_evaluation(run, "test", result, made)
+evaluated = peak()
+found, loaded = read_evaluations(run)["test"]
+assert found == result and (loaded.predicted == made.predicted).all()
+print(json.dumps({"before": before, "evaluated": evaluated, "read": peak(), "count": result.count}))
+"""
+
+
+def measured(script: str, *arguments: object) -> dict[str, int]:
+    result = subprocess.run(
+        [sys.executable, "-c", script, *map(str, arguments)], capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    found: dict[str, int] = json.loads(result.stdout)
+    return found
+
+
+def test_no_descriptor_is_kept_of_a_batch() -> None:
+    """300 batches, of which each would keep two or three, with room for 64."""
+    found = measured(DESCRIPTORS, 300, 1, 64)
+    assert found["count"] == 300 and found["descriptors"] < 32
+
+
+@pytest.mark.slow
+def test_no_descriptor_is_kept_of_2501_batches() -> None:
+    assert measured(DESCRIPTORS, 20_001, 8, 256)["count"] == 20_001
+
+
+def test_memory_does_not_hold_the_logits(tmp_path: Path) -> None:
+    """200 MB of logits, which would be held several times; allowed is what scoring a part of them needs."""
+    found = measured(MEMORY, 2_500, 20_000, tmp_path, "softmax")
+    assert found["read"] - found["before"] < 300 << 20, found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+def test_imagenet_21k_within_2_gib(tmp_path: Path, loss: str) -> None:
+    """50,000 images of 21,843 classes: 4.4 GB of logits, and 3.8 GB of a dense confusion matrix."""
+    found = measured(MEMORY, 50_000, 21_843, tmp_path, loss)
+    print(found)
+    assert found["read"] < 2 << 30, found

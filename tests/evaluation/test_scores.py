@@ -1,0 +1,61 @@
+"""What logits mean, by the loss that a model was trained with."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from vitkit.data.loader import Batch
+from vitkit.errors import VitkitError
+from vitkit.evaluation.classify import predict
+from vitkit.evaluation.scores import image_scores, probabilities
+from vitkit.models.card import LossFunction, ModelCard
+from vitkit.training.objectives import Classification, ClassificationConfig
+
+LOSSES: tuple[LossFunction, ...] = ("softmax", "sigmoid")
+
+
+def test_probabilities_are_those_of_torch() -> None:
+    logits = torch.randn(20, 7, generator=torch.Generator().manual_seed(0)) * 5
+    wide = logits.double()
+    assert probabilities(logits.numpy(), "softmax") == pytest.approx(wide.softmax(1).numpy(), rel=1e-12)
+    assert probabilities(logits.numpy(), "sigmoid") == pytest.approx(wide.sigmoid().numpy(), rel=1e-12)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_large_logits_neither_overflow_nor_warn(loss: LossFunction) -> None:
+    logits = np.array([[3e4, -3e4, 0], [-3e4, -3e4, -3e4], [3e38, -3e38, 3e38]], np.float32)
+    shares = probabilities(logits, loss)
+    assert np.isfinite(shares).all() and shares.min() >= 0 and shares.max() <= 1
+    scores = image_scores(logits, np.array([1, 0, 1]), loss)
+    assert np.isfinite(scores.loss).all() and scores.loss[0] >= 3e4
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_loss_is_that_of_training_without_smoothing(loss: LossFunction) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 6)).eval()
+    labels = torch.tensor([0, 5, 3, 1])
+    mask = torch.tensor([True, True, False, True])
+    batch = Batch(torch.randn(4, 3, 2, 2) * 3, labels, mask, torch.arange(4))
+    objective = Classification(ClassificationConfig(loss=loss), 6)
+    with torch.no_grad():
+        trained, _ = objective(model, batch)
+    evaluated = predict(model, [batch], loss=loss).scores.loss
+    assert evaluated.mean() == pytest.approx(trained.item(), rel=1e-6)
+
+
+def test_sigmoid_confidence_is_that_of_the_predicted_class_alone() -> None:
+    logits = np.log(np.array([[3.0, 9.0, 4.0]], np.float32))  # sigmoid: 0.75, 0.9, 0.8
+    scores = image_scores(logits, np.array([0]), "sigmoid")
+    assert scores.predicted.tolist() == [1] and scores.rank.tolist() == [2]
+    assert scores.confidence == pytest.approx(0.9)
+    assert scores.loss == pytest.approx(-np.log(0.75) - np.log(0.1) - np.log(0.2))
+
+
+def test_a_model_knows_its_loss() -> None:
+    assert ModelCard().loss == "softmax" and ModelCard(origin={"loss": "sigmoid"}).loss == "sigmoid"
+    wrongs: tuple[object, ...] = ("hinge", None, ["sigmoid"], {})
+    for wrong in wrongs:
+        with pytest.raises(VitkitError, match="origin: loss: expected 'softmax' or 'sigmoid'"):
+            _ = ModelCard(origin={"loss": wrong}).loss
