@@ -11,7 +11,6 @@ evaluation/                 numbers and logits by split
 report.html
 """
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -51,21 +50,6 @@ def locked(run: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file of a run folder; empty if there is none.
-
-    Raises:
-        VitkitError: it is damaged.
-    """
-    try:
-        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise VitkitError(f"{path} cannot be read: {error}") from error
-    return data
 
 
 def write_evaluation(run: Path, split: str, result: Classification, predictions: Predictions) -> None:
