@@ -125,11 +125,43 @@ def test_what_training_scripts_keep(zipped: bool, wrap: Callable[[Any], Any], tm
     assert_is_state(tmp_path / "x.pth.tar")
 
 
-def test_the_choice_among_several_weights_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    torch.save({"state_dict": {}, "state_dict_ema": STATE, "epoch": 1}, tmp_path / "x.pth")
-    with caplog.at_level("INFO", "vitkit"):
-        assert_is_state(tmp_path / "x.pth")
-    assert "the weights are its 'state_dict_ema'; left aside: state_dict, epoch" in caplog.text
+def notes_of(path: Path) -> str:
+    with open_source(path) as source:
+        return "; ".join(source.notes)
+
+
+@pytest.mark.parametrize(
+    ("contents", "words"),
+    [
+        (
+            {"model": {"c": torch.ones(1)}, "model_ema": STATE, "optimizer": {}, "epoch": 1},
+            "the weights are its 'model_ema', a moving average, which training scripts evaluate; "
+            "left aside: model, optimizer, epoch",
+        ),
+        ({"model": STATE, "model_ema": {}}, "the weights are its 'model'; left aside: model_ema"),
+        ({"state_dict": STATE}, "the weights are its 'state_dict'; left aside: nothing"),
+        (
+            {"net": STATE, "acc": 93.1, "epoch": 200},
+            "the weights are its 'net', the only dictionary of tensors in it; left aside: acc, epoch",
+        ),
+        (
+            {"state_dict": {f"model.{key}": value for key, value in STATE.items()}, "epoch": 1},
+            "every name begins with 'model.', as Lightning writes them: it is taken off",
+        ),
+        ({**STATE, "epoch": 1}, "left aside, as they are no tensors: epoch"),
+    ],
+)
+def test_the_choice_among_several_weights_is_noted(
+    contents: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    torch.save(contents, tmp_path / "x.pth")
+    assert_is_state(tmp_path / "x.pth")
+    assert words in notes_of(tmp_path / "x.pth")
+
+
+def test_a_choice_that_nothing_decides_is_left_to_the_user(tmp_path: Path) -> None:
+    torch.save({"student": STATE, "teacher": STATE, "epoch": 1}, tmp_path / "x.pth")
+    refused(tmp_path / "x.pth", "tensors under 'student', 'teacher'", "Save those you mean alone")
 
 
 def test_only_a_prefix_of_all_names_goes(tmp_path: Path) -> None:
@@ -162,7 +194,7 @@ def test_settings_beside_the_weights(tmp_path: Path) -> None:
     with open_source(tmp_path) as source:
         assert source.config == {"num_classes": 2} and source.preprocessor == {}
     (tmp_path / "config.json").write_text("[" * 100_000)
-    refused(tmp_path, "config.json cannot be read")
+    refused(tmp_path, "config.json is damaged: its JSON is nested too deep")
 
 
 # Shards
@@ -272,7 +304,7 @@ def test_headers_that_lie(header: bytes, words: str, tmp_path: Path) -> None:
 def test_an_archive_that_unpacks_to_far_more_than_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vitkit.models.weights.source.EXPANSION_ALLOWANCE", 1 << 20)
+    monkeypatch.setattr("vitkit.models.weights.archives.EXPANSION_ALLOWANCE", 1 << 20)
     np.savez_compressed(tmp_path / "bomb.npz", x=np.zeros(8 << 20, np.float32))
     tracemalloc.start()
     try:
@@ -422,7 +454,7 @@ def test_tensors_that_are_no_plain_ones(tensor: Tensor, words: str, tmp_path: Pa
     refused(tmp_path / "x.pth", words)
 
 
-@pytest.mark.parametrize("state", [{}, [torch.ones(1)], {"teacher": {"a": torch.ones(1)}}, 3])
+@pytest.mark.parametrize("state", [{}, [torch.ones(1)], {"teacher": {"a": 1}}, 3])
 def test_a_pytorch_file_without_a_dictionary(state: Any, tmp_path: Path) -> None:
     torch.save(state, tmp_path / "x.pth")
     refused(tmp_path / "x.pth", "expected a dictionary of tensors", "found")
