@@ -155,7 +155,7 @@ def _weights(identity: Identity) -> list[str]:
     """The file of weights and the hash it was written with, by which other programs can know it."""
     if identity.checksum is None:
         return []
-    return [f"{identity.checksum.bytes:,} bytes, SHA-256 {identity.checksum.sha256} when written"]
+    return [f"{identity.checksum.bytes:,} bytes, when written of SHA-256", identity.checksum.sha256]
 
 
 def _plain(value: Any, key: str = "") -> str:

@@ -525,3 +525,116 @@ def test_contents_decide_what_a_file_is_and_not_its_name(tmp_path: Path) -> None
             path = tmp_path / f"from{own[1:]}{other}"
             path.write_bytes((tmp_path / f"x{own}").read_bytes())
             assert torch.equal(contents(path)["a"], tensors["a"]), path
+
+
+# Checksums of PyTorch's archives
+
+
+def test_a_flip_anywhere_in_a_pytorch_file_is_noticed_or_changes_nothing(tmp_path: Path) -> None:
+    """Every byte of the numbers and of the pickle that names them, and every third of the rest."""
+    path = tmp_path / "x.pth"
+    torch.save(STATE, path)
+    whole = path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        infos = [info for info in archive.infolist() if "/data" in info.filename]
+        within = {info.filename: whole.index(archive.read(info)) for info in infos}
+        checked = {
+            i for info in infos for i in range(within[info.filename], within[info.filename] + info.file_size)
+        }
+    noticed = 0
+    for place in sorted(checked | set(range(0, len(whole), 3))):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
+        try:
+            assert_is_state(path)
+        except VitkitError:
+            noticed += 1
+        else:
+            assert place not in checked
+    assert noticed >= len(checked)
+
+
+def test_the_damaged_tensor_is_named_and_the_others_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.pth"
+    tensors = {"a": torch.arange(1000.0), "b": torch.arange(1000.0) + 0.5}
+    torch.save(tensors, path)
+    data = bytearray(path.read_bytes())
+    data[data.index(tensors["b"].numpy().tobytes()) + 777] ^= 1
+    path.write_bytes(data)
+    with open_source(path) as source:
+        assert torch.equal(source.read("a"), tensors["a"])
+        with pytest.raises(VitkitError, match="is damaged: b has another checksum than the archive holds"):
+            source.read("b")
+
+
+def test_tensors_that_share_memory_are_read(tmp_path: Path) -> None:
+    whole = torch.arange(12.0)
+    tensors = {"first": whole[:4], "all": whole, "again": whole.view(3, 4).T, "none": torch.ones(0, 3)}
+    torch.save(tensors, tmp_path / "x.pth")
+    found = contents(tmp_path / "x.pth")
+    assert all(torch.equal(found[key], tensor) for key, tensor in tensors.items())
+
+
+def test_an_archive_without_checksums_is_read_and_said_to_have_none(tmp_path: Path) -> None:
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save(STATE, tmp_path / "x.pth")
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert_is_state(tmp_path / "x.pth")
+    assert "left out the archive's checksums" in notes_of(tmp_path / "x.pth")
+    torch.save(STATE, tmp_path / "y.pth")
+    assert notes_of(tmp_path / "y.pth") == ""
+
+
+def test_numbers_of_the_other_byte_order_are_checked_as_a_whole(tmp_path: Path) -> None:
+    torch.save(STATE, tmp_path / "little.pth")
+    path = tmp_path / "big.pth"
+    with zipfile.ZipFile(tmp_path / "little.pth") as little, zipfile.ZipFile(path, "w") as big:
+        for info in little.infolist():
+            data = little.read(info)
+            if "/data/" in info.filename:
+                data = np.frombuffer(data, ">f4").astype("<f4").tobytes()
+            big.writestr(info.filename, b"big" if info.filename.endswith("byteorder") else data)
+    assert_is_state(path)
+    data = path.read_bytes()
+    path.write_bytes(
+        data.replace(np.arange(6, dtype=">f4").tobytes(), np.arange(1, 7, dtype=">f4").tobytes())
+    )
+    assert path.read_bytes() != data
+    refused(path, "is damaged")
+
+
+@pytest.mark.parametrize("ending", [".npz", ".pth"])
+@pytest.mark.parametrize(("offset", "value"), [(6, 255), (46, 0xFF), (8, 0xFF), (10, 97)])
+def test_a_directory_that_zipfile_stumbles_over(offset: int, value: int, ending: str, tmp_path: Path) -> None:
+    """Version 25.5, a name that is no UTF-8, flags and a compression that nobody knows."""
+    path = tmp_path / f"x{ending}"
+    if ending == ".pth":
+        torch.save(STATE, path)
+    else:
+        with zipfile.ZipFile(path, "w") as archive:
+            info = zipfile.ZipInfo("é.npy")  # a name that is marked as UTF-8
+            archive.writestr(info, array_header("(2,)") + bytes(8))
+    data = bytearray(path.read_bytes())
+    entry = data.index(b"PK\x01\x02")
+    data[entry + offset] = value
+    path.write_bytes(data)
+    refused(path, "cannot be read as")
+
+
+# What a pickle costs
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_pickle_larger_than_any_real_one_is_refused_unread(zipped: bool, tmp_path: Path) -> None:
+    path = tmp_path / "x.pth"
+    log = [float(i) for i in range(700_000)]  # nine bytes each
+    torch.save({**STATE, "log": log}, path, _use_new_zipfile_serialization=zipped)
+    refused(path, "at most 4,194,304 are read", "Save the weights alone")
+
+
+def test_large_tensors_in_an_old_file_are_no_pickle(tmp_path: Path) -> None:
+    tensors = {f"a{i}": torch.full((1 << 20,), float(i)) for i in range(3)}
+    torch.save(tensors, tmp_path / "x.pth", _use_new_zipfile_serialization=False)
+    found = contents(tmp_path / "x.pth")
+    assert all(torch.equal(found[key], tensor) for key, tensor in tensors.items())

@@ -21,7 +21,7 @@ from vitkit.models.weights.checksum import Checksum
 from vitkit.models.weights.formats import DIALECTS, named_prefix
 from vitkit.models.weights.remote import fetch
 from vitkit.models.weights.source import Source, open_source
-from vitkit.models.weights.table import Hints, Translation
+from vitkit.models.weights.table import Dialect, Hints, NotSaidError, Translation
 from vitkit.models.zoo import ModelConfig, build_model, name_of
 
 NAMES_SHOWN = 5
@@ -156,7 +156,7 @@ def _opened(path: str | Path, hints: Hints) -> Iterator[tuple[Source, Identity, 
                 f"{named_prefix(source)} Known are the layouts of "
                 f"{', '.join(dialect.name for dialect in DIALECTS)}."
             )
-        translation = dialect.read(source, hints)
+        translation = _read(dialect, source, hints)
         heads = getattr(translation.config, "num_heads", None)
         if hints.num_heads not in (None, heads):
             raise VitkitError(
@@ -185,6 +185,18 @@ def _opened(path: str | Path, hints: Hints) -> Iterator[tuple[Source, Identity, 
             translation.checksum,
         )
         yield source, identity, translation
+
+
+def _read(dialect: Dialect, source: Source, hints: Hints) -> Translation:
+    """Read a file's description; what is wrong with a configuration is said of the file."""
+    try:
+        return dialect.read(source, hints)
+    except NotSaidError:
+        raise
+    except VitkitError as error:
+        if str(source.path.parent) in str(error):
+            raise
+        raise VitkitError(f"{source.path}: {error}") from error
 
 
 def _doubts(tensors: dict[str, Tensor]) -> list[str]:

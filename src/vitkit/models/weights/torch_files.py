@@ -111,7 +111,7 @@ class _CheckedReader:
         tensor = self.tensors[key].detach()
         storage = tensor.untyped_storage()
         place = storage.data_ptr()
-        if self.checksums is not None and storage.nbytes() and place not in self.checked:
+        if self.checksums and storage.nbytes() and place not in self.checked:
             data = torch.empty(0, dtype=torch.uint8).set_(storage).numpy().data  # no copy
             if (len(data), zlib.crc32(data)) not in self.checksums:
                 raise VitkitError(
@@ -125,7 +125,8 @@ class _CheckedReader:
 def _check_members(archive: zipfile.ZipFile) -> set[tuple[int, int]] | None:
     """Check the small members, which name the tensors, and return size and CRC-32 of those that hold numbers.
 
-    None where the writer left the checksums out (`torch.serialization.set_crc32_options(False)`).
+    None where the writer left the checksums out (`torch.serialization.set_crc32_options(False)`); none of
+    them where everything has been checked.
 
     Raises:
         ValueError: the names and settings are larger than any real ones; zipfile.BadZipFile: damaged.
@@ -137,14 +138,18 @@ def _check_members(archive: zipfile.ZipFile) -> set[tuple[int, int]] | None:
             raise ValueError(f"its pickle has {info.file_size:,} bytes; {_PICKLE_BOUND}")
         if not left_out and "/data/" not in info.filename and info.file_size <= MAX_PICKLE:
             archive.read(info)
-    order = next((info for info in infos if info.filename.endswith("/byteorder")), None)
-    if order is not None and order.file_size < 100 and archive.open(order).read() == b"big" and not left_out:
+    if left_out:
+        return None
+    orders = [
+        info for info in infos if info.filename.endswith("/byteorder") and info.file_size == len(b"big")
+    ]
+    if any(archive.read(info) == b"big" for info in orders):
         # PyTorch turns such numbers round as it loads them: what it gives has no checksum any more.
         damaged = archive.testzip()
         if damaged is not None:
             raise ValueError(f"{damaged} is damaged")
-        return None
-    return None if left_out else {(info.file_size, info.CRC) for info in infos}
+        return set()
+    return {(info.file_size, info.CRC) for info in infos}
 
 
 _PICKLE_BOUND = (
