@@ -232,7 +232,8 @@ def timm_logits(tensors: dict[str, Tensor], images: Tensor, inside: bool) -> Ten
     for i in range(2):
         block = f"blocks.{i}"
         qkv = linear(norm(x, f"{block}.norm1"), f"{block}.attn.qkv")
-        q, k, v = (part.unflatten(-1, (4, -1)).transpose(1, 2) for part in qkv.chunk(3, -1))
+        shape = (*x.shape[:2], 4, width // 4)
+        q, k, v = (part.reshape(shape).transpose(1, 2) for part in qkv.chunk(3, -1))
         mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
         x = x + linear(mixed, f"{block}.attn.proj")
         hidden = F.gelu(linear(norm(x, f"{block}.norm2"), f"{block}.mlp.fc1"))

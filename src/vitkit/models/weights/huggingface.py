@@ -1,4 +1,6 @@
-"""Folders of Hugging Face's transformers: ViT, DeiT without distillation, BiT, in both directions.
+"""Folders of Hugging Face's transformers: ViT and BiT, in both directions.
+
+A DeiT without distillation is a ViT there; what they call deit has a distillation token and is refused.
 
 `config.json` gives the arithmetic, the arrays give the shapes, `preprocessor_config.json` gives the pixels.
 The names are those that every release of transformers writes to files; the ones that its modules have had
@@ -125,7 +127,7 @@ def read(source: Source, hints: Hints) -> Translation:
             f"{source.path}: hybrids of Hugging Face ('vit-hybrid') are not read: load the same weights "
             "from the original release's .npz, R50+ViT-B_16 say, or from timm's file."
         )
-    raise VitkitError(f"{source.path}: of Hugging Face's models, vit, deit and bit are read, found {kind!r}.")
+    raise VitkitError(f"{source.path}: of Hugging Face's models, vit and bit are read, found {kind!r}.")
 
 
 def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
