@@ -235,7 +235,7 @@ def test_what_a_config_leaves_out_is_what_transformers_takes(tmp_path: Path) -> 
         ({"head_dim": 4}, "head_dim"),
         ({"num_attention_heads": None}, "give num_heads"),
         ({"model_type": "vit-hybrid"}, "original release"),
-        ({"model_type": "swin"}, "vit, deit and bit are read, found 'swin'"),
+        ({"model_type": "swin"}, "vit and bit are read, found 'swin'"),
         ({"image_size": "large"}, "config.json: image_size"),
         ({"id2label": {"0": "cat"}}, "1 names for 3 classes"),
         ({"image_size": 10**30}, "config.json: image_size"),

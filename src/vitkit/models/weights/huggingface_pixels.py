@@ -1,6 +1,5 @@
 """How Hugging Face's `preprocessor_config.json` and our own preprocessing say the same."""
 
-import logging
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,8 +11,6 @@ from vitkit.models.weights.huggingface_settings import LARGEST, Processor, setti
 from vitkit.models.weights.source import Source
 from vitkit.models.zoo import ModelConfig
 
-_log = logging.getLogger("vitkit")
-
 RESAMPLING = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 """Pillow's numbers."""
 BILINEAR = 2
@@ -22,9 +19,7 @@ BILINEAR = 2
 def read_pixels(source: Source, channels: int) -> tuple[Processor, tuple[float, ...], tuple[float, ...]]:
     """The processor, and mean and std of pixels in [0, 1]."""
     if not source.preprocessor:
-        _log.warning(
-            "%s: no preprocessor_config.json beside it: pixel mean and std are taken to be 0.5", source.path
-        )
+        source.notes.append("no preprocessor_config.json beside it: pixel mean and std are taken to be 0.5")
     said = settings_of(Processor, source, "preprocessor_config.json")
     # They scale pixels by any factor before the mean is taken off; we, by 1/255.
     if said.do_rescale and said.rescale_factor <= 0:
@@ -47,7 +42,7 @@ def read_pixels(source: Source, channels: int) -> tuple[Processor, tuple[float, 
 
 
 def read_preprocessing(source: Source, said: Processor, size: tuple[int, int]) -> dict[str, Any]:
-    """The same in our words, as `vitkit.data.transforms.Preprocessing` has them; a difference is logged."""
+    """The same in our words, as `vitkit.data.transforms.Preprocessing` has them; a difference is noted."""
     if not source.preprocessor:
         return {}
     differences = []
@@ -72,12 +67,17 @@ def read_preprocessing(source: Source, said: Processor, size: tuple[int, int]) -
         name = RESAMPLING[said.resample] if known else str(said.resample)
         differences.append(f"{name} resizing (here: bilinear)")
     if differences:
-        _log.warning("%s: its images were prepared with %s", source.path, "; ".join(differences))
+        source.notes.append(f"its images were prepared with {'; '.join(differences)}")
     return ours
 
 
-def write_processor(config: ModelConfig, preprocessing: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """`preprocessor_config.json`: as we prepare images, as near as theirs can."""
+def write_processor(
+    config: ModelConfig, preprocessing: Mapping[str, Any], notes: list[str]
+) -> dict[str, Any]:
+    """Write what `preprocessor_config.json` holds: as we prepare images, as near as theirs can.
+
+    What it cannot say is added to `notes`.
+    """
     rows, columns = config.image_size
     fraction = preprocessing.get("crop_fraction", 0.875)
     ours: dict[str, Any] = {
@@ -104,7 +104,7 @@ def write_processor(config: ModelConfig, preprocessing: Mapping[str, Any], path:
     if not preprocessing.get("antialias", True):
         differences.append("resizing without antialiasing (theirs: with)")
     if differences:
-        _log.warning("%s: preprocessor_config.json cannot say: %s", path, "; ".join(differences))
+        notes.append(f"preprocessor_config.json cannot say: {'; '.join(differences)}")
     return ours
 
 

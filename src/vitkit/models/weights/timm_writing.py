@@ -54,7 +54,7 @@ BIT_NAMES: dict[tuple[tuple[int, ...], int], str] = {
 }
 
 
-def write(model: ImageModel, path: Path) -> Path:
+def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     """Write a folder that `timm.create_model("local-dir:FOLDER", pretrained=True)` loads.
 
     Raises:

@@ -138,7 +138,7 @@ def _preprocessing(config: ViTConfig) -> dict[str, Any]:
     return {"image_size": list(config.image_size), "resize": "crop", "crop_fraction": fraction}
 
 
-def write(model: ImageModel, path: Path) -> Path:
+def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     """Write a `.pth`, a dictionary of tensors that torchvision's models load with `load_state_dict`."""
     config = model.config
     assert isinstance(config, ViTConfig)
