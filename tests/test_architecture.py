@@ -8,7 +8,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "vitkit"
 ROOMS = ("models", "data", "training", "evaluation", "analysis", "apps")
 """A room may import those before it, and itself; `data` needs no models."""
-SHARED = {"errors", "config", "durable", "_version"}
+SHARED = {"errors", "config", "durable", "text", "_version"}
 """Leaves that any room may import."""
 
 

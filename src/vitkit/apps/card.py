@@ -1,6 +1,5 @@
 """`vitkit card`: what a checkpoint is and how it computes, without loading its weights."""
 
-import json
 import shlex
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -77,7 +76,7 @@ def main(arguments: list[str]) -> None:
         """
         identity = identify(file, said(image_size), num_heads)
         if json_output:
-            console.out.print_json(json.dumps(_record(identity)))
+            console.print_json(_record(identity))
             return
         config, card = identity.config, identity.card
         grid = Table.grid(padding=(0, 2))

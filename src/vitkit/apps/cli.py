@@ -1,15 +1,18 @@
 """The command line: one verb per job. The list of verbs must not import torch; each verb imports its own."""
 
 import importlib
+import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from vitkit._version import __version__
+from vitkit.apps import streams
 from vitkit.config import nearest
 from vitkit.errors import VitkitError
+from vitkit.text import visible
 
 # verb -> what it does, and the module whose `main(arguments)` does it
 VERBS = {
@@ -26,6 +29,11 @@ VERBS = {
     "recipes": ("named training runs and what they are for", "vitkit.apps.recipes"),
 }
 
+MEMORY = (
+    "the memory of this machine is not enough for it. Ask for less at a time (a smaller batch, model or "
+    "image), or close other programs."
+)
+
 EXAMPLES = """\
 Examples:
   vitkit train --recipe digits                       train on the built-in digits, no download
@@ -39,43 +47,76 @@ def run(arguments: list[str]) -> int:
     """Run one command; returns its exit code.
 
     0: done. 1: the user can mend it, one message says how. 2: the command line is wrong. 130 and 143: stopped
-    by Ctrl-C and SIGTERM. Anything else that fails is a bug and keeps its traceback.
+    by Ctrl-C and SIGTERM. 141: whoever read the output has gone. Anything else that fails is a bug and keeps
+    its traceback.
     """
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(_help())
-        return 0
-    if arguments[0] in ("-V", "--version"):
-        print(f"vitkit {__version__}")
-        return 0
-    verb, *rest = arguments
     try:
-        if verb not in VERBS:
-            print(f"vitkit: no command is named '{verb}'. {nearest(verb, VERBS)}", file=sys.stderr)
-            return 2
-        with _terminable():
-            importlib.import_module(VERBS[verb][1]).main(rest if verb == "models" else _squared(rest))
+        code = _command(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here, where it can still be said that a disk is full
+        return code
     except VitkitError as error:
-        sys.stdout.flush()
-        print(f"vitkit: {error}", file=sys.stderr)
-        return error.exit_code
+        return _failed(str(error), error.exit_code)
     except KeyboardInterrupt:
-        print("vitkit: interrupted", file=sys.stderr)
-        return 130
+        return _failed("interrupted", 130)
     except BrokenPipeError:
-        # Whoever read the output has seen enough; Python must not complain of that at exit.
-        sys.stderr.close()
-        return 0
+        streams.discard(sys.stdout)
+        return 141  # as a shell has it: 128 and the number of SIGPIPE
+    except MemoryError:
+        return _failed(MEMORY)
+    except RecursionError:
+        return _failed("what was read is nested too deeply to be anything of ours: look at the file again.")
+    except UnicodeError as error:
+        return _failed(f"a text is not of the encoding it should be of: {error}.")
     except OSError as error:
         # A full disk, a folder that may not be written, a file where a folder should be.
-        sys.stdout.flush()
-        place = f"{error.filename}: " if error.filename else ""
-        print(
-            f"vitkit: {place}{error.strerror or error}. What was finished before is kept: mend this, then "
-            "run the same command again.",
-            file=sys.stderr,
+        place = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+        return _failed(
+            f"{place}{error.strerror or error}. What was finished before is kept: mend this, then run the "
+            "same command again."
         )
-        return 1
+    except RuntimeError as error:
+        if "can't allocate memory" in str(error) or "out of memory" in str(error):
+            return _failed(MEMORY)
+        raise
+
+
+def _command(arguments: list[str]) -> int:
+    """Find out which command is meant and run it."""
+    verb, *rest = arguments or ["help"]
+    if verb == "help" and rest:
+        verb, rest = rest[0], [*rest[1:], "--help"]
+    if verb in ("-h", "--help", "help"):
+        print(_help())
+        return 0
+    if verb in ("-V", "--version"):
+        print(f"vitkit {__version__}")
+        return 0
+    if verb not in VERBS:
+        return _failed(f"no command is named '{verb}'. {nearest(verb, VERBS)}", 2)
+    if any("\0" in argument for argument in rest):
+        return _failed("an argument holds a NUL character, which no name of a file can have.", 2)
+    console = importlib.import_module("vitkit.apps.console")
+    try:
+        with _terminable(), console.showing_warnings():
+            importlib.import_module(VERBS[verb][1]).main(rest if verb == "models" else _squared(rest))
+    except SystemExit as end:  # of the option parser, whose words are printed, or of SIGTERM
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0
+
+
+def _failed(message: str, code: int = 1) -> int:
+    """Print what went wrong as one message; returns the exit code."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        streams.discard(sys.stdout)
+    words = visible(message, keep="\n")
+    with suppress(OSError):
+        if sys.stderr is not None:
+            print(f"vitkit: {words}", file=sys.stderr, flush=True)
+    return code
 
 
 @contextmanager

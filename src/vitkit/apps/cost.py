@@ -1,6 +1,5 @@
 """`vitkit cost`: what a model needs before a GPU is touched, and the paper's Table 6 beside our count."""
 
-import json
 import re
 import shlex
 from dataclasses import asdict, dataclass, replace
@@ -211,7 +210,7 @@ def _print_many(costs: list[Cost], batch_size: int) -> None:
 
 def _print_table6(as_json: bool) -> None:
     if as_json:
-        console.out.print_json(json.dumps([{**asdict(row), "ratio": row.ratio} for row in table6()]))
+        console.print_json([{**asdict(row), "ratio": row.ratio} for row in table6()])
         return
     table = Table("model", "epochs", "paper, exaFLOPs", "ours", "ratio", box=None)
     for column in table.columns[1:]:
@@ -287,7 +286,7 @@ def main(arguments: list[str]) -> None:
             for name in models
         ]
         if json_output:
-            console.out.print_json(json.dumps([_record(cost) for cost in costs]))
+            console.print_json([_record(cost) for cost in costs])
             return
         if len(costs) == 1:
             _print_one(costs[0], batch_size, stored)

@@ -1,6 +1,5 @@
 """`vitkit evaluate`: how good a model is on images it was not trained on."""
 
-import json
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,7 +185,7 @@ def main(arguments: list[str]) -> None:
                 console.err.print(f"Not kept in {run}: {error.strerror}.", markup=False)
         if json_output:
             record = {"split": found.split, "rejects": found.rejects, **result.to_json()}
-            console.out.print_json(json.dumps(record))
+            console.print_json(record)
             return
         split_words = "" if found.whole else f"{found.split} "
         low, high = result.accuracy_interval
