@@ -10,6 +10,7 @@ from rich.table import Table
 
 from vitkit.analysis.cost import forward_flops, parameters
 from vitkit.apps import console
+from vitkit.apps.download import download
 from vitkit.apps.predict import NOT_SAID, SizeOption, said, without_predictions
 from vitkit.config import to_json
 from vitkit.models.image_model import by
@@ -74,6 +75,7 @@ def main(arguments: list[str]) -> None:
             num_heads: of the attention, where the file does not say it.
             json_output: print everything as JSON.
         """
+        download(file)
         identity = identify(file, said(image_size), num_heads)
         if json_output:
             console.print_json(_record(identity))

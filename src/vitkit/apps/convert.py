@@ -20,6 +20,7 @@ from torch import Tensor
 from vitkit.apps import console
 from vitkit.apps.against import Library, library_logits
 from vitkit.apps.card import described
+from vitkit.apps.download import download
 from vitkit.apps.folder import preprocessing_of
 from vitkit.config import difference, to_json
 from vitkit.errors import VitkitError
@@ -315,6 +316,7 @@ def main(arguments: list[str]) -> None:
             against: run timm or huggingface beside it, where that is installed.
             accept_change: keep a result that differs because the layout cannot say all of the arithmetic.
         """
+        download(source)
         layout: Format = to or _layout(out)
         with _without_warnings():  # loading gives them
             found = identify(source, image_size=image_size, num_heads=num_heads)

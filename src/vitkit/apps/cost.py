@@ -12,7 +12,8 @@ from rich.table import Table
 from vitkit.analysis.cost import forward_flops, parameters, table6, training_flops
 from vitkit.analysis.memory import InferenceMemory, TrainingMemory, inference_memory, training_memory
 from vitkit.apps import console
-from vitkit.apps.predict import NOT_SAID, is_address, said
+from vitkit.apps.download import download, is_address
+from vitkit.apps.predict import NOT_SAID, said
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import by
 from vitkit.models.vit import ViTConfig
@@ -274,6 +275,8 @@ def main(arguments: list[str]) -> None:
         seen = epochs * images if epochs is not None and images is not None else None
         stored = OptimizerConfig(optimizer=optimizer, polyak=0.9999 if average else None)
         size = said(image_size)
+        for name in models:
+            download(name)
         costs = [
             cost_of(
                 name,

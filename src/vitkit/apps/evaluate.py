@@ -10,6 +10,7 @@ import tyro
 from rich.markup import escape
 
 from vitkit.apps import console
+from vitkit.apps.download import download
 from vitkit.apps.folder import data_of, place, preprocessing_of, write_evaluation
 from vitkit.apps.machine import find_device
 from vitkit.apps.predict import NOT_SAID, SizeOption, said, without_predictions
@@ -165,6 +166,7 @@ def main(arguments: list[str]) -> None:
             image_size: height and width; position embeddings are resized.
             num_heads: of the attention, where the file does not say it.
         """
+        download(model)
         found = evaluate(
             model,
             data,

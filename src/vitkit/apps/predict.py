@@ -18,6 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.apps import console
+from vitkit.apps.download import download
 from vitkit.apps.folder import preprocessing_of
 from vitkit.apps.machine import find_device
 from vitkit.data.decode import DecodeError, decode, decode_image
@@ -44,11 +45,6 @@ SizeOption = Annotated[
 def said(size: tuple[int, int]) -> tuple[int, int] | None:
     """An image size as the command line gives it."""
     return None if size == NOT_SAID else size
-
-
-def is_address(path: str | Path) -> bool:
-    """Whether a checkpoint is fetched from somewhere: hf:org/name, https://... and so on."""
-    return bool(re.match(r"hf:|[A-Za-z][\w+.-]+:/", str(path))) and not Path(path).exists()
 
 
 def without_predictions(config: ModelConfig) -> str:
@@ -275,6 +271,7 @@ def main(arguments: list[str]) -> None:
             raise VitkitError("Which images? Give files, folders, or - to read paths from standard input.")
         if top < 1 or batch_size < 1:
             raise VitkitError(f"top and batch_size are at least 1, found {top} and {batch_size}.")
+        download(model)
         predictor = Predictor(
             model, device, image_size=said(image_size), num_heads=num_heads, max_pixels=max_pixels
         )
