@@ -94,8 +94,10 @@ def _command(arguments: list[str]) -> int:
         return 0
     if verb not in VERBS:
         return _failed(f"no command is named '{verb}'. {nearest(verb, VERBS)}", 2)
-    if any("\0" in argument for argument in rest):
-        return _failed("an argument holds a NUL character, which no name of a file can have.", 2)
+    for argument in rest:
+        # The option parser repeats what it does not know as it is.
+        if "\0" in argument or (argument.startswith("-") and "\x1b" in argument):
+            return _failed(f"the argument {argument} holds a character that no option has.", 2)
     console = importlib.import_module("vitkit.apps.console")
     try:
         with _terminable(), console.showing_warnings():

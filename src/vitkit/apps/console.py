@@ -71,6 +71,10 @@ class Terminal(Console):
             highlighter=highlighter,
         )
 
+    def on_broken_pipe(self) -> None:
+        """Leave it to the command line what a reader that has gone means; rich would end the process."""
+        raise BrokenPipeError
+
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Render anything; what comes to the terminal by another way than `render_str` is escaped here."""
         for segment in super().render(renderable, options):

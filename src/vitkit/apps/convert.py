@@ -124,6 +124,8 @@ def convert(
         VitkitError: the layout has no place for such a model, or the result is another one; nothing is left.
     """
     out = Path(out)
+    if num_classes is not None and not 0 <= num_classes < 2**31:
+        raise VitkitError(f"num_classes is 0 or more and below 2^31, found {num_classes}.")
     if out.exists():
         raise VitkitError(f"{out} is there already. Choose another name, or remove it first.")
     if to in FOLDERS and out.suffix in SUFFIXES:

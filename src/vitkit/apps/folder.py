@@ -151,7 +151,13 @@ def data_of(model: ImageModel, spec: str | None = None) -> ImageData:
 
 def place(spec: str) -> str:
     """A data argument as it is written down: paths absolute, so that they hold from any folder."""
-    return spec if spec == "digits" or not spec else str(expanded(spec).resolve())
+    if spec == "digits" or not spec:
+        return spec
+    path = expanded(spec)
+    try:
+        return str(path.resolve())
+    except RuntimeError:  # a link that leads to itself: who opens it says so
+        return str(path.absolute())
 
 
 def _same_place(spec: str, recorded: str | None) -> bool:

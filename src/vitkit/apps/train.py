@@ -169,6 +169,8 @@ def _refuse_what_was_meant_otherwise(arguments: list[str]) -> None:
     for argument in arguments:
         name = argument.partition("=")[0]
         near = difflib.get_close_matches(name, ["--recipe", "--resume"], n=1, cutoff=0.8)
+        if near and name == near[0]:
+            raise VitkitError(f"{name} is given twice: once is enough.")
         if near:
             raise VitkitError(f"No option is named {name}. Did you mean {near[0]}?")
 

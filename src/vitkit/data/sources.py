@@ -44,7 +44,8 @@ class Splits:
     """Another seed, other images."""
 
     def __post_init__(self) -> None:
-        if min(self.val_fraction, self.test_fraction) < 0 or self.val_fraction + self.test_fraction >= 1:
+        fractions = (self.val_fraction, self.test_fraction)
+        if not (all(fraction >= 0 for fraction in fractions) and sum(fractions) < 1):  # NaN is neither
             raise VitkitError(
                 "val_fraction and test_fraction must be 0 or more and leave something to train on, found "
                 f"{self.val_fraction} and {self.test_fraction}."
