@@ -41,7 +41,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with hostile class names, and images of two classes."""
     root = tmp_path_factory.mktemp("terminal")
     model = create_model("ViT-16x1x2/4", num_classes=2, image_size=(16, 16))
-    torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        model.get_parameter("head.weight").normal_(generator=torch.Generator().manual_seed(0))
     model.card = replace(model.card, class_names=(HOSTILE, "dog"))
     save_model(model, root / "model")
     for name in ("a", "b"):
@@ -77,15 +78,14 @@ def vitkit_in_a_shell(command: str, **environment: str) -> subprocess.CompletedP
 # Streams
 
 
-@pytest.mark.parametrize("arguments", ["--help", "--version", "help", "help recipes", "recipes", ""])
+@pytest.mark.parametrize("arguments", ["--help", "recipes"])
 def test_a_reader_that_goes_away_early(arguments: str) -> None:
     done = vitkit_in_a_shell(f"{{ sleep 0.2; vitkit {arguments}; echo $? >&2; }} | true")
     assert done.stderr.decode().split() == ["141"]
 
 
-@pytest.mark.parametrize("arguments", ["--help", "recipes", "recipes --help"])
-def test_a_full_disk_behind_the_output(arguments: str) -> None:
-    done = vitkit_in_a_shell(f"vitkit {arguments} > /dev/full")
+def test_a_full_disk_behind_the_output() -> None:
+    done = vitkit_in_a_shell("vitkit --help > /dev/full")
     words = done.stderr.decode()
     assert done.returncode == 1
     assert words.count("\n") == 1 and "No space left on device" in words
@@ -94,9 +94,9 @@ def test_a_full_disk_behind_the_output(arguments: str) -> None:
 def test_closed_streams() -> None:
     done = vitkit_in_a_shell(
         "vitkit --help >&-; echo $?; vitkit recipes >&- <&- 2>&-; echo $?; vitkit recipez 2>&-; echo $?; "
-        "vitkit recipes 2>/dev/full | tail -n 1"
+        "vitkit recipez 2>/dev/full; echo $?"
     )
-    assert done.stdout.decode().split("\n")[:3] == ["0", "0", "2"] and b"Next: vitkit train" in done.stdout
+    assert done.stdout.decode().split()[-4:] == ["0", "0", "2", "2"]
     assert not done.stderr
 
 
@@ -151,7 +151,7 @@ def test_output_of_any_encoding(encoding: str, monkeypatch: pytest.MonkeyPatch, 
     assert run(["predict", "model", "猫é.png", "--json"]) == 0
     assert run(["predict", "model", "猫猫.png"]) == 1
     assert run(["predict", "--help"]) == 0
-    text = out.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
+    text = out.buffer.getvalue().decode(encoding)
     lines = [line for line in text.splitlines() if line.startswith("{")]
     assert json.loads(lines[0])["image"] == "猫é.png"
     assert (r"\u732b" in text) == (encoding != "utf-8")
@@ -260,7 +260,7 @@ def test_tables_bars_and_warnings_are_shown_not_obeyed(
 def test_colours_and_movements_of_the_cursor_stay() -> None:
     file = io.StringIO()
     terminal = console.Terminal(file=file, force_terminal=True, width=80, color_system="standard")
-    terminal.print(f"[red]{HOSTILE.replace('[', '')}[/]")
+    terminal.print(f"[red]{HOSTILE}[/]", highlight=False)
     terminal.clear()
     assert "\x1b[31mcat\\x1b]0" in file.getvalue() and "\x1b[2J" in file.getvalue()
 
@@ -302,19 +302,9 @@ def test_a_log_tells_how_a_loop_goes(
 
 
 def test_a_validation_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    options = [
-        "--model",
-        "ViT-16x1x2/4",
-        "--image-size",
-        "16",
-        "--batch-size",
-        "4",
-        "--warmup-steps",
-        "0",
-        "--epochs",
-        "3",
-    ]
-    assert run(["train", "--data", "images", "--splits.val-fraction", "0.3", *options]) == 0
+    options = ["--model", "ViT-16x1x2/4", "--image-size", "16", "--batch-size", "4", "--warmup-steps", "0"]
+    options += ["--epochs", "2", "--splits.val-fraction", "0.3"]
+    assert run(["train", "--data", "images", *options]) == 0
     captured = capsys.readouterr()
     lines = [line for line in captured.err.splitlines() if line.startswith("training")]
     assert len(lines) >= 2 and all("val " in line and "loss " in line for line in lines)
@@ -355,6 +345,12 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("vitkit.apps.models.main", fail)
         with pytest.raises(type(error)):
             run(["models"])
+
+
+def test_a_device_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["predict", "model", "images", "--device", "mps"]) == 1
+    message = capsys.readouterr().err
+    assert "'mps' cannot be used" in message and len(message) < 300
 
 
 def test_hints(capsys: pytest.CaptureFixture[str]) -> None:
@@ -420,7 +416,7 @@ NAMED: list[tuple[str, ...]] = [
     ("models",),
     ("report",),
     ("data", "check"),
-    ("train", "--data"),
+    ("train", "--out", "text.txt", "--data"),
     ("train", "--resume"),
     ("train", "--recipe"),
     ("train", "--model"),
@@ -453,7 +449,8 @@ def test_odd_paths(command: tuple[str, ...], capsys: pytest.CaptureFixture[str])
 
 def test_weights_that_are_not_finite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = create_model("ViT-16x1x2/4", num_classes=2, image_size=(16, 16))
-    torch.nn.init.constant_(model.head.weight, float("inf"))
+    with torch.no_grad():
+        model.get_parameter("head.weight").fill_(float("inf"))
     save_model(model, tmp_path / "broken")
     for options in ([], ["--json"]):
         assert run(["predict", "broken", "images", *options]) == 1
@@ -472,8 +469,15 @@ def test_the_predictor_takes_ordinary_things() -> None:
     with path.open("rb") as file:
         things: list[Any] = [file, io.BytesIO(path.read_bytes()), bytearray(path.read_bytes()), tensor]
         assert all(predictor(thing) == expected for thing in things)
-    assert predictor.many([path, pixels]) == predictor.many((path, tensor)) == [expected] * 2
-    assert predictor.many(np.stack([pixels, pixels])) == predictor.many(tensor[None].repeat(2, 1, 1, 1))
+    batches: list[Any] = [
+        [path, pixels],
+        (path, tensor),
+        np.stack([pixels, pixels]),
+        tensor[None].repeat(2, 1, 1, 1),
+    ]
+    for batch in batches:
+        found = [guess.probability for guesses in predictor.many(batch) for guess in guesses]
+        assert found == pytest.approx([guess.probability for guess in expected] * 2, abs=1e-6)
     of_grey = predictor(np.repeat(grey[:, :, None], 3, 2))
     for thing in (grey, grey[:, :, None], torch.from_numpy(grey.copy()), torch.from_numpy(grey.copy())[None]):
         assert predictor(thing) == of_grey

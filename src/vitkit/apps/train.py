@@ -52,7 +52,7 @@ def train(
     """
     if not run.data:
         raise VitkitError(
-            "Which images? Give --data: digits (built in), a folder of class folders, a .csv of paths and "
+            "Which images? Give data (--data): digits (built in), a folder of class folders, a .csv of paths and "
             "labels, or a folder of .parquet files."
         )
     if threads is not None:
