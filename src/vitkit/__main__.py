@@ -3,6 +3,7 @@
 import os
 import sys
 
+from vitkit.apps import streams
 from vitkit.apps.cli import run
 
 # Threads that wait for each other give way soon. With the default, another busy process on the same cores
@@ -11,6 +12,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
 def main() -> None:
+    streams.prepare()
     sys.exit(run(sys.argv[1:]))
 
 

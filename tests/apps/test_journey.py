@@ -317,8 +317,8 @@ def test_the_predictor_takes_what_people_have(trained: Path, photos: Path) -> No
         guesses = [predictor(source) for source in (path, str(path), path.read_bytes(), image, pixels)]
     assert all(guess == guesses[0] for guess in guesses)
     assert len(guesses[0]) == 2 and guesses[0][0].probability >= guesses[0][1].probability
-    with pytest.raises(VitkitError, match=r"\(height, width, 3\) of uint8"):
-        predictor(np.zeros((4, 4), np.uint8))
+    with pytest.raises(VitkitError, match=r"\(height, width, 3\)"):
+        predictor(np.zeros((4, 4)))  # type: ignore[arg-type]
     with pytest.raises(DecodeError):
         predictor(photos / "sky" / "cut.png")
 

@@ -1,6 +1,5 @@
 """`vitkit card`: what a checkpoint is and how it computes, without building its model."""
 
-import json
 import shlex
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -11,6 +10,7 @@ from rich.table import Table
 
 from vitkit.analysis.cost import forward_flops, parameters
 from vitkit.apps import console
+from vitkit.apps.download import download
 from vitkit.apps.predict import NOT_SAID, SizeOption, said, without_predictions
 from vitkit.config import to_json
 from vitkit.models.image_model import by
@@ -75,9 +75,10 @@ def main(arguments: list[str]) -> None:
             num_heads: of the attention, where the file does not say it.
             json_output: print everything as JSON.
         """
+        download(file)
         identity = identify(file, said(image_size), num_heads)
         if json_output:
-            console.out.print_json(json.dumps(_record(identity)))
+            console.print_json(_record(identity))
             return
         config, card = identity.config, identity.card
         grid = Table.grid(padding=(0, 2))

@@ -23,6 +23,7 @@ from torch import Tensor
 from vitkit.apps import console
 from vitkit.apps.against import Library, library_logits
 from vitkit.apps.card import described
+from vitkit.apps.download import download
 from vitkit.apps.folder import preprocessing_of
 from vitkit.config import difference, to_json
 from vitkit.errors import VitkitError
@@ -128,6 +129,8 @@ def convert(
         VitkitError: the layout has no place for such a model, or the result is another one; nothing is left.
     """
     out = Path(out)
+    if num_classes is not None and not 0 <= num_classes < 2**31:
+        raise VitkitError(f"num_classes is 0 or more and below 2^31, found {num_classes}.")
     _check_place(out, to)
     loaded = load(
         source, num_classes, image_size, head=head, num_heads=num_heads, interpolation=interpolation
@@ -316,6 +319,7 @@ def main(arguments: list[str]) -> None:
             against: run another library's own model beside it, timm or huggingface, if it is installed.
             accept_change: keep a result that differs because the layout cannot say all of the arithmetic.
         """
+        download(source)
         layout: Format = to or _layout(out)
         _check_place(Path(out), layout)
         loaded = load(

@@ -1,6 +1,5 @@
 """`vitkit cost`: what a model needs before a GPU is touched, and the paper's Table 6 beside our count."""
 
-import json
 import re
 import shlex
 from dataclasses import asdict, dataclass, replace
@@ -13,7 +12,8 @@ from rich.table import Table
 from vitkit.analysis.cost import forward_flops, parameters, table6, training_flops
 from vitkit.analysis.memory import InferenceMemory, TrainingMemory, inference_memory, training_memory
 from vitkit.apps import console
-from vitkit.apps.predict import NOT_SAID, is_address, said
+from vitkit.apps.download import download, is_address
+from vitkit.apps.predict import NOT_SAID, said
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import by
 from vitkit.models.vit import ViTConfig
@@ -211,7 +211,7 @@ def _print_many(costs: list[Cost], batch_size: int) -> None:
 
 def _print_table6(as_json: bool) -> None:
     if as_json:
-        console.out.print_json(json.dumps([{**asdict(row), "ratio": row.ratio} for row in table6()]))
+        console.print_json([{**asdict(row), "ratio": row.ratio} for row in table6()])
         return
     table = Table("model", "epochs", "paper, exaFLOPs", "ours", "ratio", box=None)
     for column in table.columns[1:]:
@@ -275,6 +275,8 @@ def main(arguments: list[str]) -> None:
         seen = epochs * images if epochs is not None and images is not None else None
         stored = OptimizerConfig(optimizer=optimizer, polyak=0.9999 if average else None)
         size = said(image_size)
+        for name in models:
+            download(name)
         costs = [
             cost_of(
                 name,
@@ -287,7 +289,7 @@ def main(arguments: list[str]) -> None:
             for name in models
         ]
         if json_output:
-            console.out.print_json(json.dumps([_record(cost) for cost in costs]))
+            console.print_json([_record(cost) for cost in costs])
             return
         if len(costs) == 1:
             _print_one(costs[0], batch_size, stored)

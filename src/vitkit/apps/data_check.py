@@ -1,6 +1,5 @@
 """`vitkit data check`: what is in a data set, before anyone spends an hour on it."""
 
-import json
 import shlex
 from typing import Annotated
 
@@ -41,7 +40,7 @@ def main(arguments: list[str]) -> None:
         with console.reaching("reading images") as progress:
             found = check_data(data, progress)
         if json_output:
-            console.out.print_json(json.dumps({**found.to_json(), "notes": list(data.notes)}))
+            console.print_json({**found.to_json(), "notes": list(data.notes)})
             return
         console.out.print(f"[bold]{escape(data.name)}[/]: {data.kind}", *map(escape, data.notes), sep="\n")
         _print_counts(found)

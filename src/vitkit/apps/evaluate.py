@@ -1,6 +1,5 @@
 """`vitkit evaluate`: how good a model is on images it was not trained on."""
 
-import json
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ import tyro
 from rich.markup import escape
 
 from vitkit.apps import console
+from vitkit.apps.download import download
 from vitkit.apps.folder import data_of, place, preprocessing_of, recorded_data, write_evaluation
 from vitkit.apps.machine import find_device
 from vitkit.apps.predict import NOT_SAID, SizeOption, said, without_predictions
@@ -176,6 +176,7 @@ def main(arguments: list[str]) -> None:
             image_size: height and width; position embeddings are resized.
             num_heads: of the attention, where the file does not say it.
         """
+        download(model)
         found = evaluate(
             model,
             data,
@@ -196,7 +197,7 @@ def main(arguments: list[str]) -> None:
                 console.err.print(f"Not kept in {run}: {error.strerror}.", markup=False)
         if json_output:
             record = {"split": found.split, "rejects": found.rejects, **result.to_json()}
-            console.out.print_json(json.dumps(record))
+            console.print_json(record)
             return
         split_words = "" if found.whole else f"{found.split} "
         low, high = result.accuracy_interval

@@ -21,8 +21,9 @@ from vitkit.analysis.inspect import (
     position_similarity,
 )
 from vitkit.apps import console
+from vitkit.apps.download import download, is_address
 from vitkit.apps.folder import data_of, preprocessing_of
-from vitkit.apps.predict import NOT_SAID, SizeOption, is_address, listed, said, without_predictions
+from vitkit.apps.predict import NOT_SAID, SizeOption, listed, said, without_predictions
 from vitkit.apps.run import is_run
 from vitkit.data.decode import DecodeError, decode
 from vitkit.data.transforms import preprocess
@@ -183,6 +184,7 @@ def main(arguments: list[str]) -> None:
             image_size: height and width; position embeddings are resized.
             num_heads: of the attention, where the file does not say it.
         """
+        download(model)
         loaded = load_model(model, image_size=said(image_size), num_heads=num_heads)
         written = _draw(loaded, images or (), _folder(model, out))
         for path in written:

@@ -35,7 +35,7 @@ def find_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        first = str(error).splitlines()[0]
+        first = str(error).splitlines()[0].split(". ")[0][:200].rstrip(".") + "."  # PyTorch's own is a page
         raise VitkitError(f"The device '{name}' cannot be used: {first} Choose auto or cpu.") from error
     if device.type == "cuda":
         # Asks for kernels that add up in a fixed order, where there are such. Not measured: the promise of

@@ -1,5 +1,6 @@
 """`vitkit train`: from images to a trained, evaluated, explained model."""
 
+import difflib
 import os
 import shlex
 from dataclasses import replace
@@ -54,7 +55,7 @@ def train(
     """
     if not run.data:
         raise VitkitError(
-            "Which images? Give --data: digits (built in), a folder of class folders, a .csv of paths and "
+            "Which images? Give data (--data): digits (built in), a folder of class folders, a .csv of paths and "
             "labels, or a folder of .parquet files."
         )
     if threads is not None:
@@ -131,6 +132,7 @@ def main(arguments: list[str]) -> None:
         raise VitkitError("--resume continues a run with its own options: give it without --recipe.")
     if resume is not None and any(a == "--out" or a.startswith("--out=") for a in arguments):
         raise VitkitError("--resume continues in the run's own folder: leave --out out.")
+    _refuse_what_was_meant_otherwise(arguments)
     default = read_run(Path(resume)) if resume else recipe(name) if name else Run()
 
     def command(
@@ -162,6 +164,21 @@ def main(arguments: list[str]) -> None:
         )
 
     tyro.cli(command, args=arguments, prog="vitkit train")
+
+
+def _refuse_what_was_meant_otherwise(arguments: list[str]) -> None:
+    """Name the right option for images without one, and for misspellings of options that are not in the
+    parser's list."""
+    if arguments and not arguments[0].startswith("-"):
+        data = shlex.quote(arguments[0])
+        raise VitkitError(f"What to train on is given with --data: vitkit train --data {data}")
+    for argument in arguments:
+        name = argument.partition("=")[0]
+        near = difflib.get_close_matches(name, ["--recipe", "--resume"], n=1, cutoff=0.8)
+        if near and name == near[0]:
+            raise VitkitError(f"{name} is given twice: once is enough.")
+        if near:
+            raise VitkitError(f"No option is named {name}. Did you mean {near[0]}?")
 
 
 def _take(arguments: list[str], option: str) -> str | None:

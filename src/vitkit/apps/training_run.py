@@ -215,6 +215,7 @@ class TrainingRun:
                     task,
                     completed=report.step,
                     detail=f"loss {report.loss:.3f}{accuracy}  {speed:,.0f} images/s  {console.size(memory)}",
+                    milestone=report.validation is not None,  # a line where there is no terminal
                 )
                 if report.checkpoint is not None:
                     self._stopped_at = f"at step {report.step} of {report.total_steps}, which is committed"

@@ -139,6 +139,8 @@ def model_config(name: str, num_classes: int = 1000, image_size: int | tuple[int
         VitkitError: the name is not of the grammar; the nearest known one is named.
     """
     size = _pair(image_size)
+    if len(name) > 200:  # digits without end are no number
+        raise VitkitError(f"No model is named '{name[:50]}...' ({len(name):,} characters).")
     if name == "AxialResNet-50":
         return ResNetConfig(size, RESNETS["R50"], num_classes, mixing="axial")
     match = _BIT.fullmatch(name) if len(name) <= LONGEST_NAME else None

@@ -3,22 +3,19 @@
 `hf:org/name[@revision][/file]` goes through huggingface_hub and its cache, `gs://` and `s3://` through
 fsspec. `https://` and `http://` need Python alone, because they need what general libraries leave out: a
 download that was cut goes on from the last byte, if the server says that the file is still the same one
-(RFC 9110, `If-Range`). What is kept is used without asking the server again; delete it to have it fetched
-anew.
+(RFC 9110, `If-Range`). What is kept is used; now and then the server is asked whether it still has the same
+file, and with no network that question is left out.
 """
 
-import glob
 import hashlib
-import http.client
 import json
 import logging
 import os
 import re
+import shutil
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -26,33 +23,44 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from vitkit.durable import replace_json, sync_folder
 from vitkit.errors import VitkitError
-from vitkit.models.weights.source import (
-    ENDINGS,
-    SETTINGS,
-    choose_weights,
-    disguise,
-    read_json,
-    weight_names,
+from vitkit.models.weights.cache import cache_folder, described, file_digest, known_digest, read_note
+from vitkit.models.weights.hub import from_hub
+from vitkit.models.weights.source import ENDINGS, SETTINGS, disguise
+from vitkit.models.weights.transport import (
+    LEAST,
+    Ask,
+    FetchError,
+    RefusedError,
+    Reply,
+    StaleError,
+    TemporaryError,
+    ask_http,
+    ask_store,
 )
 
-CHUNK = 1 << 20
-TIMEOUT = 30.0
-"""Seconds of silence after which a connection counts as cut."""
 ATTEMPTS = 5
-"""In a row without a new byte, before a download is given up."""
+"""In a row without new bytes, before a download is given up."""
 PAUSE = 1.0
 """Seconds before the second attempt; each further one waits twice as long."""
-MAX_SETTINGS = 16 << 20
-"""Bytes of a JSON file fetched beside the weights."""
+TOTAL_TIME = 24 * 3600.0
+"""Seconds after which a download is given up, however fast it is; the next call goes on from there."""
+SETTINGS_TIME = 60.0
+"""The same for each JSON file beside the weights."""
+MAX_WEIGHTS = 64 << 30
+"""Bytes of a file of weights."""
+MAX_SETTINGS = 8 << 20
+"""Bytes of a JSON file fetched beside the weights; 21,000 class names take two MB."""
+CHECK_AGAIN = 600.0
+"""Seconds after which the server of a kept file is asked again whether it still has the same one."""
 
 Progress = Callable[[int, int | None], None]
 """Called with the bytes that are there and those of the whole file, where the server says."""
 
 _log = logging.getLogger("vitkit")
+_retries = logging.getLogger("vitkit.download")
+_retries.setLevel(logging.WARNING)  # pauses are shown also where other warnings are not
 
 _ADDRESS = re.compile(r"(https?|gs|s3):/+(?=[^/])")  # one slash is what pathlib leaves of two
-_HUB = re.compile(r"hf:(?://)?([\w.-]+/[\w.-]+)(?:@([^/@]+))?(?:/(.+))?")
-_INSTALL = 'pip install "vitkit[hub]"'
 _CLOSED = (
     " The authors' bucket vit_models has been closed to the public since February 2026. The AugReg weights "
     "that were in it are among timm's models on the Hugging Face Hub, such as "
@@ -68,39 +76,6 @@ class Fetched:
     origin: Mapping[str, Any] = field(default_factory=dict)
     """`source`, the address without what may be secret in it, and `sha256` (of several files: by name); empty
     for what was a path to begin with."""
-
-
-@dataclass(frozen=True)
-class Reply:
-    """What a server sends of a file."""
-
-    start: int
-    """Where in the file the bytes begin: where we asked, or 0."""
-    total: int | None
-    """Bytes of the whole file, where the server says."""
-    version: str
-    """Changes when the file does; empty where the server cannot say, and then nothing can be continued."""
-    chunks: Iterator[bytes]
-
-
-Ask = Callable[[str, int, str], AbstractContextManager[Reply]]
-"""(address, first byte wanted, version it is of) -> the reply."""
-
-
-class _FetchError(Exception):
-    """Of one attempt; what the caller sees is a VitkitError."""
-
-
-class _TemporaryError(_FetchError):
-    """Worth another attempt."""
-
-
-class _StaleError(_FetchError):
-    """What is here is the beginning of another file than the server now has."""
-
-
-class _RefusedError(_FetchError):
-    """The server has given its answer: it will be the same next time."""
 
 
 def fetch(path: str | Path, progress: Progress | None = None) -> Fetched:
@@ -121,7 +96,7 @@ def fetch(path: str | Path, progress: Progress | None = None) -> Fetched:
     if Path(path).exists():
         return Fetched(Path(path))
     if text.startswith("hf:"):
-        return _from_hub(text)
+        return Fetched(*from_hub(text))
     if _ADDRESS.match(text):
         return _from_server(_ADDRESS.sub(r"\1://", text, count=1), progress)
     if re.match(r"[A-Za-z][\w+.-]+://", text):
@@ -130,14 +105,6 @@ def fetch(path: str | Path, progress: Progress | None = None) -> Fetched:
             "s3://, or a path on this machine."
         )
     return Fetched(Path(path))
-
-
-def cache_folder() -> Path:
-    """Where fetched files are kept: VITKIT_CACHE, or `vitkit` in the user's cache (XDG_CACHE_HOME)."""
-    chosen = os.environ.get("VITKIT_CACHE")
-    if chosen:
-        return Path(chosen).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vitkit"
 
 
 # One file from a server
@@ -158,13 +125,13 @@ def _from_server(address: str, progress: Progress | None) -> Fetched:
             "Of a model in several files, fetch the folder yourself and give its path."
         )
     address = urlunsplit(parts._replace(fragment=""))
-    ask = _ask_http if parts.scheme in ("http", "https") else _ask_store
+    ask = ask_http if parts.scheme in ("http", "https") else ask_store
     target = cache_folder() / hashlib.sha256(address.encode()).hexdigest()[:16] / name
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with _alone(target.parent):
             digest = _kept(target, shown)
-            if digest is None or (wanted and digest != wanted):
+            if digest is None or (digest != wanted if wanted else _is_outdated(address, target, shown, ask)):
                 digest = _download(address, shown, target, ask, progress, wanted)
                 if not name.endswith(".npz"):
                     _fetch_settings(parts._replace(fragment=""), target.parent, ask)
@@ -209,10 +176,11 @@ def _kept(target: Path, shown: str) -> str | None:
     """
     if not target.exists():
         return None
-    record, stat = _note(_record(target)), target.stat()
-    if record and (record.get("size"), record.get("mtime_ns")) == (stat.st_size, stat.st_mtime_ns):
-        return str(record.get("sha256"))
-    digest = _sha256(target)
+    record = read_note(_record(target))
+    digest = known_digest(target, record)
+    if digest is not None:
+        return digest
+    digest = file_digest(target)
     if record and record.get("sha256") != digest:
         _log.warning("%s is not the file that was fetched from %s: fetching it again", target, shown)
         return None
@@ -222,61 +190,169 @@ def _kept(target: Path, shown: str) -> str | None:
     return digest
 
 
+def _is_outdated(address: str, target: Path, shown: str, ask: Ask) -> bool:
+    """Whether the server now has another file than the one that is kept; False where it cannot be asked.
+
+    Raises:
+        VitkitError: the address names a commit, whose files never change.
+    """
+    record, now = read_note(_record(target)), time.time()
+    checked = record.get("checked")
+    if isinstance(checked, float) and abs(now - checked) < CHECK_AGAIN:
+        return False
+    differences = []
+    try:
+        with ask(address, 0, "", True) as reply:
+            pairs = [
+                ("length", record.get("size"), reply.total),
+                ("SHA-256", record.get("sha256"), reply.sha256),
+            ]
+            if reply.sha256 is None:
+                pairs.append(("version", record.get("version"), reply.version))
+            differences = [
+                f"{name} {old} here, {new} there" for name, old, new in pairs if old and new and old != new
+            ]
+    except FetchError as error:
+        _log.info("%s: no answer (%s); what was fetched before is used", shown, error)
+    if differences and re.search(r"/(resolve|raw|blob)/[0-9a-f]{40}/", shown):
+        raise VitkitError(
+            f"{shown} names a commit, whose files never change, but the server has another file now: "
+            f"{'; '.join(differences)}. The file here is left as it is, {target}: use it by its path if you "
+            "trust it, or delete it to fetch the other."
+        )
+    if differences:
+        _log.warning(
+            "%s has changed on the server since it was fetched (%s): fetching it again", shown, differences[0]
+        )
+        return True
+    replace_json(_record(target), record | {"checked": now})
+    return False
+
+
 def _download(
     address: str, shown: str, target: Path, ask: Ask, progress: Progress | None, wanted: str | None
 ) -> str:
     """Fetch into a file beside `target`, going on where an earlier call ended; rename it when it is whole."""
     part, note = target.with_name(target.name + ".part"), target.with_name(f".{target.name}.part.json")
     _log.info("fetching %s into %s", shown, target)
-    failures = longest = 0
+    closed = _CLOSED if "vit_models" in shown else ""
+    deadline, failures, longest = time.monotonic() + TOTAL_TIME, 0, 0
     while True:
-        known = _note(note)
-        done = part.stat().st_size if part.exists() and known.get("version") else 0
-        if done and done == known.get("total"):
-            break
         try:
-            with ask(address, done, str(known.get("version", ""))) as reply:
-                if reply.start and reply.total != known.get("total"):
-                    raise _StaleError
-                if not reply.start:  # the old beginning goes before it can be taken for the new file's
-                    part.unlink(missing_ok=True)
-                    replace_json(note, {"version": reply.version, "total": reply.total})
-                total = reply.total
-                _receive(reply, part, progress)
-            size = part.stat().st_size
-            if total in (None, size):
-                break
-            if size > total:
-                part.unlink()
-            reason = f"it ended after {size:,} of {total:,} bytes"
-        except _RefusedError as error:
-            closed = _CLOSED if "vit_models" in shown else ""
+            _attempt(address, part, note, ask, progress, deadline)
+            break
+        except RefusedError as error:
             raise VitkitError(f"{shown} cannot be fetched: {error}.{closed} Nothing was changed.") from error
-        except _StaleError:
+        except StaleError:
             part.unlink(missing_ok=True)
             reason = "the file changed on the server while it was fetched"
-        except _TemporaryError as error:
+        except TemporaryError as error:
             reason = str(error)
         here = part.stat().st_size if part.exists() else 0
-        failures = 1 if here > longest else failures + 1
+        # A few bytes do not count, or a server that sends one now and then would keep us for ever.
+        failures = 1 if here - longest >= LEAST else failures + 1
         longest = max(longest, here)
-        if failures >= ATTEMPTS:
-            closed = _CLOSED if "vit_models" in shown else ""
-            resumes = here and _note(note).get("version")
+        if failures >= ATTEMPTS or time.monotonic() > deadline:
+            resumes = here and read_note(note).get("version")
             kept = f"; {here:,} bytes are kept, and the next call goes on from there" if resumes else ""
             raise VitkitError(
                 f"{shown} cannot be fetched: {reason}.{closed} Nothing was changed{kept}. With no network "
                 f"here, fetch the file elsewhere and give its path, or put it at {target}."
             )
-        _log.info("%s: %s; attempt %d of %d", shown, reason, failures + 1, ATTEMPTS)
-        time.sleep(PAUSE * 2 ** (failures - 1))
-    digest, words = _sha256(part), disguise(part)
+        pause = PAUSE * 2 ** (failures - 1)
+        _retries.warning(
+            "%s: %s; trying again in %g s (attempt %d of %d)", shown, reason, pause, failures + 1, ATTEMPTS
+        )
+        time.sleep(pause)
+    return _accept(part, note, target, shown, wanted)
+
+
+def _attempt(
+    address: str, part: Path, note: Path, ask: Ask, progress: Progress | None, deadline: float
+) -> None:
+    """Ask once for what is missing; returns when the file is whole.
+
+    Raises:
+        FetchError: it is not.
+    """
+    known = read_note(note)
+    done = part.stat().st_size if part.exists() and known.get("version") else 0
+    if done and done == known.get("total"):
+        return
+    with ask(address, done, str(known.get("version", "")), False) as reply:
+        if reply.start and reply.total != known.get("total"):
+            raise StaleError
+        if not reply.start:  # the old beginning goes before it can be taken for the new file's
+            part.unlink(missing_ok=True)
+            facts = {"version": reply.version, "total": reply.total, "sha256": reply.sha256}
+            replace_json(note, facts)
+        limit = _room(reply, part.parent)
+        _receive(reply, part, progress, limit, deadline)
+    size = part.stat().st_size
+    if reply.total not in (None, size):
+        if size > reply.total:
+            part.unlink()
+        raise TemporaryError(f"it ended after {size:,} of {reply.total:,} bytes")
+
+
+def _room(reply: Reply, folder: Path) -> int:
+    """How many bytes a file may have: what the server announces, if there is room for it.
+
+    A body of unannounced length may fill half of what is free.
+    """
+    free = shutil.disk_usage(folder).free
+    if reply.total is None:
+        return min(MAX_WEIGHTS, reply.start + free // 2)
+    if reply.total > MAX_WEIGHTS:
+        raise RefusedError(
+            f"the server announces {reply.total:,} bytes, and weights may have {MAX_WEIGHTS:,}"
+        )
+    if reply.total - reply.start > free:
+        raise RefusedError(
+            f"it needs {reply.total - reply.start:,} more bytes, and {folder} has {free:,} free: make room "
+            "there, or choose another folder with the environment variable VITKIT_CACHE"
+        )
+    return reply.total
+
+
+def _receive(reply: Reply, part: Path, progress: Progress | None, limit: int, deadline: float) -> None:
+    """Write what comes after what is there, piece by piece; what came before a cut is on the disk."""
+    done = reply.start
+    with part.open("r+b" if done else "wb", buffering=0) as file:
+        file.truncate(done)
+        file.seek(done)
+        try:
+            for chunk in reply.chunks:
+                rest = memoryview(chunk)
+                while rest:  # a write may be short
+                    rest = rest[file.write(rest) :]
+                done += len(chunk)
+                if progress is not None:
+                    progress(done, reply.total)
+                if time.monotonic() > deadline:
+                    raise TemporaryError(f"it is not whole after {TOTAL_TIME / 3600:g} hours")
+                if done > limit:
+                    break
+        finally:
+            os.fsync(file.fileno())
+    if done > limit:
+        part.unlink()
+        raise RefusedError(
+            f"it has not ended after {done:,} bytes, and the server does not say how long it is"
+        )
+
+
+def _accept(part: Path, note: Path, target: Path, shown: str, wanted: str | None) -> str:
+    """Put a whole file in its place, if it is what it should be; returns its SHA-256."""
+    facts = read_note(note)
+    wanted = wanted or facts.get("sha256")
+    digest, words = file_digest(part), disguise(part)
     if wanted and digest != wanted:
         words = f"its SHA-256 is {digest}, expected {wanted}: it is another file, or a damaged one"
     if words:
         part.unlink()
         raise VitkitError(f"{shown} was fetched, but {words}. It was thrown away; nothing else was changed.")
-    _write_record(target, part, shown, digest)
+    _write_record(target, part, shown, digest, str(facts.get("version", "")))
     part.replace(target)
     note.unlink(missing_ok=True)
     sync_folder(target.parent)
@@ -284,231 +360,27 @@ def _download(
     return digest
 
 
-def _receive(reply: Reply, part: Path, progress: Progress | None) -> None:
-    """Write what comes after what is there; what came before a cut is on the disk."""
-    done = reply.start
-    with part.open("r+b" if done else "wb") as file:
-        file.truncate(done)
-        file.seek(done)
-        try:
-            for chunk in reply.chunks:
-                file.write(chunk)
-                done += len(chunk)
-                if progress is not None:
-                    progress(done, reply.total)
-        finally:
-            file.flush()
-            os.fsync(file.fileno())
-
-
 def _fetch_settings(parts: Any, folder: Path, ask: Ask) -> None:
     """The JSON files that stand beside the weights, where the server has them and they are JSON."""
     for name in SETTINGS:
         beside = urlunsplit(parts._replace(path=parts.path.rpartition("/")[0] + "/" + name))
-        received = b""
+        received, deadline = b"", time.monotonic() + SETTINGS_TIME
         try:
-            with ask(beside, 0, "") as reply:
+            with ask(beside, 0, "", False) as reply:
                 for chunk in reply.chunks:
                     received += chunk
                     if len(received) > MAX_SETTINGS:
-                        break
+                        raise TemporaryError(f"it is larger than {MAX_SETTINGS:,} bytes")
+                    if time.monotonic() > deadline:
+                        raise TemporaryError(f"it is not whole after {SETTINGS_TIME:g} s")
             data = json.loads(received)
-        except (_FetchError, ValueError, RecursionError):
+        except TemporaryError as error:  # it may be there, so that the model is read without it is said
+            _retries.warning("%s beside the weights is left out: %s", name, error)
+            continue
+        except (FetchError, ValueError, RecursionError):
             continue
         if isinstance(data, dict):
             replace_json(folder / name, data)
-
-
-@contextmanager
-def _ask_http(address: str, start: int, version: str) -> Iterator[Reply]:
-    request = urllib.request.Request(address, headers={"User-Agent": "vitkit", "Accept-Encoding": "identity"})
-    if start:
-        request.add_header("Range", f"bytes={start}-")
-        request.add_header("If-Range", version)  # of another version: all of it, from the beginning
-    try:
-        response = urllib.request.urlopen(request, timeout=TIMEOUT)
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code == 416:  # it ends before `start`
-            raise _StaleError from error
-        words = {401: "it is not public", 403: "access is refused", 404: "there is no such file"}
-        reason = f"{words.get(error.code, error.reason)} (HTTP {error.code})"
-        again = error.code >= 500 or error.code in (408, 429)
-        raise (_TemporaryError if again else _RefusedError)(reason) from error
-    except (ValueError, http.client.InvalidURL) as error:
-        raise _RefusedError(str(error)) from error
-    except (OSError, http.client.HTTPException) as error:
-        raise _TemporaryError(f"the server cannot be reached ({getattr(error, 'reason', error)})") from error
-    with response:
-        if address.startswith("https:") and not response.url.startswith("https:"):
-            elsewhere = response.url.split("?")[0]
-            raise _RefusedError(f"the server sends it on to {elsewhere}, which is not encrypted")
-        if response.headers.get("Content-Encoding", "identity") != "identity":
-            raise _RefusedError("the server sends it compressed, although it was asked not to")
-        yield _http_reply(response, start, version)
-
-
-def _http_reply(response: Any, start: int, version: str) -> Reply:
-    headers = response.headers
-    found = headers.get("ETag", "")
-    if not found or found.startswith("W/"):  # a weak one does not promise the same bytes
-        found = headers.get("Last-Modified", "")
-    if response.status == 206:
-        part = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", headers.get("Content-Range", ""))
-        if part is None or int(part[1]) != start or (found and found != version):
-            raise _StaleError
-        return Reply(start, int(part[2]), version, _pieces(response))
-    length = headers.get("Content-Length", "")
-    return Reply(0, int(length) if length.isdigit() else None, found, _pieces(response))
-
-
-def _pieces(file: Any) -> Iterator[bytes]:
-    read = getattr(file, "read1", file.read)  # what has come, rather than waiting for a whole chunk
-    while True:
-        try:
-            piece = read(CHUNK)
-        except Exception as error:  # each store's library has its own kinds
-            raise _TemporaryError(f"the connection was cut ({_said(error)})") from error
-        if not piece:
-            return
-        yield piece
-
-
-@contextmanager
-def _ask_store(address: str, start: int, version: str) -> Iterator[Reply]:
-    scheme = address.partition(":")[0]
-    package = {"gs": "gcsfs", "s3": "s3fs"}[scheme]
-    try:
-        import fsspec  # type: ignore[import-untyped]
-
-        system, inside = fsspec.core.url_to_fs(address)
-    except ImportError as error:
-        public = f", or give the address under https://storage.googleapis.com/{address[5:]}, if it is public"
-        raise _RefusedError(
-            f"{scheme}:// needs fsspec and {package} ({_INSTALL} {package}{public if scheme == 'gs' else ''})"
-        ) from error
-    except Exception as error:
-        raise _RefusedError(f"{package} cannot be used: {_said(error)}") from error
-    try:
-        system.invalidate_cache()
-        info = system.info(inside)
-        file = system.open(inside, "rb", cache_type="none")
-    except FileNotFoundError as error:
-        raise _RefusedError("there is no such file") from error
-    except PermissionError as error:
-        raise _RefusedError("access is refused, or needs a login") from error
-    except Exception as error:
-        anonymous = " (for a public file without a login, set FSSPEC_S3_ANON=true)" if scheme == "s3" else ""
-        raise _TemporaryError(f"the store cannot be reached: {_said(error)}{anonymous}") from error
-    with file:
-        marks = (info.get(key) for key in ("ETag", "etag", "generation", "md5Hash"))
-        found = next((str(mark) for mark in marks if mark), "")
-        start = start if found and found == version else 0
-        file.seek(start)
-        yield Reply(start, int(info["size"]), found, _pieces(file))
-
-
-# A model of the Hugging Face Hub
-
-
-def _from_hub(address: str) -> Fetched:
-    match = _HUB.fullmatch(address)
-    if match is None:
-        raise VitkitError(
-            f"{address}: expected hf:org/name, hf:org/name@revision or hf:org/name/file, such as "
-            "hf:timm/vit_base_patch16_224.augreg_in21k."
-        )
-    repository, revision, inside = match[1], match[2] and unquote(match[2]), match[3] or ""
-    try:
-        import huggingface_hub as hub
-        from huggingface_hub import errors
-    except ImportError as error:
-        raise VitkitError(f"{address} needs the package huggingface_hub: {_INSTALL}") from error
-    try:
-        names = _hub_names(hub, repository, revision)
-        chosen = _choose(names, inside, address)
-        folder = PurePosixPath(chosen).parent
-        needed = {chosen, *(str(folder / name) for name in SETTINGS)} & set(names)
-        if chosen.endswith(".index.json"):
-            index = Path(hub.hf_hub_download(repository, chosen, revision=revision))
-            shards = set(map(str, read_json(index).get("weight_map", {}).values()))
-            needed |= {str(folder / shard) for shard in shards} & set(names)
-        patterns = [glob.escape(name) for name in sorted(needed)]
-        snapshot = Path(hub.snapshot_download(repository, revision=revision, allow_patterns=patterns))
-    except errors.GatedRepoError as error:
-        raise VitkitError(
-            f"{address} is open only to those who accepted its terms: do so at "
-            f"https://huggingface.co/{repository}, then log in with 'hf auth login'. Nothing was changed."
-        ) from error
-    except errors.RepositoryNotFoundError as error:
-        raise VitkitError(
-            f"{address}: there is no public model {repository} on the Hub. Look at its name again; "
-            "for a private one, log in with 'hf auth login'. Nothing was changed."
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise VitkitError(
-            f"{address}: {repository} has no revision {revision}. Nothing was changed."
-        ) from error
-    except VitkitError:
-        raise
-    except Exception as error:  # of the network, by any library below
-        raise VitkitError(
-            f"{address} cannot be fetched: {_said(error)}. Nothing was changed. With no network here, fetch "
-            f"the files of https://huggingface.co/{repository}/tree/{revision or 'main'} elsewhere and give "
-            "the path of their folder."
-        ) from error
-    weights = [name for name in sorted(needed) if name.endswith(ENDINGS)]
-    digests = {name: _hub_digest(snapshot / name) for name in weights}
-    exact = f"hf:{repository}@{snapshot.name}/{chosen}"
-    return Fetched(
-        snapshot / chosen, {"source": exact, "sha256": digests.get(chosen) if len(digests) == 1 else digests}
-    )
-
-
-def _hub_names(hub: Any, repository: str, revision: str | None) -> list[str]:
-    """The files of a model; with no network, those that are in the Hub's own cache."""
-    try:
-        info = hub.HfApi().model_info(repository, revision=revision)
-        names = [file.rfilename for file in info.siblings or ()]
-    except (hub.errors.RepositoryNotFoundError, hub.errors.RevisionNotFoundError):
-        raise
-    except Exception as error:  # no network, a proxy, HF_HUB_OFFLINE
-        try:
-            kept = hub.snapshot_download(
-                repository, revision=revision, local_files_only=True, allow_patterns=list(SETTINGS)
-            )
-        except Exception:
-            raise error from None
-        _log.info(
-            "%s: no answer from the Hub (%s); what was fetched before is used", repository, _said(error)
-        )
-        files = (file for file in Path(kept).rglob("*") if file.is_file())
-        names = [file.relative_to(kept).as_posix() for file in files]
-    return [name for name in names if ".." not in PurePosixPath(name).parts]
-
-
-def _choose(names: list[str], inside: str, address: str) -> str:
-    """The file of weights meant by what stands after the model's name: itself, or the best in its folder."""
-    if inside in names:
-        return inside
-    folder = f"{inside.rstrip('/')}/" if inside else ""
-    here = [name.removeprefix(folder) for name in names if name.startswith(folder)]
-    here = [name for name in here if "/" not in name]
-    chosen = choose_weights(here)
-    if chosen is not None:
-        return folder + chosen
-    candidates = ", ".join(weight_names(here)[:8] or weight_names(names)[:8])
-    advice = ": add the name of one to the address, after a slash" if candidates else ""
-    raise VitkitError(
-        f"{address}: expected weights under one of the usual names, or one file of them; found "
-        f"{candidates or 'none'}{advice}."
-    )
-
-
-def _hub_digest(file: Path) -> str:
-    """The Hub keeps a large file under its SHA-256; of others it is computed."""
-    name = file.resolve().name
-    return name if re.fullmatch(r"[0-9a-f]{64}", name) else _sha256(file)
 
 
 # Records
@@ -518,24 +390,7 @@ def _record(target: Path) -> Path:
     return target.with_name(f".{target.name}.fetched.json")
 
 
-def _write_record(target: Path, file: Path, shown: str, digest: str) -> None:
-    stat = file.stat()
-    record = {"source": shown, "sha256": digest, "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+def _write_record(target: Path, file: Path, shown: str, digest: str, version: str = "") -> None:
+    checked = time.time() if version else None
+    record = {"source": shown, **described(file, digest), "version": version, "checked": checked}
     replace_json(_record(target), record)
-
-
-def _note(path: Path) -> dict[str, Any]:
-    """A small JSON file; empty where it is absent or damaged."""
-    try:
-        return read_json(path)
-    except VitkitError:
-        return {}
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _said(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

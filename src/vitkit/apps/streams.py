@@ -1,0 +1,51 @@
+"""Standard input, output and error as a shell may hand them over: closed, full, of any encoding."""
+
+import contextlib
+import os
+import sys
+from typing import TextIO
+
+
+def prepare() -> None:
+    """Make the three streams such that writing to them can fail only where a disk or a pipe does.
+
+    A stream that was closed (`>&-`) takes what is written and drops it, and its descriptor is held, so that
+    no file is opened in its place. What an encoding cannot say is written as a backslash escape.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number: this one
+    if sys.stdout is None:
+        sys.stdout = _nowhere()
+    if sys.stderr is None:
+        sys.stderr = _nowhere()
+    for stream in (sys.stdout, sys.stderr):
+        # Not an ordinary stream in a notebook or a test.
+        with contextlib.suppress(AttributeError, ValueError, OSError):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+
+
+def _nowhere() -> TextIO:
+    return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123 (open as long as the process)
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a person may be looking at a stream."""
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+def discard(stream: TextIO | None) -> None:
+    """Drop what a stream that refuses still holds: Python would try again at exit, and complain."""
+    if stream is None:
+        return
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, stream.fileno())
+        finally:
+            os.close(nowhere)

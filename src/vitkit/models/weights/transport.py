@@ -1,0 +1,342 @@
+"""Asking servers for files: one request, and what it brings, with an end in every case.
+
+A connection must bring `LEAST` bytes in every `WINDOW` seconds, the first lines of its answer counted, or it
+is cut: a time limit for silence alone would wait for ever for a server that sends a byte now and then.
+"""
+
+import http.client
+import re
+import socket
+import ssl
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+
+from vitkit.text import visible
+
+CHUNK = 1 << 20
+TIMEOUT = 30.0
+"""Seconds of silence after which a connection counts as cut."""
+CHECK_TIMEOUT = 5.0
+"""The same where nothing is wanted but whether a file has changed."""
+WINDOW = 30.0
+"""Seconds in which `LEAST` bytes must come."""
+LEAST = 30 << 10
+LINGER = 1.0
+"""Seconds to wait for the end of a connection after the last byte that was announced."""
+SHOWN = 200
+"""Characters of a server's words that are repeated."""
+
+NUMBER = re.compile(r"[0-9]{1,30}")
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a server sends of a file."""
+
+    start: int
+    """Where in the file the bytes begin: where we asked, or 0."""
+    total: int | None
+    """Bytes of the whole file, where the server says."""
+    version: str
+    """Changes when the file does; empty where the server cannot say, and then nothing can be continued."""
+    chunks: Iterator[bytes]
+    sha256: str | None = None
+    """Of the whole file, where the server says (the Hugging Face Hub does)."""
+
+
+Ask = Callable[[str, int, str, bool], AbstractContextManager[Reply]]
+"""(address, first byte wanted, version it is of, whether a description without bytes is enough) -> the
+reply."""
+
+
+class FetchError(Exception):
+    """One attempt failed; what the caller sees is a VitkitError."""
+
+
+class TemporaryError(FetchError):
+    """Worth another attempt."""
+
+
+class StaleError(FetchError):
+    """What is here is the beginning of another file than the server now has."""
+
+
+class RefusedError(FetchError):
+    """The server has given its answer: it will be the same next time."""
+
+
+def first_line(error: object) -> str:
+    """The first line of what a server or a library says, of bounded length, without control characters."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return visible(lines[0][:SHOWN]).rstrip(".")
+
+
+class _Watchdog:
+    """Cuts a connection that brings too little, from a thread of its own."""
+
+    def __init__(self, window: float) -> None:
+        self.window = window
+        self.cut = False
+        self.socket: socket.socket | None = None
+        self._reading, self._since, self._count = True, time.monotonic(), 0
+        self._finished = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> "_Watchdog":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._finished.set()
+        self._thread.join()
+
+    @contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """Time that the receiver takes is not the server's."""
+        self._reading, before = False, time.monotonic()
+        yield
+        self._since += time.monotonic() - before
+        self._reading = True
+
+    def received(self, count: int) -> None:
+        self._count += count
+        if self._count >= LEAST:
+            self._count, self._since = 0, time.monotonic()
+
+    def _watch(self) -> None:
+        while not self._finished.wait(min(0.5, self.window / 4)):
+            if self._reading and time.monotonic() - self._since > self.window:
+                self.cut = True
+                if self.socket is not None:
+                    with suppress(OSError):
+                        # Not SSL's own shutdown, which would talk to the server first.
+                        socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
+                    return
+
+    @property
+    def words(self) -> str:
+        return f"fewer than {LEAST:,} bytes came in {self.window:g} s"
+
+
+class _Plain(http.client.HTTPConnection):
+    def __init__(self, watchdog: _Watchdog, host: str, **options: Any) -> None:
+        super().__init__(host, **options)
+        self.watchdog = watchdog
+
+    def connect(self) -> None:
+        super().connect()
+        self.watchdog.socket = self.sock
+
+
+class _Encrypted(http.client.HTTPSConnection):
+    def __init__(self, watchdog: _Watchdog, host: str, **options: Any) -> None:
+        super().__init__(host, **options)
+        self.watchdog = watchdog
+
+    def connect(self) -> None:
+        super().connect()
+        self.watchdog.socket = self.sock
+
+
+class _Connections(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
+    def __init__(self, watchdog: _Watchdog) -> None:
+        super().__init__()
+        self.watchdog = watchdog
+
+    def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(partial(_Plain, self.watchdog), request)
+
+    def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        connection: Any = partial(_Encrypted, self.watchdog)
+        return self.do_open(connection, request, context=ssl.create_default_context())
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows where a server sends us, if that is as good as where it began."""
+
+    sha256: str | None = None
+    size: int | None = None
+
+    def redirect_request(
+        self, request: urllib.request.Request, file: Any, code: int, message: str, headers: Any, url: str
+    ) -> urllib.request.Request | None:
+        scheme, elsewhere = urlsplit(url).scheme, visible(url.split("?")[0][:SHOWN])
+        if scheme not in ("http", "https"):
+            file.close()
+            raise RefusedError(f"the server sends it on to {elsewhere}, which is neither https nor http")
+        if request.full_url.startswith("https:") and scheme != "https":
+            file.close()
+            raise RefusedError(f"the server sends it on to {elsewhere}, which is not encrypted")
+        self.note(headers)
+        following = super().redirect_request(request, file, code, message, headers, url)
+        if following is not None:
+            following.method = request.get_method()  # urllib would ask for all of the file
+        return following
+
+    def note(self, headers: Any) -> None:
+        """What the Hugging Face Hub says of a large file before it sends us on to its store."""
+        digest = re.fullmatch(r'"?([0-9a-f]{64})"?', headers.get("X-Linked-ETag", ""))
+        if digest:
+            self.sha256, self.size = digest[1], _number(headers.get("X-Linked-Size", ""))
+
+
+def _number(text: str) -> int | None:
+    return int(text) if NUMBER.fullmatch(text) else None
+
+
+@contextmanager
+def ask_http(address: str, start: int, version: str, describe: bool = False) -> Iterator[Reply]:
+    """A file of a server of HTTP, from the byte `start` on if it still is the same version."""
+    method, timeout = ("HEAD", CHECK_TIMEOUT) if describe else ("GET", TIMEOUT)
+    headers = {"User-Agent": "vitkit", "Accept-Encoding": "identity"}
+    if start:  # of another version: all of it, from the beginning
+        headers |= {"Range": f"bytes={start}-", "If-Range": version}
+    redirects = _Redirects()
+    with _Watchdog(min(WINDOW, timeout) if describe else WINDOW) as watchdog:
+        try:
+            request = urllib.request.Request(address, headers=headers, method=method)
+            opener = urllib.request.build_opener(_Connections(watchdog), redirects)
+            response = opener.open(request, timeout=timeout)
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code == 416:  # it ends before `start`
+                raise StaleError from error
+            words = {401: "it is not public", 403: "access is refused", 404: "there is no such file"}
+            reason = f"{words.get(error.code, first_line(error.reason))} (HTTP {error.code})"
+            again = error.code >= 500 or error.code in (408, 429)
+            raise (TemporaryError if again else RefusedError)(reason) from error
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise _unanswered(error, watchdog) from error
+        with response:
+            if response.headers.get("Content-Encoding", "identity") != "identity":
+                raise RefusedError("the server sends it compressed, although it was asked not to")
+            redirects.note(response.headers)
+            yield _http_reply(response, start, version, watchdog, redirects)
+
+
+def _unanswered(error: Exception, watchdog: _Watchdog) -> FetchError:
+    """Why there is no answer."""
+    if watchdog.cut:
+        return TemporaryError(watchdog.words)
+    if isinstance(error, http.client.InvalidURL | ValueError) and not isinstance(error, OSError):
+        return RefusedError(first_line(error))
+    garbage = (http.client.BadStatusLine, http.client.LineTooLong)
+    if isinstance(error, garbage) and not isinstance(error, ConnectionError):
+        return TemporaryError(f"the server answers with what is no HTTP ({first_line(error)})")
+    reason = first_line(getattr(error, "reason", error))
+    return TemporaryError(f"the server cannot be reached ({reason})")
+
+
+def _http_reply(response: Any, start: int, version: str, watchdog: _Watchdog, redirects: _Redirects) -> Reply:
+    headers, pieces = response.headers, _http_pieces(response, watchdog)
+    found = headers.get("ETag", "")
+    if not found or found.startswith("W/"):  # a weak one does not promise the same bytes
+        found = headers.get("Last-Modified", "")
+    if response.status == 206:
+        part = re.fullmatch(
+            r"bytes ([0-9]{1,30})-[0-9]{1,30}/([0-9]{1,30})", headers.get("Content-Range", "")
+        )
+        if part is None or int(part[1]) != start or (found and found != version):
+            raise StaleError
+        return Reply(start, int(part[2]), version, pieces, redirects.sha256)
+    total = _number(headers.get("Content-Length", ""))
+    if total is None:
+        total = redirects.size
+    return Reply(0, total, found, pieces, redirects.sha256)
+
+
+def _http_pieces(response: Any, watchdog: _Watchdog) -> Iterator[bytes]:
+    """The body as it comes, rather than in whole chunks."""
+    announced = response.length
+    while True:
+        left = response.length
+        try:
+            if left == 1:
+                _check_end(response, watchdog, announced)
+            # The last byte is left for the line above.
+            piece = response.read1(CHUNK if left is None else min(CHUNK, max(1, left - 1)))
+        except FetchError:
+            raise
+        except Exception as error:  # of sockets, of SSL, of HTTP
+            words = watchdog.words if watchdog.cut else f"the connection was cut ({first_line(error)})"
+            raise TemporaryError(words) from error
+        watchdog.received(len(piece))
+        if not piece:
+            if watchdog.cut:
+                raise TemporaryError(watchdog.words)
+            return
+        with watchdog.elsewhere():
+            yield piece
+
+
+def _check_end(response: Any, watchdog: _Watchdog, announced: int) -> None:
+    """Refuse a body that goes on behind its announced length: it would be kept, cut short, as the whole file.
+
+    One byte of it is still to be read. We asked for the connection to be closed after it.
+    """
+    held, more = response.peek(2), b""
+    if len(held) == 1 and watchdog.socket is not None:
+        try:
+            watchdog.socket.settimeout(LINGER)
+            more = watchdog.socket.recv(1)
+        except OSError:  # nothing comes, but the server does not close
+            more = b""
+    if len(held) > 1 or more:
+        raise RefusedError(f"the server announces {announced:,} bytes of it, and sends more")
+
+
+@contextmanager
+def ask_store(address: str, start: int, version: str, describe: bool = False) -> Iterator[Reply]:
+    """The same for a store that fsspec knows."""
+    scheme = address.partition(":")[0]
+    package = {"gs": "gcsfs", "s3": "s3fs"}[scheme]
+    try:
+        import fsspec  # type: ignore[import-untyped]
+
+        system, inside = fsspec.core.url_to_fs(address)
+    except ImportError as error:
+        public = f", or give the address under https://storage.googleapis.com/{address[5:]}, if it is public"
+        raise RefusedError(
+            f"{scheme}:// needs fsspec and {package} (pip install fsspec {package}"
+            f"{public if scheme == 'gs' else ''})"
+        ) from error
+    except Exception as error:
+        raise RefusedError(f"{package} cannot be used: {first_line(error)}") from error
+    try:
+        system.invalidate_cache()
+        info = system.info(inside)
+        file = system.open(inside, "rb", cache_type="none")
+    except FileNotFoundError as error:
+        raise RefusedError("there is no such file") from error
+    except PermissionError as error:
+        raise RefusedError("access is refused, or needs a login") from error
+    except Exception as error:
+        anonymous = " (for a public file without a login, set FSSPEC_S3_ANON=true)" if scheme == "s3" else ""
+        raise TemporaryError(f"the store cannot be reached: {first_line(error)}{anonymous}") from error
+    with file:
+        marks = (info.get(key) for key in ("ETag", "etag", "generation", "md5Hash"))
+        found = next((str(mark) for mark in marks if mark), "")
+        start = start if found and found == version else 0
+        if not describe:
+            file.seek(start)
+        yield Reply(start, int(info["size"]), found, _store_pieces(file))
+
+
+def _store_pieces(file: Any) -> Iterator[bytes]:
+    read = getattr(file, "read1", file.read)
+    while True:
+        try:
+            piece = read(CHUNK)
+        except Exception as error:  # each store's library has its own kinds
+            raise TemporaryError(f"the connection was cut ({first_line(error)})") from error
+        if not piece:
+            return
+        yield piece

@@ -1,0 +1,83 @@
+"""Text that comes from others (names of files and classes, servers), in a form that a terminal only shows.
+
+A terminal obeys control characters: a class name could clear the screen, set the window's title or write
+backwards. Here they become escapes that can be read, such as `\\x1b`.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_OBEYED = re.compile(
+    r"[\x00-\x1f\x7f-\x9f"  # C0, DEL and C1
+    r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # the direction of writing
+    r"\u2028\u2029"  # separators of lines and paragraphs
+    r"\ud800-\udfff]"  # halves of characters: what is not UTF-8 in a file name
+)
+_HALVES = re.compile(r"[\ud800-\udfff]")
+
+
+def visible(text: str, keep: str = "") -> str:
+    """Replace everything that a terminal obeys, or that no encoding can say, by escapes.
+
+    A byte of a file name that is not UTF-8 is shown as that byte (`\\xff`).
+
+    Args:
+        text: from anywhere.
+        keep: control characters that stay: the ends of lines, in a text of several.
+    """
+    return _OBEYED.sub(lambda match: match[0] if match[0] in keep else _escape(match[0]), text)
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:  # how Python keeps a byte that it cannot decode (PEP 383)
+        code -= 0xDC00
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def json_text(value: Any, *, ascii_only: bool = False, indent: int | None = None) -> str:
+    """JSON that any parser reads and any terminal shows.
+
+    NaN and infinity, which JSON has not, become null, and the object at the top says in `not_finite` where
+    they were. Control characters and directions of writing are written as `\\uXXXX`. A byte that is not UTF-8
+    becomes the four characters `\\xff`.
+
+    Args:
+        value: numbers, strings, booleans, None, lists, tuples and mappings of these.
+        ascii_only: write everything beyond ASCII as `\\uXXXX` too.
+        indent: spaces to indent by; left out, one line.
+    """
+    if isinstance(value, list | tuple):
+        plain: Any = [_with_note(part) for part in value]
+    else:
+        plain = _with_note(value)
+    text = json.dumps(plain, indent=indent, ensure_ascii=ascii_only, allow_nan=False)
+    # Only the ends of lines stand outside of strings, and inside they are escaped already.
+    return _OBEYED.sub(lambda match: "\n" if match[0] == "\n" else f"\\u{ord(match[0]):04x}", text)
+
+
+def _with_note(value: Any) -> Any:
+    lost: list[str] = []
+    plain = _plain(value, "", lost)
+    return {**plain, "not_finite": lost} if lost and isinstance(plain, dict) else plain
+
+
+def _plain(value: Any, where: str, lost: list[str]) -> Any:
+    """The value without what JSON cannot say; the places of numbers that are not finite go to `lost`."""
+    if isinstance(value, float) and not math.isfinite(value):
+        lost.append(where)
+        return None
+    if isinstance(value, str):
+        return _HALVES.sub(lambda match: _escape(match[0]), value)
+    if isinstance(value, Mapping):
+        dot = "." if where else ""
+        return {
+            _plain(str(key), "", []): _plain(part, f"{where}{dot}{_plain(str(key), '', [])}", lost)
+            for key, part in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_plain(part, f"{where}[{i}]", lost) for i, part in enumerate(value)]
+    return value

@@ -1,0 +1,53 @@
+"""Text from strangers: shown, never obeyed."""
+
+import json
+import math
+
+import pytest
+
+from vitkit.text import json_text, visible
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain, café, 猫, 👩‍🔬", "plain, café, 猫, 👩‍🔬"),
+        ("\x1b]0;owned\x07", r"\x1b]0;owned\x07"),
+        ("a\x00b\x7fc\x9b2Jd\r\n\t", r"a\x00b\x7fc\x9b2Jd\x0d\x0a\x09"),
+        ("\u202egnp.exe\u2066\u200f\u061c\u2028", r"\u202egnp.exe\u2066\u200f\u061c\u2028"),
+        ("caf\udce9", r"caf\xe9"),
+        ("\ud83d", r"\ud83d"),
+    ],
+)
+def test_what_a_terminal_would_obey_is_shown(text: str, shown: str) -> None:
+    assert visible(text) == shown
+
+
+def test_ends_of_lines_can_stay() -> None:
+    assert visible("a\n\tb\r", keep="\n\t") == "a\n\tb" + r"\x0d"
+
+
+def test_json_has_no_control_characters_and_says_what_it_lost() -> None:
+    value = {
+        "name": "\x1b[31m\u202e\x9b\x7f",
+        "scores": [1.0, math.nan, {"deep": (math.inf,)}],
+        "file\udcff": "x\udcff",
+    }
+    text = json_text(value, indent=2)
+    assert json.loads(text) == {
+        "name": "\x1b[31m\u202e\x9b\x7f",
+        "scores": [1.0, None, {"deep": [None]}],
+        r"file\xff": r"x\xff",
+        "not_finite": ["scores[1]", "scores[2].deep[0]"],
+    }
+    assert visible(text, keep="\n") == text
+    assert json.loads(json_text([{"a": math.nan}, {"a": 1.0}, 2])) == [
+        {"a": None, "not_finite": ["a"]},
+        {"a": 1.0},
+        2,
+    ]
+
+
+def test_json_in_ascii() -> None:
+    assert json_text({"é": "猫"}, ascii_only=True) == r'{"\u00e9": "\u732b"}'
+    assert json_text({"é": "猫"}) == '{"é": "猫"}'
