@@ -5,9 +5,9 @@
 
 import os
 
-THREADS = os.environ.get("VITKIT_TEST_THREADS", "1")
-os.environ["OMP_NUM_THREADS"] = THREADS  # of the processes that tests start, too
+# OMP_NUM_THREADS is for the processes that tests start, too.
+os.environ["OMP_NUM_THREADS"] = os.environ.get("VITKIT_TEST_THREADS", "1")
 
 import torch
 
-torch.set_num_threads(int(THREADS))
+torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))

@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from tests.fixture_files import load_fixture
 from vitkit.errors import VitkitError
@@ -42,6 +43,17 @@ def test_corners_stay_and_so_does_the_prefix(shape: tuple[int, int, int, int], p
 def test_a_linear_slope_is_kept() -> None:
     slope = torch.linspace(0, 1, 4)[:, None, None].expand(4, 3, 2)
     torch.testing.assert_close(resize_grid(slope, (7, 3))[:, 0, 0], torch.linspace(0, 1, 7))
+
+
+@pytest.mark.parametrize("new_shape", [(3, 5), (14, 14), (7, 4)])
+def test_bicubic_is_that_of_an_image_library(new_shape: tuple[int, int]) -> None:
+    """Antialiased where the grid shrinks, with half-pixel centres. Pillow computes apart from torch."""
+    grid = torch.randn(8, 9, 2, generator=torch.Generator().manual_seed(0))
+    found = resize_grid(grid, new_shape, "bicubic")
+    for channel in range(2):
+        image = Image.fromarray(grid[:, :, channel].numpy())
+        expected = np.asarray(image.resize(new_shape[::-1], Image.Resampling.BICUBIC))
+        np.testing.assert_allclose(found[:, :, channel], expected, rtol=0, atol=2e-6)
 
 
 def test_a_grid_that_cannot_be_is_an_error() -> None:

@@ -96,10 +96,10 @@ class Steps:
     def tipped(self) -> float:
         """The share of weights that may be that far.
 
-        Gradients differ between processors by 1e-6 of their size at most: sums of some hundred float32 terms in
-        another order. Neighbours in bfloat16 are at least 2^-8 of their size apart, so one value in 2,000 lies
-        within 1e-6 of the middle between two, where it may go to the other one; and the roundings of two steps
-        reach the last weights: 0.1 %.
+        Gradients differ between processors by 1e-6 of their size at most: sums of some hundred float32 terms
+        in another order. Neighbours in bfloat16 are at least 2^-8 of their size apart, so one value in 2,000
+        lies within 1e-6 of the middle between two, where it may go to the other one; and the roundings of two
+        steps reach the last weights: 0.1 %.
         """
         return 0.0 if self.one_rounding is None else 1e-3
 
@@ -123,7 +123,9 @@ STEPS = (
     ),
     Steps("l_pretrain_adam", "f32_softmax", ADAM_CONFIG, 1e-5, 1e-5),
     Steps("l_pretrain_adam", "f32_sigmoid", ADAM_CONFIG, 1e-5, 1e-5, sigmoid=True),
-    Steps("l_pretrain_adam", "f32_softmax_wdall", dataclasses.replace(ADAM_CONFIG, decay_all=True), 1e-5, 1e-5),
+    Steps(
+        "l_pretrain_adam", "f32_softmax_wdall", dataclasses.replace(ADAM_CONFIG, decay_all=True), 1e-5, 1e-5
+    ),
     Steps(
         "l_pretrain_adam",
         "bf16mu_softmax",
