@@ -11,7 +11,7 @@ from tests.faults.checkpoints import Checkpoints
 from tests.faults.entry import warm_up
 from tests.faults.evaluations import Evaluations
 from tests.faults.filesystem import Filesystem
-from tests.faults.harness import GOOD, Kind, Tally, attack, try_case
+from tests.faults.harness import GOOD, Kind, Tally, attack, told, try_case
 from tests.faults.images import Images
 from tests.faults.kills import Kills
 from tests.faults.memory import Memory

@@ -1,5 +1,6 @@
 """Damaged checkpoints of every layout: loaded, or one clean refusal; and no code of theirs is run."""
 
+import contextlib
 import json
 import os
 import pickle
@@ -161,8 +162,6 @@ def tried(path: Path, also_described: bool = True) -> Outcome:
     except Refusal as refusal:
         outcome = Outcome("words", str(refusal))
     if also_described:
-        try:
+        with contextlib.suppress(Refusal):
             describe(path)
-        except Refusal:
-            pass
     return outcome

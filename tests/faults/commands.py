@@ -115,8 +115,8 @@ def whole(
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    texts = ((folder / name).read_text(errors="replace") for name in ("out", "err"))
-    return Ended(code, *texts, time.monotonic() - start)
+    said, errors = ((folder / name).read_text(errors="replace") for name in ("out", "err"))
+    return Ended(code, said, errors, time.monotonic() - start)
 
 
 def judge(ended: Ended, *allowed: int) -> Outcome:

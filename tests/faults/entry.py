@@ -1,6 +1,7 @@
 """The only file of the attack that imports vitkit: what is attacked, under one name each."""
 
 import contextlib
+import dataclasses
 import importlib
 import os
 import sys
@@ -113,15 +114,8 @@ def save(model: Any, path: Path, layout: Any) -> Path:
 
 def small_vit(**changes: Any) -> Any:
     """A ViT of two blocks in which every number is drawn."""
-    sizes = {
-        "image_size": (8, 8),
-        "patch_size": (4, 4),
-        "width": 64,
-        "depth": 2,
-        "num_heads": 1,
-        "mlp_dim": 24,
-    }
-    return _drawn(vitkit.build_model(vitkit.ViTConfig(**({**sizes, "num_classes": 3} | changes))))
+    small = vitkit.ViTConfig((8, 8), (4, 4), width=64, depth=2, num_heads=1, mlp_dim=24, num_classes=3)
+    return _drawn(vitkit.build_model(dataclasses.replace(small, **changes)))
 
 
 def small_resnet() -> Any:

@@ -1,7 +1,7 @@
 """Cases that may hang, die or eat the machine, tried in processes of their own and counted.
 
-A kind of fault has numbered cases. Case n of seed s is the same on every machine: it draws from a generator seeded
-with both and works in a folder of its own, which is kept when the case fails.
+A kind of fault has numbered cases. Case n of seed s is the same on every machine: it draws from a generator
+seeded with both and works in a folder of its own, which is kept when the case fails.
 """
 
 import json
@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Literal
 
 Verdict = Literal["right", "words", "traceback", "wrong", "hang", "lost", "beyond"]
-"""right: the right result. words: a clean refusal. wrong: another result, or an end without words. lost: a committed
-checkpoint is gone. beyond: more time or memory than the kind allows. A process that dies counts as a traceback."""
+"""right: the right result. words: a clean refusal. wrong: another result, or an end without words. lost: a
+committed checkpoint is gone. beyond: more memory than the kind allows. A process that dies counts as a
+traceback."""
 
 MOST_ADDRESSES = 6 << 30
 """Bytes of addresses of a process; PyTorch alone takes 1 to 2 GiB of them."""
@@ -273,13 +274,12 @@ def _keep(kind: Kind, number: int, outcome: Outcome, seed: int, work: Path) -> N
     kept.parent.mkdir(parents=True, exist_ok=True)
     if scratch.exists():
         scratch.rename(kept)
-    where = f"in {kept}" if kept.exists() else "nothing is kept"
-    print(
-        f"{kind.name} {number}: {outcome.verdict}: {outcome.detail}\n    {where}; {command(kind, number, seed)}"
-    )
-    sys.stdout.flush()
+    print(f"{kind.name} {number}: {outcome.verdict}: {outcome.detail.strip()[:200]}", flush=True)
 
 
-def command(kind: Kind, number: int, seed: int) -> str:
-    """The command that tries one case again."""
-    return f"scripts/test-faults --only {kind.name} --seed {seed} --case {number}"
+def told(kind: str, number: int, outcome: Outcome, seed: int, work: Path) -> str:
+    """A failure in three lines: what it is, the command that tries it again, and where its files are."""
+    kept = work / "failures" / f"{kind}-{number}"
+    where = str(kept) if kept.exists() else "nothing was left"
+    again = f"scripts/test-faults --only {kind} --seed {seed} --case {number}"
+    return f"{kind} {number}: {outcome.verdict}: {outcome.detail.strip()}\n    {again}\n    {where}"

@@ -93,10 +93,13 @@ BYTES: dict[str, Callable[[], bytes]] = {
     "web page": lambda: b"<!DOCTYPE html><html></html>",
     "PNG of 60,000 x 60,000": lambda: _png(60_000, 60_000),
     "PNG of 2^31 x 2^31": lambda: _png(2**31 - 1, 2**31 - 1),
-    "PNG with a text of 1 GiB": lambda: _png(8, 8, _chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(1 << 30), 1))),
+    "PNG with a text of 1 GiB": lambda: _png(
+        8, 8, _chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(1 << 30), 1))
+    ),
     "PPM of 60,000 x 60,000": lambda: b"P6 60000 60000 255\n",
     "QOI of 60,000 x 60,000": lambda: b"qoif" + struct.pack(">IIBB", 60_000, 60_000, 3, 0),
-    "BMP of 60,000 x 60,000": lambda: b"BM" + bytes(12) + struct.pack("<IiiHH", 40, 60_000, 60_000, 1, 24) + bytes(24),
+    "BMP of 60,000 x 60,000": lambda: b"BM" + bytes(12)
+    + struct.pack("<IiiHH", 40, 60_000, 60_000, 1, 24) + bytes(24),
     "SGI of 60,000 x 60,000": lambda: struct.pack(">hBBHHHH", 474, 0, 1, 3, 60_000, 60_000, 3) + bytes(500),
     "GIF with a screen of 8,000 x 8,000": lambda: b"GIF89a" + struct.pack("<HH", 8000, 8000) + b"\0\0\0,"
     + struct.pack("<HHHH", 0, 0, 1, 1) + b"\0\x02\x02L\x01\0;",

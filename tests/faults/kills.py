@@ -1,5 +1,6 @@
 """kill -9 of a training run at random moments, then the same command again: the same bytes."""
 
+import contextlib
 import json
 import os
 import signal
@@ -18,7 +19,7 @@ KILLS = 5
 
 
 class Kills(Kind):
-    """Forty runs, killed five times each: a case with an even number reads images itself, an odd one by 2 workers."""
+    """Forty runs, killed five times each; those of odd number read their images by two workers."""
 
     name, count, sample, limit = "kills", 40, 2, 300.0
     per_process = 5
@@ -69,16 +70,14 @@ def _arguments(run: Path, images: Path, workers: int) -> list[str]:
 
 
 def _strike(process: int, checkpoints: Path, moment: float, aimed: bool) -> None:
-    """Kill a process group at a moment; `aimed`: then wait until a save is under way, by its hidden folder."""
+    """Kill a process group at a moment; `aimed`: not before a save is under way, by its hidden folder."""
     end = time.monotonic() + moment
     while time.monotonic() < end + (30 if aimed else 0) and not _ended(process):
         if aimed and time.monotonic() >= end and _saving(checkpoints):
             break
         time.sleep(0.001)
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def _ended(process: int) -> bool:
@@ -88,6 +87,6 @@ def _ended(process: int) -> bool:
 
 def _saving(checkpoints: Path) -> bool:
     try:
-        return any(name.startswith(".") for name in os.listdir(checkpoints))
+        return any(path.name.startswith(".") for path in checkpoints.iterdir())
     except FileNotFoundError:
         return False

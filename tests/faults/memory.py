@@ -17,8 +17,8 @@ from tests.faults.small_runs import image_folder, training
 
 STEPS, EVALUATED, PREDICTED = 2_000, 20_000, 5_000
 
-# What may grow: the log's and the answers' few bytes for each step or image (20,000 images x 10 classes x 4 bytes is
-# 1 MiB), and the allocator's caches, which settle at some ten MiB after the first third.
+# What may grow: the log's and the answers' few bytes for each step or image (20,000 images x 2 classes x 4
+# bytes is 0.2 MiB), and the allocator's caches, which settle at some ten MiB after the first third.
 MOST_GROWTH = 48 << 20
 # Files that are open for an instant when the sample is taken: an image, a log, a checkpoint.
 MOST_DESCRIPTORS = 8
@@ -70,7 +70,8 @@ class Memory(Kind):
             )
         third = len(rss) // 3
         figures = (
-            f"{COMMANDS[number]}: {rss[third] >> 20} MiB after a third, {max(rss) >> 20} at most, {rss[-1] >> 20} last; "
+            f"{COMMANDS[number]}: {rss[third] >> 20} MiB after a third, {max(rss) >> 20} at most, "
+            f"{rss[-1] >> 20} at the end; "
             f"{descriptors[third]} descriptors after a third, {max(descriptors)} at most"
         )
         print(figures, flush=True)
@@ -93,7 +94,7 @@ def _sampled(arguments: list[str], folder: Path) -> tuple[list[int], list[int], 
         while process.poll() is None:
             try:
                 rss.append(sum(_resident(number) for number in _family(process.pid)))
-                descriptors.append(len(os.listdir(f"/proc/{process.pid}/fd")))
+                descriptors.append(len(list(Path(f"/proc/{process.pid}/fd").iterdir())))
             except OSError:
                 pass
             time.sleep(0.1)

@@ -42,7 +42,7 @@ def mutant(data: bytes, draw: Random) -> bytes:
 
 
 def with_right_crcs(png: bytes) -> bytes:
-    """A damaged PNG whose chunks have right check sums, so that the damage is read and not refused at once."""
+    """Give the chunks of a damaged PNG right check sums, so that the damage is read and not refused."""
     fixed, at = bytearray(png[:8]), 8
     while at + 12 <= len(png):
         (length,) = struct.unpack_from(">I", png, at)
@@ -79,7 +79,7 @@ def replaced(data: Any, path: tuple[str | int, ...], value: Any) -> Any:
     if not path:
         return value
     first, *rest = path
-    copy = dict(data) if isinstance(data, dict) else list(data)
+    copy: Any = dict(data) if isinstance(data, dict) else list(data)
     if value is REMOVED and not rest:
         del copy[first]
     else:

@@ -15,7 +15,8 @@ from tests.faults.harness import Kind, Outcome, limit_memory
 from tests.faults.small_runs import image_folder, training
 
 VALUES = (
-    "nan", "inf", "-inf", "1e308", "-1", "0", "1", "1" + "0" * 30, "0.5", "", " ", "\x01", "x" * 100_000, "٣", "²", "½",
+    "nan", "inf", "-inf", "1e308", "-1", "0", "1", "1" + "0" * 30, "0.5", "", " ",
+    "\x01", "x" * 100_000, "٣", "²", "½",
     "none", "None", "true", "../..", "/", "/dev/null", "[]", "--", "-", "%s", "é\u202e", "1,2", "0x10",
 )  # fmt: skip
 
@@ -61,7 +62,7 @@ class Options(Kind):
 
     def prepare(self, folder: Path) -> None:
         images = image_folder(folder / "folder", 24)
-        (images / "dark" / "0.png").rename(folder / "x.png")
+        (images / "light" / "0.png").rename(folder / "x.png")
         (folder / "empty").touch()
         os.mkfifo(folder / "pipe")
         for name, target in (

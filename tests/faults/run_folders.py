@@ -82,7 +82,7 @@ def apply(run: Path, name: str, field: str, damage: Any) -> str:
 
 
 class RunFolders(Kind):
-    """500 damages under each of four commands: words, or the right result, and no whole checkpoint is lost."""
+    """500 damages under each of four commands: words or the right result, and no whole checkpoint is lost."""
 
     name, count, sample, limit = "run_folders", 2_000, 12, 120.0
     per_process = 100

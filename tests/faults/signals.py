@@ -1,5 +1,6 @@
-"""Signals to a training run: it commits a checkpoint, says how to go on, and exits with 128 + the signal's number."""
+"""Signals to a training run: it commits a checkpoint, says how to go on, exits with 128 + their number."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -17,7 +18,7 @@ from tests.faults.small_runs import differences, ended_with, image_folder, newes
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGINT)
 MOMENTS = ("training", "starting", "saving", "importing")
-STEPS, EVERY = 4_000, 500
+STEPS, EVERY = 800, 100
 """Long enough that the run is still going when the signal comes."""
 
 CASES = tuple(itertools.product((False, True), MOMENTS, (0, 2), ("group", "process"), SIGNALS))
@@ -25,10 +26,10 @@ CASES = tuple(itertools.product((False, True), MOMENTS, (0, 2), ("group", "proce
 
 
 class Signals(Kind):
-    """Every signal to the process and to its group, with and without workers, once and twice, at four moments.
+    """Every signal to the process and its group, with and without workers, once and twice, at four moments.
 
-    While Python and PyTorch are still being imported there is nothing to commit, and the signal's own default may
-    end the process.
+    While Python and PyTorch are still being imported there is nothing to commit, and the signal's own default
+    may end the process.
     """
 
     name, count, sample, limit = "signals", len(CASES), 2, 180.0
@@ -36,7 +37,7 @@ class Signals(Kind):
 
     def prepare(self, folder: Path) -> None:
         images = image_folder(folder / "images")
-        ended = forked(_arguments(folder / "run", images, 0), folder, first=without_pictures, limit=150)
+        ended = forked(_arguments(folder / "run", images, 0), folder, first=without_pictures, limit=250)
         assert ended.code == 0, ended.err
         (folder / "expected.json").write_text(json.dumps(ended_with(folder / "run")))
 
@@ -102,10 +103,8 @@ def _signalled(
             code: int | None = process.wait(60)
         except subprocess.TimeoutExpired:
             code = None
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         process.wait()
-    texts = ((folder / name).read_text(errors="replace") for name in ("out", "err"))
-    return Ended(code, *texts, time.monotonic() - start)
+    said, errors = ((folder / name).read_text(errors="replace") for name in ("out", "err"))
+    return Ended(code, said, errors, time.monotonic() - start)

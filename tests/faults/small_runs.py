@@ -33,7 +33,7 @@ def image_folder(folder: Path, images: int = 60) -> Path:
 
 
 def ended_with(run: Path) -> dict[str, str]:
-    """SHA-256 of everything that a finished run ends with, by file: weights, log, evaluations, last checkpoint.
+    """SHA-256 of all that a finished run ends with, by file: weights, log, evaluations, last checkpoint.
 
     Left out are what tells of the clock and the folder: speed.jsonl, the report, config.json.
     """

@@ -1,0 +1,32 @@
+"""A few cases of every kind of fault; all of them: `scripts/test-faults`."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+KINDS = (
+    "images",
+    "checkpoints",
+    "run_folders",
+    "evaluations",
+    "filesystem",
+    "signals",
+    "options",
+    "kills",
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_of_a_sample_breaks(kind: str, tmp_path: Path) -> None:
+    """In an interpreter of its own: the attack forks, which a process with threads must not."""
+    result = subprocess.run(
+        [sys.executable, "-m", "tests.faults", "--sample", "--only", kind, "--jobs", "1", "--work", tmp_path],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        env=os.environ | {"PYTHONWARNINGS": "ignore"},
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
