@@ -80,10 +80,12 @@ def main() -> int:
     if given.again:
         shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True, exist_ok=True)
-    warm_up()
+    if any(kind.forks_commands for kind in chosen):
+        warm_up()
     tallies, start = [], time.monotonic()
     for kind in chosen:
-        count = kind.sample if given.sample else kind.count if given.count is None else given.count
+        count = kind.count if given.count is None else given.count
+        numbers = list(kind.sample if given.sample else range(count))
         if given.case:
             attack(kind, [], given.seed, work, 1, 0)  # prepares
             for number in given.case:
@@ -93,10 +95,10 @@ def main() -> int:
                 if outcome.verdict not in GOOD:
                     tallies.append(Tally(kind.name, {number: outcome}))
             continue
-        tally = attack(kind, list(range(count)), given.seed, work, given.jobs, given.seconds)
+        tally = attack(kind, numbers, given.seed, work, given.jobs, given.seconds)
         tallies.append(tally)
         print(
-            f"{kind.name}: {len(tally.outcomes)} of {count}, {time.monotonic() - start:.0f} s so far",
+            f"{kind.name}: {len(tally.outcomes)} of {len(numbers)}, {time.monotonic() - start:.0f} s so far",
             flush=True,
         )
     failures = [(tally.kind, n, outcome) for tally in tallies for n, outcome in tally.failures.items()]

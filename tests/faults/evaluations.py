@@ -14,7 +14,8 @@ from tests.faults.mutate import mutant
 class Evaluations(Kind):
     """Mutants of a file of predictions, and files of other arrays under its names."""
 
-    name, count, sample, limit = "evaluations", 3_000, 100, 10.0
+    name, count, limit = "evaluations", 3_000, 10.0
+    sample = tuple(range(100))
     most_memory = 256 << 20  # the file has 3 kB
     per_process = 1000
 

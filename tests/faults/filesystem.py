@@ -108,7 +108,9 @@ class Filesystem(Kind):
     The same command again must end with the same bytes, from a checkpoint no older than the newest there was.
     """
 
-    name, count, sample, limit = "filesystem", 700, 6, 120.0
+    name, count, limit = "filesystem", 700, 120.0
+    sample = (0, 5, 10, 15)
+    forks_commands = True
     per_process = 50
 
     def prepare(self, folder: Path) -> None:

@@ -49,8 +49,10 @@ class Kind(ABC):
     name: str
     count: int
     """Cases of a full run."""
-    sample: int
-    """Cases of the sample that `scripts/test` runs."""
+    sample: tuple[int, ...]
+    """The cases that `scripts/test` runs."""
+    forks_commands: bool = False
+    """Whether its cases fork whole commands, which are quicker where all imports are done already."""
     limit: float = 20.0
     """Seconds after which a case counts as hanging."""
     most_memory: int = 1 << 30

@@ -29,7 +29,9 @@ COMMANDS = ("train", "train --workers 2", "evaluate", "evaluate --workers 2", "p
 class Memory(Kind):
     """Long commands, sampled ten times a second; the last third is compared with the middle third."""
 
-    name, count, sample, limit = "memory", len(COMMANDS), 0, 900.0
+    name, count, limit = "memory", len(COMMANDS), 900.0
+    sample = ()
+    forks_commands = True
     per_process = 1
 
     def total(self, shared: Path) -> int:

@@ -57,7 +57,9 @@ TERMINALS: dict[str, tuple[str, dict[str, str]]] = {
 class Options(Kind):
     """Each case is one option with one value, one argument with one path, or one command in one terminal."""
 
-    name, count, sample, limit = "options", 3_000, 20, 90.0
+    name, count, limit = "options", 3_000, 90.0
+    sample = (*range(1, 10), 20, 40)
+    forks_commands = True
     per_process = 100
 
     def prepare(self, folder: Path) -> None:

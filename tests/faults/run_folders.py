@@ -84,7 +84,9 @@ def apply(run: Path, name: str, field: str, damage: Any) -> str:
 class RunFolders(Kind):
     """500 damages under each of four commands: words or the right result, and no whole checkpoint is lost."""
 
-    name, count, sample, limit = "run_folders", 2_000, 12, 120.0
+    name, count, limit = "run_folders", 2_000, 120.0
+    sample = tuple(range(8))
+    forks_commands = True
     per_process = 100
 
     def prepare(self, folder: Path) -> None:

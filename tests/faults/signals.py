@@ -18,7 +18,7 @@ from tests.faults.small_runs import differences, ended_with, image_folder, newes
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGINT)
 MOMENTS = ("training", "starting", "saving", "importing")
-STEPS, EVERY = 800, 100
+STEPS, EVERY = 500, 100
 """Long enough that the run is still going when the signal comes."""
 
 CASES = tuple(itertools.product((False, True), MOMENTS, (0, 2), ("group", "process"), SIGNALS))
@@ -32,7 +32,9 @@ class Signals(Kind):
     may end the process.
     """
 
-    name, count, sample, limit = "signals", len(CASES), 2, 180.0
+    name, count, limit = "signals", len(CASES), 180.0
+    sample = (1, 11)
+    forks_commands = True
     per_process = 4
 
     def prepare(self, folder: Path) -> None:
