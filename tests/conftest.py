@@ -1,9 +1,13 @@
-"""One thread for every test process: pytest-xdist uses the cores, and small models gain nothing from two."""
+"""One thread for every test process: pytest-xdist uses the cores, and small models gain nothing from two.
+
+`scripts/test-processors` asks for two as well: sums that are split over threads round differently.
+"""
 
 import os
 
-os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start, too
+# OMP_NUM_THREADS is for the processes that tests start, too.
+os.environ["OMP_NUM_THREADS"] = os.environ.get("VITKIT_TEST_THREADS", "1")
 
 import torch
 
-torch.set_num_threads(1)
+torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))

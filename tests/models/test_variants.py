@@ -128,6 +128,17 @@ def test_2d_positions_are_column_and_row() -> None:
     assert torch.equal(there[12:], module.rows[row])
 
 
+def test_2d_positions_begin_as_small_as_1d_ones() -> None:
+    """Every part is drawn with a standard deviation of 0.02, as the original's 1-D positions are."""
+    config = dataclasses.replace(
+        SMALL, image_size=(160, 160), width=96, position="learned_2d", register_tokens=39
+    )
+    module = ViT(config, generator=torch.Generator().manual_seed(0)).positions[0]
+    assert isinstance(module, LearnedPosition2D)
+    for name, parameter in module.named_parameters():
+        assert parameter.std().item() == pytest.approx(0.02, rel=0.1), name  # 1,920 numbers at least: 1.6 %
+
+
 def test_positions_at_every_layer_are_added_before_each() -> None:
     model = variant(position_at="every_layer")
     assert model.class_token is not None

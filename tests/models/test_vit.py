@@ -204,6 +204,16 @@ def test_dropout_acts_in_training_alone() -> None:
     assert not torch.equal(model(images), model(images))
 
 
+@pytest.mark.parametrize("tapped", [False, True], ids=["fused", "explicit"])
+def test_attention_dropout_acts_alone_on_both_paths(tapped: bool) -> None:
+    model = model_with_random_head(dataclasses.replace(TINY, attention_dropout=0.5)).train()
+    images = torch.randn(2, 3, 12, 16)
+    one, other = (model(images, taps={} if tapped else None, attention_weights=tapped) for _ in range(2))
+    assert not torch.equal(one, other)
+    model.eval()
+    assert torch.equal(model(images), model(images))
+
+
 def test_dropout_stands_where_the_paper_names_it() -> None:
     """After the positions and every dense layer but qkv: ones come out as zeros and doubles there."""
     model = model_with_random_head(dataclasses.replace(TINY, dropout=0.5)).train()

@@ -78,61 +78,89 @@ def named_by_the_original(model: ViT) -> dict[str, NDArray[Any]]:
     }
 
 
-@pytest.mark.parametrize(
-    ("fixture", "variant", "config", "options", "loss_error", "weight_error"),
-    [
-        ("k_finetune_sgd", "f32", SGD_CONFIG, {}, 5e-6, 2e-6),
-        ("k_finetune_sgd", "f32_noclip", dataclasses.replace(SGD_CONFIG, clip_norm=None), {}, 5e-6, 2e-6),
-        ("k_finetune_sgd", "f32_accum2", SGD_CONFIG, {"micro_batches": 2}, 5e-6, 2e-6),
-        (
-            "k_finetune_sgd",
-            "bf16",
-            dataclasses.replace(SGD_CONFIG, momentum_dtype="bfloat16"),
-            {},
-            5e-6,
-            5e-6,
-        ),
-        ("l_pretrain_adam", "f32_softmax", ADAM_CONFIG, {}, 1e-5, 1e-5),
-        ("l_pretrain_adam", "f32_sigmoid", ADAM_CONFIG, {"sigmoid": True}, 1e-5, 1e-5),
-        (
-            "l_pretrain_adam",
-            "f32_softmax_wdall",
-            dataclasses.replace(ADAM_CONFIG, decay_all=True),
-            {},
-            1e-5,
-            1e-5,
-        ),
-        (
-            "l_pretrain_adam",
-            "bf16mu_softmax",
-            dataclasses.replace(ADAM_CONFIG, momentum_dtype="bfloat16"),
-            {},
-            1e-5,
-            1e-5,
-        ),
-    ],
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """Three steps of the authors' optimiser and how far from theirs ours may end."""
+
+    fixture: str
+    variant: str
+    config: OptimizerConfig
+    loss_error: float
+    weight_error: float
+    one_rounding: float | None = None
+    """How far a weight may be whose bfloat16 moment fell on the other side of one rounding."""
+    micro_batches: int = 1
+    sigmoid: bool = False
+
+    @property
+    def tipped(self) -> float:
+        """The share of weights that may be that far.
+
+        Gradients differ between processors by 1e-6 of their size at most: sums of some hundred float32 terms
+        in another order. Neighbours in bfloat16 are at least 2^-8 of their size apart, so one value in 2,000
+        lies within 1e-6 of the middle between two, where it may go to the other one; and the roundings of two
+        steps reach the last weights: 0.1 %.
+        """
+        return 0.0 if self.one_rounding is None else 1e-3
+
+
+# A moment m that goes to the neighbouring bfloat16 is off by up to 2^-7 of m.
+# SGD: the last step adds decay x momentum at the full rate, 0.1 x 0.8984 x 2^-7 x 0.2, the largest of these
+# momenta = 1.4e-4.
+# Adam: m is 0.19 g after the second step for a steady gradient g, the last step divides its decayed value by
+# 1 - 0.9^3 and by g: 0.01 x 0.8984 x 0.19 x 2^-7 / 0.271 = 4.9e-5.
+STEPS = (
+    Steps("k_finetune_sgd", "f32", SGD_CONFIG, 5e-6, 2e-6),
+    Steps("k_finetune_sgd", "f32_noclip", dataclasses.replace(SGD_CONFIG, clip_norm=None), 5e-6, 2e-6),
+    Steps("k_finetune_sgd", "f32_accum2", SGD_CONFIG, 5e-6, 2e-6, micro_batches=2),
+    Steps(
+        "k_finetune_sgd",
+        "bf16",
+        dataclasses.replace(SGD_CONFIG, momentum_dtype="bfloat16"),
+        5e-6,
+        5e-6,
+        one_rounding=1.4e-4,
+    ),
+    Steps("l_pretrain_adam", "f32_softmax", ADAM_CONFIG, 1e-5, 1e-5),
+    Steps("l_pretrain_adam", "f32_sigmoid", ADAM_CONFIG, 1e-5, 1e-5, sigmoid=True),
+    Steps(
+        "l_pretrain_adam", "f32_softmax_wdall", dataclasses.replace(ADAM_CONFIG, decay_all=True), 1e-5, 1e-5
+    ),
+    Steps(
+        "l_pretrain_adam",
+        "bf16mu_softmax",
+        dataclasses.replace(ADAM_CONFIG, momentum_dtype="bfloat16"),
+        1e-5,
+        1e-5,
+        one_rounding=5e-5,
+    ),
 )
-def test_three_steps_are_those_of_the_original(
-    fixture: str,
-    variant: str,
-    config: OptimizerConfig,
-    options: dict[str, Any],
-    loss_error: float,
-    weight_error: float,
-) -> None:
-    model, losses, norms = three_steps(fixture, config, **options)
-    _, _, arrays = load_fixture(fixture)
-    np.testing.assert_allclose(losses, arrays[f"loss_{variant}"], rtol=0, atol=loss_error)
-    np.testing.assert_allclose(norms, arrays[f"gradnorm_{variant}"], rtol=1e-5)
-    prefix = f"final_{variant}/"
+
+
+def weight_errors(case: Steps, model: ViT) -> NDArray[Any]:
+    """How far every compared weight is from the authors', (weights,)."""
+    _, _, arrays = load_fixture(case.fixture)
+    prefix = f"final_{case.variant}/"
     final = {key.removeprefix(prefix): value for key, value in arrays.items() if key.startswith(prefix)}
-    compared = 0
-    for name, weight in named_by_the_original(model).items():
-        # The key's bias has no true gradient: Adam turns rounding noise into steps.
-        if name in final and not name.endswith("key/bias"):
-            np.testing.assert_allclose(weight, final[name], rtol=0, atol=weight_error, err_msg=name)
-            compared += 1
-    assert compared >= 4
+    # The key's bias has no true gradient: Adam turns rounding noise into steps.
+    errors = [
+        np.abs(weight - final[name]).ravel()
+        for name, weight in named_by_the_original(model).items()
+        if name in final and not name.endswith("key/bias")
+    ]
+    assert len(errors) >= 4
+    return np.concatenate(errors)
+
+
+@pytest.mark.parametrize("case", STEPS, ids=lambda case: f"{case.fixture}-{case.variant}")
+def test_three_steps_are_those_of_the_original(case: Steps) -> None:
+    model, losses, norms = three_steps(case.fixture, case.config, case.micro_batches, case.sigmoid)
+    _, _, arrays = load_fixture(case.fixture)
+    np.testing.assert_allclose(losses, arrays[f"loss_{case.variant}"], rtol=0, atol=case.loss_error)
+    np.testing.assert_allclose(norms, arrays[f"gradnorm_{case.variant}"], rtol=1e-5)
+    errors = weight_errors(case, model)
+    assert np.mean(errors > case.weight_error) <= case.tipped
+    assert errors.max() <= (case.one_rounding or case.weight_error)
 
 
 def test_rates_are_those_of_the_original() -> None:

@@ -1,0 +1,161 @@
+"""Commands of vitkit in processes of their own, and what a good end of one is."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.faults.entry import run_command
+from tests.faults.harness import Outcome
+
+PROGRAM = (sys.executable, "-m", "vitkit")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: int | None
+    """The exit code, -n after signal n, None if it did not end in time."""
+    out: str
+    err: str
+    seconds: float
+
+
+def forked(
+    arguments: Sequence[str],
+    folder: Path,
+    *,
+    limit: float = 60,
+    first: Callable[[], None] | None = None,
+    until: Callable[[int], None] | None = None,
+) -> Ended:
+    """Run a command in a fork of this process, which spares it the seconds of importing PyTorch.
+
+    Args:
+        arguments: those after `vitkit`.
+        folder: where `out` and `err` are written.
+        limit: seconds after which it is killed.
+        first: called in the new process before the command.
+        until: called here with the process's number, which is its group's too; may wait and send signals.
+    """
+    sys.stdout.flush()
+    start = time.monotonic()
+    process = os.fork()
+    if not process:
+        code = 1
+        try:
+            os.setsid()
+            for descriptor, name, flags in (
+                (0, os.devnull, os.O_RDONLY),
+                (1, folder / "out", os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
+                (2, folder / "err", os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
+            ):
+                os.dup2(os.open(name, flags, 0o644), descriptor)
+            sys.argv = ["vitkit", *arguments]
+            if first is not None:
+                first()
+            code = run_command(list(arguments))
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)
+    if until is not None:
+        until(process)
+    status = None
+    while status is None and time.monotonic() - start < limit:
+        done, found = os.waitpid(process, os.WNOHANG)
+        if done:
+            status = os.waitstatus_to_exitcode(found)
+        else:
+            time.sleep(0.005)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process, signal.SIGKILL)  # its workers, too
+    if status is None:
+        os.waitpid(process, 0)
+    out, err = ((folder / name).read_text(errors="replace") for name in ("out", "err"))
+    return Ended(status, out, err, time.monotonic() - start)
+
+
+def whole(
+    arguments: Sequence[str | bytes],
+    folder: Path,
+    *,
+    limit: float = 60,
+    environment: dict[str, str] | None = None,
+    shell: str = '"$@"',
+) -> Ended:
+    """Run a command as people do, in a new interpreter, by way of a shell that may redirect it."""
+    start = time.monotonic()
+    with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
+        process = subprocess.Popen(
+            ["bash", "-c", shell, "bash", *PROGRAM, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            env=os.environ | (environment or {}),
+            start_new_session=True,
+        )
+        try:
+            code: int | None = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            code = None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    said, errors = ((folder / name).read_text(errors="replace") for name in ("out", "err"))
+    return Ended(code, said, errors, time.monotonic() - start)
+
+
+def judge(ended: Ended, *allowed: int) -> Outcome:
+    """A command ends with 0, or in words with a code from 1 to 2 or one of those `allowed`."""
+    last = next((line for line in reversed(ended.err.strip().splitlines()) if line.strip()), "")
+    text = ended.out + ended.err
+    if "Traceback (most recent call last)" in text or "Exception ignored" in text:
+        return Outcome("traceback", _exception(text))
+    if ended.code is None:
+        return Outcome("hang", f"{ended.seconds:.0f} s", ended.seconds)
+    if ended.code == 0:
+        return Outcome("right")
+    if ended.code < 0:
+        return Outcome("traceback", f"ended by signal {-ended.code}. {last}")
+    if ended.code not in (1, 2, *allowed):
+        return Outcome("wrong", f"exit code {ended.code}: {last}")
+    return Outcome("words", last) if last else Outcome("wrong", f"exit code {ended.code} without a word")
+
+
+def _exception(text: str) -> str:
+    """The last line of a traceback, and the place it names."""
+    lines = text[
+        text.find("Traceback") if "Traceback" in text else text.find("Exception ignored") :
+    ].splitlines()
+    places = [line.strip() for line in lines if line.strip().startswith("File ")]
+    end = next((line for line in lines[1:] if line and line[0] not in " +|"), lines[0])
+    return f"{end[:300]} ({places[-1][:150] if places else 'no place'})"
+
+
+def without_override() -> None:
+    """Give up root's right to read and write what its mode forbids, so that mode 000 means something."""
+    if os.geteuid():
+        return
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    data = (ctypes.c_uint32 * 6)()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.capget(header, data):
+        raise OSError(ctypes.get_errno(), "capget")
+    for offset in (0, 1):  # effective and permitted: CAP_DAC_OVERRIDE is 1, CAP_DAC_READ_SEARCH 2
+        data[offset] &= ~0b110
+    if libc.capset(header, data):
+        raise OSError(ctypes.get_errno(), "capset")

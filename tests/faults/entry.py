@@ -1,0 +1,133 @@
+"""The only file of the attack that imports vitkit: what is attacked, under one name each."""
+
+import contextlib
+import dataclasses
+import importlib
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"  # a process that has started threads cannot be forked safely
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+import vitkit
+from vitkit.apps import cli, training_run
+from vitkit.data import decode as decoding
+from vitkit.errors import VitkitError
+from vitkit.evaluation.classify import Predictions
+from vitkit.models.weights import identify
+
+torch.set_num_threads(1)
+
+Refusal = VitkitError
+"""What a clean refusal is: one message, no traceback."""
+
+VERBS = tuple(cli.VERBS)
+
+
+def warm_up() -> None:
+    """Import what the commands import when they run, so that their forks need not: seconds each time.
+
+    Which modules those are is found by running the main ones in a fork; nothing but imports happens here.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        found, run = Path(folder) / "modules", str(Path(folder) / "run")
+        process = os.fork()
+        if not process:
+            try:
+                for descriptor in (1, 2):
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+                size = ("--model", "ViT-16x1x2/2", "--image-size", "8", "--steps", "1", "--threads", "1")
+                for arguments in (
+                    ["train", "--data", "digits", "--out", run, *size],
+                    ["evaluate", run],
+                    ["predict", run, folder],
+                    ["data", "check", folder],
+                    ["cost", run],
+                ):
+                    with contextlib.suppress(SystemExit):
+                        run_command(arguments)
+                found.write_text("\n".join(sys.modules))
+            finally:
+                os._exit(0)
+        os.waitpid(process, 0)
+        for name in found.read_text().split():
+            if name not in sys.modules and name.partition(".")[0] not in ("__main__", "tests"):
+                with contextlib.suppress(Exception):  # made by hand, under a name that cannot be imported
+                    importlib.import_module(name)
+
+
+def without_pictures() -> None:
+    """Let training write an empty report in this process: its pictures take longer than all the rest.
+
+    Where the name has moved, the pictures are drawn and only time is lost.
+    """
+
+    def empty(folder: Path, *_arguments: Any, **_options: Any) -> Path:
+        page = Path(folder) / "report.html"
+        page.write_text("<!doctype html>")
+        return page
+
+    if hasattr(training_run, "write_report"):
+        training_run.write_report = empty
+
+
+def run_command(arguments: list[str]) -> int:
+    """Run one command of the command line in this process; returns its exit code."""
+    return cli.run(arguments)
+
+
+def pixels(path: Path) -> NDArray[np.uint8]:
+    """Decode an image file. Raises Refusal."""
+    return decoding.decode(path)
+
+
+def header_size(path: Path) -> tuple[int, int]:
+    """(height, width) by the header of an image file. Raises Refusal."""
+    return decoding.header(path).size
+
+
+def load(path: Path) -> torch.nn.Module:
+    """Load a checkpoint of any layout. Raises Refusal."""
+    return vitkit.load_model(path)
+
+
+def describe(path: Path) -> Any:
+    """Say what a checkpoint is without its weights, as `vitkit card` does. Raises Refusal."""
+    return identify(str(path))
+
+
+def read_predictions(path: Path) -> Any:
+    """Read evaluation/SPLIT.npz as `vitkit report` does. Raises Refusal."""
+    return Predictions.load(path)
+
+
+def save(model: Any, path: Path, layout: Any) -> Path:
+    """Write a checkpoint in a library's layout."""
+    return vitkit.save_model(model, path, layout)
+
+
+def small_vit(**changes: Any) -> Any:
+    """A ViT of two blocks in which every number is drawn."""
+    small = vitkit.ViTConfig((8, 8), (4, 4), width=64, depth=2, num_heads=1, mlp_dim=24, num_classes=3)
+    return _drawn(vitkit.build_model(dataclasses.replace(small, **changes)))
+
+
+def small_resnet() -> Any:
+    """A BiT ResNet of two stages in which every number is drawn."""
+    return _drawn(
+        vitkit.build_model(vitkit.ResNetConfig((32, 32), layers=(1, 1), width_factor=0.5, num_classes=3))
+    )
+
+
+def _drawn(model: Any) -> Any:
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.uniform_(-0.1, 0.1, generator=generator)
+    return model.eval()
