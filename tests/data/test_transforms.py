@@ -242,9 +242,15 @@ def test_what_is_uncovered_repeats_the_edge() -> None:
     ("make", "words"),
     [
         (lambda: Preprocessing((0, 4)), "image_size"),
-        (lambda: Preprocessing((4, 4), resize="squash"), "resize"),  # type: ignore[arg-type]
+        (lambda: Preprocessing((4, 4), resize="fit"), "resize"),  # type: ignore[arg-type]
         (lambda: Preprocessing((4, 4), crop_fraction=0.0), "crop_fraction"),
-        (lambda: Preprocessing((4, 4), crop_fraction=1.1), "crop_fraction"),
+        (lambda: Preprocessing((4, 4), "crop", crop_fraction=1.1), "crop_fraction"),
+        (lambda: Preprocessing((4, 4), "shortest", crop_fraction=1e-320), "crop_fraction"),
+        (lambda: Preprocessing((4, 4), "shortest", crop_fraction=float("nan")), "crop_fraction"),
+        (lambda: Preprocessing((4, 4), interpolation="cubic"), "interpolation"),  # type: ignore[arg-type]
+        (lambda: Preprocessing((4, 4), antialias=False, interpolation="bicubic"), "bilinear"),
+        (lambda: Preprocessing((4, 4), crop_offset="up"), "crop_offset"),  # type: ignore[arg-type]
+        (lambda: Preprocessing((4, 4), border=(0, 0, 256)), "border"),
         (lambda: Augmentation(crop_area=(0.0, 1.0)), "crop_area"),
         (lambda: Augmentation(crop_area=(0.5, 0.1)), "crop_area"),
         (lambda: Augmentation(crop_aspect=(2.0, 1.0)), "crop_aspect"),

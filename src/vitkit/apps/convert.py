@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
@@ -27,6 +27,7 @@ from vitkit.evaluation.classify import evaluating
 from vitkit.models.image_model import ImageModel
 from vitkit.models.position import Interpolation
 from vitkit.models.weights import Format, identify, load_model, save_model, unsaid
+from vitkit.models.weights.pixels import rule_of, unlike
 
 IMAGES = 8
 """Images that the two models are compared on."""
@@ -105,6 +106,8 @@ def convert(
     interpolation: Interpolation = "original",
     against: Library | None = None,
     accept_change: bool = False,
+    image_mean: tuple[float, ...] | None = None,
+    image_std: tuple[float, ...] | None = None,
 ) -> Converted:
     """Write a checkpoint in another layout, and read it back to see that it is the same model.
 
@@ -112,7 +115,7 @@ def convert(
         source: anything `load_model` reads.
         out: file or folder to write, which must not be there yet.
         to: the layout.
-        num_classes, image_size, head, num_heads, interpolation: as for `load_model`.
+        num_classes, image_size, head, num_heads, interpolation, image_mean, image_std: as for `load_model`.
         against: a library whose layout is read or written here, to run its own model beside ours.
         accept_change: keep a result that differs because the layout cannot say all of the arithmetic.
 
@@ -131,7 +134,14 @@ def convert(
     if blocking is not None:
         raise VitkitError(f"{blocking} is a file, and {out} would be in it: choose another place.")
     model = load_model(
-        source, num_classes, image_size, head=head, num_heads=num_heads, interpolation=interpolation
+        source,
+        num_classes,
+        image_size,
+        head=head,
+        num_heads=num_heads,
+        interpolation=interpolation,
+        image_mean=image_mean,
+        image_std=image_std,
     )
     with _without_warnings():  # loading has given them
         found = identify(source, image_size=_pair(image_size), num_heads=num_heads)
@@ -174,11 +184,10 @@ def _lost_of_the_card(model: ImageModel, again: ImageModel) -> list[str]:
         words.append("class names")
     if "loss" in model.card.origin and model.card.origin["loss"] != again.card.origin.get("loss", "softmax"):
         words.append(f"the {model.card.origin['loss']} loss it was trained with (predict will use softmax)")
-    before, after = (preprocessing_of(one) for one in (model, again))
-    side = model.config.image_size[0]
-    if round(side / before.crop_fraction) == round(side / after.crop_fraction):
-        after = replace(after, crop_fraction=before.crop_fraction)  # the same pixels by another number
-    changes = difference(to_json(before), to_json(after))
+    size = model.config.image_size
+    words += unlike(*(rule_of(one.card.preprocessing, size) for one in (model, again)))
+    before, after = (preprocessing_of(one).decode for one in (model, again))
+    changes = difference(to_json(before), to_json(after), "decode.")
     return words + [f"preprocessing's {change}" for change in changes]
 
 
@@ -300,6 +309,8 @@ def main(arguments: list[str]) -> None:
         interpolation: Interpolation = "original",
         against: Library | None = None,
         accept_change: bool = False,
+        image_mean: tuple[float, ...] = (),
+        image_std: tuple[float, ...] = (),
     ) -> None:
         """Write a checkpoint in another library's layout, and prove that it is the same model.
 
@@ -314,6 +325,8 @@ def main(arguments: list[str]) -> None:
             interpolation: how position embeddings are resized: the original's bilinear rule, or bicubic.
             against: run timm or huggingface beside it, where that is installed.
             accept_change: keep a result that differs because the layout cannot say all of the arithmetic.
+            image_mean: of pixels in 0..1, one for each channel or for all, where the file does not say it.
+            image_std: the same of their standard deviation.
         """
         layout: Format = to or _layout(out)
         with _without_warnings():  # loading gives them
@@ -332,6 +345,8 @@ def main(arguments: list[str]) -> None:
             interpolation=interpolation,
             against=against,
             accept_change=accept_change,
+            image_mean=image_mean or None,
+            image_std=image_std or None,
         )
         before = found.config.num_classes
         if head == "new" or (head is None and num_classes not in (None, before)):

@@ -13,7 +13,7 @@ import tyro
 from vitkit.apps.folder import locked, place
 from vitkit.apps.machine import find_device
 from vitkit.apps.recipes import recipe
-from vitkit.apps.run import Run, read_config, read_run, write_config
+from vitkit.apps.run import Run, read_run, write_config
 from vitkit.apps.training_run import TrainingRun
 from vitkit.config import difference, to_json
 from vitkit.data.sources import ImageData, open_data
@@ -118,7 +118,8 @@ def run_difference(folder: Path, run: Run, moved: bool = False) -> list[str]:
 
     With `moved`, the place of the images is one of those: their listing is compared apart.
     """
-    there, here = read_config(folder)["run"], json.loads(json.dumps(to_json(run)))
+    # What is there is read as it was meant: an option that did not exist then has its default.
+    there, here = (json.loads(json.dumps(to_json(one))) for one in (read_run(folder), run))
     for options in (there, here):
         options.pop("loading", None)
         options.get("training", {}).pop("micro_batch_size", None)

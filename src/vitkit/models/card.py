@@ -2,7 +2,25 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """Something that a file does not say about its images, and what was taken in its place."""
+
+    what: Literal["pixel statistics", "resizing"]
+    taken: str
+    """In words, with whose custom it is."""
+
+    def sentence(self) -> str:
+        """What was taken, and what states it."""
+        remedy = (
+            "vitkit convert FILE OUT --image-mean R G B --image-std R G B"
+            if self.what == "pixel statistics"
+            else "vitkit convert FILE OUT, then edit preprocessing in OUT/model.json and empty its assumed"
+        )
+        return f"its file does not say its {self.what}; assumed: {self.taken}. To state others: {remedy}."
 
 
 @dataclass(frozen=True)
@@ -21,3 +39,5 @@ class ModelCard:
     """What training did to the images besides."""
     origin: Mapping[str, Any] = field(default_factory=dict)
     """Where the weights come from: the run or the file, the data, the versions."""
+    assumed: tuple[Assumption, ...] = ()
+    """What the file that the weights come from does not say about its images."""

@@ -18,6 +18,7 @@ from vitkit.models.position import Interpolation, resize_line, resize_position_e
 from vitkit.models.vit import ViTConfig
 from vitkit.models.weights import big_vision, huggingface, native, official, timm, torchvision
 from vitkit.models.weights.accounting import build, check, translate
+from vitkit.models.weights.pixels import with_statistics
 from vitkit.models.weights.remote import fetch
 from vitkit.models.weights.source import Source, open_source
 from vitkit.models.weights.table import Dialect, Hints, Translation
@@ -46,6 +47,8 @@ def load_model(
     head: Literal["keep", "new"] | None = None,
     num_heads: int | None = None,
     interpolation: Interpolation = "original",
+    image_mean: tuple[float, ...] | None = None,
+    image_std: tuple[float, ...] | None = None,
 ) -> ImageModel:
     """A model with the weights of a checkpoint.
 
@@ -59,6 +62,8 @@ def load_model(
             `num_classes` is another number than the file's.
         num_heads: of the attention, where a file does not say it.
         interpolation: how position embeddings are resized.
+        image_mean, image_std: of pixels in [0, 1], a value for each channel or one for all, where a file does
+            not say them; they count before what it says.
 
     Raises:
         VitkitError: no checkpoint there, one of another architecture, or a damaged one.
@@ -66,7 +71,7 @@ def load_model(
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
     with _opened(path, Hints(size, num_heads)) as (source, identity, translation):
         tensors = translate(source, translation)
-    config, card = identity.config, identity.card
+    config, card = with_statistics(identity.config, identity.card, image_mean, image_std)
     for reason, keys in identity.left_out.items():
         _log.info("%s: left out on purpose, %s: %s", path, reason, ", ".join(keys))
     if num_classes is None:
@@ -91,6 +96,8 @@ def load_model(
         config, tensors = _at_size(config, tensors, size, interpolation, path)
     if "image_size" in card.preprocessing:
         card = replace(card, preprocessing={**card.preprocessing, "image_size": list(config.image_size)})
+    for assumption in card.assumed:
+        _log.warning("%s: %s", path, assumption.sentence())
     model = build(config, tensors, str(path))
     model.card = card
     return model.eval()
