@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from vitkit.durable import replace_file, replace_json, write_file
+from vitkit.durable import read_json, replace_file, replace_json, write_file
+from vitkit.errors import VitkitError
 
 
 def test_a_file_is_written_with_its_hash_in_however_many_pieces(
@@ -43,3 +44,57 @@ def test_a_failed_replacement_leaves_the_old_file(
             replace_file(path, [b"new"])
     assert "é" in path.read_text(encoding="utf-8")
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_json_is_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    replace_json(path, {"é": [1, None]})
+    assert read_json(path) == {"é": [1, None]}
+    path.write_bytes(b"\xef\xbb\xbf[1]")  # as some editors save it
+    assert read_json(path) == [1]
+    with pytest.raises(FileNotFoundError):
+        read_json(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"{", "no JSON"),
+        (b"", "no JSON"),
+        (b'{"a": "\xff"}', "UTF-8, found the byte 0xff at 7"),
+        (b"[" * 100_000, "nested too deep"),
+        (b'{"a":' * 100_000, "nested too deep"),
+        (b"1" * 5000, "no JSON"),
+        (b" " * 5001 + b"1", "at most 5,000 bytes"),
+    ],
+)
+def test_damaged_json_is_said_in_words(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "file.json"
+    path.write_bytes(content)
+    with pytest.raises(VitkitError, match=words) as caught:
+        read_json(path, limit=5000 if b" " in content else 10**6)
+    assert str(path) in str(caught.value)
+
+
+def test_only_regular_files_are_read_as_json(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "device.json").symlink_to("/dev/zero")
+    (tmp_path / "loop.json").symlink_to("loop.json")
+    for name in ("pipe", "folder", "device", "loop"):
+        with pytest.raises(VitkitError, match=f"{name}.json cannot be read"):
+            read_json(tmp_path / f"{name}.json")
+    with pytest.raises(VitkitError, match="cannot be read"):
+        read_json(tmp_path / "pipe.json" / "below.json")
+
+
+def test_a_disk_that_does_not_read_is_said_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file.json").write_text("{}")
+
+    def refuse(*arguments: Any) -> Any:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "read", refuse)
+        with pytest.raises(VitkitError, match="cannot be read: Input/output error"):
+            read_json(tmp_path / "file.json")

@@ -1,4 +1,5 @@
-"""Files that are whole or absent, also after a crash: write, flush to the disk, then rename.
+"""Files that are whole or absent, also after a crash: write, flush to the disk, then rename. And the reading
+of JSON that people may have edited or that a disk may have damaged.
 
 Every filesystem call goes through `os`, one by one, so that the tests can make each of them fail.
 """
@@ -6,11 +7,17 @@ Every filesystem call goes through `os`, one by one, so that the tests can make 
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from vitkit.errors import VitkitError
+
 WRITE_SIZE = 8 << 20
+READ_SIZE = 1 << 20
+JSON_LIMIT = 64 << 20
+"""Bytes of the largest JSON file that is read."""
 
 
 def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> tuple[int, str]:
@@ -53,6 +60,65 @@ def replace_file(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
 def replace_json(path: Path, data: Any) -> None:
     """`replace_file` with readable JSON."""
     replace_file(path, [json_bytes(data)])
+
+
+def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:
+    """Read a JSON file in UTF-8, whatever may have become of it.
+
+    Args:
+        path: a regular file: a pipe or a device, which might never end, is refused.
+        limit: bytes of the largest file that is read.
+
+    Raises:
+        FileNotFoundError: there is none.
+        VitkitError: it cannot be read, or is no JSON.
+    """
+    try:
+        return json.loads(read_regular_file(path, limit).decode("utf-8-sig"))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise VitkitError(f"{path} cannot be read: {error.strerror or error}.") from error
+    except UnicodeDecodeError as error:
+        raise VitkitError(
+            f"{path} is damaged: expected JSON in UTF-8, found the byte 0x{error.object[error.start]:02x} at "
+            f"{error.start}. Put the original file back."
+        ) from error
+    except (RecursionError, MemoryError):
+        raise VitkitError(
+            f"{path} is damaged: its JSON is nested too deep or too large to be read. Put the original file "
+            "back."
+        ) from None
+    except ValueError as error:
+        raise VitkitError(
+            f"{path} is damaged: it is no JSON ({error}). Put the original file back."
+        ) from error
+
+
+def read_regular_file(path: Path, limit: int) -> bytes:
+    """Read a whole file of at most `limit` bytes without ever waiting for a pipe or a device.
+
+    Raises:
+        OSError: the system refuses; FileNotFoundError if there is none.
+        VitkitError: it is a folder, a pipe or a device, or larger than `limit`.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would wait for a writer
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            found = "a folder" if stat.S_ISDIR(mode) else "a pipe, a socket or a device"
+            raise VitkitError(f"{path} cannot be read: expected a regular file, found {found}.")
+        chunks, size = [], 0
+        while chunk := os.read(descriptor, min(READ_SIZE, limit + 1 - size)):
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > limit:
+                raise VitkitError(
+                    f"{path} cannot be read: expected at most {limit:,} bytes, and it is larger."
+                )
+        return b"".join(chunks)
+    finally:
+        os.close(descriptor)
 
 
 def json_bytes(data: Any) -> bytes:

@@ -19,7 +19,7 @@ from vitkit.errors import VitkitError
 from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet import ResNetConfig
-from vitkit.models.weights import DIALECTS, Format, load_model, save_model
+from vitkit.models.weights import DIALECTS, Format, Saved, load_model, save, save_model
 from vitkit.models.weights.pixels import PixelRule
 from vitkit.models.zoo import build_model, vit_config
 
@@ -95,13 +95,13 @@ def test_arithmetic_that_a_layout_cannot_say_is_refused_or_measured(
 def test_a_result_that_differs_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_model(random_model(PLAIN), tmp_path / "model")
 
-    def damaging(model: ImageModel, path: Path, to: Format) -> Path:
+    def damaging(model: ImageModel, path: Path, to: Format) -> Saved:
         with torch.no_grad():
             broken = random_model(PLAIN)
             broken.get_parameter("blocks.1.mlp.fc2.weight")[3, 4] += 0.5
-        return save_model(broken, path, to)
+        return save(broken, path, to)
 
-    monkeypatch.setattr(convert_module, "save_model", damaging)
+    monkeypatch.setattr(convert_module, "save", damaging)
     with pytest.raises(VitkitError, match=r"is not the same model: logits .* differ"):
         convert(tmp_path / "model", tmp_path / "out", "official")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
@@ -272,7 +272,8 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     save_model(random_model(PLAIN), tmp_path / "model")
     assert run(["convert", str(tmp_path / "model"), str(tmp_path / "out.npz")]) == 0
     said = capsys.readouterr().out
-    assert "parity   read back: logits (up to" in said
+    assert "parity   read back by vitkit: logits (up to" in said
+    assert "images; this is vitkit beside itself, as --against knows no library of these layouts" in said
     assert "no place for class names" in said and "Next: vitkit card" in said
     with np.load(tmp_path / "out.npz") as file:
         assert "Transformer/encoder_norm/scale" in file.files

@@ -42,6 +42,7 @@ def test_one_model_in_numbers(capsys: pytest.CaptureFixture[str]) -> None:
 def test_one_model_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(capsys, "ViT-B/16")
     assert "86,567,656" in text and "memory of 128 images" in text and "estimate" in text
+    assert "with the zeros of padding are left out" in text
     assert text.splitlines()[-1].startswith("Next: ")
     assert "average" not in text and "H100" not in text
 
@@ -134,6 +135,10 @@ def test_more_memory_in_bfloat16_is_explained(capsys: pytest.CaptureFixture[str]
         (("ViT-B/16", "--epochs", "3"), "--epochs and --images together"),
         (("ViT-B/16", "--epochs", "0", "--images", "5"), "above 0"),
         (("ViT-B/16", "--batch-size", "0"), "batch_size is at least 1"),
+        (("ViT-1000000000x1000000000x1/16",), "width of at most 1,048,576"),
+        (("ViT-8x1000000000x1/16",), "depth of at most 1,000"),
+        (("BiT-R50x99999999999",), "width_factor is at most 1,024"),
+        (("ViT-B/16-reg99999999999",), "register_tokens is from 0 to"),
         (("ViT-B/16", "--utilization", "40"), "share above 0"),
     ],
 )

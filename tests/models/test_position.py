@@ -3,12 +3,19 @@
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from tests.fixture_files import load_fixture
 from vitkit.errors import VitkitError
-from vitkit.models.position import resize_grid, resize_position_embedding
+from vitkit.models.position import (
+    LearnedPosition,
+    LearnedPosition2D,
+    resize_grid,
+    resize_position_embedding,
+)
 
 
 def test_every_row_of_the_original_table() -> None:
@@ -42,6 +49,39 @@ def test_corners_stay_and_so_does_the_prefix(shape: tuple[int, int, int, int], p
 def test_a_linear_slope_is_kept() -> None:
     slope = torch.linspace(0, 1, 4)[:, None, None].expand(4, 3, 2)
     torch.testing.assert_close(resize_grid(slope, (7, 3))[:, 0, 0], torch.linspace(0, 1, 7))
+
+
+@pytest.mark.parametrize(("old", "new"), [((12, 12), (5, 5)), ((9, 14), (4, 20)), ((4, 4), (10, 7))])
+def test_bicubic_resizing_is_antialiased_as_pillows(old: tuple[int, int], new: tuple[int, int]) -> None:
+    """Pillow's bicubic filter grows with the step, as timm's antialiased one does; plain bicubic differs."""
+    grid = torch.randn(*old, 3, generator=torch.Generator().manual_seed(0))
+    found = resize_grid(grid, new, "bicubic")
+    images = [Image.fromarray(grid[..., channel].numpy()) for channel in range(3)]
+    expected = np.stack(
+        [np.asarray(image.resize(new[::-1], Image.Resampling.BICUBIC)) for image in images], axis=-1
+    )
+    np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=1e-5)
+    if new[0] < old[0]:
+        plain = F.interpolate(grid.permute(2, 0, 1)[None], new, mode="bicubic")[0].permute(1, 2, 0)
+        assert (found - plain).abs().max() > 0.1
+
+
+@pytest.mark.parametrize(("old", "new"), [(28, 14), (16, 30), (32, 16), (24, 42)])
+def test_the_last_row_and_column_stay_where_scipy_would_lose_them(old: int, new: int) -> None:
+    grid = torch.randn(old, old, 2, generator=torch.Generator().manual_seed(0))
+    resized = resize_grid(grid, (new, new))
+    torch.testing.assert_close(resized[-1, -1], grid[-1, -1])
+    assert resized[-1].abs().min() > 0 and resized[:, -1].abs().min() > 0
+
+
+def test_positions_are_drawn_with_a_deviation_of_a_fiftieth() -> None:
+    generator = torch.Generator().manual_seed(0)
+    learned = LearnedPosition((30, 40), 64, 2), LearnedPosition2D((30, 40), 64, 20)
+    for position in learned:
+        position.init_weights(generator)
+        for name, parameter in position.named_parameters():
+            assert parameter.std().item() == pytest.approx(0.02, rel=0.1), name
+            assert abs(parameter.mean().item()) < 0.002, name
 
 
 def test_a_grid_that_cannot_be_is_an_error() -> None:

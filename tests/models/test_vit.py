@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.fixture_files import load_fixture, write_npz
 from vitkit.errors import VitkitError
-from vitkit.models.vit import Block, ViT, ViTConfig
+from vitkit.models.vit import Attention, AttentionPool, Block, ViT, ViTConfig
 from vitkit.models.weights import load_model
 from vitkit.models.zoo import count_parameters, create_model, vit_config
 
@@ -296,3 +296,27 @@ def test_asking_for_layers_that_are_not_there_is_an_error() -> None:
         ViT(TINY)(images, taps={}, attention_weights=[2])
     with pytest.raises(VitkitError, match="taps"):
         ViT(TINY)(images, attention_weights=True)
+
+
+@pytest.mark.parametrize("pool", [False, True])
+def test_attention_dropout_is_that_of_the_explicit_path(pool: bool) -> None:
+    """Over many draws, the fused path has the mean of no dropout and the spread of dropped weights."""
+    torch.manual_seed(0)
+    share = 0.4
+    config = dataclasses.replace(TINY, attention_dropout=share, pool="map" if pool else "token")
+    module = AttentionPool(config) if pool else Attention(config)
+    module.init_weights(None)
+    draws = torch.randn(1, 9, config.width).expand(6000, -1, -1)
+    with torch.no_grad():
+        if isinstance(module, AttentionPool):  # what follows the attention is not linear
+            module.mlp.fc2.weight.zero_()
+            module.mlp.fc2.bias.zero_()
+        without = module.eval()(draws[:1])
+        dropped = module.train()(draws)
+    spread = dropped.std(0)
+    assert spread.mean() > 0.02
+    assert ((dropped.mean(0) - without[0]).abs() < 6 * spread / 6000**0.5 + 1e-6).all()
+    if isinstance(module, Attention):
+        with torch.no_grad():
+            explicit = module(draws, {}, "weights")
+        torch.testing.assert_close(spread, explicit.std(0), rtol=0.1, atol=1e-3)

@@ -127,7 +127,7 @@ def test_damaged_and_absent_files_are_explained(tmp_path: Path) -> None:
         with pytest.raises(VitkitError, match=words):
             load_model(weights)
     description.write_text("{")
-    with pytest.raises(VitkitError, match="cannot be read"):
+    with pytest.raises(VitkitError, match=r"model\.json is damaged: it is no JSON"):
         load_model(weights)
     description.unlink()
     with pytest.raises(VitkitError, match=r"No model\.json beside"):
@@ -145,14 +145,21 @@ def test_formats_are_named() -> None:
         save_model(model_with_random_head(TINY), "x", format="onnx")  # type: ignore[arg-type]
 
 
+def replace_on_purpose(folder: Path, state: dict[str, torch.Tensor]) -> None:
+    """Put other weights into a model's folder, and take their checksum out of its description."""
+    (folder / "model.safetensors").write_bytes(b"".join(bytes(chunk) for chunk in safetensors_chunks(state)))
+    record = json.loads((folder / "model.json").read_text())
+    del record["weights"]
+    (folder / "model.json").write_text(json.dumps(record))
+
+
 def test_weights_of_another_shape_are_refused_at_any_image_size(tmp_path: Path) -> None:
     """Only what knows places is resized; nothing else is ever made to fit."""
     model = model_with_random_head(TINY)
     save_model(model, tmp_path)
     state = model.state_dict()
     state["blocks.0.mlp.fc1.weight"] = state["blocks.0.mlp.fc1.weight"][:-8]
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(b"".join(bytes(chunk) for chunk in safetensors_chunks(state)))
+    replace_on_purpose(tmp_path, state)
     for size in (None, (24, 16), (12, 16)):
         with pytest.raises(VitkitError, match=r"fc1\.weight: expected \(40, 24\), found \(32, 24\)"):
             load_model(tmp_path, image_size=size)
@@ -163,8 +170,7 @@ def test_positions_of_another_shape_are_not_resized(shape: tuple[int, ...], tmp_
     model = model_with_random_head(TINY)
     save_model(model, tmp_path)
     state = model.state_dict() | {"positions.0.embedding": torch.zeros(shape)}
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(b"".join(bytes(chunk) for chunk in safetensors_chunks(state)))
+    replace_on_purpose(tmp_path, state)
     with pytest.raises(VitkitError, match=r"positions\.0\.embedding: expected \(1, 13, 24\), found"):
         load_model(tmp_path, image_size=(24, 16))
 

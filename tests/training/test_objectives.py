@@ -75,6 +75,20 @@ def test_mixup_mixes_images_and_targets_alike() -> None:
     torch.testing.assert_close(soft.sum(1), torch.ones(3))
 
 
+def test_the_own_image_is_always_the_larger_part() -> None:
+    images = torch.arange(2.0)[:, None, None, None].expand(2, 1, 2, 2)
+    shares, drawn = [], []
+    for seed in range(64):
+        torch.manual_seed(seed)
+        drawn.append(torch.distributions.Beta(0.8, 0.8).sample().item())
+        torch.manual_seed(seed)
+        mixed, soft = mixup(images, torch.eye(2), torch.tensor([True, True]), alpha=0.8)
+        shares.append(soft[1, 1].item())
+        torch.testing.assert_close(mixed[1], torch.full((1, 2, 2), shares[-1]))
+    assert min(drawn) < 0.2 and max(drawn) > 0.8  # the draws fall on both sides
+    assert shares == pytest.approx([max(share, 1 - share) for share in drawn])
+
+
 def test_mixup_uses_the_models_own_normalisation() -> None:
     from tests.models.test_vit import TINY, model_with_random_head
 

@@ -58,14 +58,21 @@ def library_logits(library: Library, path: Path, images: Tensor) -> Tensor:
 
 
 def _imported(package: str) -> Any:
+    """Import a library, with a torchvision beside it that may be broken.
+
+    torchvision's wheel registers its operators from a compiled library that does not load beside a CPU build
+    of torch. timm imports torchvision when it is imported, transformers only when a model is asked for, so
+    the operators are seen to before either. Only the names of two are needed: neither is called here.
+    """
     try:
-        return import_module(package)
-    except RuntimeError:
-        # torchvision's wheel registers its operators from a library that does not load beside a CPU build of
-        # torch; timm and transformers need the names of two of them at import, and call neither here.
+        import_module("torchvision")
+    except ModuleNotFoundError:
+        pass  # nobody will import it
+    except Exception:  # installed, and broken in a way of its own
         for operator in ("nms", "qnms"):
             with contextlib.suppress(RuntimeError):  # there already
+                # PyTorch keeps what is defined in this way until the program ends.
                 torch.library.define(f"torchvision::{operator}", _SCHEMA)
-        for name in [name for name in sys.modules if name.partition(".")[0] in ("torchvision", package)]:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
             del sys.modules[name]  # half imported
-        return import_module(package)
+    return import_module(package)

@@ -1,4 +1,4 @@
-"""`vitkit card`: what a checkpoint is and how it computes, without loading its weights."""
+"""`vitkit card`: what a checkpoint is and how it computes, without building its model."""
 
 import json
 import shlex
@@ -23,13 +23,13 @@ CLASSES_SHOWN = 10
 
 
 def described(identity: Identity) -> str:
-    """One line: name, size, classes, dialect."""
+    """One line: name, size, classes, format."""
     config = identity.config
     name = identity.card.name or ("ResNet" if isinstance(config, ResNetConfig) else "ViT")
     classes = f"{config.num_classes:,} classes" if config.num_classes else "no head"
     return (
         f"{name} at {by(config.image_size)}, {classes}, {console.number(parameters(config))} parameters "
-        f"({identity.dialect} layout)"
+        f"({identity.format} layout)"
     )
 
 
@@ -93,8 +93,10 @@ def main(arguments: list[str]) -> None:
             ("arithmetic", arithmetic(config)),
             ("preprocessing", _preprocessing(identity)),
             ("classes", [shown or classes]),
-            ("origin", [f"{key} {_plain(value, key)}" for key, value in card.origin.items()]),
+            ("origin", [f"{key} {_plain(value, key)}" for key, value in _origin(identity).items()]),
             ("left out", [f"{', '.join(keys)} ({reason})" for reason, keys in identity.left_out.items()]),
+            ("notes", list(identity.notes)),
+            ("weights", _weights(identity)),
         ]
         for name, lines in rows:
             for line in lines:
@@ -105,8 +107,6 @@ def main(arguments: list[str]) -> None:
         following = [f"vitkit inspect {place}", f"vitkit convert {place} OUT"]
         if not without_predictions(config):
             following = [f"vitkit predict {place} IMAGE", *following]
-        elif not config.num_classes:
-            following[1] += " --num-classes N"
         console.out.print(f"\nNext: {', '.join(following)}", markup=False, soft_wrap=True)
 
     tyro.cli(command, args=arguments, prog="vitkit card")
@@ -142,6 +142,23 @@ def _preprocessing(identity: Identity) -> list[str]:
     return lines + [f"{one.what} not in the file: {one.taken}" for one in identity.card.assumed]
 
 
+def _origin(identity: Identity) -> dict[str, Any]:
+    """Where the weights come from, without the remarks that are among the notes."""
+    shown = set(identity.notes)
+    return {
+        key: value
+        for key, value in identity.card.origin.items()
+        if key != "notes" or not shown.issuperset(value if isinstance(value, list) else [value])
+    }
+
+
+def _weights(identity: Identity) -> list[str]:
+    """The file of weights and the hash it was written with, by which other programs can know it."""
+    if identity.checksum is None:
+        return []
+    return [f"{identity.checksum.bytes:,} bytes, when written of SHA-256", identity.checksum.sha256]
+
+
 def _plain(value: Any, key: str = "") -> str:
     """A value of JSON as words."""
     if isinstance(value, str):
@@ -162,9 +179,11 @@ def _plain(value: Any, key: str = "") -> str:
 def _record(identity: Identity) -> dict[str, Any]:
     return {
         "file": str(identity.file),
-        "dialect": identity.dialect,
+        "dialect": identity.format,
         "parameters": parameters(identity.config),
         "architecture": to_json(identity.config),
         **to_json(identity.card),
         "left_out": identity.left_out,
+        "notes": list(identity.notes),
+        "weights": None if identity.checksum is None else to_json(identity.checksum),
     }

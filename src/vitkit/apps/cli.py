@@ -19,7 +19,7 @@ VERBS = {
     "report": ("write a run's report.html again", "vitkit.apps.write_report"),
     "inspect": ("filters, positions and attention of a model as pictures", "vitkit.apps.inspection"),
     "data": ("data check PATH: counts, sizes, bad files, duplicates", "vitkit.apps.data_check"),
-    "convert": ("a checkpoint in another library's layout, with proof", "vitkit.apps.convert"),
+    "convert": ("a checkpoint in another library's layout, compared", "vitkit.apps.convert"),
     "card": ("what a checkpoint is and how it computes", "vitkit.apps.card"),
     "cost": ("parameters, FLOPs, memory and compute of models", "vitkit.apps.cost"),
     "models": ("names, parameters and FLOPs of the models", "vitkit.apps.models"),

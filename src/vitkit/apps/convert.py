@@ -1,6 +1,9 @@
-"""`vitkit convert`: a checkpoint in another library's layout, with proof that it is the same model."""
+"""`vitkit convert`: a checkpoint in another library's layout, read back and compared.
 
-import logging
+Reading back shows that nothing was lost on the way; vitkit's mistakes in reading the source would be in both.
+The evidence that vitkit and another library agree is `--against`, which runs that library's own model.
+"""
+
 import math
 import shlex
 import shutil
@@ -26,7 +29,7 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import evaluating
 from vitkit.models.image_model import ImageModel
 from vitkit.models.position import Interpolation
-from vitkit.models.weights import Format, identify, load_model, save_model, unsaid
+from vitkit.models.weights import Format, Loaded, load, save, unsaid
 from vitkit.models.weights.pixels import rule_of, unlike
 
 IMAGES = 8
@@ -55,7 +58,7 @@ class Parity:
     images: int
 
     def within(self, tolerance: float) -> bool:
-        """Whether they are the same model, as far as float32 can tell."""
+        """Whether the two agree up to float32's own noise."""
         pairs = ((self.logits, self.logits_scale), (self.features, self.features_scale))
         return all(
             difference is None or (difference <= tolerance * max(1.0, scale) and math.isfinite(difference))
@@ -87,11 +90,13 @@ class Converted:
 
     path: Path
     parity: Parity
-    """Between the model that was read and the one that was written."""
+    """Between vitkit's model of what was read and vitkit's model of what was written."""
     beside_library: Parity | None = None
     """Between ours and the other library's own model, where that was asked for."""
     lost: tuple[str, ...] = ()
     """What the layout has no place for."""
+    notes: tuple[str, ...] = ()
+    """What should be known about the source, as `load_model` logs it."""
 
 
 def convert(
@@ -109,7 +114,7 @@ def convert(
     image_mean: tuple[float, ...] | None = None,
     image_std: tuple[float, ...] | None = None,
 ) -> Converted:
-    """Write a checkpoint in another layout, and read it back to see that it is the same model.
+    """Write a checkpoint in another layout, read it back and compare the two.
 
     Args:
         source: anything `load_model` reads.
@@ -126,14 +131,8 @@ def convert(
         VitkitError: the layout has no place for such a model, or the result is another one; nothing is left.
     """
     out = Path(out)
-    if out.exists():
-        raise VitkitError(f"{out} is there already. Choose another name, or remove it first.")
-    if to in FOLDERS and out.suffix in SUFFIXES:
-        raise VitkitError(f"The {to} layout is a folder: give a name that does not end in {out.suffix}.")
-    blocking = next((parent for parent in out.parents if parent.exists() and not parent.is_dir()), None)
-    if blocking is not None:
-        raise VitkitError(f"{blocking} is a file, and {out} would be in it: choose another place.")
-    model = load_model(
+    _check_place(out, to)
+    loaded = load(
         source,
         num_classes,
         image_size,
@@ -143,22 +142,39 @@ def convert(
         image_mean=image_mean,
         image_std=image_std,
     )
-    with _without_warnings():  # loading has given them
-        found = identify(source, image_size=_pair(image_size), num_heads=num_heads)
-    if against is not None and against not in (to, found.dialect):
+    return _convert(loaded, out, to, against, accept_change)
+
+
+def _check_place(out: Path, to: Format) -> None:
+    """Refuse a place that cannot be written, before the source is read."""
+    if out.exists():
+        raise VitkitError(f"{out} is there already. Choose another name, or remove it first.")
+    if to in FOLDERS and out.suffix in SUFFIXES:
+        raise VitkitError(f"The {to} layout is a folder: give a name that does not end in {out.suffix}.")
+    blocking = next((parent for parent in out.parents if parent.exists() and not parent.is_dir()), None)
+    if blocking is not None:
+        raise VitkitError(f"{blocking} is a file, and {out} would be in it: choose another place.")
+
+
+def _convert(
+    loaded: Loaded, out: Path, to: Format, against: Library | None, accept_change: bool
+) -> Converted:
+    """Write, read back, compare, and put the result in its place."""
+    model, found = loaded.model, loaded.identity
+    if against is not None and against not in (to, found.format):
         raise VitkitError(
             f"--against {against} runs {against}'s own model on a {against} checkpoint, and neither what is "
-            f"read ({found.dialect}) nor what is written ({to}) is one."
+            f"read ({found.format}) nor what is written ({to}) is one."
         )
     lost = unsaid(model.config, to)
     with _beside(out) as folder:
-        with _without_warnings():  # what they would say is measured, and returned
-            written = save_model(model, folder / out.name, to)
-            again = load_model(written, image_size=model.config.image_size, num_heads=_heads(model))
+        # What the layout cannot say is measured here and returned, so the notes of both are not needed.
+        written = save(model, folder / out.name, to).path
+        again = load(written, image_size=model.config.image_size, num_heads=_heads(model)).model
         parity = compare(model, again)
         if not parity.is_finite:
             raise VitkitError(
-                f"{source} gives logits that are not finite, so nothing can be compared: its weights "
+                f"{found.file} gives logits that are not finite, so nothing can be compared: its weights "
                 "overflow or are damaged. Nothing was written."
             )
         if not parity.within(TOLERANCE):
@@ -174,7 +190,7 @@ def convert(
         if out.exists():
             raise VitkitError(f"{out} is there already. Choose another name, or remove it first.")
         written.rename(out)
-    return Converted(out, parity, beside, (*lost, *_lost_of_the_card(model, again)))
+    return Converted(out, parity, beside, (*lost, *_lost_of_the_card(model, again)), loaded.notes)
 
 
 def _lost_of_the_card(model: ImageModel, again: ImageModel) -> list[str]:
@@ -259,24 +275,9 @@ def _singly(images: Tensor) -> list[Tensor]:
     return [images[i : i + 1] for i in range(len(images))]
 
 
-def _pair(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
-    return (size, size) if isinstance(size, int) else size
-
-
 def _heads(model: ImageModel) -> int | None:
     heads: int | None = getattr(model.config, "num_heads", None)
     return heads
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    logger = logging.getLogger("vitkit")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 @contextmanager
@@ -312,7 +313,7 @@ def main(arguments: list[str]) -> None:
         image_mean: tuple[float, ...] = (),
         image_std: tuple[float, ...] = (),
     ) -> None:
-        """Write a checkpoint in another library's layout, and prove that it is the same model.
+        """Write a checkpoint in another library's layout, read it back and compare the two.
 
         Args:
             source: a run folder, a file or folder of any library, or an address (hf:..., https://...).
@@ -323,47 +324,46 @@ def main(arguments: list[str]) -> None:
             head: keep the whole head, or replace it by a new one of zeros.
             num_heads: of the attention, where the file does not say it.
             interpolation: how position embeddings are resized: the original's bilinear rule, or bicubic.
-            against: run timm or huggingface beside it, where that is installed.
+            against: run another library's own model beside it, timm or huggingface, if it is installed.
             accept_change: keep a result that differs because the layout cannot say all of the arithmetic.
             image_mean: of pixels in 0..1, one for each channel or for all, where the file does not say it.
             image_std: the same of their standard deviation.
         """
         layout: Format = to or _layout(out)
-        with _without_warnings():  # loading gives them
-            found = identify(source, image_size=image_size, num_heads=num_heads)
-        console.out.print(f"from     {escape(str(source))}: {escape(described(found))}", soft_wrap=True)
-        for reason, keys in found.left_out.items():
-            console.out.print(f"left out {', '.join(keys)} ({reason})", markup=False, soft_wrap=True)
-        result = convert(
+        _check_place(Path(out), layout)
+        loaded = load(
             source,
-            out,
-            layout,
-            num_classes=num_classes,
-            image_size=image_size,
+            num_classes,
+            image_size,
             head=head,
             num_heads=num_heads,
             interpolation=interpolation,
-            against=against,
-            accept_change=accept_change,
             image_mean=image_mean or None,
             image_std=image_std or None,
         )
+        found = loaded.identity
+        console.out.print(f"from     {escape(str(source))}: {escape(described(found))}", soft_wrap=True)
+        for reason, keys in found.left_out.items():
+            console.out.print(f"left out {', '.join(keys)} ({reason})", markup=False, soft_wrap=True)
+        for note in loaded.notes:
+            console.out.print(f"note     {note}", markup=False, soft_wrap=True)
+        result = _convert(loaded, Path(out), layout, against, accept_change)
         before = found.config.num_classes
         if head == "new" or (head is None and num_classes not in (None, before)):
             names = found.card.class_names
             known = f", {', '.join(names[:5])}{', ...' * (len(names) > 5)}," if names else ""
             console.out.print(
-                f"head     new, of zeros, for {num_classes or before} classes: train it before you use it"
+                f"head     new, of zeros, for {num_classes or before} classes: it says nothing until it is "
+                "trained, and vitkit cannot fine-tune a loaded checkpoint yet"
                 + (f"; the old one of {before} classes{known} is dropped" if before else ""),
                 markup=False,
                 soft_wrap=True,
             )
         console.out.print(f"to       {escape(str(result.path))} ({layout})", soft_wrap=True)
-        console.out.print(f"parity   read back: {result.parity}", markup=False, soft_wrap=True)
-        if result.beside_library is not None:
-            console.out.print(
-                f"         beside {against}: {result.beside_library}", markup=False, soft_wrap=True
-            )
+        evidence = _evidence(result, against, (layout, found.format))
+        console.out.print(
+            f"parity   read back by vitkit: {result.parity}; {evidence}", markup=False, soft_wrap=True
+        )
         if result.lost:
             console.out.print(
                 f"lost     {layout} has no place for {'; '.join(result.lost)}", markup=False, soft_wrap=True
@@ -371,6 +371,16 @@ def main(arguments: list[str]) -> None:
         console.out.print(f"Next: vitkit card {shlex.quote(str(result.path))}", markup=False, soft_wrap=True)
 
     tyro.cli(command, args=arguments, prog="vitkit convert")
+
+
+def _evidence(result: Converted, against: Library | None, formats: tuple[str, str]) -> str:
+    """What another library says, or how to ask one; reading back alone compares vitkit with itself."""
+    if result.beside_library is not None:
+        return f"{against}'s own model beside vitkit's: {result.beside_library}"
+    libraries = [name for name in get_args(Library) if name in formats]
+    if libraries:
+        return f"this is vitkit beside itself, --against {libraries[0]} runs {libraries[0]}'s own model"
+    return "this is vitkit beside itself, as --against knows no library of these layouts"
 
 
 def _layout(out: str) -> Format:

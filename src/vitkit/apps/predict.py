@@ -24,7 +24,7 @@ from vitkit.data.listing import expanded
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import evaluating
-from vitkit.models.weights import load_model
+from vitkit.models.weights import load
 from vitkit.models.zoo import ModelConfig
 
 ImageLike = str | Path | bytes | Image.Image | NDArray[np.uint8]
@@ -50,8 +50,8 @@ def without_predictions(config: ModelConfig) -> str:
     """Why a model names no classes, in words that follow its name; empty if it does."""
     if not config.num_classes:
         return (
-            "has no head: it gives features, not classes. Make a model with one by vitkit convert MODEL OUT "
-            "--num-classes N, and train it"
+            "has no head: it gives features, not classes. vitkit cannot fine-tune a loaded checkpoint yet: "
+            "take a checkpoint that has a head"
         )
     if getattr(config, "pool", None) == "none":
         return (
@@ -81,6 +81,8 @@ class Predictor:
         device: where it computes: "auto" (a GPU if there is one), "cpu", "cuda".
         image_size, num_heads: as for `load_model`.
 
+    `notes` holds what the user should know about the weights, as `load_model` logs it.
+
     Raises:
         VitkitError: no checkpoint there, or a model that names no classes.
     """
@@ -94,7 +96,9 @@ class Predictor:
         num_heads: int | None = None,
     ) -> None:
         self.device = find_device(device)
-        self.model = load_model(path, image_size=image_size, num_heads=num_heads).to(self.device)
+        loaded = load(path, image_size=image_size, num_heads=num_heads)
+        self.notes = loaded.notes
+        self.model = loaded.model.to(self.device)
         reason = without_predictions(self.model.config)
         if reason:
             raise VitkitError(f"{path} {reason}.")
@@ -186,6 +190,8 @@ def main(arguments: list[str]) -> None:
         if top < 1 or batch_size < 1:
             raise VitkitError(f"top and batch_size are at least 1, found {top} and {batch_size}.")
         predictor = Predictor(model, device, image_size=said(image_size), num_heads=num_heads)
+        for note in predictor.notes:
+            console.err.print(f"{model}: {note}.", markup=False, soft_wrap=True)
         paths = list(listed(images))
         if not paths:
             raise VitkitError("The list of images on standard input is empty.")

@@ -19,7 +19,10 @@ Taps = dict[str, Tensor]
 """What a model writes its own intermediates into, by name."""
 
 LARGEST = 2**20
-"""Pixels of a side, or channels: far more than any image has."""
+"""Pixels of a side, or channels, or the width of a layer: far more than any image or model has."""
+
+MOST_CLASSES = 2**24
+"""A thousand times as many as the largest labelled set has."""
 
 
 class ImageConfig(Protocol):
@@ -53,6 +56,10 @@ def check_images(config: ImageConfig) -> None:
             raise VitkitError(f"{name} is at most {LARGEST}, found {number}.")
     if config.num_classes < 0:
         raise VitkitError(f"num_classes is 0 (no head) or more, found {config.num_classes}.")
+    if config.num_classes > MOST_CLASSES:
+        raise VitkitError(f"num_classes is at most {MOST_CLASSES:,}, found {config.num_classes:,}.")
+    if not math.isfinite(config.head_bias_init):
+        raise VitkitError(f"head_bias_init is a finite number, found {config.head_bias_init}.")
     if min(config.image_size) < 1:
         raise VitkitError(f"Images have at least one pixel a side, found {by(config.image_size)}.")
     if len(config.image_mean) != config.in_channels or len(config.image_std) != config.in_channels:

@@ -22,6 +22,9 @@ from vitkit.models.image_model import ImageModel, Taps, check_images, lecun_norm
 GROUPS = 32
 """Of every GroupNorm, in both code bases."""
 
+MOST_STAGES, MOST_UNITS, WIDEST = 10, 1000, 1024
+"""Several times as many stages, units and channels (over 64) as any ResNet that was published has."""
+
 
 @dataclass(frozen=True)
 class BackboneConfig:
@@ -101,6 +104,13 @@ class ResNetConfig:
 def _check_stages(layers: tuple[int, ...], width_factor: float) -> None:
     if layers and min(layers) < 1:
         raise VitkitError(f"Every stage of a ResNet needs at least one unit, found {layers}.")
+    if len(layers) > MOST_STAGES or sum(layers) > MOST_UNITS:
+        raise VitkitError(
+            f"A ResNet has at most {MOST_STAGES} stages and {MOST_UNITS:,} units, found {len(layers):,} "
+            f"stages of {sum(layers):,} units."
+        )
+    if not abs(width_factor) <= WIDEST:  # NaN too
+        raise VitkitError(f"width_factor is at most {WIDEST:,}, found {width_factor}.")
     channels = int(64 * width_factor)
     if channels < GROUPS or channels % GROUPS:
         raise VitkitError(

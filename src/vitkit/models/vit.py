@@ -17,9 +17,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
-from vitkit.models.image_model import ImageModel, Taps, by, check_images, lecun_normal, make_head
+from vitkit.models.image_model import LARGEST, ImageModel, Taps, by, check_images, lecun_normal, make_head
 from vitkit.models.position import LearnedPosition, LearnedPosition2D, SinCosPosition2D, relative_logits
 from vitkit.models.resnet import BackboneConfig
+
+DEEPEST = 1000
+"""Blocks of a model: ten times as many as any that was published has."""
+
+MOST_TOKENS = 2**24
+"""Tokens of an image, of 4096x4096 pixels each a patch of its own."""
+
+MOST_FIXED_POSITIONS = 2**28
+"""Numbers of sine-cosine positions, which are computed and in no file: 1 GiB of float32."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +77,17 @@ class ViTConfig:
 
     def __post_init__(self) -> None:
         check_images(self)
-        for name in ("width", "depth", "num_heads", "mlp_dim"):
-            if getattr(self, name) < 1:
-                raise VitkitError(f"A ViT needs {name} of at least 1, found {getattr(self, name)}.")
+        for name, most in (
+            ("width", LARGEST),
+            ("depth", DEEPEST),
+            ("num_heads", LARGEST),
+            ("mlp_dim", LARGEST),
+        ):
+            value = getattr(self, name)
+            if value < 1:
+                raise VitkitError(f"A ViT needs {name} of at least 1, found {value}.")
+            if value > most:
+                raise VitkitError(f"A ViT has {name} of at most {most:,}, found {value:,}.")
         if min(self.patch_size) < 1 or self.grid[0] < 1 or self.grid[1] < 1:
             raise VitkitError(
                 f"Images of {by(self.image_size)} hold no patch of {by(self.token_size)} pixels: "
@@ -78,10 +95,24 @@ class ViTConfig:
             )
         if self.width % self.num_heads:
             raise VitkitError(f"width {self.width} cannot be shared among {self.num_heads} heads equally.")
-        if self.representation_size is not None and self.representation_size < 1:
-            raise VitkitError(f"representation_size is at least 1 or none, found {self.representation_size}.")
-        if self.register_tokens < 0:
-            raise VitkitError(f"register_tokens is 0 or more, found {self.register_tokens}.")
+        if self.representation_size is not None and not 1 <= self.representation_size <= LARGEST:
+            raise VitkitError(
+                f"representation_size is from 1 to {LARGEST:,} or none, found {self.representation_size}."
+            )
+        if not 0 <= self.register_tokens <= LARGEST:
+            raise VitkitError(f"register_tokens is from 0 to {LARGEST:,}, found {self.register_tokens}.")
+        if self.num_tokens > MOST_TOKENS:
+            raise VitkitError(
+                f"Images of {by(self.image_size)} make {self.num_tokens:,} tokens; at most {MOST_TOKENS:,} "
+                "are possible: choose a larger patch or smaller images."
+            )
+        if self.position == "sincos_2d" and self.num_tokens * self.width > MOST_FIXED_POSITIONS:
+            raise VitkitError(
+                f"Sine-cosine positions of {self.num_tokens:,} tokens and width {self.width:,} are too many "
+                "numbers: choose a larger patch or smaller images."
+            )
+        if not (math.isfinite(self.norm_eps) and self.norm_eps >= 0):
+            raise VitkitError(f"norm_eps is a finite number of 0 or more, found {self.norm_eps}.")
         for name in ("dropout", "attention_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise VitkitError(f"{name} is a share from 0 to below 1, found {getattr(self, name)}.")

@@ -116,6 +116,9 @@ NAMES = (
     "ViT-B/16-pos2d-shared",
 )
 
+LONGEST_NAME = 100
+"""Characters of a name of the grammar."""
+
 _VIT = re.compile(
     r"((?P<trunk>R\d*)(x1)?\+)?(?P<axial>Axial-)?ViT-(?P<size>[A-Za-z0-9]+(-opt)?)[/_](?P<patch>\d+(x\d+)?)"
     r"(?P<options>(-[a-z0-9]+)*)"
@@ -138,7 +141,8 @@ def model_config(name: str, num_classes: int = 1000, image_size: int | tuple[int
     size = _pair(image_size)
     if name == "AxialResNet-50":
         return ResNetConfig(size, RESNETS["R50"], num_classes, mixing="axial")
-    if (match := _BIT.fullmatch(name)) and match["trunk"] in RESNETS and int(match["width"]) > 0:
+    match = _BIT.fullmatch(name) if len(name) <= LONGEST_NAME else None
+    if match and match["trunk"] in RESNETS and int(match["width"]) > 0:
         width = float(match["width"])
         return ResNetConfig(size, RESNETS[match["trunk"]], num_classes, width_factor=width)
     return vit_config(name, num_classes, size)
@@ -150,11 +154,12 @@ def vit_config(name: str, num_classes: int = 1000, image_size: int | tuple[int, 
     Raises:
         VitkitError: the name is not of the grammar; the nearest known one is named.
     """
-    match = _VIT.fullmatch(name)
+    match = _VIT.fullmatch(name) if len(name) <= LONGEST_NAME else None
     custom = _CUSTOM.fullmatch(match["size"]) if match else None
     if match is None or (custom is None and match["size"] not in SIZES):
         raise VitkitError(
-            f"No model is named '{name}'. {nearest(name, NAMES)} Names look like ViT-B/16, R50+ViT-B/16, "
+            f"No model is named '{name[:LONGEST_NAME]}'. {nearest(name[:LONGEST_NAME], NAMES)} "
+            "Names look like ViT-B/16, R50+ViT-B/16, "
             "BiT-R50x1, or ViT-96x6x3/4 for width 96, 6 layers, 3 heads and patches of 4."
         )
     if custom:

@@ -125,11 +125,43 @@ def test_what_training_scripts_keep(zipped: bool, wrap: Callable[[Any], Any], tm
     assert_is_state(tmp_path / "x.pth.tar")
 
 
-def test_the_choice_among_several_weights_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    torch.save({"state_dict": {}, "state_dict_ema": STATE, "epoch": 1}, tmp_path / "x.pth")
-    with caplog.at_level("INFO", "vitkit"):
-        assert_is_state(tmp_path / "x.pth")
-    assert "the weights are its 'state_dict_ema'; left aside: state_dict, epoch" in caplog.text
+def notes_of(path: Path) -> str:
+    with open_source(path) as source:
+        return "; ".join(source.notes)
+
+
+@pytest.mark.parametrize(
+    ("contents", "words"),
+    [
+        (
+            {"model": {"c": torch.ones(1)}, "model_ema": STATE, "optimizer": {}, "epoch": 1},
+            "the weights are its 'model_ema', a moving average, which training scripts evaluate; "
+            "left aside: model, optimizer, epoch",
+        ),
+        ({"model": STATE, "model_ema": {}}, "the weights are its 'model'; left aside: model_ema"),
+        ({"state_dict": STATE}, "the weights are its 'state_dict'; left aside: nothing"),
+        (
+            {"net": STATE, "acc": 93.1, "epoch": 200},
+            "the weights are its 'net', the only dictionary of tensors in it; left aside: acc, epoch",
+        ),
+        (
+            {"state_dict": {f"model.{key}": value for key, value in STATE.items()}, "epoch": 1},
+            "every name begins with 'model.', as Lightning writes them: it is taken off",
+        ),
+        ({**STATE, "epoch": 1}, "left aside, as they are no tensors: epoch"),
+    ],
+)
+def test_the_choice_among_several_weights_is_noted(
+    contents: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    torch.save(contents, tmp_path / "x.pth")
+    assert_is_state(tmp_path / "x.pth")
+    assert words in notes_of(tmp_path / "x.pth")
+
+
+def test_a_choice_that_nothing_decides_is_left_to_the_user(tmp_path: Path) -> None:
+    torch.save({"student": STATE, "teacher": STATE, "epoch": 1}, tmp_path / "x.pth")
+    refused(tmp_path / "x.pth", "tensors under 'student', 'teacher'", "Save those you mean alone")
 
 
 def test_only_a_prefix_of_all_names_goes(tmp_path: Path) -> None:
@@ -162,7 +194,7 @@ def test_settings_beside_the_weights(tmp_path: Path) -> None:
     with open_source(tmp_path) as source:
         assert source.config == {"num_classes": 2} and source.preprocessor == {}
     (tmp_path / "config.json").write_text("[" * 100_000)
-    refused(tmp_path, "config.json cannot be read")
+    refused(tmp_path, "config.json is damaged: its JSON is nested too deep")
 
 
 # Shards
@@ -272,7 +304,7 @@ def test_headers_that_lie(header: bytes, words: str, tmp_path: Path) -> None:
 def test_an_archive_that_unpacks_to_far_more_than_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vitkit.models.weights.source.EXPANSION_ALLOWANCE", 1 << 20)
+    monkeypatch.setattr("vitkit.models.weights.archives.EXPANSION_ALLOWANCE", 1 << 20)
     np.savez_compressed(tmp_path / "bomb.npz", x=np.zeros(8 << 20, np.float32))
     tracemalloc.start()
     try:
@@ -422,7 +454,7 @@ def test_tensors_that_are_no_plain_ones(tensor: Tensor, words: str, tmp_path: Pa
     refused(tmp_path / "x.pth", words)
 
 
-@pytest.mark.parametrize("state", [{}, [torch.ones(1)], {"teacher": {"a": torch.ones(1)}}, 3])
+@pytest.mark.parametrize("state", [{}, [torch.ones(1)], {"teacher": {"a": 1}}, 3])
 def test_a_pytorch_file_without_a_dictionary(state: Any, tmp_path: Path) -> None:
     torch.save(state, tmp_path / "x.pth")
     refused(tmp_path / "x.pth", "expected a dictionary of tensors", "found")
@@ -493,3 +525,116 @@ def test_contents_decide_what_a_file_is_and_not_its_name(tmp_path: Path) -> None
             path = tmp_path / f"from{own[1:]}{other}"
             path.write_bytes((tmp_path / f"x{own}").read_bytes())
             assert torch.equal(contents(path)["a"], tensors["a"]), path
+
+
+# Checksums of PyTorch's archives
+
+
+def test_a_flip_anywhere_in_a_pytorch_file_is_noticed_or_changes_nothing(tmp_path: Path) -> None:
+    """Every byte of the numbers and of the pickle that names them, and every third of the rest."""
+    path = tmp_path / "x.pth"
+    torch.save(STATE, path)
+    whole = path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        infos = [info for info in archive.infolist() if "/data" in info.filename]
+        within = {info.filename: whole.index(archive.read(info)) for info in infos}
+        checked = {
+            i for info in infos for i in range(within[info.filename], within[info.filename] + info.file_size)
+        }
+    noticed = 0
+    for place in sorted(checked | set(range(0, len(whole), 3))):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
+        try:
+            assert_is_state(path)
+        except VitkitError:
+            noticed += 1
+        else:
+            assert place not in checked
+    assert noticed >= len(checked)
+
+
+def test_the_damaged_tensor_is_named_and_the_others_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.pth"
+    tensors = {"a": torch.arange(1000.0), "b": torch.arange(1000.0) + 0.5}
+    torch.save(tensors, path)
+    data = bytearray(path.read_bytes())
+    data[data.index(tensors["b"].numpy().tobytes()) + 777] ^= 1
+    path.write_bytes(data)
+    with open_source(path) as source:
+        assert torch.equal(source.read("a"), tensors["a"])
+        with pytest.raises(VitkitError, match="is damaged: b has another checksum than the archive holds"):
+            source.read("b")
+
+
+def test_tensors_that_share_memory_are_read(tmp_path: Path) -> None:
+    whole = torch.arange(12.0)
+    tensors = {"first": whole[:4], "all": whole, "again": whole.view(3, 4).T, "none": torch.ones(0, 3)}
+    torch.save(tensors, tmp_path / "x.pth")
+    found = contents(tmp_path / "x.pth")
+    assert all(torch.equal(found[key], tensor) for key, tensor in tensors.items())
+
+
+def test_an_archive_without_checksums_is_read_and_said_to_have_none(tmp_path: Path) -> None:
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save(STATE, tmp_path / "x.pth")
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert_is_state(tmp_path / "x.pth")
+    assert "left out the archive's checksums" in notes_of(tmp_path / "x.pth")
+    torch.save(STATE, tmp_path / "y.pth")
+    assert notes_of(tmp_path / "y.pth") == ""
+
+
+def test_numbers_of_the_other_byte_order_are_checked_as_a_whole(tmp_path: Path) -> None:
+    torch.save(STATE, tmp_path / "little.pth")
+    path = tmp_path / "big.pth"
+    with zipfile.ZipFile(tmp_path / "little.pth") as little, zipfile.ZipFile(path, "w") as big:
+        for info in little.infolist():
+            data = little.read(info)
+            if "/data/" in info.filename:
+                data = np.frombuffer(data, ">f4").astype("<f4").tobytes()
+            big.writestr(info.filename, b"big" if info.filename.endswith("byteorder") else data)
+    assert_is_state(path)
+    data = path.read_bytes()
+    path.write_bytes(
+        data.replace(np.arange(6, dtype=">f4").tobytes(), np.arange(1, 7, dtype=">f4").tobytes())
+    )
+    assert path.read_bytes() != data
+    refused(path, "is damaged")
+
+
+@pytest.mark.parametrize("ending", [".npz", ".pth"])
+@pytest.mark.parametrize(("offset", "value"), [(6, 255), (46, 0xFF), (8, 0xFF), (10, 97)])
+def test_a_directory_that_zipfile_stumbles_over(offset: int, value: int, ending: str, tmp_path: Path) -> None:
+    """Version 25.5, a name that is no UTF-8, flags and a compression that nobody knows."""
+    path = tmp_path / f"x{ending}"
+    if ending == ".pth":
+        torch.save(STATE, path)
+    else:
+        with zipfile.ZipFile(path, "w") as archive:
+            info = zipfile.ZipInfo("é.npy")  # a name that is marked as UTF-8
+            archive.writestr(info, array_header("(2,)") + bytes(8))
+    data = bytearray(path.read_bytes())
+    entry = data.index(b"PK\x01\x02")
+    data[entry + offset] = value
+    path.write_bytes(data)
+    refused(path, "cannot be read as")
+
+
+# What a pickle costs
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_pickle_larger_than_any_real_one_is_refused_unread(zipped: bool, tmp_path: Path) -> None:
+    path = tmp_path / "x.pth"
+    log = [float(i) for i in range(700_000)]  # nine bytes each
+    torch.save({**STATE, "log": log}, path, _use_new_zipfile_serialization=zipped)
+    refused(path, "at most 4,194,304 are read", "Save the weights alone")
+
+
+def test_large_tensors_in_an_old_file_are_no_pickle(tmp_path: Path) -> None:
+    tensors = {f"a{i}": torch.full((1 << 20,), float(i)) for i in range(3)}
+    torch.save(tensors, tmp_path / "x.pth", _use_new_zipfile_serialization=False)
+    found = contents(tmp_path / "x.pth")
+    assert all(torch.equal(found[key], tensor) for key, tensor in tensors.items())

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet import BackboneConfig, ResNetConfig
 from vitkit.models.vit import ViTConfig
-from vitkit.models.weights import load_model, save_model
+from vitkit.models.weights import load, load_model, save_model
 from vitkit.models.weights.pixels import PixelRule, rule_of
 from vitkit.models.weights.timm_writing import _ratio
 from vitkit.models.zoo import ModelConfig, build_model
@@ -267,6 +268,87 @@ def test_a_grid_that_is_not_square_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(VitkitError, match=r"13 position embeddings.*image_size"):
         load_model(tmp_path / "vit.pth", num_heads=4)
     assert load_model(tmp_path / "vit.pth", num_heads=4, image_size=(12, 16)).config.grid == (3, 4)
+
+
+def timm_logits(tensors: dict[str, Tensor], images: Tensor, inside: bool) -> Tensor:
+    """timm's ViT in a few lines, of patches of 4 and 4 heads; `inside`: the class token has a position."""
+    width = tensors["cls_token"].shape[-1]
+    x = F.conv2d(images, tensors["patch_embed.proj.weight"], tensors["patch_embed.proj.bias"], stride=4)
+    x = x.flatten(2).mT
+    token = tensors["cls_token"].expand(len(x), -1, -1)
+    positions = tensors["pos_embed"]
+    x = torch.cat([token, x], 1) + positions if inside else torch.cat([token, x + positions], 1)
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        return F.layer_norm(x, (width,), tensors[f"{name}.weight"], tensors[f"{name}.bias"], 1e-6)
+
+    def linear(x: Tensor, name: str) -> Tensor:
+        return F.linear(x, tensors[f"{name}.weight"], tensors[f"{name}.bias"])
+
+    for i in range(2):
+        block = f"blocks.{i}"
+        qkv = linear(norm(x, f"{block}.norm1"), f"{block}.attn.qkv")
+        shape = (*x.shape[:2], 4, width // 4)
+        q, k, v = (part.reshape(shape).transpose(1, 2) for part in qkv.chunk(3, -1))
+        mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        x = x + linear(mixed, f"{block}.attn.proj")
+        hidden = F.gelu(linear(norm(x, f"{block}.norm2"), f"{block}.mlp.fc1"))
+        x = x + linear(hidden, f"{block}.mlp.fc2")
+    return linear(norm(x, "norm")[:, 0], "head")
+
+
+@pytest.mark.parametrize(
+    ("positions", "size", "inside"),
+    [
+        (9, (16, 8), True),  # 4 x 2 and the class token, or 3 x 3
+        (9, (12, 12), False),
+        (225, (56, 64), True),  # 14 x 16 and the class token, or 15 x 15
+        (225, (60, 60), False),
+        (17, (16, 16), True),  # 4 x 4 and the class token: nothing else is square
+        (13, (12, 16), True),
+        (12, (12, 16), False),
+    ],
+)
+def test_a_grid_with_two_readings_is_asked_about_and_the_size_given_decides(
+    positions: int, size: tuple[int, int], inside: bool, tmp_path: Path
+) -> None:
+    tensors = {name: 0.3 * tensor for name, tensor in state(positions=positions).items()}
+    torch.save(tensors, tmp_path / "vit.pth")
+    if positions != 17:
+        with pytest.raises(VitkitError, match=r"--image-size HEIGHT WIDTH"):
+            load_model(tmp_path / "vit.pth", num_heads=4)
+    loaded = load(tmp_path / "vit.pth", num_heads=4, image_size=size)
+    assert loaded.identity.config.image_size == size and not any(
+        "embeddings resized" in n for n in loaded.notes
+    )
+    assert loaded.model.config.class_token_position == inside
+    images = torch.randn(2, 3, *size)
+    with torch.no_grad():
+        torch.testing.assert_close(loaded.model(images), timm_logits(tensors, images, inside))
+
+
+def test_both_readings_of_a_grid_are_named(tmp_path: Path) -> None:
+    torch.save(state(positions=225), tmp_path / "vit.pth")
+    words = "a grid that is no square and 1 token before the patches, or a grid of 15x15 without a position"
+    for size in (None, (32, 32)):  # a size that fits neither does not tell
+        with pytest.raises(VitkitError, match=words):
+            load_model(tmp_path / "vit.pth", num_heads=4, image_size=size)
+    torch.save(state(positions=9, extra={"reg_token": (1, 4, 32)}), tmp_path / "vit.pth")
+    words = (
+        "a grid of 2x2 and 5 tokens before the patches, or a grid of 3x3 without a position for the 5 tokens"
+    )
+    with pytest.raises(VitkitError, match=words):
+        load_model(tmp_path / "vit.pth", num_heads=4)
+    for side, inside in ((8, True), (12, False)):
+        config = load_model(tmp_path / "vit.pth", num_heads=4, image_size=side).config
+        assert config.class_token_position == inside and config.register_tokens == 4
+
+
+def test_a_rectangle_of_as_many_places_as_the_usual_square_is_resized_to(tmp_path: Path) -> None:
+    torch.save(state(positions=17), tmp_path / "vit.pth")
+    loaded = load(tmp_path / "vit.pth", num_heads=4, image_size=(8, 32))
+    assert loaded.identity.config.image_size == (16, 16)
+    assert any("resized from a grid of 4x4 to 2x8" in note for note in loaded.notes)
 
 
 @pytest.mark.parametrize(

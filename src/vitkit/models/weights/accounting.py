@@ -1,5 +1,6 @@
 """Tensors into a model with every key accounted for: used, left out on purpose, missing or unexpected."""
 
+import math
 from collections.abc import Iterable, Mapping
 
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor
 
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
+from vitkit.models.resnet import ResNetConfig
 from vitkit.models.weights.source import Source
 from vitkit.models.weights.table import Row, Translation
 from vitkit.models.zoo import ModelConfig, build_model
@@ -14,12 +16,17 @@ from vitkit.models.zoo import ModelConfig, build_model
 SHOWN = 20
 """Lines of an error's table before it is cut short."""
 
+WEIGHT_TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+"""The types whose numbers are weights as they stand. Others (integers, eight-bit floats) stand for weights by
+a rule that the file does not say, a scale for instance."""
+
 
 def translate(source: Source, translation: Translation) -> dict[str, Tensor]:
     """The tensors of a file under our names, one at a time, so that no two sets of weights are ever held.
 
     Raises:
-        VitkitError: a key is missing, or unexpected and not left out on purpose: a table of all of them.
+        VitkitError: a key is missing, or unexpected and not left out on purpose: a table of all of them; or a
+            tensor holds anything but floating-point numbers of 16 to 64 bits.
     """
     source = translation.source or source
     wanted = [name for row in translation.rows for name in row.theirs]
@@ -40,7 +47,7 @@ def translate(source: Source, translation: Translation) -> dict[str, Tensor]:
 
 
 def _read(source: Source, row: Row, dtype: torch.dtype | None) -> Tensor:
-    tensors = [source.read(name) for name in row.theirs]
+    tensors = [_weights(source, name) for name in row.theirs]
     try:
         tensor = row.read(tensors)
     except (RuntimeError, ValueError, IndexError) as error:
@@ -49,11 +56,36 @@ def _read(source: Source, row: Row, dtype: torch.dtype | None) -> Tensor:
             f"{source.path}: {row.ours} cannot be made of {shapes}: these are the shapes of another "
             f"architecture ({str(error).splitlines()[0]})."
         ) from error
-    if dtype is None and not tensor.is_floating_point():
-        raise VitkitError(
-            f"{source.path}: {row.ours}: expected floating-point weights, found {tensor.dtype}."
-        )
     return tensor.to(dtype or tensor.dtype).contiguous()
+
+
+def _weights(source: Source, name: str) -> Tensor:
+    """Read one tensor whose numbers are weights."""
+    tensor = source.read(name)
+    if tensor.dtype not in WEIGHT_TYPES:
+        kind = str(tensor.dtype).removeprefix("torch.")
+        raise VitkitError(
+            f"{source.path}: {name}: expected floating-point weights of 16 to 64 bits, found {kind}. If the "
+            "model is quantised, dequantise it with the program that quantised it, and save it as float32."
+        )
+    return tensor
+
+
+def names_that_are_not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
+    """Return the names of the tensors that hold NaN or infinity.
+
+    A sum shows them in one pass over the memory. It may also overflow, so only suspects are looked at number
+    by number.
+    """
+    return [
+        name
+        for name, tensor in tensors.items()
+        if not math.isfinite(_sum(tensor)) and not bool(tensor.isfinite().all())
+    ]
+
+
+def _sum(tensor: Tensor) -> float:
+    return float(tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32)))
 
 
 def build(config: ModelConfig, tensors: Mapping[str, Tensor], source: str) -> ImageModel:
@@ -84,6 +116,12 @@ def check(config: ModelConfig, tensors: Mapping[str, Tensor], source: str) -> No
 
 
 def _checked(config: ModelConfig, tensors: Mapping[str, Tensor], source: str) -> ImageModel:
+    layers = sum(config.layers) if isinstance(config, ResNetConfig) else config.depth
+    if layers > len(tensors):  # before a model of so many is built, which takes its time
+        raise VitkitError(
+            f"{source} does not hold the weights of this model: its description says {layers:,} layers, and "
+            f"it has {len(tensors):,} tensors."
+        )
     with torch.device("meta"):
         model = build_model(config)
     expected = {key: tuple(value.shape) for key, value in model.state_dict().items()}

@@ -112,7 +112,7 @@ def big_vision_config(source: Source, image_size: tuple[int, int] | None = None)
     return replace(config, position="sincos_2d", image_size=image_size)
 
 
-def write(model: ImageModel, path: Path) -> Path:
+def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     """Write an `.npz` that big_vision's `vit.load` accepts, every block by itself.
 
     Where tokens before the patches have positions (the original release), the class token's is added to the
@@ -205,7 +205,7 @@ def _unstacked(source: Source) -> Source:
         name, i = places[key]
         return stacked(name)[i].clone()  # or every block would hold on to the whole stack
 
-    return Source(source.path, shapes, read, source.settings)
+    return Source(source.path, shapes, read, source.settings, source.notes)
 
 
 def _by_array(rows: list[Row]) -> list[Row]:

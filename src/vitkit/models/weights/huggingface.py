@@ -1,11 +1,12 @@
-"""Folders of Hugging Face's transformers: ViT, DeiT without distillation, BiT, in both directions.
+"""Folders of Hugging Face's transformers: ViT and BiT, in both directions.
+
+A DeiT without distillation is a ViT there; what they call deit has a distillation token and is refused.
 
 `config.json` gives the arithmetic, the arrays give the shapes, `preprocessor_config.json` gives the pixels.
 The names are those that every release of transformers writes to files; the ones that its modules have had
 since release 5 are read too.
 """
 
-import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,8 +46,6 @@ from vitkit.models.weights.table import (
     to_theirs,
 )
 from vitkit.models.zoo import ModelConfig
-
-_log = logging.getLogger("vitkit")
 
 GELU: dict[str, Literal["tanh", "erf"]] = {
     "gelu": "erf",
@@ -129,10 +128,10 @@ def read(source: Source, hints: Hints) -> Translation:
             f"{source.path}: hybrids of Hugging Face ('vit-hybrid') are not read: load the same weights "
             "from the original release's .npz, R50+ViT-B_16 say, or from timm's file."
         )
-    raise VitkitError(f"{source.path}: of Hugging Face's models, vit, deit and bit are read, found {kind!r}.")
+    raise VitkitError(f"{source.path}: of Hugging Face's models, vit and bit are read, found {kind!r}.")
 
 
-def write(model: ImageModel, path: Path) -> Path:
+def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     """Write the folder that `from_pretrained` reads: weights, `config.json` and `preprocessor_config.json`.
 
     It is a `ViTForImageClassification` or `BitForImageClassification`; without a head, a `BitModel` or a
@@ -156,7 +155,8 @@ def write(model: ImageModel, path: Path) -> Path:
     chunks = safetensors_chunks(to_theirs(model.state_dict(), rows), metadata={"format": "pt"})
     replace_file(path / "model.safetensors", chunks)
     replace_json(path / "config.json", to_json(settings))
-    replace_json(path / "preprocessor_config.json", write_processor(config, model.card, path))
+    processor = write_processor(config, model.card, notes)
+    replace_json(path / "preprocessor_config.json", processor)
     return path
 
 
@@ -338,10 +338,8 @@ def _read_bit(source: Source, hints: Hints) -> Translation:
         },
     )
     if said.drop_path_rate:
-        _log.warning(
-            "%s: trained with drop_path_rate %s, which is not here; predictions do not know it",
-            source.path,
-            said.drop_path_rate,
+        source.notes.append(
+            f"trained with drop_path_rate {said.drop_path_rate}, which is not here; predictions have none"
         )
     processor, mean, std = read_pixels(source, said.num_channels)
     size = size_of(source, processor, "crop_size" if processor.do_center_crop else "size") or hints.image_size

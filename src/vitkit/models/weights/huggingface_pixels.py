@@ -1,6 +1,5 @@
 """How Hugging Face's `preprocessor_config.json` and our own preprocessing say the same."""
 
-import logging
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,11 +9,9 @@ from vitkit.errors import VitkitError
 from vitkit.models.card import ModelCard
 from vitkit.models.image_model import by
 from vitkit.models.weights.huggingface_settings import DEFAULTS, LARGEST, Processor, processor_of
-from vitkit.models.weights.pixels import Interpolation, PixelRule, fraction_of, rule_of, warn_of_changes
+from vitkit.models.weights.pixels import Interpolation, PixelRule, fraction_of, noted_changes, rule_of
 from vitkit.models.weights.source import Source
 from vitkit.models.zoo import ModelConfig
-
-_log = logging.getLogger("vitkit")
 
 RESAMPLING: tuple[Interpolation, ...] = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 """By Pillow's numbers."""
@@ -44,7 +41,7 @@ def read_pixels(source: Source, channels: int) -> tuple[Processor, tuple[float, 
 
 
 def read_rule(source: Source, said: Processor, size: tuple[int, int]) -> PixelRule:
-    """The same in our words; what they cannot say is logged."""
+    """The same in our words; what they cannot say is added to the notes."""
     if not 0 <= said.resample < len(RESAMPLING):
         known = ", ".join(f"{number} ({name})" for number, name in enumerate(RESAMPLING))
         raise VitkitError(f"{_where(source)}: resample: expected one of {known}, found {said.resample}.")
@@ -54,7 +51,7 @@ def read_rule(source: Source, said: Processor, size: tuple[int, int]) -> PixelRu
             f"the processor of {said.image_processor_type}, which is not known here (read as ViT's)"
         )
     if differences:
-        _log.warning("%s: its images were prepared with %s", source.path, "; ".join(differences))
+        source.notes.append(f"its images were prepared with {'; '.join(differences)}")
     return rule
 
 
@@ -101,12 +98,12 @@ def nearest_rule(rule: PixelRule) -> PixelRule:
     return PixelRule(rule.image_size, interpolation=kind)
 
 
-def write_processor(config: ModelConfig, card: ModelCard, path: Path) -> dict[str, Any]:
-    """`preprocessor_config.json`: as we prepare images, as near as theirs can; a difference is logged."""
+def write_processor(config: ModelConfig, card: ModelCard, notes: list[str]) -> dict[str, Any]:
+    """`preprocessor_config.json`: as we prepare images, as near as theirs can; a difference is noted."""
     rows, columns = config.image_size
     rule = rule_of(card.preprocessing, config.image_size)
     theirs = nearest_rule(rule)
-    warn_of_changes(path, rule, theirs, card)
+    notes += noted_changes(rule, theirs, card, "preprocessor_config.json")
     said: dict[str, Any] = {
         "image_processor_type": "ViTImageProcessor",
         "do_resize": theirs.resize != "none",

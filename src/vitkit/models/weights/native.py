@@ -1,7 +1,7 @@
 """Our own layout: `model.safetensors` beside `model.json`.
 
-The JSON holds architecture, class names, preprocessing, origin and versions; the two files alone are enough
-to predict anywhere.
+The JSON holds architecture, class names, preprocessing, origin, versions and the checksum of the weights; the
+two files alone are enough to predict anywhere.
 """
 
 import json
@@ -21,6 +21,7 @@ from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet import ResNetConfig
 from vitkit.models.vit import ViTConfig
+from vitkit.models.weights.checksum import HashingWriter, read_record, verify
 from vitkit.models.weights.source import Source
 from vitkit.models.weights.table import Dialect, Hints, Translation, same
 from vitkit.models.zoo import ModelConfig
@@ -92,17 +93,43 @@ def read(source: Source, hints: Hints) -> Translation:
     """What `model.json` says, the tensors as they are.
 
     Raises:
-        VitkitError: the file is absent, of another format, or from a newer vitkit.
+        VitkitError: the file is absent, of another format, or from a newer vitkit; or it was written for
+            another file of weights than this one.
     """
-    config, card = read_description(source.path.with_name("model.json"))
-    return Translation(config, [same(key, key) for key in source.shapes], card, as_stored=True)
+    described = source.path.with_name("model.json")
+    data = source.settings.get("model.json")
+    if data is None:
+        raise VitkitError(
+            f"No model.json beside the weights in {described.parent}: it holds architecture and class names."
+        )
+    config, card = read_description(data, described)
+    checksum = None
+    if "weights" not in data:
+        source.notes.append(
+            "its model.json holds no checksum of the weights, as those written before vitkit recorded one: "
+            "damage would not be noticed"
+        )
+    elif source.path.suffix == ".safetensors":
+        checksum = read_record(data["weights"], f"{described}: weights")
+        verify(source.path, checksum)
+    else:
+        source.notes.append(
+            "model.json holds the checksum of a .safetensors file, not of this one: not checked"
+        )
+    rows = [same(key, key) for key in source.shapes]
+    return Translation(config, rows, card, checksum=checksum, as_stored=True)
 
 
-def save_native(model: ImageModel, folder: Path) -> Path:
-    """Write `model.safetensors` and `model.json` into `folder`, each at one instant."""
+def save_native(model: ImageModel, folder: Path, notes: list[str]) -> Path:
+    """Write `model.safetensors` and `model.json` into `folder`, each at one instant.
+
+    The weights are first: between the two instants their checksum is not that of an older `model.json`, and
+    loading says so.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    replace_file(folder / "model.safetensors", safetensors_chunks(model.state_dict()))
-    replace_json(folder / "model.json", describe(model))
+    hashing = HashingWriter()
+    replace_file(folder / "model.safetensors", hashing.passing(safetensors_chunks(model.state_dict())))
+    replace_json(folder / "model.json", {**describe(model), "weights": hashing.record()})
     return folder
 
 
@@ -110,7 +137,7 @@ DIALECT = Dialect("vitkit", recognises, read, save_native)
 
 
 def describe(model: ImageModel) -> dict[str, Any]:
-    """What `model.json` holds."""
+    """What `model.json` holds, but for the checksum of the weights."""
     family = next(name for name, kind in FAMILIES.items() if isinstance(model.config, kind))
     return {
         "format": FORMAT,
@@ -122,21 +149,13 @@ def describe(model: ImageModel) -> dict[str, Any]:
     }
 
 
-def read_description(path: Path) -> tuple[ModelConfig, ModelCard]:
-    """Architecture and card from a `model.json`.
+def read_description(data: Mapping[str, Any], path: Path) -> tuple[ModelConfig, ModelCard]:
+    """Architecture and card from what the `model.json` at `path` holds.
 
     Raises:
-        VitkitError: the file is absent, not JSON, of another format, or from a newer vitkit.
+        VitkitError: it is of another format, or from a newer vitkit.
     """
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise VitkitError(
-            f"No {path.name} beside the weights in {path.parent}: it holds architecture and class names."
-        ) from None
-    except (OSError, ValueError) as error:
-        raise VitkitError(f"{path} cannot be read: {error}") from error
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
+    if data.get("format") != FORMAT:
         raise VitkitError(f"{path} is not a description of a vitkit model (its 'format' is not '{FORMAT}').")
     version = data.get("format_version", 0)
     if not isinstance(version, int):

@@ -95,7 +95,7 @@ def official_config(source: Source, image_size: tuple[int, int] | None = None) -
     return replace(config, image_size=image_size_of(source, config, positions, image_size))
 
 
-def write(model: ImageModel, path: Path) -> Path:
+def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     """Write an `.npz` under the names of the released files: a ViT's, a hybrid's, or a BiT ResNet's.
 
     Where tokens before the patches have no positions (big_vision), the class token is given one of zeros:

@@ -4,18 +4,14 @@ The card holds plain data, the fields of `vitkit.data.transforms.Preprocessing`,
 import: `PixelRule` is the same but for decoding, and a test holds the two together.
 """
 
-import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from vitkit.config import difference, from_json, to_json
 from vitkit.models.card import Assumption, ModelCard
 from vitkit.models.zoo import ModelConfig
-
-_log = logging.getLogger("vitkit")
 
 Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
 
@@ -85,11 +81,10 @@ def unlike(rule: PixelRule, other: PixelRule) -> list[str]:
     return [f"preprocessing's {line.replace('->', 'becomes')}" for line in lines]
 
 
-def warn_of_changes(path: Path, rule: PixelRule, written: PixelRule, card: ModelCard) -> None:
-    """Log what a format cannot say of a card's rule; a card without one has nothing to lose."""
+def noted_changes(rule: PixelRule, written: PixelRule, card: ModelCard, file: str) -> list[str]:
+    """What a file cannot say of a card's rule, as one note; a card without a rule has nothing to lose."""
     changes = unlike(rule, written) if card.preprocessing else []
-    if changes:
-        _log.warning("%s: this format cannot say: %s", path, "; ".join(changes))
+    return [f"{file} cannot say: {'; '.join(changes)}"] if changes else []
 
 
 def border_colour(mean: tuple[float, ...]) -> tuple[int, int, int]:

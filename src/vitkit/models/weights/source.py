@@ -5,37 +5,28 @@ files with weights only), no name in it is ever used as a path, and what it clai
 bytes that are there before memory is set aside for it.
 """
 
-import json
-import logging
-import math
 import re
+import stat
 import zipfile
-from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from io import BytesIO
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-import numpy as np
-import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from vitkit import durable
 from vitkit.errors import VitkitError
+from vitkit.models.weights.archives import Opened, first_line, open_npz
+from vitkit.models.weights.torch_files import open_torch
 
 MAX_HEADER = 100 << 20
 """Bytes of a safetensors header; the largest real ones are a few MB."""
 
-MAX_ARRAY_HEADER = 10_000
-"""Bytes of one array's header in an .npz, numpy's own bound; real ones have 118."""
-
-MAX_EXPANSION = 100
-"""How many times an archive's size its contents may be; weights hardly compress at all."""
-
-EXPANSION_ALLOWANCE = 256 << 20
-"""Bytes that any archive may unpack to, however small: a few layers of zeros compress a thousandfold."""
+MAX_JSON = 16 << 20
+"""Bytes of one JSON file beside the weights: twice the class names of ImageNet-21k are 2 MB."""
 
 SETTINGS = ("config.json", "preprocessor_config.json", "model.json")
 """Files beside the weights that say what they are: of Hugging Face and timm, and our own."""
@@ -52,12 +43,6 @@ WEIGHTS = (
 TORCH_ENDINGS = (".pth", ".pt", ".bin", ".ckpt", ".pth.tar")
 ENDINGS = (".safetensors", ".npz", *TORCH_ENDINGS)
 
-WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model", "model_state_dict")
-"""Under what training scripts keep the weights, best first: where there is a moving average, it is what they
-evaluate (timm does)."""
-
-_log = logging.getLogger("vitkit")
-
 
 @dataclass(frozen=True)
 class Source:
@@ -71,6 +56,9 @@ class Source:
     bfloat16 and float16 as they are."""
     settings: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     """JSON files beside the weights, by file name."""
+    notes: list[str] = field(default_factory=list)
+    """What readers find in the file that its user should know, in words that follow its path: they add to it,
+    and whoever loads the model shows them."""
 
     @property
     def config(self) -> dict[str, Any]:
@@ -88,7 +76,7 @@ class Source:
     def renamed(self, names: Mapping[str, str]) -> "Source":
         """The same tensors under other names: `names` gives each new name's old one."""
         shapes = {new: self.shapes[old] for new, old in names.items()}
-        return Source(self.path, shapes, lambda key: self.read(names[key]), self.settings)
+        return Source(self.path, shapes, lambda key: self.read(names[key]), self.settings, self.notes)
 
 
 @contextmanager
@@ -108,17 +96,18 @@ def open_source(path: Path) -> Iterator[Source]:
         hint = f" On the hub it may be hf:{path}." if hub else ""
         raise VitkitError(f"No checkpoint at {path}.{hint}")
     settings = {name: read_json(path.with_name(name)) for name in SETTINGS if path.with_name(name).exists()}
+    notes: list[str] = []
     with ExitStack() as stack:
         if path.name.endswith(".index.json"):
-            shapes, read = _open_shards(path, stack)
+            shapes, read = _open_shards(path, stack, notes)
         elif path.name.endswith(ENDINGS):
-            shapes, read = _open_file(path, stack)
+            shapes, read = _open_file(path, stack, notes)
         else:
             raise VitkitError(
                 f"{path} is none of the checkpoints known: a run folder, a folder of timm or Hugging Face, "
                 f"or a file that ends in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}."
             )
-        yield Source(path, shapes, read, settings)
+        yield Source(path, shapes, read, settings, notes)
 
 
 def choose_weights(names: Iterable[str]) -> str | None:
@@ -169,12 +158,12 @@ def read_json(path: Path) -> dict[str, Any]:
     """A file that holds one JSON object.
 
     Raises:
-        VitkitError: it is absent, damaged or something else.
+        VitkitError: it is absent, damaged, larger than 16 MiB, no regular file, or something else.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise VitkitError(f"{path} cannot be read: {error}") from error
+        data = durable.read_json(path, MAX_JSON)
+    except FileNotFoundError:
+        raise VitkitError(f"{path} cannot be read: there is no such file.") from None
     if not isinstance(data, dict):
         raise VitkitError(f"{path} is no JSON object.")
     return data
@@ -202,21 +191,32 @@ def _weights_of(folder: Path) -> str:
     )
 
 
-_Opened = tuple[dict[str, tuple[int, ...]], Callable[[str], Tensor]]
-
-
-def _open_file(path: Path, stack: ExitStack) -> _Opened:
-    if not path.is_file():
-        raise VitkitError(f"No file at {path}.")
+def _open_file(path: Path, stack: ExitStack, notes: list[str]) -> Opened:
+    _check_regular(path)
     words = disguise(path)
     if words:
         raise VitkitError(f"{path} holds no weights: {words}.")
     kind = _kind(path)
     if kind == ".npz":
-        return _open_npz(path, stack)
+        return open_npz(path, stack)
     if kind == ".safetensors":
         return _open_safetensors(path, stack)
-    return _open_torch(path)
+    return open_torch(path, notes)
+
+
+def _check_regular(path: Path) -> None:
+    """Refuse a pipe or a device under the name of weights, which would be waited for without end.
+
+    Raises:
+        VitkitError: it is one, or a folder, or cannot be opened.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise VitkitError(f"{path} cannot be read: {error.strerror or error}.") from error
+    if not stat.S_ISREG(mode):
+        found = "a folder" if stat.S_ISDIR(mode) else "a pipe, a socket or a device"
+        raise VitkitError(f"{path} cannot be read: expected a regular file of weights, found {found}.")
 
 
 def _kind(path: Path) -> str:
@@ -224,7 +224,8 @@ def _kind(path: Path) -> str:
     with path.open("rb") as file:
         head = file.read(9)
     if head[:4] == b"PK\x03\x04":
-        with suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+        # zipfile raises many kinds for a damaged archive; opening it will say which.
+        with suppress(Exception), zipfile.ZipFile(path) as archive:
             members = archive.namelist()
             if any(name.endswith("/data.pkl") for name in members):
                 return ".pth"
@@ -235,7 +236,7 @@ def _kind(path: Path) -> str:
     return next((ending for ending in (".npz", ".safetensors") if path.name.endswith(ending)), ".pth")
 
 
-def _open_shards(index: Path, stack: ExitStack) -> _Opened:
+def _open_shards(index: Path, stack: ExitStack, notes: list[str]) -> Opened:
     """Several files as one: `weight_map` of the index says which tensor is in which file beside it."""
     where = read_json(index).get("weight_map")
     if not isinstance(where, dict) or not where or not all(isinstance(name, str) for name in where.values()):
@@ -250,7 +251,7 @@ def _open_shards(index: Path, stack: ExitStack) -> _Opened:
             )
         if not index.with_name(name).is_file():
             raise VitkitError(f"{index} needs the file {name}, which is not beside it: fetch it as well.")
-        found, read = _open_file(index.with_name(name), stack)
+        found, read = _open_file(index.with_name(name), stack, notes)
         twice = sorted(found.keys() & shapes.keys())
         if twice:
             raise VitkitError(f"{index}: two of its files hold a tensor named {twice[0]}.")
@@ -265,86 +266,7 @@ def _open_shards(index: Path, stack: ExitStack) -> _Opened:
     return shapes, lambda key: readers[key](key)
 
 
-def _open_npz(path: Path, stack: ExitStack) -> _Opened:
-    """Names and shapes from the arrays' headers; each array is read when it is asked for."""
-    members: dict[str, zipfile.ZipInfo] = {}
-    shapes = {}
-    try:
-        archive = stack.enter_context(zipfile.ZipFile(path))
-        _check_archive(archive, path)
-        for info in archive.infolist():
-            key = info.filename.removesuffix(".npy")
-            if key in members:
-                raise ValueError(f"two arrays are named {key}")
-            members[key] = info
-            with archive.open(info) as member:
-                shapes[key] = _array_shape(member, info)
-    except Exception as error:  # numpy and zipfile raise many kinds for a damaged file
-        raise VitkitError(
-            f"{path} cannot be read as an .npz of arrays: {_first_line(error)}. If it was downloaded, "
-            "fetch it again."
-        ) from error
-
-    def read(key: str) -> Tensor:
-        try:
-            with archive.open(members[key]) as member:
-                array = np.lib.format.read_array(member, allow_pickle=False, max_header_size=MAX_ARRAY_HEADER)
-        except Exception as error:
-            raise VitkitError(
-                f"{path} is damaged: {key} cannot be read ({_first_line(error)}). Fetch or write it again."
-            ) from error
-        if array.dtype == np.dtype("V2"):  # how numpy keeps bfloat16, which it does not know
-            return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-        return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
-
-    return shapes, read
-
-
-def _check_archive(archive: zipfile.ZipFile, path: Path) -> None:
-    """Refuse what would unpack to far more than there is, before any of it is unpacked."""
-    infos = archive.infolist()
-    claimed, size = sum(info.file_size for info in infos), path.stat().st_size
-    if claimed > MAX_EXPANSION * size + EXPANSION_ALLOWANCE:
-        raise ValueError(
-            f"its {len(infos)} members claim {claimed:,} bytes unpacked, in an archive of {size:,}; weights "
-            f"hardly compress, and more than {MAX_EXPANSION} times is not read"
-        )
-    for info in infos:
-        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or info.flag_bits & 1:
-            raise ValueError(f"{info.filename} is compressed in a way that no writer of weights uses")
-        if info.compress_type == zipfile.ZIP_STORED and info.file_size != info.compress_size:
-            raise ValueError(
-                f"{info.filename} claims {info.file_size:,} bytes, where {info.compress_size:,} are"
-            )
-
-
-def _array_shape(member: IO[bytes], info: zipfile.ZipInfo) -> tuple[int, ...]:
-    """The shape in an array's header, if it is that of plain numbers and agrees with the member's size."""
-    name = info.filename
-    start = member.read(8)
-    if start[:6] != b"\x93NUMPY":
-        raise ValueError(f"{name} is no array")
-    width = 2 if start[6] == 1 else 4  # bytes of the header's length, in versions 1 and 2 of the format
-    count = member.read(width)
-    length = int.from_bytes(count, "little")
-    if length > MAX_ARRAY_HEADER:
-        raise ValueError(f"{name} claims a header of {length:,} bytes; at most {MAX_ARRAY_HEADER:,} are read")
-    parse = np.lib.format.read_array_header_1_0 if width == 2 else np.lib.format.read_array_header_2_0
-    shape, _, dtype = parse(BytesIO(count + member.read(length)), max_header_size=MAX_ARRAY_HEADER)
-    if dtype.hasobject:
-        raise ValueError(f"{name} holds Python objects, which are never loaded")
-    number = (dtype.kind in "fiub" and dtype.itemsize <= 8) or dtype == np.dtype("V2")
-    if not number or dtype.subdtype is not None:
-        raise ValueError(f"{name} is of type {dtype}; expected numbers of up to 64 bits")
-    expected = 8 + width + length + math.prod(shape) * dtype.itemsize
-    if any(side < 0 for side in shape) or expected != info.file_size:
-        raise ValueError(
-            f"{name} claims the shape {tuple(shape)}, which takes {expected:,} bytes, in {info.file_size:,}"
-        )
-    return tuple(shape)
-
-
-def _open_safetensors(path: Path, stack: ExitStack) -> _Opened:
+def _open_safetensors(path: Path, stack: ExitStack) -> Opened:
     """The library checks that the tensors lie side by side and fill the file; we, the header's length."""
     try:
         with path.open("rb") as raw:
@@ -358,98 +280,17 @@ def _open_safetensors(path: Path, stack: ExitStack) -> _Opened:
         shapes = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118 (no mapping)
     except Exception as error:  # the library's own error type and OSError
         raise VitkitError(
-            f"{path} is no whole safetensors file: {_first_line(error)}. If it was downloaded, fetch it "
-            "again."
+            f"{path} is no whole safetensors file: {first_line(error)}. If it was downloaded, fetch it again."
         ) from error
-    return shapes, lambda key: file.get_tensor(key)
 
+    def read(key: str) -> Tensor:
+        try:
+            tensor: Tensor = file.get_tensor(key)
+        except Exception as error:
+            raise VitkitError(f"{path}: {key} cannot be read: {first_line(error)}.") from error
+        return tensor
 
-def _open_torch(path: Path) -> _Opened:
-    """The tensors of a PyTorch file, mapped into memory where the file is a zip archive."""
-    try:
-        with path.open("rb") as start:
-            is_zip = start.read(4) == b"PK\x03\x04"  # since PyTorch 1.6; pickles one after another before
-        if is_zip:
-            with zipfile.ZipFile(path) as archive:
-                _check_archive(archive, path)
-        with ExitStack() as stack:
-            # The arguments that scripts keep beside the weights.
-            stack.enter_context(torch.serialization.safe_globals([Namespace]))
-            # By a misleading name PyTorch would take it for safetensors: then it is given the open file.
-            misnamed = path.name.endswith(".safetensors")
-            file = stack.enter_context(path.open("rb")) if misnamed else path
-            mapped = is_zip and not misnamed
-            state = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
-    except Exception as error:  # pickle, zipfile and torch raise many kinds
-        raise VitkitError(
-            f"{path} cannot be read as a PyTorch file of weights: {_torch_words(error)}"
-        ) from error
-    tensors = _plain(_unwrapped(state, path))
-    if not tensors:
-        names = map(str, list(state)[:8]) if isinstance(state, dict) else [type(state).__name__]
-        found = ", ".join(names) or "an empty one"
-        raise VitkitError(
-            f"{path}: expected a dictionary of tensors, as model.state_dict() gives it, perhaps under "
-            f"{', '.join(WRAPPERS)}; found {found}. Save the state_dict alone, with torch.save."
-        )
-    for key, tensor in tensors.items():
-        dense = tensor.layout == torch.strided and not tensor.is_quantized
-        if not dense or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
-            raise VitkitError(
-                f"{path}: {key} is no plain tensor of {tuple(tensor.shape)} but sparse, quantised or one "
-                "value repeated: save the plain weights."
-            )
-    return {
-        key: tuple(value.shape) for key, value in tensors.items()
-    }, lambda key: tensors[key].detach().clone()
-
-
-def _unwrapped(state: Any, path: Path) -> Any:
-    """The dictionary of weights among what a training script keeps, at most three dictionaries deep."""
-    for _ in range(3):
-        if not isinstance(state, dict):
-            break
-        wrapper = next((name for name in WRAPPERS if isinstance(state.get(name), dict)), None)
-        if wrapper is None:
-            break
-        aside = ", ".join(str(key) for key in state if key != wrapper)
-        _log.info("%s: the weights are its '%s'; left aside: %s", path, wrapper, aside or "nothing")
-        state = state[wrapper]
-    if isinstance(state, dict):
-        aside = ", ".join(str(key) for key, value in state.items() if not isinstance(value, Tensor))
-        if aside:
-            _log.info("%s: left aside, no tensors: %s", path, aside)
-    return state
-
-
-def _plain(state: Any) -> dict[str, Tensor]:
-    """The tensors, without the prefix that DataParallel or torch.compile puts before every name."""
-    if not isinstance(state, dict):
-        return {}
-    tensors = {str(key): value for key, value in state.items() if isinstance(value, Tensor)}
-    while tensors:
-        prefix = next((p for p in ("module.", "_orig_mod.") if all(k.startswith(p) for k in tensors)), None)
-        if prefix is None:
-            break
-        tensors = {key.removeprefix(prefix): value for key, value in tensors.items()}
-    return tensors
-
-
-def _torch_words(error: Exception) -> str:
-    """PyTorch's long advice, of which one part is to run the file's code, in our words."""
-    refused = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
-    if refused is None and "weights_only" in str(error):
-        return "it is no file that torch.save writes of tensors. If it was downloaded, fetch it again."
-    if refused is None:
-        return f"{_first_line(error)}. If it was downloaded, fetch it again."
-    return (
-        f"beside its weights it holds Python objects ({refused[1]}), which can run any code and are never "
-        "loaded. Where you trust it, save its tensors alone, with torch.save(model.state_dict(), path)."
-    )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    return shapes, read
 
 
 def _is_text(data: bytes) -> bool:

@@ -15,6 +15,7 @@ from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet import BackboneConfig
 from vitkit.models.vit import ViTConfig
+from vitkit.models.weights.checksum import Checksum
 from vitkit.models.weights.source import Source
 from vitkit.models.zoo import ModelConfig
 
@@ -59,6 +60,8 @@ class Translation:
     """Keys of the file that are left out on purpose, and why."""
     source: Source | None = None
     """Where the tensors are read from, if not from the file as it is."""
+    checksum: Checksum | None = None
+    """Of the file of weights, where something beside it says one."""
     as_stored: bool = False
     """Keep the tensors' types; otherwise all become float32, the type the original computes in."""
 
@@ -69,7 +72,8 @@ class Dialect:
 
     recognises: whether a file is of this kind, from names, shapes and settings alone.
     read: the architecture and the table; raises VitkitError for what cannot be known or is not ours.
-    write: (model, path) -> the path written; the architecture is one that it has a name for.
+    write: (model, path, notes) -> the path written; the architecture is one that it has a name for, and what
+        the file cannot say of the card is added to the notes.
     absent: what of an architecture the format has no name for, in words; none for what `write` takes.
     unsaid: what of a configuration's arithmetic the format has no place for, in words.
     """
@@ -77,7 +81,7 @@ class Dialect:
     name: str
     recognises: Callable[[Source], bool]
     read: Callable[[Source, Hints], Translation]
-    write: Callable[[ImageModel, Path], Path]
+    write: Callable[[ImageModel, Path, list[str]], Path]
     absent: Callable[[ModelConfig], list[str]] = lambda config: []
     unsaid: Callable[[ModelConfig], list[str]] = lambda config: []
 

@@ -9,7 +9,7 @@ from vitkit.models.image_model import ImageModel, by
 from vitkit.models.resnet import ResNetConfig
 from vitkit.models.vit import ViTConfig
 from vitkit.models.weights.native import safetensors_chunks
-from vitkit.models.weights.pixels import PixelRule, border_colour, fraction_of, rule_of, warn_of_changes
+from vitkit.models.weights.pixels import PixelRule, border_colour, fraction_of, noted_changes, rule_of
 from vitkit.models.weights.table import PLAIN, departures, to_theirs
 from vitkit.models.weights.timm_settings import (
     GELUS,
@@ -53,7 +53,7 @@ BIT_NAMES: dict[tuple[tuple[int, ...], int], str] = {
 }
 
 
-def write(model: ImageModel, path: Path) -> Path:
+def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     """Write a folder that `timm.create_model("local-dir:FOLDER", pretrained=True)` loads.
 
     Raises:
@@ -69,7 +69,7 @@ def write(model: ImageModel, path: Path) -> Path:
         first, head = root.removesuffix(".weight"), "head"
     rule = rule_of(model.card.preprocessing, config.image_size)
     theirs = nearest_rule(rule, config.image_mean)
-    warn_of_changes(path, rule, theirs, model.card)
+    notes += noted_changes(rule, theirs, model.card, "config.json")
     pretrained: dict[str, Any] = {
         "custom_load": False,
         "input_size": [config.in_channels, *config.image_size],

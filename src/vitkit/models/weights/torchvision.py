@@ -145,7 +145,7 @@ def pixel_rule(config: ViTConfig) -> PixelRule:
     return PixelRule(config.image_size, "shortest", fraction_of(rows, 242 if kind == (1024, 16) else 256))
 
 
-def write(model: ImageModel, path: Path) -> Path:
+def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     """Write a `.pth`, a dictionary of tensors that torchvision's models load with `load_state_dict`."""
     config = model.config
     assert isinstance(config, ViTConfig)

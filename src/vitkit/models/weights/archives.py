@@ -1,0 +1,123 @@
+"""`.npz` archives read array by array, and what is checked of any zip archive before it is believed.
+
+A zip archive holds a CRC-32 of every member. `zipfile` holds it against the bytes whenever a member is read
+to its end, so that a damaged array is an error and never other numbers.
+"""
+
+import math
+import zipfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from io import BytesIO
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitkit.errors import VitkitError
+
+MAX_ARRAY_HEADER = 10_000
+"""Bytes of one array's header in an .npz, numpy's own bound; real ones have 118."""
+
+MAX_EXPANSION = 100
+"""How many times an archive's size its contents may be; weights hardly compress at all."""
+
+EXPANSION_ALLOWANCE = 256 << 20
+"""Bytes that any archive may unpack to, however small: a few layers of zeros compress a thousandfold."""
+
+Opened = tuple[dict[str, tuple[int, ...]], Callable[[str], Tensor]]
+"""Shapes by name, and a function that reads one tensor by name."""
+
+
+def open_npz(path: Path, stack: ExitStack) -> Opened:
+    """Read names and shapes from the arrays' headers; each array is read when it is asked for.
+
+    Raises:
+        VitkitError: it is no archive of plain numbers, or a damaged one.
+    """
+    members: dict[str, zipfile.ZipInfo] = {}
+    shapes = {}
+    try:
+        archive = stack.enter_context(zipfile.ZipFile(path))
+        check_archive(archive, path)
+        for info in archive.infolist():
+            key = info.filename.removesuffix(".npy")
+            if key in members:
+                raise ValueError(f"two arrays are named {key}")
+            members[key] = info
+            with archive.open(info) as member:
+                shapes[key] = _array_shape(member, info)
+    except Exception as error:  # numpy and zipfile raise many kinds for a damaged file
+        raise VitkitError(
+            f"{path} cannot be read as an .npz of arrays: {first_line(error)}. If it was downloaded, "
+            "fetch it again."
+        ) from error
+
+    def read(key: str) -> Tensor:
+        try:
+            with archive.open(members[key]) as member:
+                array = np.lib.format.read_array(member, allow_pickle=False, max_header_size=MAX_ARRAY_HEADER)
+        except Exception as error:
+            raise VitkitError(
+                f"{path} is damaged: {key} cannot be read ({first_line(error)}). Fetch or write it again."
+            ) from error
+        if array.dtype == np.dtype("V2"):  # how numpy keeps bfloat16, which it does not know
+            return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
+
+    return shapes, read
+
+
+def check_archive(archive: zipfile.ZipFile, path: Path) -> None:
+    """Refuse what would unpack to far more than there is, before any of it is unpacked.
+
+    Raises:
+        ValueError: it claims what cannot be.
+    """
+    infos = archive.infolist()
+    claimed, size = sum(info.file_size for info in infos), path.stat().st_size
+    if claimed > MAX_EXPANSION * size + EXPANSION_ALLOWANCE:
+        raise ValueError(
+            f"its {len(infos)} members claim {claimed:,} bytes unpacked, in an archive of {size:,}; weights "
+            f"hardly compress, and more than {MAX_EXPANSION} times is not read"
+        )
+    for info in infos:
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or info.flag_bits & 1:
+            raise ValueError(f"{info.filename} is compressed in a way that no writer of weights uses")
+        if info.compress_type == zipfile.ZIP_STORED and info.file_size != info.compress_size:
+            raise ValueError(
+                f"{info.filename} claims {info.file_size:,} bytes, where {info.compress_size:,} are"
+            )
+
+
+def _array_shape(member: IO[bytes], info: zipfile.ZipInfo) -> tuple[int, ...]:
+    """The shape in an array's header, if it is that of plain numbers and agrees with the member's size."""
+    name = info.filename
+    start = member.read(8)
+    if start[:6] != b"\x93NUMPY":
+        raise ValueError(f"{name} is no array")
+    width = 2 if start[6] == 1 else 4  # bytes of the header's length, in versions 1 and 2 of the format
+    count = member.read(width)
+    length = int.from_bytes(count, "little")
+    if length > MAX_ARRAY_HEADER:
+        raise ValueError(f"{name} claims a header of {length:,} bytes; at most {MAX_ARRAY_HEADER:,} are read")
+    parse = np.lib.format.read_array_header_1_0 if width == 2 else np.lib.format.read_array_header_2_0
+    shape, _, dtype = parse(BytesIO(count + member.read(length)), max_header_size=MAX_ARRAY_HEADER)
+    if dtype.hasobject:
+        raise ValueError(f"{name} holds Python objects, which are never loaded")
+    number = (dtype.kind in "fiub" and dtype.itemsize <= 8) or dtype == np.dtype("V2")
+    if not number or dtype.subdtype is not None:
+        raise ValueError(f"{name} is of type {dtype}; expected numbers of up to 64 bits")
+    expected = 8 + width + length + math.prod(shape) * dtype.itemsize
+    if any(side < 0 for side in shape) or expected != info.file_size:
+        raise ValueError(
+            f"{name} claims the shape {tuple(shape)}, which takes {expected:,} bytes, in {info.file_size:,}"
+        )
+    return tuple(shape)
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what a library says about a file, without its full stop."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -1,0 +1,95 @@
+"""The checksum of a file of weights, which `model.json` carries so that damage is noticed.
+
+Two hashes are taken while the file is written. XXH3 (128 bits) is held against the file whenever it is
+opened, which takes less time than reading the weights. SHA-256 is a record of where weights come from: it
+identifies the file to other programs, and is not computed when a model is loaded.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from vitkit.config import from_json, to_json
+from vitkit.errors import VitkitError
+
+READ_SIZE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Checksum:
+    """Size and hashes of a file."""
+
+    bytes: int
+    xxh3_128: str
+    """XXH3 of 128 bits as 32 hexadecimal digits, the canonical form that `xxhsum -H2` prints."""
+    sha256: str
+
+
+class HashingWriter:
+    """Takes the hashes of a file's pieces as they pass on to be written."""
+
+    def __init__(self) -> None:
+        self._size = 0
+        self._xxh3 = xxhash.xxh3_128()
+        self._sha256 = hashlib.sha256()
+
+    def passing(self, chunks: Iterable[bytes | memoryview]) -> Iterator[memoryview]:
+        """Yield the same pieces, each hashed."""
+        for chunk in chunks:
+            data = memoryview(chunk).cast("B")
+            self._size += len(data)
+            self._xxh3.update(data)
+            self._sha256.update(data)
+            yield data
+
+    def record(self) -> dict[str, Any]:
+        """Return what `model.json` keeps under "weights", of all pieces so far."""
+        return to_json(Checksum(self._size, self._xxh3.hexdigest(), self._sha256.hexdigest()))
+
+
+def read_record(record: Any, where: str) -> Checksum:
+    """Read what `model.json` keeps under "weights"; keys that are not known are left to newer programs.
+
+    Raises:
+        VitkitError: a key is missing or of another type.
+    """
+    known = Checksum.__dataclass_fields__
+    fields = {key: record[key] for key in record if key in known} if isinstance(record, Mapping) else record
+    return from_json(Checksum, fields, where)
+
+
+def verify(path: Path, expected: Checksum) -> None:
+    """Refuse a file of weights that is not the one its description was written for.
+
+    Raises:
+        VitkitError: its size or its XXH3 is another.
+    """
+    size = path.stat().st_size
+    found = f"{size:,} bytes"
+    wanted = f"{expected.bytes:,} bytes"
+    if size == expected.bytes:
+        digest = _xxh3(path)
+        if digest == expected.xxh3_128:
+            return
+        found, wanted = f"XXH3 {digest}", f"XXH3 {expected.xxh3_128}"
+    raise VitkitError(
+        f"{path} is not the file that model.json beside it describes: expected {wanted}, found {found}. It "
+        "was damaged or replaced, or a program was stopped between writing the two files. In a run folder, "
+        f"remove {path.name} and run the same vitkit train command again: it writes both anew from its last "
+        "checkpoint. Elsewhere, fetch or copy both files again. If you replaced it on purpose, remove the "
+        'key "weights" from model.json.'
+    )
+
+
+def _xxh3(path: Path) -> str:
+    """Hash a file piece by piece. Mapping it would be no faster, and would crash if it became shorter."""
+    digest = xxhash.xxh3_128()
+    piece = memoryview(bytearray(READ_SIZE))
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(piece):
+            digest.update(piece[:count])
+    return digest.hexdigest()
