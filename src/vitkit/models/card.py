@@ -14,13 +14,13 @@ class Assumption:
     """In words, with whose custom it is."""
 
     def sentence(self) -> str:
-        """What was taken, and what states it."""
+        """What was taken, and what states it, in words that follow the file's path and have no full stop."""
         remedy = (
             "vitkit convert FILE OUT --image-mean R G B --image-std R G B"
             if self.what == "pixel statistics"
             else "vitkit convert FILE OUT, then edit preprocessing in OUT/model.json and empty its assumed"
         )
-        return f"its file does not say its {self.what}; assumed: {self.taken}. To state others: {remedy}."
+        return f"its file does not say its {self.what}; assumed: {self.taken}. To state others: {remedy}"
 
 
 @dataclass(frozen=True)
