@@ -20,6 +20,7 @@ from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet import ResNetConfig
 from vitkit.models.weights import DIALECTS, Format, Saved, load_model, save, save_model
+from vitkit.models.weights.pixels import PixelRule
 from vitkit.models.zoo import build_model, vit_config
 
 
@@ -139,6 +140,37 @@ def test_a_loss_that_no_layout_knows_is_said_to_be_lost(tmp_path: Path) -> None:
     result = convert(tmp_path / "model", tmp_path / "out", "timm")
     assert any("sigmoid loss" in words for words in result.lost)
     assert not convert(tmp_path / "model", tmp_path / "same", "vitkit").lost
+
+
+def test_preprocessing_that_a_layout_cannot_say_is_said_to_be_lost(tmp_path: Path) -> None:
+    model = random_model(PLAIN)
+    rule = PixelRule((32, 32), "shortest", 0.9, interpolation="bicubic")
+    model.card = ModelCard(preprocessing={**rule.record(), "decode": {"apply_exif": False}})
+    save_model(model, tmp_path / "model")
+
+    def lost(to: Format) -> str:
+        return "; ".join(convert(tmp_path / "model", tmp_path / to, to).lost)
+
+    assert lost("vitkit") == ""
+    assert lost("timm") == "preprocessing's decode.apply_exif: False -> True"
+    assert "crop_offset: 'even' becomes 'down'" in lost("huggingface")
+    assert "interpolation: 'bicubic' becomes 'bilinear'" in lost("official")
+
+
+def test_pixel_statistics_that_a_file_does_not_say_are_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = save_model(random_model(PLAIN, gelu="erf", norm_eps=1e-6), tmp_path / "timm", "timm")
+    (path / "config.json").unlink()
+    words = ["convert", str(path / "model.safetensors"), str(tmp_path / "out"), "--num-heads", "2"]
+    assert run([*words, "--image-mean", "0.485", "0.456", "0.406", "--image-std", "0.25"]) == 0
+    again = load_model(tmp_path / "out")
+    assert again.config.image_mean == (0.485, 0.456, 0.406) and again.config.image_std == (0.25,) * 3
+    assert [one.what for one in again.card.assumed] == ["resizing"]
+    assert run(["card", str(tmp_path / "out")]) == 0
+    assert "resizing not in the file: the shortest side resized to 35" in capsys.readouterr().out
+    assert run([*words[:2], str(tmp_path / "other"), *words[3:], "--image-std", "0"]) == 1
+    assert "image_std of finite ones above 0" in capsys.readouterr().err
 
 
 def test_nothing_is_left_after_a_refusal_or_a_signal(tmp_path: Path) -> None:

@@ -129,6 +129,20 @@ def test_other_options_do_not_touch_a_run(
     assert "training.seed: 0 -> 3" in capsys.readouterr().err
 
 
+def test_a_run_from_before_an_option_existed_is_the_same_run(trained: Path, tmp_path: Path) -> None:
+    """Its config.json and model.json lack the option, which had its default then, and so has the run."""
+    run_folder = tmp_path / "run"
+    shutil.copytree(trained, run_folder)
+    record = json.loads((run_folder / "config.json").read_text())
+    card = json.loads((run_folder / "model.json").read_text())
+    for name in ("interpolation", "crop_offset", "border"):
+        del record["run"]["preprocessing"][name], card["preprocessing"][name]
+    (run_folder / "config.json").write_text(json.dumps(record))
+    (run_folder / "model.json").write_text(json.dumps(card))
+    assert run(["train", "--resume", str(run_folder)]) == 0
+    assert vitkit.Predictor(run_folder).preprocessing == vitkit.Predictor(trained).preprocessing
+
+
 def test_without_out_the_same_run_is_found_again_and_another_gets_its_own_folder(
     photos: Path, tmp_path: Path
 ) -> None:

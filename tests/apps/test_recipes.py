@@ -1,10 +1,12 @@
 """The recipes say what the paper's Table 3 says."""
 
+import numpy as np
 import pytest
 
 from vitkit.apps.recipes import RECIPES, TABLE_3, recipe
 from vitkit.apps.run import Run
 from vitkit.config import from_json, to_json
+from vitkit.data.transforms import Augmentation, Preprocessing, augment, preprocess
 from vitkit.errors import VitkitError
 from vitkit.models.vit import ViTConfig
 
@@ -44,10 +46,23 @@ def test_rows_of_table_3(row: tuple[str, str], values: tuple[float, float, str, 
         *(4096, 10_000),
         (224, 224),
     )
+    # Straight to the size by plain bilinear sampling, as tf.image.resize does (input_pipeline.py:207-214).
+    assert run.preprocessing == Preprocessing((224, 224), resize="stretch", antialias=False)
     assert optimizer.clip_norm == (1.0 if data == "imagenet" else None)
     config = run.architecture.of(run.model, 1000, run.preprocessing)
     if isinstance(config, ViTConfig):
         assert config.representation_size == config.width and config.dropout == values[4]
+
+
+@pytest.mark.parametrize("name", TABLE_3)
+def test_table_3_resizes_without_antialiasing(name: str) -> None:
+    """A white line between two samples of the plain rule is not seen; averaging would make it grey."""
+    preprocessing = recipe(name).preprocessing
+    image = np.zeros((448, 896, 3), np.uint8)
+    image[:, ::4] = 255  # the samples lie at columns 1.5, 5.5, ...: between columns 1 and 2, never 0
+    assert preprocess(image, preprocessing).max() == 0
+    whole = Augmentation(crop_area=(1.0, 1.0), crop_aspect=(2.0, 2.0), flip=False)
+    assert augment(image, preprocessing, whole, np.random.default_rng(0)).max() == 0
 
 
 def test_two_lengths_where_the_paper_has_two() -> None:

@@ -1,7 +1,7 @@
 """Resizing against torch's, random crops against the rules they are drawn by."""
 
 import math
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pytest
@@ -13,7 +13,16 @@ from PIL import Image
 from torch.nn import functional as F
 
 from vitkit.data.order import sample_rng
-from vitkit.data.transforms import Augmentation, Preprocessing, _move, _random_crop, augment, preprocess
+from vitkit.data.transforms import (
+    Augmentation,
+    Interpolation,
+    Preprocessing,
+    Resize,
+    _move,
+    _random_crop,
+    augment,
+    preprocess,
+)
 from vitkit.errors import VitkitError
 
 SIDES = st.integers(1, 60)
@@ -91,8 +100,52 @@ def test_central_crop_takes_any_shape(
     assert preprocess(noise(height, width), preprocessing).shape == (rows, columns, 3)
 
 
-def test_a_strip_does_not_become_an_enormous_image() -> None:
-    assert preprocess(noise(1, 20_000), Preprocessing((224, 224), resize="crop")).shape == (224, 224, 3)
+@pytest.mark.parametrize("resize", get_args(Resize))
+@pytest.mark.parametrize("shape", [(1, 20_000), (20_000, 1)])
+def test_a_strip_does_not_become_an_enormous_image(resize: Resize, shape: tuple[int, int]) -> None:
+    out = preprocess(noise(*shape), Preprocessing((224, 224), resize))
+    assert out.shape == (224, 224, 3)
+    assert out.any()
+
+
+def test_a_strip_too_long_to_resize_whole_has_the_same_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = noise(30, 700) // 2 + 64
+    ways: tuple[Resize, ...] = ("shortest", "longest", "squash")
+    for resize in ways:
+        for fraction in (0.9, 1.3):
+            preprocessing = Preprocessing((65, 48), resize, fraction, border=(9, 9, 9))
+            whole = preprocess(image, preprocessing).astype(int)
+            with monkeypatch.context() as patch:
+                patch.setattr("vitkit.data.transforms.WHOLE_PIXELS", 0)
+                assert np.abs(preprocess(image, preprocessing) - whole).max() <= 1
+
+
+@given(
+    SIDES,
+    st.integers(1, 2000),
+    SIDES,
+    SIDES,
+    st.floats(0.05, 20),
+    st.sampled_from(("shortest", "longest", "squash", "none")),
+    st.sampled_from(get_args(Interpolation)),
+    st.sampled_from(("even", "down")),
+)
+@settings(deadline=None)
+def test_other_libraries_ways_take_any_shape(
+    height: int,
+    width: int,
+    rows: int,
+    columns: int,
+    fraction: float,
+    resize: Resize,
+    interpolation: Interpolation,
+    offset: Literal["even", "down"],
+) -> None:
+    preprocessing = Preprocessing(
+        (rows, columns), resize, fraction, interpolation=interpolation, crop_offset=offset
+    )
+    out = preprocess(noise(height, width), preprocessing)
+    assert out.shape == (rows, columns, 3) and out.flags.c_contiguous
 
 
 @given(SIDES, SIDES, SIDES, SIDES, st.booleans(), st.integers(0, 1000))
@@ -242,9 +295,15 @@ def test_what_is_uncovered_repeats_the_edge() -> None:
     ("make", "words"),
     [
         (lambda: Preprocessing((0, 4)), "image_size"),
-        (lambda: Preprocessing((4, 4), resize="squash"), "resize"),  # type: ignore[arg-type]
+        (lambda: Preprocessing((4, 4), resize="fit"), "resize"),  # type: ignore[arg-type]
         (lambda: Preprocessing((4, 4), crop_fraction=0.0), "crop_fraction"),
-        (lambda: Preprocessing((4, 4), crop_fraction=1.1), "crop_fraction"),
+        (lambda: Preprocessing((4, 4), "crop", crop_fraction=1.1), "crop_fraction"),
+        (lambda: Preprocessing((4, 4), "shortest", crop_fraction=1e-320), "crop_fraction"),
+        (lambda: Preprocessing((4, 4), "shortest", crop_fraction=float("nan")), "crop_fraction"),
+        (lambda: Preprocessing((4, 4), interpolation="cubic"), "interpolation"),  # type: ignore[arg-type]
+        (lambda: Preprocessing((4, 4), antialias=False, interpolation="bicubic"), "bilinear"),
+        (lambda: Preprocessing((4, 4), crop_offset="up"), "crop_offset"),  # type: ignore[arg-type]
+        (lambda: Preprocessing((4, 4), border=(0, 0, 256)), "border"),
         (lambda: Augmentation(crop_area=(0.0, 1.0)), "crop_area"),
         (lambda: Augmentation(crop_area=(0.5, 0.1)), "crop_area"),
         (lambda: Augmentation(crop_aspect=(2.0, 1.0)), "crop_aspect"),

@@ -139,7 +139,8 @@ def _preprocessing(identity: Identity) -> list[str]:
     saved = identity.card.preprocessing
     if not saved:
         return [f"not known: vitkit stretches images to {by(identity.config.image_size)}"]
-    return [f"{key} {_plain(value, key)}" for key, value in saved.items()]
+    lines = [f"{key} {_plain(value, key)}" for key, value in saved.items()]
+    return lines + [f"{one.what} not in the file: {one.taken}" for one in identity.card.assumed]
 
 
 def _origin(identity: Identity) -> dict[str, Any]:

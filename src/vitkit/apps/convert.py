@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
@@ -31,6 +31,7 @@ from vitkit.evaluation.classify import evaluating
 from vitkit.models.image_model import ImageModel
 from vitkit.models.position import Interpolation
 from vitkit.models.weights import Format, Loaded, load, save, unsaid
+from vitkit.models.weights.pixels import rule_of, unlike
 
 IMAGES = 8
 """Images that the two models are compared on."""
@@ -111,6 +112,8 @@ def convert(
     interpolation: Interpolation = "original",
     against: Library | None = None,
     accept_change: bool = False,
+    image_mean: tuple[float, ...] | None = None,
+    image_std: tuple[float, ...] | None = None,
 ) -> Converted:
     """Write a checkpoint in another layout, read it back and compare the two.
 
@@ -118,7 +121,7 @@ def convert(
         source: anything `load_model` reads.
         out: file or folder to write, which must not be there yet.
         to: the layout.
-        num_classes, image_size, head, num_heads, interpolation: as for `load_model`.
+        num_classes, image_size, head, num_heads, interpolation, image_mean, image_std: as for `load_model`.
         against: a library whose layout is read or written here, to run its own model beside ours.
         accept_change: keep a result that differs because the layout cannot say all of the arithmetic.
 
@@ -133,7 +136,14 @@ def convert(
         raise VitkitError(f"num_classes is 0 or more and below 2^31, found {num_classes}.")
     _check_place(out, to)
     loaded = load(
-        source, num_classes, image_size, head=head, num_heads=num_heads, interpolation=interpolation
+        source,
+        num_classes,
+        image_size,
+        head=head,
+        num_heads=num_heads,
+        interpolation=interpolation,
+        image_mean=image_mean,
+        image_std=image_std,
     )
     return _convert(loaded, out, to, against, accept_change)
 
@@ -193,11 +203,10 @@ def _lost_of_the_card(model: ImageModel, again: ImageModel) -> list[str]:
         words.append("class names")
     if "loss" in model.card.origin and model.card.origin["loss"] != again.card.origin.get("loss", "softmax"):
         words.append(f"the {model.card.origin['loss']} loss it was trained with (predict will use softmax)")
-    before, after = (preprocessing_of(one) for one in (model, again))
-    side = model.config.image_size[0]
-    if round(side / before.crop_fraction) == round(side / after.crop_fraction):
-        after = replace(after, crop_fraction=before.crop_fraction)  # the same pixels by another number
-    changes = difference(to_json(before), to_json(after))
+    size = model.config.image_size
+    words += unlike(*(rule_of(one.card.preprocessing, size) for one in (model, again)))
+    before, after = (preprocessing_of(one).decode for one in (model, again))
+    changes = difference(to_json(before), to_json(after), "decode.")
     return words + [f"preprocessing's {change}" for change in changes]
 
 
@@ -304,6 +313,8 @@ def main(arguments: list[str]) -> None:
         interpolation: Interpolation = "original",
         against: Library | None = None,
         accept_change: bool = False,
+        image_mean: tuple[float, ...] = (),
+        image_std: tuple[float, ...] = (),
     ) -> None:
         """Write a checkpoint in another library's layout, read it back and compare the two.
 
@@ -318,12 +329,21 @@ def main(arguments: list[str]) -> None:
             interpolation: how position embeddings are resized: the original's bilinear rule, or bicubic.
             against: run another library's own model beside it, timm or huggingface, if it is installed.
             accept_change: keep a result that differs because the layout cannot say all of the arithmetic.
+            image_mean: of pixels in 0..1, one for each channel or for all, where the file does not say it.
+            image_std: the same of their standard deviation.
         """
         download(source)
         layout: Format = to or _layout(out)
         _check_place(Path(out), layout)
         loaded = load(
-            source, num_classes, image_size, head=head, num_heads=num_heads, interpolation=interpolation
+            source,
+            num_classes,
+            image_size,
+            head=head,
+            num_heads=num_heads,
+            interpolation=interpolation,
+            image_mean=image_mean or None,
+            image_std=image_std or None,
         )
         found = loaded.identity
         console.out.print(f"from     {escape(str(source))}: {escape(described(found))}", soft_wrap=True)

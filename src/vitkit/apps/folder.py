@@ -23,7 +23,7 @@ from vitkit.apps.run_records import check_evaluation
 from vitkit.config import from_json, to_json
 from vitkit.data.listing import expanded
 from vitkit.data.sources import ImageData, Splits, open_data
-from vitkit.data.transforms import Preprocessing
+from vitkit.data.transforms import Preprocessing, read_preprocessing
 from vitkit.durable import read_json, replace_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import Classification, Predictions
@@ -82,11 +82,7 @@ def read_evaluations(run: Path) -> dict[str, tuple[Classification, Predictions]]
 
 def preprocessing_of(model: ImageModel) -> Preprocessing:
     """How images become the model's input; without a record, as the original evaluates: stretched."""
-    if model.card.preprocessing:
-        saved = from_json(Preprocessing, model.card.preprocessing, "model.json: preprocessing")
-        # The model may have been loaded for another size than it was made for.
-        return from_json(Preprocessing, to_json(saved) | {"image_size": list(model.config.image_size)}, "")
-    return Preprocessing(image_size=model.config.image_size, antialias=False)
+    return read_preprocessing(model.card.preprocessing, model.config.image_size, "model.json: preprocessing")
 
 
 def data_of(model: ImageModel, spec: str | None = None) -> ImageData:

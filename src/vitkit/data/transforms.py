@@ -4,18 +4,26 @@ Both halves are plain values that are saved, `Preprocessing` with the model, `Au
 """
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitkit.config import require_finite
+from vitkit.config import from_json, require_finite
 from vitkit.data.decode import DEFAULT_RULE, DecodeRule
 from vitkit.errors import VitkitError
 
 Pixels = NDArray[np.uint8]  # (height, width, 3)
+
+
+Resize = Literal["stretch", "crop", "shortest", "longest", "squash", "none"]
+Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
+"""Pillow's filters, by the names that timm gives them."""
+Shape = tuple[int, int]
+"""(height, width)"""
 
 
 @dataclass(frozen=True)
@@ -24,15 +32,27 @@ class Preprocessing:
 
     image_size: tuple[int, int]
     """(height, width) in pixels."""
-    resize: Literal["stretch", "crop"] = "stretch"
+    resize: Resize = "stretch"
     """stretch: straight to image_size, as the original evaluates (input_pipeline.py:212-214). crop: keep the
     proportions, resize to cover image_size / crop_fraction and cut out the middle (0.875: big_vision's
-    `resize_small(256)|central_crop(224)`)."""
+    `resize_small(256)|central_crop(224)`). The others are those of timm, torchvision and transformers, who
+    all cut image_size out of the middle. shortest: the shortest side becomes image_size / crop_fraction.
+    longest: the longest one does, so that the whole image is seen between borders (timm's crop_mode border).
+    squash: both do, each by itself. none: the image is not resized."""
     crop_fraction: float = 0.875
+    """Side of image_size / side of the resized image, which crop rounds to the nearest pixel, the others
+    down; above 1 the image has borders (not with crop). stretch and none do not look at it."""
     antialias: bool = True
     """Average over the source pixels when shrinking. Without: plain bilinear sampling at half-pixel centres,
     as `tf.image.resize` does by default and the original did."""
     decode: DecodeRule = DEFAULT_RULE
+    interpolation: Interpolation = "bilinear"
+    """How pixels are weighted, by Pillow. Without antialias there is bilinear alone."""
+    crop_offset: Literal["even", "down"] = "even"
+    """Where the middle lies when an odd number of pixels is cut off: half of it is rounded to the even number
+    (torchvision, timm) or down (transformers, and crop whatever is said here)."""
+    border: tuple[int, int, int] = (0, 0, 0)
+    """Red, green and blue in 0..255 around an image that does not fill image_size."""
 
     def __post_init__(self) -> None:
         require_finite(self)
@@ -40,10 +60,53 @@ class Preprocessing:
             raise VitkitError(
                 f"image_size must be (height, width), each at least 1, found {self.image_size}."
             )
-        if self.resize not in ("stretch", "crop"):
-            raise VitkitError(f'resize must be "stretch" or "crop", found {self.resize!r}.')
-        if not 0 < self.crop_fraction <= 1:
-            raise VitkitError(f"crop_fraction must be above 0 and at most 1, found {self.crop_fraction}.")
+        for name, choices in (("resize", Resize), ("interpolation", Interpolation)):
+            if getattr(self, name) not in get_args(choices):
+                known = ", ".join(f'"{choice}"' for choice in get_args(choices))
+                raise VitkitError(f"{name} must be one of {known}, found {getattr(self, name)!r}.")
+        if self.crop_offset not in ("even", "down"):
+            raise VitkitError(f'crop_offset must be "even" or "down", found {self.crop_offset!r}.')
+        most = 1 if self.resize == "crop" else 1000
+        if not 0.001 <= self.crop_fraction <= most:
+            raise VitkitError(f"crop_fraction must be from 0.001 to {most}, found {self.crop_fraction}.")
+        if not self.antialias and self.interpolation != "bilinear":
+            raise VitkitError(
+                f"antialias=False goes with bilinear interpolation alone, found {self.interpolation!r}."
+            )
+        if len(self.border) != 3 or not all(0 <= value <= 255 for value in self.border):
+            raise VitkitError(f"border must be three numbers in 0..255, found {self.border}.")
+
+
+_FILTERS = {
+    "nearest": Image.Resampling.NEAREST,
+    "box": Image.Resampling.BOX,
+    "bilinear": Image.Resampling.BILINEAR,
+    "hamming": Image.Resampling.HAMMING,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+}
+
+
+def read_preprocessing(saved: Mapping[str, Any], image_size: Shape, where: str) -> Preprocessing:
+    """What a model's card says of its preprocessing.
+
+    Args:
+        saved: the fields of `Preprocessing`, as `model.card.preprocessing` holds them. None at all stand for
+            the original's evaluation: stretched, not antialiased.
+        image_size: the model's, which counts: it may have been loaded for another size than it was made for.
+        where: what holds the card, for error messages.
+
+    Raises:
+        VitkitError: a field that there is not, or a value that it cannot have; the message begins with
+            `where` and names both.
+    """
+    if not saved:
+        return Preprocessing(image_size, antialias=False)
+    try:
+        return replace(from_json(Preprocessing, saved, where), image_size=image_size)
+    except VitkitError as error:
+        # A value of the right type that makes no sense is refused by the dataclass, which knows no file.
+        raise error if str(error).startswith(where) else VitkitError(f"{where}: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -83,10 +146,10 @@ class Augmentation:
 def preprocess(image: Pixels, preprocessing: Preprocessing) -> Pixels:
     """One image (H, W, 3) as evaluation and prediction see it: (height, width, 3) of image_size."""
     height, width = image.shape[:2]
-    box = (0.0, 0.0, float(height), float(width))
-    if preprocessing.resize == "crop":
-        box = _central_box(height, width, preprocessing)
-    return _resize(image, box, preprocessing.image_size, preprocessing.antialias)
+    if preprocessing.resize == "stretch":
+        whole = (0.0, 0.0, float(height), float(width))
+        return _resize(image, whole, preprocessing.image_size, preprocessing)
+    return _middle(image, _resized_shape(height, width, preprocessing), preprocessing)
 
 
 def augment(
@@ -101,7 +164,7 @@ def augment(
     if augmentation.crop_area is not None:
         # The crop is cut out first, so that resizing cannot look at pixels beyond its border.
         whole = (0.0, 0.0, float(image.shape[0]), float(image.shape[1]))
-        image = _resize(image, whole, preprocessing.image_size, preprocessing.antialias)
+        image = _resize(image, whole, preprocessing.image_size, preprocessing)
     else:
         image = preprocess(image, preprocessing)
     degrees = augmentation.rotate * (2 * rng.random() - 1) if augmentation.rotate else 0.0
@@ -150,35 +213,79 @@ def _random_crop(
     return 0, 0, height, width
 
 
-def _central_box(height: int, width: int, preprocessing: Preprocessing) -> tuple[float, float, float, float]:
-    """The part of the image that a central crop keeps, (top, left, bottom, right) in source pixels.
+WHOLE_PIXELS = 2**23
+"""An image resized to at most so many pixels is resized whole, then cut, as other libraries do: Pillow keeps
+the corners of a box in float32, which moves some pixels by two levels."""
 
-    It is the crop of the resized image, on whole pixels of that, mapped back: resizing the box alone gives
-    the same pixels and does not build the enormous image that a 1 x 10000 strip would become.
+
+def _resized_shape(height: int, width: int, preprocessing: Preprocessing) -> Shape:
+    """The (height, width) that an image is resized to before image_size is cut out of it.
+
+    Sources: torchvision 0.29 `transforms/functional.py` `_compute_resized_output_size`, timm 1.0
+    `data/transforms_factory.py` and `ResizeKeepRatio`, transformers 5 `get_resize_output_image_size`.
     """
-    rows, columns = preprocessing.image_size
-    fraction = preprocessing.crop_fraction
-    scale = max(round(rows / fraction) / height, round(columns / fraction) / width)
-    resized_rows, resized_columns = round(height * scale), round(width * scale)
-    top, left = (resized_rows - rows) // 2, (resized_columns - columns) // 2
-    down, across = height / resized_rows, width / resized_columns
-    # The minimum only undoes rounding: Pillow refuses a box that leaves the image by the last bit of a float.
-    bottom, right = min((top + rows) * down, height), min((left + columns) * across, width)
-    return top * down, left * across, bottom, right
+    (rows, columns), fraction = preprocessing.image_size, preprocessing.crop_fraction
+    if preprocessing.resize == "crop":
+        scale = max(round(rows / fraction) / height, round(columns / fraction) / width)
+        return round(height * scale), round(width * scale)
+    if preprocessing.resize == "none":
+        return height, width
+    rows, columns = max(math.floor(rows / fraction), 1), max(math.floor(columns / fraction), 1)
+    if preprocessing.resize == "squash":
+        return rows, columns
+    if preprocessing.resize == "shortest" and rows == columns:
+        long = int(rows * max(height, width) / min(height, width))
+        return (long, rows) if width <= height else (rows, long)
+    pick = max if preprocessing.resize == "longest" else min
+    ratio = pick(height / rows, width / columns)
+    return max(round(height / ratio), 1), max(round(width / ratio), 1)
+
+
+def _offset(spare: int, preprocessing: Preprocessing) -> int:
+    """Where the middle begins if `spare` pixels are cut off; where the image does, below 0, if they lack."""
+    if preprocessing.resize == "crop" or preprocessing.crop_offset == "down":
+        return spare // 2
+    return round(spare / 2) if spare >= 0 else -(-spare // 2)
+
+
+def _middle(image: Pixels, resized: Shape, preprocessing: Preprocessing) -> Pixels:
+    """The middle of the image resized to `resized`: (height, width, 3) of image_size."""
+    (height, width), (rows, columns) = image.shape[:2], preprocessing.image_size
+    top, left = _offset(resized[0] - rows, preprocessing), _offset(resized[1] - columns, preprocessing)
+    # What there is of the image between the borders, if any: from (first, before) to (last, after).
+    first, before = max(top, 0), max(left, 0)
+    last, after = min(top + rows, resized[0]), min(left + columns, resized[1])
+    if preprocessing.resize != "crop" and resized[0] * resized[1] <= WHOLE_PIXELS:
+        whole = _resize(image, (0.0, 0.0, float(height), float(width)), resized, preprocessing)
+        part = np.ascontiguousarray(whole[first:last, before:after])
+    else:
+        # The crop is mapped back to the image: resizing that box alone gives the same but for rounding, and
+        # does not build the enormous image that a 1 x 10000 strip would become.
+        down, across = height / resized[0], width / resized[1]
+        # The minimum only undoes rounding: Pillow refuses a box that leaves the image by the last bit.
+        box = (first * down, before * across, min(last * down, height), min(after * across, width))
+        part = _resize(image, box, (last - first, after - before), preprocessing)
+    if part.shape[:2] == (rows, columns):
+        return part
+    out = np.empty((rows, columns, 3), np.uint8)
+    out[:] = preprocessing.border
+    out[first - top : last - top, before - left : after - left] = part
+    return out
 
 
 def _resize(
-    image: Pixels, box: tuple[float, float, float, float], size: tuple[int, int], antialias: bool
+    image: Pixels, box: tuple[float, float, float, float], size: Shape, preprocessing: Preprocessing
 ) -> Pixels:
-    """The box (top, left, bottom, right) of the image, bilinearly resized to size (height, width)."""
+    """The box (top, left, bottom, right) of the image, resized to size (height, width)."""
     top, left, bottom, right = box
     height, width = image.shape[:2]
     if (height, width) == size and box == (0.0, 0.0, float(height), float(width)):
         return np.ascontiguousarray(image)
     # Pillow averages only where it shrinks, so while enlarging both kinds are the same, and Pillow is faster.
-    if antialias or (bottom - top <= size[0] and right - left <= size[1]):
+    if preprocessing.antialias or (bottom - top <= size[0] and right - left <= size[1]):
         whole = Image.frombytes("RGB", (width, height), image.tobytes())
-        resized = whole.resize((size[1], size[0]), Image.Resampling.BILINEAR, (left, top, right, bottom))
+        kind = _FILTERS[preprocessing.interpolation]
+        resized = whole.resize((size[1], size[0]), kind, (left, top, right, bottom))
         return np.frombuffer(resized.tobytes(), np.uint8).reshape(*size, 3)
     above, below, down = _neighbours(top, bottom, size[0], height)
     before, after, across = _neighbours(left, right, size[1], width)

@@ -11,6 +11,24 @@ LossFunction = Literal["softmax", "sigmoid"]
 
 
 @dataclass(frozen=True)
+class Assumption:
+    """Something that a file does not say about its images, and what was taken in its place."""
+
+    what: Literal["pixel statistics", "resizing"]
+    taken: str
+    """In words, with whose custom it is."""
+
+    def sentence(self) -> str:
+        """What was taken, and what states it, in words that follow the file's path and have no full stop."""
+        remedy = (
+            "vitkit convert FILE OUT --image-mean R G B --image-std R G B"
+            if self.what == "pixel statistics"
+            else "vitkit convert FILE OUT, then edit preprocessing in OUT/model.json and empty its assumed"
+        )
+        return f"its file does not say its {self.what}; assumed: {self.taken}. To state others: {remedy}"
+
+
+@dataclass(frozen=True)
 class ModelCard:
     """What a model knows about itself beside its weights and architecture.
 
@@ -26,6 +44,8 @@ class ModelCard:
     """What training did to the images besides."""
     origin: Mapping[str, Any] = field(default_factory=dict)
     """Where the weights come from: the run or the file, the data, the versions."""
+    assumed: tuple[Assumption, ...] = ()
+    """What the file that the weights come from does not say about its images."""
 
     @property
     def loss(self) -> LossFunction:

@@ -15,12 +15,15 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tests.models.test_vit import TINY
+from tests.models.weights.test_pixels import source
 from vitkit.errors import VitkitError
 from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet import ResNetConfig
 from vitkit.models.vit import ViTConfig
 from vitkit.models.weights import load_model, save_model
+from vitkit.models.weights.huggingface_pixels import read_pixels, read_rule
+from vitkit.models.weights.pixels import PixelRule, rule_of, unlike
 from vitkit.models.zoo import ModelConfig, build_model, model_config
 
 WIDTH, DEPTH, HEADS, HIDDEN, CLASSES = 16, 2, 2, 24, 3
@@ -388,33 +391,50 @@ def test_no_configuration_has_them(config: ModelConfig, changes: dict[str, Any])
 CROP = {"do_center_crop": True, "crop_size": {"height": 8, "width": 8}}
 
 
+STRETCHED = PixelRule((8, 12))
+CUT = PixelRule((8, 8), "shortest", 0.8, crop_offset="down")
+
+
 @pytest.mark.parametrize(
-    ("changes", "resize", "fraction", "warning"),
+    ("changes", "rule", "warning"),
     [
-        ({}, "stretch", None, ""),
-        ({"size": 8}, "stretch", None, ""),
-        ({"resample": 3}, "stretch", None, "bicubic"),
-        ({"size": {"shortest_edge": 8}}, "stretch", None, "proportions"),
-        ({"size": {"shortest_edge": 10}, **CROP}, "crop", 0.8, ""),
-        ({"size": 10, "do_center_crop": True, "crop_size": 8}, "crop", 0.8, ""),
-        ({"size": {"height": 10, "width": 10}, **CROP}, "crop", 0.8, "stretching to 10x10"),
-        ({"size": {"shortest_edge": 6}, **CROP}, "crop", 1.0, "black borders"),
-        ({"do_resize": False, **CROP}, "crop", 1.0, "not resized"),
+        ({}, STRETCHED, ""),
+        ({"size": [8, 12]}, None, "size"),
+        ({"size": 8}, STRETCHED, "images of 8x8 (here: 8x12)"),
+        ({"resample": 3}, dataclasses.replace(STRETCHED, interpolation="bicubic"), ""),
+        ({"size": {"shortest_edge": 8}}, STRETCHED, "proportions"),
+        ({"size": {"shortest_edge": 10}, **CROP}, CUT, ""),
+        ({"size": 10, "do_center_crop": True, "crop_size": 8}, dataclasses.replace(CUT, resize="squash"), ""),
+        ({"size": 10, "image_processor_type": "BitImageProcessorFast", **CROP}, CUT, ""),
+        ({"size": {"height": 10, "width": 10}, **CROP}, dataclasses.replace(CUT, resize="squash"), ""),
+        (
+            {"size": {"height": 10, "width": 11}, **CROP},
+            dataclasses.replace(CUT, resize="squash"),
+            "resized to 10x11",
+        ),
+        ({"size": {"shortest_edge": 6}, **CROP}, dataclasses.replace(CUT, crop_fraction=8 / 6), ""),
+        ({"do_resize": False, **CROP}, dataclasses.replace(CUT, resize="none", crop_fraction=0.875), ""),
+        ({"image_processor_type": "BeitImageProcessor"}, STRETCHED, "the processor of Beit"),
     ],
 )
 def test_preparation_is_put_in_our_words_and_differences_are_said(
     changes: dict[str, Any],
-    resize: str,
-    fraction: float | None,
+    rule: PixelRule | None,
     warning: str,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with caplog.at_level(logging.WARNING, "vitkit"):
-        card = load_model(vit_folder(tmp_path / "theirs", processor=PROCESSOR | changes)).card
-    expected = {"image_size": [8, 12], "resize": resize, "antialias": True}
-    assert card.preprocessing == (expected | {"crop_fraction": fraction} if fraction else expected)
-    assert (warning in caplog.text) if warning else not caplog.text
+    files = source({"preprocessor_config.json": PROCESSOR | changes})
+    if rule is None:
+        with pytest.raises(VitkitError, match=warning):
+            read_pixels(files, 3)
+        return
+    assert read_rule(files, read_pixels(files, 3)[0], rule.image_size) == rule
+    assert (warning in files.notes[0]) if warning else not files.notes
+
+
+@pytest.mark.parametrize("resample", [-1, 6])
+def test_a_filter_that_pillow_has_not_is_refused(resample: int, tmp_path: Path) -> None:
+    with pytest.raises(VitkitError, match=r"resample: expected one of 0 \(nearest\).*found"):
+        load_model(vit_folder(tmp_path / "theirs", processor=PROCESSOR | {"resample": resample}))
 
 
 def test_without_a_processor_the_usual_pixels_are_taken_and_said(
@@ -422,8 +442,18 @@ def test_without_a_processor_the_usual_pixels_are_taken_and_said(
 ) -> None:
     model = load_model(vit_folder(tmp_path / "theirs", processor=None))
     assert model.config.image_mean == model.config.image_std == (0.5, 0.5, 0.5)
-    assert model.card.preprocessing == {}
-    assert "no preprocessor_config.json" in caplog.text
+    assert rule_of(model.card.preprocessing, (8, 12)) == STRETCHED
+    assert [one.what for one in model.card.assumed] == ["pixel statistics", "resizing"]
+    assert "assumed: pixel mean 0.5 and std 0.5" in caplog.text and "assumed: images stretched" in caplog.text
+
+
+def test_a_processor_without_statistics_is_said_to_have_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    processor = {key: value for key, value in PROCESSOR.items() if key != "image_mean"}
+    model = load_model(vit_folder(tmp_path / "theirs", processor=processor))
+    assert [one.what for one in model.card.assumed] == ["pixel statistics"]
+    assert "assumed: pixel mean 0.5" in caplog.text
 
 
 # BiT
@@ -548,23 +578,44 @@ def test_a_loss_of_yes_and_no_survives_the_way_there_and_back(config: ModelConfi
         assert load_model(folder).card.origin.get("loss") == loss.get("loss")
 
 
-@pytest.mark.parametrize("resize", ["stretch", "crop"])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        PixelRule((35, 35)),
+        PixelRule((35, 35), interpolation="bicubic"),
+        PixelRule((35, 35), "shortest", 0.875, crop_offset="down"),
+        PixelRule((35, 35), "shortest", 35 / 33, interpolation="lanczos", crop_offset="down"),
+        PixelRule((35, 35), "squash", 35 / 38, interpolation="nearest", crop_offset="down"),
+        PixelRule((35, 35), "none", crop_offset="down"),
+    ],
+    ids=lambda rule: f"{rule.resize} {rule.crop_fraction:g} {rule.interpolation}",
+)
 def test_preparation_survives_the_way_there_and_back(
-    resize: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    rule: PixelRule, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = drawn(bit(image_size=(35, 35)))
-    said = {"image_size": [35, 35], "resize": resize, "antialias": True}
-    model.card = ModelCard(preprocessing=said | {"crop_fraction": 0.875} if resize == "crop" else said)
+    model.card = ModelCard(preprocessing=rule.record())
     again = load_model(save_model(model, tmp_path / "theirs", "huggingface"))
-    assert again.card.preprocessing == model.card.preprocessing
+    assert not unlike(rule, rule_of(again.card.preprocessing, (35, 35)))
     assert not caplog.text
 
 
-def test_preparation_that_theirs_cannot_do_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    model = drawn(TINY)
-    model.card = ModelCard(preprocessing={"image_size": [12, 16], "resize": "crop", "antialias": False})
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        (PixelRule((12, 16), "crop", antialias=False), ("resize: 'crop' becomes 'stretch'", "antialias")),
+        (PixelRule((12, 12), "shortest"), ("crop_offset: 'even' becomes 'down'",)),
+        (PixelRule((12, 12), "longest", 1.0, border=(9, 9, 9)), ("resize: 'longest'", "border")),
+    ],
+)
+def test_preparation_that_theirs_cannot_do_is_said(
+    rule: PixelRule, words: tuple[str, ...], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = drawn(dataclasses.replace(TINY, image_size=rule.image_size))
+    model.card = ModelCard(preprocessing=rule.record())
     save_model(model, tmp_path / "theirs", "huggingface")
-    assert "not square" in caplog.text and "antialiasing" in caplog.text
+    for part in words:
+        assert part in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,14 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from vitkit.config import from_json
-from vitkit.data.transforms import Preprocessing
+from vitkit.data.transforms import Preprocessing, read_preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet import BackboneConfig, ResNetConfig
 from vitkit.models.vit import ViTConfig
 from vitkit.models.weights import load, load_model, save_model
+from vitkit.models.weights.pixels import PixelRule, rule_of
 from vitkit.models.weights.timm_writing import _ratio
 from vitkit.models.zoo import ModelConfig, build_model
 
@@ -175,25 +175,81 @@ def test_what_config_json_says_is_taken_over(tmp_path: Path) -> None:
     assert model.config == replace(TINY, image_mean=(0.485, 0.456, 0.406), image_std=(0.229, 0.224, 0.225))
     assert model.card.class_names == ("a", "b", "c", "d", "e")
     assert model.card.origin["architecture"] == "vit_tiny_patch16_224"
-    preprocessing = from_json(Preprocessing, model.card.preprocessing, "card")
-    assert preprocessing.resize == "crop" and round(12 / preprocessing.crop_fraction) == 13  # floor(12 / 0.9)
+    preprocessing = read_preprocessing(model.card.preprocessing, (12, 16), "card")
+    assert preprocessing == Preprocessing((12, 16), "shortest", 0.9)
+    assert not model.card.assumed
 
 
 @pytest.mark.parametrize(
-    ("resize", "fraction"),
-    [("stretch", 0.875), ("crop", 0.875), ("crop", 0.9), ("crop", 1.0), ("crop", 0.77)],
+    "rule",
+    [
+        PixelRule((224, 224)),
+        PixelRule((224, 224), interpolation="bicubic"),
+        PixelRule((224, 224), "shortest", 0.9, interpolation="bicubic"),
+        PixelRule((224, 224), "shortest", 0.8777, interpolation="lanczos"),
+        PixelRule((224, 224), "shortest", 1.2),
+        PixelRule((224, 224), "squash", 0.95, interpolation="nearest"),
+        PixelRule((224, 224), "longest", 0.9, interpolation="bicubic", border=(128, 128, 128)),
+    ],
+    ids=lambda rule: f"{rule.resize} {rule.crop_fraction} {rule.interpolation}",
 )
-def test_preprocessing_keeps_its_resized_side_there_and_back(
-    tmp_path: Path, resize: str, fraction: float
+def test_preprocessing_survives_the_way_there_and_back(
+    tmp_path: Path, rule: PixelRule, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = random_model(replace(TINY, image_size=(224, 224), patch_size=(56, 56)))
-    described = {"image_size": [224, 224], "resize": resize, "crop_fraction": fraction}
-    model.card = ModelCard(preprocessing=described, class_names=("a", "b", "c", "d", "e"))
+    model.card = ModelCard(preprocessing=rule.record(), class_names=("a", "b", "c", "d", "e"))
     card = load_model(save_model(model, tmp_path, format="timm")).card
     assert card.class_names == model.card.class_names
-    assert card.preprocessing["resize"] == resize
-    if resize == "crop":
-        assert round(224 / card.preprocessing["crop_fraction"]) == round(224 / fraction)
+    assert rule_of(card.preprocessing, (224, 224)) == rule
+    assert not caplog.text
+
+
+@pytest.mark.parametrize("fraction", [0.875, 0.9, 1.0, 0.77])
+def test_the_nearest_of_timm_is_written_and_what_is_lost_is_said(
+    tmp_path: Path, fraction: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = random_model(replace(TINY, image_size=(224, 224), patch_size=(56, 56)))
+    rule = PixelRule((224, 224), "crop", fraction, antialias=False)
+    model.card = ModelCard(preprocessing=rule.record())
+    card = load_model(save_model(model, tmp_path, format="timm")).card
+    again = rule_of(card.preprocessing, (224, 224))
+    assert (again.resize, again.resized(0)) == ("shortest", round(224 / fraction))
+    assert "resize: 'crop' becomes 'shortest'" in caplog.text
+    assert "antialias: False becomes True" in caplog.text
+
+
+def test_what_a_file_without_a_config_does_not_say_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Facebook's DeiT, DINO and MAE come so; their statistics are ImageNet's."""
+    torch.save(state(width=128, positions=10), tmp_path / "vit.pth")
+    card = load_model(tmp_path / "vit.pth", num_heads=2).card
+    assert [one.what for one in card.assumed] == ["pixel statistics", "resizing"]
+    assert rule_of(card.preprocessing, (12, 12)) == PixelRule(
+        (12, 12), "shortest", 0.9, interpolation="bicubic"
+    )
+    assert "does not say its pixel statistics; assumed: pixel mean 0.5 and std 0.5" in caplog.text
+    assert "DINO" in caplog.text and "--image-mean" in caplog.text
+    assert "does not say its resizing; assumed: the shortest side resized to 13 by bicubic" in caplog.text
+    caplog.clear()
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    model = load_model(tmp_path / "vit.pth", num_heads=2, image_mean=mean, image_std=std)
+    assert (model.config.image_mean, model.config.image_std) == (mean, std)
+    torch.testing.assert_close(model.pixel_mean.flatten(), 255 * torch.tensor(mean))
+    assert [one.what for one in model.card.assumed] == ["resizing"]
+    assert "pixel statistics" not in caplog.text
+    assert load_model(tmp_path / "vit.pth", num_heads=2, image_mean=(0.4,)).config.image_mean == (0.4,) * 3
+    with pytest.raises(VitkitError, match="one value per channel"):
+        load_model(tmp_path / "vit.pth", num_heads=2, image_mean=(0.4, 0.5))
+
+
+def test_what_was_assumed_travels_with_the_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    torch.save(state(width=128, positions=10), tmp_path / "vit.pth")
+    model = load_model(tmp_path / "vit.pth", num_heads=2)
+    save_model(model, tmp_path / "ours")
+    caplog.clear()
+    assert load_model(tmp_path / "ours").card.assumed == model.card.assumed
+    assert "pixel statistics" in caplog.text
 
 
 def test_without_a_config_heads_are_asked_for_and_arithmetic_is_said_to_be_assumed(tmp_path: Path) -> None:
@@ -262,7 +318,9 @@ def test_a_grid_with_two_readings_is_asked_about_and_the_size_given_decides(
         with pytest.raises(VitkitError, match=r"--image-size HEIGHT WIDTH"):
             load_model(tmp_path / "vit.pth", num_heads=4)
     loaded = load(tmp_path / "vit.pth", num_heads=4, image_size=size)
-    assert loaded.identity.config.image_size == size and not any("resized" in n for n in loaded.notes)
+    assert loaded.identity.config.image_size == size and not any(
+        "embeddings resized" in n for n in loaded.notes
+    )
     assert loaded.model.config.class_token_position == inside
     images = torch.randn(2, 3, *size)
     with torch.no_grad():
@@ -431,6 +489,8 @@ def changed(config: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
         ("pretrained_cfg.crop_pct", -1),
         ("pretrained_cfg.crop_pct", 1e-320),
         ("pretrained_cfg.crop_mode", ["center"]),
+        ("pretrained_cfg.crop_mode", "middle"),
+        ("pretrained_cfg.interpolation", "cubic"),
     ],
     ids=lambda value: str(value)[:24],
 )

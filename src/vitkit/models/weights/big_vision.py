@@ -22,6 +22,7 @@ from vitkit.models.vit import ViTConfig
 from vitkit.models.weights import bit, official
 from vitkit.models.weights.npz import write_npz
 from vitkit.models.weights.official import LINEN, attention, layer_norm, mlp
+from vitkit.models.weights.pixels import PixelRule
 from vitkit.models.weights.source import Source
 from vitkit.models.weights.table import (
     PLAIN,
@@ -66,14 +67,10 @@ def read(source: Source, hints: Hints) -> Translation:
     root = official.root_of(source, ROOTS) or ""
     tree, ignored = official.parameters_of(source, root)
     origin: dict[str, Any] = {}
-    # SigLIP resizes straight to the size; classifiers cut out the middle, as resize_small(256) and
-    # central_crop(224) do, the former by averaging the source's pixels (big_vision pp/ops_image.py).
-    preprocessing: dict[str, Any] = {"resize": "crop", "crop_fraction": 0.875, "antialias": True}
     if root.endswith("img/"):
         tree, text = _without_text_tower(tree, root)
         ignored |= text
         origin["tower"] = "img"
-        preprocessing = {"resize": "stretch", "antialias": False}
     scanned = any(key.startswith(SCANNED) for key in tree.shapes)
     if scanned:
         tree = _unstacked(tree)
@@ -83,8 +80,12 @@ def read(source: Source, hints: Hints) -> Translation:
     rows = name_table(config)
     if scanned:
         rows = _by_array(rows)
-    preprocessing["image_size"] = list(config.image_size)
-    return Translation(config, rows, ModelCard(preprocessing=preprocessing, origin=origin), ignored, tree)
+    # SigLIP resizes straight to the size; classifiers cut out the middle, as resize_small(256) and
+    # central_crop(224) do, the former by averaging the source's pixels (big_vision pp/ops_image.py).
+    rule = PixelRule(config.image_size, "crop")
+    if "tower" in origin:
+        rule = PixelRule(config.image_size, antialias=False)
+    return Translation(config, rows, ModelCard(preprocessing=rule.record(), origin=origin), ignored, tree)
 
 
 def big_vision_config(source: Source, image_size: tuple[int, int] | None = None) -> ViTConfig:

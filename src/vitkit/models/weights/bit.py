@@ -10,6 +10,7 @@ from vitkit.errors import VitkitError
 from vitkit.models.card import ModelCard
 from vitkit.models.image_model import by
 from vitkit.models.resnet import ResNetConfig
+from vitkit.models.weights.pixels import PixelRule
 from vitkit.models.weights.source import Source
 from vitkit.models.weights.table import Hints, NotSaidError, Row, Translation, same
 
@@ -50,8 +51,8 @@ def read(source: Source, hints: Hints) -> Translation:
         image_std=(0.5,) * in_channels,
     )
     # Straight to the size, by torchvision's resizing of PIL images (big_transfer bit_pytorch/train.py:59-63).
-    preprocessing = {"image_size": list(config.image_size), "resize": "stretch", "antialias": True}
-    return Translation(config, name_table(config), ModelCard(preprocessing=preprocessing), source=source)
+    card = ModelCard(preprocessing=PixelRule(config.image_size).record())
+    return Translation(config, name_table(config), card, source=source)
 
 
 def unsaid(config: ResNetConfig) -> list[str]:

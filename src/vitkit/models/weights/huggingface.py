@@ -16,7 +16,7 @@ from typing import Literal
 from vitkit.config import to_json
 from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
-from vitkit.models.card import ModelCard
+from vitkit.models.card import Assumption, ModelCard
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet import GROUPS, ResNetConfig
 from vitkit.models.vit import ViTConfig
@@ -24,12 +24,13 @@ from vitkit.models.weights.bit import check_axes
 from vitkit.models.weights.huggingface_pixels import (
     one_number,
     read_pixels,
-    read_preprocessing,
+    read_rule,
     size_of,
     write_processor,
 )
 from vitkit.models.weights.huggingface_settings import BitSettings, Processor, ViTSettings, settings_of
 from vitkit.models.weights.native import safetensors_chunks
+from vitkit.models.weights.pixels import assumed_resizing, assumed_statistics
 from vitkit.models.weights.source import Source
 from vitkit.models.weights.table import (
     PLAIN,
@@ -154,7 +155,7 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     chunks = safetensors_chunks(to_theirs(model.state_dict(), rows), metadata={"format": "pt"})
     replace_file(path / "model.safetensors", chunks)
     replace_json(path / "config.json", to_json(settings))
-    processor = write_processor(config, model.card.preprocessing, notes)
+    processor = write_processor(config, model.card, notes)
     replace_json(path / "preprocessor_config.json", processor)
     return path
 
@@ -254,7 +255,7 @@ def _read_vit(source: Source, hints: Hints) -> Translation:
     if classes:
         unused = "a pooler beside a classifier, which does not look at it"
         ignored |= {f"{prefix}pooler.dense.{part}": unused for part in ("weight", "bias")}
-    card = _card(source, said, classes, processor, size)
+    card = _card(source, said, classes, processor, config)
     return Translation(config, vit_table(config, prefix, naming), card, ignored)
 
 
@@ -360,7 +361,7 @@ def _read_bit(source: Source, hints: Hints) -> Translation:
         image_mean=mean,
         image_std=std,
     )
-    card = _card(source, said, classes, processor, size)
+    card = _card(source, said, classes, processor, config)
     return Translation(config, bit_table(config, prefix), card)
 
 
@@ -439,7 +440,7 @@ def _card(
     said: ViTSettings | BitSettings,
     classes: int,
     processor: Processor,
-    size: tuple[int, int],
+    config: ModelConfig,
 ) -> ModelCard:
     labels = said.id2label
     names: tuple[str, ...] = ()
@@ -450,6 +451,11 @@ def _card(
             )
         names = tuple(str(labels[str(i)]) for i in range(classes))
     origin = {"loss": "sigmoid"} if said.problem_type == SIGMOID else {}
-    return ModelCard(
-        class_names=names, preprocessing=read_preprocessing(source, processor, size), origin=origin
-    )
+    rule = read_rule(source, processor, config.image_size)
+    assumed: list[Assumption] = []
+    if processor.do_normalize and not {"image_mean", "image_std"} <= source.preprocessor.keys():
+        whose = "the default of their image processor"
+        assumed.append(assumed_statistics(config.image_mean, config.image_std, whose))
+    if not source.preprocessor:
+        assumed.append(assumed_resizing(rule, "as their ViTImageProcessor does"))
+    return ModelCard(class_names=names, preprocessing=rule.record(), assumed=tuple(assumed), origin=origin)

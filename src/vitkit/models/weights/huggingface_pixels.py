@@ -6,21 +6,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vitkit.errors import VitkitError
+from vitkit.models.card import ModelCard
 from vitkit.models.image_model import by
-from vitkit.models.weights.huggingface_settings import LARGEST, Processor, settings_of
+from vitkit.models.weights.huggingface_settings import DEFAULTS, LARGEST, Processor, processor_of
+from vitkit.models.weights.pixels import Interpolation, PixelRule, fraction_of, noted_changes, rule_of
 from vitkit.models.weights.source import Source
 from vitkit.models.zoo import ModelConfig
 
-RESAMPLING = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
-"""Pillow's numbers."""
-BILINEAR = 2
+RESAMPLING: tuple[Interpolation, ...] = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
+"""By Pillow's numbers."""
 
 
 def read_pixels(source: Source, channels: int) -> tuple[Processor, tuple[float, ...], tuple[float, ...]]:
     """The processor, and mean and std of pixels in [0, 1]."""
-    if not source.preprocessor:
-        source.notes.append("no preprocessor_config.json beside it: pixel mean and std are taken to be 0.5")
-    said = settings_of(Processor, source, "preprocessor_config.json")
+    said = processor_of(source)
     # They scale pixels by any factor before the mean is taken off; we, by 1/255.
     if said.do_rescale and said.rescale_factor <= 0:
         raise VitkitError(f"{_where(source)}: rescale_factor is above 0, found {said.rescale_factor}.")
@@ -41,71 +40,91 @@ def read_pixels(source: Source, channels: int) -> tuple[Processor, tuple[float, 
     return said, statistics[0], statistics[1]
 
 
-def read_preprocessing(source: Source, said: Processor, size: tuple[int, int]) -> dict[str, Any]:
-    """The same in our words, as `vitkit.data.transforms.Preprocessing` has them; a difference is noted."""
-    if not source.preprocessor:
-        return {}
-    differences = []
-    ours: dict[str, Any] = {"image_size": list(size), "resize": "stretch", "antialias": True}
-    edges = said.size if isinstance(said.size, Mapping) else {}
-    resized = size_of(source, said, "size")
-    if said.do_center_crop and said.do_resize and resized is not None:
-        cropped = size_of(source, said, "crop_size") or size
-        fraction = min(cropped) / min(resized)
-        if fraction > 1:
-            differences.append("black borders where the crop is larger than the image (here: none)")
-        ours |= {"resize": "crop", "crop_fraction": min(fraction, 1.0)}
-        if "height" in edges or said.image_processor_type.startswith("DeiT"):
-            differences.append(f"stretching to {by(resized)} before the crop (here: proportions are kept)")
-    elif said.do_center_crop:
-        ours |= {"resize": "crop", "crop_fraction": 1.0}
-        differences.append("a crop of images that were not resized (here: resized to cover it)")
-    elif "shortest_edge" in edges:
-        differences.append("the proportions of the image (here: stretched to the model's size)")
-    if said.do_resize and said.resample != BILINEAR:
-        known = 0 <= said.resample < len(RESAMPLING)
-        name = RESAMPLING[said.resample] if known else str(said.resample)
-        differences.append(f"{name} resizing (here: bilinear)")
+def read_rule(source: Source, said: Processor, size: tuple[int, int]) -> PixelRule:
+    """The same in our words; what they cannot say is added to the notes."""
+    if not 0 <= said.resample < len(RESAMPLING):
+        known = ", ".join(f"{number} ({name})" for number, name in enumerate(RESAMPLING))
+        raise VitkitError(f"{_where(source)}: resample: expected one of {known}, found {said.resample}.")
+    rule, differences = _rule(source, said, size)
+    if said.image_processor_type not in ("", *DEFAULTS):
+        differences.append(
+            f"the processor of {said.image_processor_type}, which is not known here (read as ViT's)"
+        )
     if differences:
         source.notes.append(f"its images were prepared with {'; '.join(differences)}")
-    return ours
+    return rule
 
 
-def write_processor(
-    config: ModelConfig, preprocessing: Mapping[str, Any], notes: list[str]
-) -> dict[str, Any]:
-    """Write what `preprocessor_config.json` holds: as we prepare images, as near as theirs can.
+def _rule(source: Source, said: Processor, size: tuple[int, int]) -> tuple[PixelRule, list[str]]:
+    """The rule and, in words, what of theirs it leaves out."""
+    kind = RESAMPLING[said.resample]
+    resized = size_of(source, said, "size")
+    edge = isinstance(said.size, Mapping) and "shortest_edge" in said.size
+    if not said.do_resize or resized is None:
+        if said.do_center_crop:
+            return PixelRule(size, "none", crop_offset="down"), []
+        return PixelRule(size, interpolation=kind), []
+    if not said.do_center_crop:
+        ours = PixelRule(size, interpolation=kind)
+        if edge:
+            return ours, ["the proportions of the image (here: stretched to the model's size)"]
+        return ours, [f"images of {by(resized)} (here: {by(size)})"] * (resized != size)
+    cropped = size_of(source, said, "crop_size") or size
+    differences = [f"a crop of {by(cropped)} (here: {by(size)})"] * (cropped != size)
+    # Borders and offsets are theirs with any fraction; one fraction serves both sides of nearly all models.
+    ours = PixelRule(
+        size,
+        "shortest" if edge else "squash",
+        fraction_of(cropped[0], resized[0]),
+        interpolation=kind,
+        crop_offset="down",
+    )
+    if cropped == size and (ours.resized(0), ours.resized(1)) != resized:
+        way = "the shortest side resized to" if edge else "images resized to"
+        what = str(resized[0]) if edge else by(resized)
+        differences.append(f"{way} {what} (here: {by((ours.resized(0), ours.resized(1)))})")
+    return ours, differences
 
-    What it cannot say is added to `notes`.
-    """
+
+def nearest_rule(rule: PixelRule) -> PixelRule:
+    """What transformers' processors do that is nearest to a rule of ours."""
+    (rows, columns), fraction = rule.image_size, rule.crop_fraction
+    kind = rule.interpolation
+    if rule.resize in ("squash", "none"):
+        return PixelRule(rule.image_size, rule.resize, fraction, interpolation=kind, crop_offset="down")
+    if rule.resize in ("crop", "shortest") and rows == columns:
+        fraction = fraction_of(rows, rule.resized(0))
+        return PixelRule(rule.image_size, "shortest", fraction, interpolation=kind, crop_offset="down")
+    return PixelRule(rule.image_size, interpolation=kind)
+
+
+def write_processor(config: ModelConfig, card: ModelCard, notes: list[str]) -> dict[str, Any]:
+    """`preprocessor_config.json`: as we prepare images, as near as theirs can; a difference is noted."""
     rows, columns = config.image_size
-    fraction = preprocessing.get("crop_fraction", 0.875)
-    ours: dict[str, Any] = {
+    rule = rule_of(card.preprocessing, config.image_size)
+    theirs = nearest_rule(rule)
+    notes += noted_changes(rule, theirs, card, "preprocessor_config.json")
+    said: dict[str, Any] = {
         "image_processor_type": "ViTImageProcessor",
-        "do_resize": True,
+        "do_resize": theirs.resize != "none",
         "size": {"height": rows, "width": columns},
-        "resample": BILINEAR,
+        "resample": RESAMPLING.index(theirs.interpolation),
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
         "image_mean": list(config.image_mean),
         "image_std": list(config.image_std),
     }
-    differences = []
-    if preprocessing.get("resize") == "crop" and rows == columns:
-        ours |= {  # ViT's own processor has no central crop, BiT's has, for any model
+    if theirs.resize != "stretch":  # ViT's own processor has no central crop, BiT's has, for any model
+        said |= {
             "image_processor_type": "BitImageProcessor",
-            "size": {"shortest_edge": round(rows / fraction)},
+            "size": {"shortest_edge": theirs.resized(0)},
             "do_center_crop": True,
             "crop_size": {"height": rows, "width": columns},
         }
-    elif preprocessing.get("resize") == "crop":
-        differences.append("a central crop that is not square (theirs: stretched)")
-    if not preprocessing.get("antialias", True):
-        differences.append("resizing without antialiasing (theirs: with)")
-    if differences:
-        notes.append(f"preprocessor_config.json cannot say: {'; '.join(differences)}")
-    return ours
+    if theirs.resize == "squash":
+        said["size"] = {"height": theirs.resized(0), "width": theirs.resized(1)}
+    return said
 
 
 def size_of(source: Source, said: Processor, name: Literal["size", "crop_size"]) -> tuple[int, int] | None:

@@ -1,6 +1,7 @@
 """The fields of transformers' JSON files that are asked for, with its own defaults."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
@@ -66,6 +67,7 @@ class Processor:
     """What a `preprocessor_config.json` says; the defaults are those of ViT's."""
 
     image_processor_type: str = ""
+    """Its first word alone: ViT, DeiT, Bit; empty where the file does not say it."""
     do_resize: bool = True
     size: int | Mapping[str, Any] | None = None
     resample: int = 2
@@ -76,6 +78,44 @@ class Processor:
     do_normalize: bool = True
     image_mean: float | tuple[float, ...] = 0.5
     image_std: float | tuple[float, ...] = 0.5
+
+
+CROPPED = {"do_center_crop": True, "crop_size": 224, "resample": 3}
+CLIP = {
+    **CROPPED,
+    "size": {"shortest_edge": 224},
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "ViT": {},
+    "DeiT": {"size": 256, **CROPPED},
+    "Bit": CLIP,
+    "CLIP": CLIP,
+}
+"""By the first word of `image_processor_type`: where a processor's defaults are not those of ViT's."""
+SHORTEST_EDGE = ("Bit", "CLIP")
+"""Processors that take a size of one number for the shortest edge; the others take it for a square."""
+
+
+def processor_of(source: Source) -> Processor:
+    """What `preprocessor_config.json` says, with the defaults of the processor that it names.
+
+    A size of one number is written out, as that processor understands it.
+    """
+    file = "preprocessor_config.json"
+    said = {key: value for key, value in source.settings.get(file, {}).items() if value is not None}
+    named = said.get("image_processor_type") or said.get("feature_extractor_type") or ""
+    if not isinstance(named, str):
+        raise VitkitError(
+            f"{source.path.with_name(file)}: image_processor_type: expected str, found {named!r}."
+        )
+    kind = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", named)
+    said = {**DEFAULTS.get(kind, {}), **said, "image_processor_type": kind}
+    by_model = {"bit": "Bit", "deit": "DeiT"}.get(str(source.config.get("model_type")), "ViT")
+    if (kind or by_model) in SHORTEST_EDGE and isinstance(said.get("size"), int):
+        said["size"] = {"shortest_edge": said["size"]}
+    return typed(Processor, said, str(source.path.with_name(file)))
 
 
 T = TypeVar("T")

@@ -19,6 +19,7 @@ from vitkit.models.weights import native
 from vitkit.models.weights.accounting import build, check, names_that_are_not_finite, translate
 from vitkit.models.weights.checksum import Checksum
 from vitkit.models.weights.formats import DIALECTS, named_prefix
+from vitkit.models.weights.pixels import with_statistics
 from vitkit.models.weights.remote import fetch
 from vitkit.models.weights.source import Source, open_source
 from vitkit.models.weights.table import Dialect, Hints, NotSaidError, Translation
@@ -65,6 +66,8 @@ def load(
     head: Literal["keep", "new"] | None = None,
     num_heads: int | None = None,
     interpolation: Interpolation = "original",
+    image_mean: tuple[float, ...] | None = None,
+    image_std: tuple[float, ...] | None = None,
 ) -> Loaded:
     """Load a checkpoint, and return what is to be said about it beside the model.
 
@@ -78,9 +81,10 @@ def load(
                 f"{num_classes}: leave out num_classes, or ask for a new head."
             )
         tensors = translate(source, translation)
-    config, card = identity.config, identity.card
+    config, card = with_statistics(identity.config, identity.card, image_mean, image_std)
     check(config, tensors, str(path))  # before anything is made to fit
-    notes = [*identity.notes, *_doubts(tensors)]
+    assumed = [assumption.sentence() for assumption in card.assumed]
+    notes = [*identity.notes, *assumed, *_doubts(tensors)]
     if num_classes is None:
         num_classes = config.num_classes
     if head == "new" or (head is None and num_classes != config.num_classes):
@@ -107,6 +111,8 @@ def load_model(
     head: Literal["keep", "new"] | None = None,
     num_heads: int | None = None,
     interpolation: Interpolation = "original",
+    image_mean: tuple[float, ...] | None = None,
+    image_std: tuple[float, ...] | None = None,
 ) -> ImageModel:
     """A model with the weights of a checkpoint; what the user should know about it is logged as warnings.
 
@@ -120,11 +126,22 @@ def load_model(
             `num_classes` is another number than the file's.
         num_heads: of the attention, where a file does not say it.
         interpolation: how position embeddings are resized.
+        image_mean, image_std: of pixels in [0, 1], a value for each channel or one for all, where a file does
+            not say them; they count before what it says.
 
     Raises:
         VitkitError: no checkpoint there, one of another architecture, or a damaged one.
     """
-    loaded = load(path, num_classes, image_size, head=head, num_heads=num_heads, interpolation=interpolation)
+    loaded = load(
+        path,
+        num_classes,
+        image_size,
+        head=head,
+        num_heads=num_heads,
+        interpolation=interpolation,
+        image_mean=image_mean,
+        image_std=image_std,
+    )
     for reason, keys in loaded.identity.left_out.items():
         _log.info("%s: left out on purpose, %s: %s", path, reason, ", ".join(keys))
     for note in loaded.notes:

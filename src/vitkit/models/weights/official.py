@@ -20,6 +20,7 @@ from vitkit.models.resnet import BackboneConfig, ResNetConfig
 from vitkit.models.vit import ViTConfig
 from vitkit.models.weights import bit
 from vitkit.models.weights.npz import write_npz
+from vitkit.models.weights.pixels import PixelRule
 from vitkit.models.weights.source import Source
 from vitkit.models.weights.table import (
     PLAIN,
@@ -72,8 +73,7 @@ def read(source: Source, hints: Hints) -> Translation:
     tree, ignored = parameters_of(source, root_of(source, ROOTS) or "")
     config = official_config(tree, hints.image_size)
     # Straight to the size, by tf.image.resize (vision_transformer input_pipeline.py:212-214).
-    preprocessing = {"image_size": list(config.image_size), "resize": "stretch", "antialias": False}
-    card = ModelCard(preprocessing=preprocessing)
+    card = ModelCard(preprocessing=PixelRule(config.image_size, antialias=False).record())
     return Translation(config, name_table(config, naming_of(tree)), card, ignored, tree)
 
 

@@ -31,7 +31,6 @@ from vitkit.models.weights.timm_settings import (
     NORM_EPS,
     POOLS,
     STANDARDIZATION_EPS,
-    Pretrained,
     Settings,
 )
 from vitkit.models.weights.timm_table import BACKBONE, bit_rows, vit_rows
@@ -377,9 +376,7 @@ def _card(settings: Settings, config: ModelConfig, source: Source) -> ModelCard:
     """Class names, preprocessing, and what had to be assumed."""
     notes = []
     if not settings.known:
-        notes.append(
-            "no config.json: timm's usual arithmetic (exact GELU, its epsilons), pixel mean and std 0.5"
-        )
+        notes.append("no config.json: timm's usual arithmetic (exact GELU, its epsilons)")
     elif isinstance(config, ViTConfig) and settings.num_heads is None:
         notes.append(f"architecture '{settings.architecture}' is not known: timm's usual arithmetic")
     if isinstance(config, ViTConfig) and not settings.known and config.position == "none":
@@ -393,32 +390,18 @@ def _card(settings: Settings, config: ModelConfig, source: Source) -> ModelCard:
     if names and len(names) != config.num_classes:
         notes.append(f"{len(names)} class names for {config.num_classes} classes: left out")
         names = ()
-    preprocessing, more = (
-        _preprocessing(settings.pretrained, config.image_size) if settings.known else ({}, [])
-    )
+    rule = settings.pixel_rule(config.image_size, config.image_mean)
     origin: dict[str, Any] = {"architecture": settings.architecture} if settings.known else {}
     if settings.pretrained.tag:
         origin["tag"] = settings.pretrained.tag
-    if notes + more:
-        origin["notes"] = notes + more
-    return ModelCard(class_names=names, preprocessing=preprocessing, origin=origin)
-
-
-def _preprocessing(pretrained: Pretrained, size: tuple[int, int]) -> tuple[dict[str, Any], list[str]]:
-    """The fields of our `Preprocessing`, and what of timm's evaluation they cannot say."""
-    fraction = pretrained.crop_pct or 0.875
-    mode = pretrained.crop_mode
-    notes = []
-    if pretrained.interpolation != "bilinear":
-        notes.append(f"timm resizes images by {pretrained.interpolation} interpolation, vitkit by bilinear")
-    if mode == "squash" and fraction == 1:
-        return {"image_size": list(size), "resize": "stretch"}, notes
-    if mode != "center" or fraction > 1:
-        return {}, [f"preprocessing is not that of timm: crop_mode {mode!r}, crop_pct {fraction}"]
-    resized = math.floor(
-        size[0] / fraction
-    )  # timm rounds down, we to the nearest: the same with this fraction
-    return {"image_size": list(size), "resize": "crop", "crop_fraction": size[0] / resized}, notes
+    if notes:
+        origin["notes"] = notes
+    return ModelCard(
+        class_names=names,
+        preprocessing=rule.record(),
+        assumed=settings.assumptions(rule, config.image_mean, config.image_std),
+        origin=origin,
+    )
 
 
 DIALECT = Dialect("timm", recognises, read, write, absent, unsaid)

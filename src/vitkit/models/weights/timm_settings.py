@@ -9,7 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vitkit.errors import VitkitError
+from vitkit.models.card import Assumption
 from vitkit.models.weights.huggingface_settings import typed
+from vitkit.models.weights.pixels import (
+    Interpolation,
+    PixelRule,
+    assumed_resizing,
+    assumed_statistics,
+    border_colour,
+)
 from vitkit.models.weights.source import Source
 
 NORM_EPS = 1e-6
@@ -90,10 +98,10 @@ class Pretrained:
     input_size: tuple[int, ...] = ()
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
-    interpolation: str = "bicubic"
+    interpolation: Interpolation = "bicubic"
     crop_pct: float = 0.0
     """0 is 0.875, as in timm."""
-    crop_mode: str = "center"
+    crop_mode: Literal["center", "squash", "border"] = "center"
     label_offset: int = 0
     label_names: Any = None
     tag: str = ""
@@ -181,6 +189,38 @@ class Settings:
     def dropouts(self) -> tuple[float, float]:
         """In the blocks and after the position embeddings: with us they are one number."""
         return self.arguments.proj_drop_rate, self.arguments.pos_drop_rate
+
+    def pixel_rule(self, size: tuple[int, int], mean: tuple[float, ...]) -> PixelRule:
+        """timm's evaluation transform (`data/transforms_factory.py`).
+
+        Without a config it is that of timm's own ViTs: crop_pct 0.9 at 224 pixels and 1 above, bicubic.
+        """
+        if not self.known:
+            fraction = 0.9 if max(size) <= 224 else 1.0
+            return PixelRule(size, "shortest", fraction, interpolation="bicubic")
+        fraction = self.pretrained.crop_pct or 0.875
+        kind = self.pretrained.interpolation
+        if self.pretrained.crop_mode == "border":
+            return PixelRule(size, "longest", fraction, interpolation=kind, border=border_colour(mean))
+        if self.pretrained.crop_mode == "center":
+            return PixelRule(size, "shortest", fraction, interpolation=kind)
+        rule = PixelRule(size, "squash", fraction, interpolation=kind)
+        straight = (rule.resized(0), rule.resized(1)) == size
+        return PixelRule(size, interpolation=kind) if straight else rule
+
+    def assumptions(
+        self, rule: PixelRule, mean: tuple[float, ...], std: tuple[float, ...]
+    ) -> tuple[Assumption, ...]:
+        """What the file does not say about its images."""
+        if not self.known:
+            whose = "as timm's own ViTs"
+            others = "DeiT, DINO and MAE have ImageNet's, 0.485 0.456 0.406 and 0.229 0.224 0.225"
+            return (
+                assumed_statistics(mean, std, f"{whose} ({others})"),
+                assumed_resizing(rule, whose),
+            )
+        found = [name for name in ("mean", "std") if not getattr(self.pretrained, name)]
+        return (assumed_statistics(mean, std, "timm's default"),) if found else ()
 
     def statistics(
         self, name: Literal["mean", "std"], channels: int, default: tuple[float, ...]

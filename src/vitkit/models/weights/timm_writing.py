@@ -1,7 +1,5 @@
 """Our models as folders that `timm.create_model("local-dir:FOLDER", pretrained=True)` loads."""
 
-import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ from vitkit.models.image_model import ImageModel, by
 from vitkit.models.resnet import ResNetConfig
 from vitkit.models.vit import ViTConfig
 from vitkit.models.weights.native import safetensors_chunks
+from vitkit.models.weights.pixels import PixelRule, border_colour, fraction_of, noted_changes, rule_of
 from vitkit.models.weights.table import PLAIN, departures, to_theirs
 from vitkit.models.weights.timm_settings import (
     GELUS,
@@ -68,11 +67,14 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
         arguments, rows = _vit_arguments(config), vit_rows(config)
         root = next(row.theirs[0] for row in rows if row.ours in ("stem.root.weight", "stem.weight"))
         first, head = root.removesuffix(".weight"), "head"
+    rule = rule_of(model.card.preprocessing, config.image_size)
+    theirs = nearest_rule(rule, config.image_mean)
+    notes += noted_changes(rule, theirs, model.card, "config.json")
     pretrained: dict[str, Any] = {
         "custom_load": False,
         "input_size": [config.in_channels, *config.image_size],
         "fixed_input_size": isinstance(config, ViTConfig),
-        **_crop(model.card.preprocessing, config.image_size),
+        **_crop(theirs),
         "mean": list(config.image_mean),
         "std": list(config.image_std),
         "num_classes": config.num_classes,
@@ -168,15 +170,26 @@ def absent(config: ModelConfig) -> list[str]:
     return words
 
 
-def _crop(preprocessing: Mapping[str, Any], size: tuple[int, int]) -> dict[str, Any]:
-    """timm's evaluation transform for our `Preprocessing`; ours is bilinear, whatever else."""
-    if preprocessing.get("resize", "stretch") == "stretch":
-        return {"interpolation": "bilinear", "crop_mode": "squash", "crop_pct": 1.0}
-    fraction = float(preprocessing.get("crop_fraction", 0.875))
-    resized = round(size[0] / fraction)
-    if math.floor(size[0] / fraction) != resized:  # timm rounds down, we to the nearest
-        fraction = size[0] / (resized + 0.25)
-    return {"interpolation": "bilinear", "crop_mode": "center", "crop_pct": fraction}
+def nearest_rule(rule: PixelRule, mean: tuple[float, ...]) -> PixelRule:
+    """timm's evaluation transform that is nearest to a rule of ours."""
+    size, kind = rule.image_size, rule.interpolation
+    if rule.resize == "stretch":
+        return PixelRule(size, interpolation=kind)
+    if rule.resize == "squash":
+        return PixelRule(size, "squash", rule.crop_fraction, interpolation=kind)
+    if rule.resize == "longest":
+        return PixelRule(size, "longest", rule.crop_fraction, interpolation=kind, border=border_colour(mean))
+    fraction = 1.0 if rule.resize == "none" else rule.crop_fraction
+    if rule.resize == "crop":
+        fraction = fraction_of(size[0], rule.resized(0))
+    return PixelRule(size, "shortest", fraction, interpolation=kind)
+
+
+def _crop(rule: PixelRule) -> dict[str, Any]:
+    """`pretrained_cfg`'s words for a rule that timm has."""
+    mode = {"stretch": "squash", "squash": "squash", "shortest": "center", "longest": "border"}[rule.resize]
+    fraction = 1.0 if rule.resize == "stretch" else rule.crop_fraction
+    return {"interpolation": rule.interpolation, "crop_mode": mode, "crop_pct": fraction}
 
 
 def unsaid(config: ModelConfig) -> list[str]:

@@ -9,7 +9,6 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +19,7 @@ from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViTConfig
 from vitkit.models.weights.bit import check_axes
+from vitkit.models.weights.pixels import PixelRule, assumed_resizing, assumed_statistics, fraction_of
 from vitkit.models.weights.source import Source
 from vitkit.models.weights.table import (
     IMAGENET_MEAN,
@@ -81,10 +81,15 @@ def read(source: Source, hints: Hints) -> Translation:
         image_mean=_by_channel(IMAGENET_MEAN, channels),
         image_std=_by_channel(IMAGENET_STD, channels),
     )
-    assumed = (
-        "a state dict alone: torchvision's arithmetic (exact GELU), ImageNet's pixel mean and std, its crop"
+    rule = pixel_rule(config)
+    card = ModelCard(
+        preprocessing=rule.record(),
+        assumed=(
+            assumed_statistics(config.image_mean, config.image_std, "ImageNet's, as torchvision's weights"),
+            assumed_resizing(rule, "as torchvision's weights of this size"),
+        ),
+        origin={"notes": ["a state dict alone: torchvision's arithmetic (exact GELU)"]},
     )
-    card = ModelCard(preprocessing=_preprocessing(config), origin={"notes": [assumed]})
     return Translation(config, name_table(config, old), card)
 
 
@@ -127,15 +132,17 @@ def _by_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
     return values if channels == len(values) else (sum(values) / len(values),) * channels
 
 
-def _preprocessing(config: ViTConfig) -> dict[str, Any]:
-    """How torchvision evaluates weights of this size: of its files only those at 224 cut off the borders.
+def pixel_rule(config: ViTConfig) -> PixelRule:
+    """How torchvision evaluates weights of this architecture and size.
 
-    (vit_l_16 resizes to 242, the others to 256; the larger ones resize by bicubic interpolation.)
+    Those it trained itself, at 224, have the shortest side resized to 256 (`vit_l_16`: 242), bilinearly.
+    Those of SWAG, all others and all of `vit_h_14`, are resized to their own size by bicubic interpolation.
+    SWAG's linear heads on `vit_b_16` and `vit_l_16` at 224 cannot be told from the former.
     """
-    fraction = 1.0
-    if config.image_size == (224, 224):
-        fraction = 224 / (242 if (config.width, config.patch_size[0]) == (1024, 16) else 256)
-    return {"image_size": list(config.image_size), "resize": "crop", "crop_fraction": fraction}
+    kind, (rows, columns) = (config.width, config.patch_size[0]), config.image_size
+    if (rows, columns) != (224, 224) or kind == (1280, 14):
+        return PixelRule(config.image_size, "shortest", 1.0, interpolation="bicubic")
+    return PixelRule(config.image_size, "shortest", fraction_of(rows, 242 if kind == (1024, 16) else 256))
 
 
 def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
