@@ -297,9 +297,9 @@ def main(arguments: list[str]) -> None:
         if more:
             console.out.print(f"\n{more}", markup=False)
         console.out.print(
-            "\nA multiply-accumulate is 2 FLOPs; those of convolutions with the zeros of padding are left out "
-            "(other counters have them, 3 to 4 % more for a ResNet). Memory is an estimate: what PyTorch and "
-            "its libraries take comes on top, and for bfloat16 it was never compared with a GPU."
+            "\nA multiply-accumulate is 2 FLOPs; those of convolutions with the zeros of padding are left "
+            "out (other counters have them, 3 to 4 % more for a ResNet). Memory is an estimate: what PyTorch "
+            "and its libraries take comes on top, and for bfloat16 it was never compared with a GPU."
         )
         if seen is not None:
             console.out.print(
