@@ -52,8 +52,8 @@ def train(
     """
     if not run.data:
         raise VitkitError(
-            "Which images? Give data (--data): digits (built in), a folder of class folders, a .csv of paths and "
-            "labels, or a folder of .parquet files."
+            "Which images? Give data (--data): digits (built in), a folder of class folders, a .csv of paths "
+            "and labels, or a folder of .parquet files."
         )
     if threads is not None:
         if threads < 1:
