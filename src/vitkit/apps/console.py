@@ -1,4 +1,4 @@
-"""What a person sees in the terminal: pictures of progress, numbers in words. Quiet when not a terminal."""
+"""What a person sees in the terminal: pictures of progress, numbers in words."""
 
 import codecs
 import contextlib
