@@ -1,4 +1,4 @@
-"""What a person sees in the terminal: pictures of progress, numbers in words. Quiet when not a terminal."""
+"""What a person sees in the terminal: pictures of progress, numbers in words."""
 
 import codecs
 import contextlib
@@ -222,7 +222,7 @@ def progress_bar(in_bytes: bool = False) -> Progress:
 def counting(description: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """A bar for a loop that says how many more it has done: `advance(count)`."""
     with progress_bar() as bar:
-        task = bar.add_task(description, total=total, detail="")
+        task = bar.add_task(visible(description), total=total, detail="")
         yield lambda count: bar.advance(task, count)
 
 
@@ -230,7 +230,7 @@ def counting(description: str, total: int | None) -> Iterator[Callable[[int], No
 def reaching(description: str) -> Iterator[Callable[[int, int], None]]:
     """A bar for a loop that says where it is: `progress(done, total)`."""
     with progress_bar() as bar:
-        task = bar.add_task(description, total=None, detail="")
+        task = bar.add_task(visible(description), total=None, detail="")
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
@@ -238,7 +238,7 @@ def reaching(description: str) -> Iterator[Callable[[int, int], None]]:
 def receiving(description: str) -> Iterator[Callable[[int, int | None], None]]:
     """A bar for a download, which appears with the first bytes: `progress(bytes, all bytes or None)`."""
     with progress_bar(in_bytes=True) as bar:
-        task = bar.add_task(description, total=None, detail="", bytes=True, visible=False)
+        task = bar.add_task(visible(description), total=None, detail="", bytes=True, visible=False)
         yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
 
 

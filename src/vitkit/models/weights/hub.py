@@ -35,13 +35,7 @@ def from_hub(address: str) -> tuple[Path, Mapping[str, Any]]:
         VitkitError: no such address, model or revision, no network, or files that are not what they should
             be.
     """
-    match = _ADDRESS.fullmatch(address)
-    if match is None:
-        raise VitkitError(
-            f"{address}: expected hf:org/name, hf:org/name@revision or hf:org/name/file, such as "
-            "hf:timm/vit_base_patch16_224.augreg_in21k."
-        )
-    repository, revision, inside = match[1], match[2] and unquote(match[2]), match[3] or ""
+    repository, revision, inside = _parts(address)
     try:
         import huggingface_hub as hub
         from huggingface_hub import errors
@@ -89,6 +83,17 @@ def from_hub(address: str) -> tuple[Path, Mapping[str, Any]]:
         "source": exact,
         "sha256": digests.get(chosen) if len(digests) == 1 else digests,
     }
+
+
+def _parts(address: str) -> tuple[str, str | None, str]:
+    """Model, revision and path inside it."""
+    match = _ADDRESS.fullmatch(address)
+    if match is None:
+        raise VitkitError(
+            f"{address}: expected hf:org/name, hf:org/name@revision or hf:org/name/file, such as "
+            "hf:timm/vit_base_patch16_224.augreg_in21k."
+        )
+    return match[1], match[2] and unquote(match[2]), match[3] or ""
 
 
 def _announced(hub: Any, repository: str, revision: str | None) -> dict[str, _Announced]:
