@@ -372,7 +372,7 @@ def test_a_best_checkpoint_that_is_damaged_is_kept_and_the_last_weights_are_used
     folder, best = unfinished(made, tmp_path)
     flip(best / "average.safetensors")
     assert run(["train", "--resume", str(folder)]) == 0
-    assert "step-00000009, the best validation, is damaged" in (folder / "model.json").read_text()
+    assert "step-00000009, the best validation, is not whole" in (folder / "model.json").read_text()
     assert best.with_name("damaged-step-00000009").is_dir() and not best.exists()
     assert "damaged-step-00000009" in capsys.readouterr().err
 
