@@ -1,15 +1,26 @@
 """Configurations to JSON and back."""
 
+import dataclasses
 import json
-from dataclasses import dataclass
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitkit.config import difference, from_json, to_json
+from vitkit.apps.run import Architecture, Loading
+from vitkit.config import difference, from_json, require_finite, to_json
+from vitkit.data.sources import Splits
+from vitkit.data.transforms import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
+from vitkit.models.resnet import BackboneConfig, ResNetConfig
+from vitkit.models.vit import ViTConfig
+from vitkit.training.objectives import ClassificationConfig
+from vitkit.training.optim import OptimizerConfig
+from vitkit.training.trainer import TrainingConfig
 
 
 @dataclass(frozen=True)
@@ -69,3 +80,75 @@ def test_differences_are_named_by_their_path() -> None:
     one = {"a": 1, "b": {"c": 2, "d": 3}}
     assert difference(one, one) == []
     assert difference(one, {"a": 1, "b": {"c": 9, "d": 3}, "e": 0}) == ["b.c: 2 -> 9", "e: nothing -> 0"]
+
+
+@dataclass(frozen=True)
+class Finite:
+    rate: float = 0.0
+    area: tuple[float, float] = (0.0, 1.0)
+    sums: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require_finite(self)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_numbers_that_are_none_are_refused_by_name(number: float) -> None:
+    with pytest.raises(VitkitError, match="rate: expected a finite number"):
+        Finite(rate=number)
+    with pytest.raises(VitkitError, match="area: expected a finite number"):
+        from_json(Finite, {"area": [0.5, number]}, "x")
+
+
+CONFIGURATIONS: list[tuple[Any, dict[str, Any]]] = [
+    (OptimizerConfig, {}),
+    (TrainingConfig, {}),
+    (ClassificationConfig, {}),
+    (Augmentation, {}),
+    (Preprocessing, {"image_size": (8, 8)}),
+    (Splits, {}),
+    (Loading, {}),
+    (Architecture, {}),
+    (BackboneConfig, {}),
+    (ResNetConfig, {"image_size": (32, 32), "layers": (1,), "num_classes": 2}),
+    (
+        ViTConfig,
+        {
+            "image_size": (8, 8),
+            "patch_size": (4, 4),
+            "width": 8,
+            "depth": 1,
+            "num_heads": 1,
+            "mlp_dim": 8,
+            "num_classes": 2,
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "given"), CONFIGURATIONS, ids=lambda value: getattr(value, "__name__", ""))
+def test_every_number_of_every_configuration_must_be_finite(kind: Any, given: dict[str, Any]) -> None:
+    config = kind(**given)
+    hints = typing.get_type_hints(kind)
+    names = [name for name, hint in hints.items() if "float" in str(hint)]
+    assert names
+    for name in names:
+        value = getattr(config, name)
+        wrong = (float("nan"),) * len(value) if isinstance(value, tuple) else float("nan")
+        with pytest.raises(VitkitError, match=f"{name}: expected a finite number"):
+            dataclasses.replace(config, **{name: wrong})
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"sums": 3}, "x: sums: expected an object, found 3"),
+        ({"sums": {"loss": "low"}}, "x: sums: 'loss': expected float, found 'low'"),
+        ({"rate": 10**400}, "x: rate: the number .* is too large"),
+        ({"rate": "y" * 1000}, "x: rate: expected float, found '.{,90}$"),
+        ([[[[[[[[[[[]]]]]]]]]]], "expected an object"),
+    ],
+)
+def test_values_of_any_kind_are_refused_in_a_line(data: Any, words: str) -> None:
+    with pytest.raises(VitkitError, match=words):
+        from_json(Finite, data, "x")

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,14 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from safetensors.torch import load_file
 
 from vitkit.apps import training_run
 from vitkit.apps.cli import run
-from vitkit.training.checkpoint_files import damage, survey
+from vitkit.training.checkpoint_files import damage, step_name, survey
 
 OPTIONS = [
     *("--model", "ViT-8x1x2/4", "--image-size", "8", "--batch-size", "8", "--steps", "12", "--polyak", "0.9"),
+    *("--warmup-steps", "0"),
     *(
         "--evaluate-every",
         "3",
@@ -116,6 +120,17 @@ def test_resumed_it_ends_like_the_whole_run(made: Path, half: Path) -> None:
     assert run(["train", "--resume", str(half)]) == 0
     assert result(half) == result(made / "whole")
     assert (half / "metrics.jsonl").read_bytes() == (made / "whole" / "metrics.jsonl").read_bytes()
+
+
+def test_the_finished_model_is_the_average_of_the_weights(made: Path) -> None:
+    finished = load_file(made / "whole" / "model.safetensors")
+    origin = json.loads((made / "whole" / "model.json").read_text())["origin"]["weights"]
+    step = int(re.findall("[0-9]+", origin)[0])
+    checkpoint = made / "whole" / "checkpoints" / step_name(step)
+    average, last = (load_file(checkpoint / f"{name}.safetensors") for name in ("average", "model"))
+    assert origin.startswith("Polyak average of")
+    assert all(torch.equal(value, finished[name]) for name, value in average.items())
+    assert any(not torch.equal(value, finished[name]) for name, value in last.items())
 
 
 def test_a_checkpoint_that_cannot_be_read_for_a_moment_stops_the_run(
@@ -357,7 +372,7 @@ def test_a_best_checkpoint_that_is_damaged_is_kept_and_the_last_weights_are_used
     folder, best = unfinished(made, tmp_path)
     flip(best / "average.safetensors")
     assert run(["train", "--resume", str(folder)]) == 0
-    assert "step-00000009, the best validation, is damaged" in (folder / "model.json").read_text()
+    assert "step-00000009, the best validation, is not whole" in (folder / "model.json").read_text()
     assert best.with_name("damaged-step-00000009").is_dir() and not best.exists()
     assert "damaged-step-00000009" in capsys.readouterr().err
 

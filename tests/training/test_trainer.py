@@ -275,3 +275,45 @@ def test_epochs_and_intervals() -> None:
     ):
         with pytest.raises(VitkitError, match=words):
             TrainingConfig(**options)
+
+
+def test_validation_sees_the_average_of_the_weights(tmp_path: Path) -> None:
+    """And so does whoever asks the trainer for the model to use."""
+    trainer = small_trainer(tmp_path)
+    seen: list[dict[str, torch.Tensor]] = []
+
+    def evaluator(model: torch.nn.Module) -> dict[str, float]:
+        seen.append({name: value.clone() for name, value in model.state_dict().items()})
+        return {"accuracy": 0.5, "loss": 1.0}
+
+    trainer.evaluator = evaluator
+    list(trainer.fit())
+    average, model = trainer.state.average, trainer.state.model
+    assert average is not None and trainer.evaluated_model is average
+    assert all(torch.equal(seen[-1][name], value) for name, value in average.state_dict().items())
+    assert not torch.equal(seen[-1]["head.weight"], model.state_dict()["head.weight"])
+    without = small_trainer(tmp_path / "without", optimizer=dataclasses.replace(OPTIMIZER, polyak=None))
+    assert without.evaluated_model is without.state.model
+
+
+def test_bfloat16_is_the_arithmetic_that_was_asked_for(tmp_path: Path) -> None:
+    """Products of matrices are bfloat16, weights stay float32, and the loss differs in its last digits."""
+    losses = {}
+    for precision in ("float32", "bfloat16"):
+        training = dataclasses.replace(TRAINING, precision=precision)  # type: ignore[arg-type]
+        trainer = small_trainer(tmp_path / precision, training, dropout=0.0, mixup=0.0)
+        found: list[torch.dtype] = []
+        (layer,) = [m for name, m in trainer.state.model.named_modules() if name == "head"]
+        layer.register_forward_hook(lambda _module, _inputs, output: found.append(output.dtype))  # noqa: B023
+        # The head begins with zeros, so that the first losses are the same.
+        losses[precision] = [report.loss for report, _ in zip(trainer.fit(), range(5), strict=False)][-1]
+        assert set(found) == {getattr(torch, precision)}
+        assert {p.dtype for p in trainer.state.model.parameters()} == {torch.float32}
+    assert losses["bfloat16"] != losses["float32"]
+    assert losses["bfloat16"] == pytest.approx(losses["float32"], abs=0.05)
+
+
+@pytest.mark.parametrize("options", [{"epochs": 1e308}, {"epochs": 1e20}, {"steps": 10**13}])
+def test_a_run_without_an_end_is_refused_in_words(options: dict[str, Any]) -> None:
+    with pytest.raises(VitkitError, match="more than 1,000,000,000,000 updates"):
+        TrainingConfig(**options).total_steps(60)

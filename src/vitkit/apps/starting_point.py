@@ -123,7 +123,7 @@ def _require_same_options(checkpoint: Path, run: Run) -> None:
 
 def _tell_damage(path: Path, reason: str, kept: Path) -> None:
     console.err.print(
-        f"[yellow]{escape(str(path))} is damaged: {escape(reason)}. It is kept as {escape(str(kept))}.[/]\n"
+        f"[yellow]{escape(str(path))} is not whole: {escape(reason)}. It is kept as {escape(str(kept))}.[/]\n"
         f"  To remove it: rm -r {escape(shlex.quote(str(kept)))}",
         soft_wrap=True,
     )

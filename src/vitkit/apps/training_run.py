@@ -241,7 +241,7 @@ class TrainingRun:
                 self.model.load_state_dict(load_weights(checkpoint))
                 which = f"{kind} of step {best}, the best validation"
             else:
-                which += f", because {checkpoint.name}, the best validation, is damaged"
+                which += f", because {checkpoint.name}, the best validation, is not whole"
                 keep_damaged({checkpoint: reason})
         origin = {
             **self.model.card.origin,
