@@ -335,15 +335,16 @@ def test_the_time_that_the_whole_program_was_stopped_does_not_count() -> None:
         class Slow(Noise):
             def decode(self, index):
                 print("reading", flush=True)
-                time.sleep(1)
+                time.sleep(2)
                 return super().decode(index)
 
-        list(evaluation_batches(Slow(1), PREPROCESSING, 1, workers=1, worker_timeout=2))
+        list(evaluation_batches(Slow(1), PREPROCESSING, 1, workers=1, worker_timeout=3))
         """)
     assert process.stdout is not None
     assert process.stdout.readline() == "reading\n"
+    time.sleep(1.5)  # the wait is under way
     os.killpg(process.pid, signal.SIGSTOP)
-    time.sleep(4)
+    time.sleep(3.5)
     os.killpg(process.pid, signal.SIGCONT)
     _, errors = process.communicate()
     assert process.returncode == 0, errors
