@@ -258,7 +258,7 @@ class Endless(Noise):
 def test_a_hanging_worker_and_its_image_are_named() -> None:
     batches = evaluation_batches(Endless(10), PREPROCESSING, 2, workers=2, worker_timeout=2)
     with pytest.raises(
-        VitkitError, match=r"Batch 2 was .* process \d+ .* image noise 5\. .*--worker-timeout"
+        VitkitError, match=r"Batch 2 did not come within .* process \d+ .* image noise 5\. .*--worker-timeout"
     ):
         list(batches)
     assert not multiprocessing.active_children()
@@ -271,7 +271,7 @@ def test_a_stopped_worker_is_named() -> None:
     stopped = multiprocessing.active_children()[0].pid
     assert stopped is not None
     os.kill(stopped, signal.SIGSTOP)
-    with pytest.raises(VitkitError, match=f"waited for for .* process {stopped} that makes it hangs"):
+    with pytest.raises(VitkitError, match=f"did not come within .* process {stopped} that makes it hangs"):
         list(batches)
     assert not multiprocessing.active_children()
 
