@@ -1,7 +1,7 @@
 """Runs commands of vitkit in processes of their own that begin with everything imported: forks of this one.
 
 One line of JSON asks for a run, one answers. A run can send itself, or its whole process group, signals from
-a place in its own course, which no clock could hit so surely.
+a moment in its own course, which no clock could hit so surely.
 """
 
 import atexit
@@ -39,9 +39,9 @@ class Case:
 
     arguments: list[str]
     signals: tuple[int, ...] = ()
-    """Sent at the place, one after another."""
-    place: str = "step"
-    """A name of PLACES, or the full name of a function: they are sent when it is called."""
+    """Sent at the moment, one after another."""
+    moment: str = "step"
+    """A name of MOMENTS, or the full name of a function: they are sent when it is called."""
     group: bool = False
     """Whether the whole process group gets the signals, workers and all."""
     again: bool = False
@@ -51,9 +51,9 @@ class Case:
     same_seconds: float | None = None
     """In place of `vitkit.signals.SAME_SECONDS`."""
     lost_terminal: bool = False
-    """Whether it runs in a terminal that goes away at the place."""
-    stop_worker: bool = False
-    """Whether a worker process is stopped at the place, by SIGSTOP."""
+    """Whether it runs in a terminal that goes away at the moment."""
+    worker_signal: int | None = None
+    """Sent to one of the worker processes at the moment."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Outcome:
     shared_memory: list[str]
     """What it left in /dev/shm."""
     workers: int
-    """How many processes loaded images at the place."""
+    """How many processes loaded images at the moment."""
 
 
 @contextmanager
@@ -97,7 +97,7 @@ def fork_server() -> Iterator[Callable[[Case], Outcome]]:
 
 def serve() -> None:
     torch.set_num_threads(1)
-    for module in {path.rsplit(".", 1)[0] for path in PLACES.values()}:
+    for module in {path.rsplit(".", 1)[0] for path in MOMENTS.values()}:
         with suppress(ModuleNotFoundError):  # a class
             importlib.import_module(module)
     for line in sys.stdin:
@@ -164,8 +164,8 @@ def _run(case: Case, folder: Path) -> None:
             file.writelines(f"{pid}\n" for pid in children)
         while case.lost_terminal and os.isatty(1):  # until the parent closes it
             time.sleep(0.01)
-        if case.stop_worker:
-            os.kill(children[0], signal.SIGSTOP)
+        if case.worker_signal is not None:
+            os.kill(children[0], case.worker_signal)
         for number in case.signals:
             (os.killpg if case.group else os.kill)(os.getpid(), number)
 
@@ -179,7 +179,7 @@ def _run(case: Case, folder: Path) -> None:
     os._exit(code)  # what Python still does is the same for everyone, and slow
 
 
-PLACES = {
+MOMENTS = {
     "listing": "vitkit.apps.train.open_data",
     "building": "vitkit.apps.training_run.build_model",
     "reading": "vitkit.apps.training_run.keep_in_memory",
@@ -200,8 +200,8 @@ def _patch(case: Case, send: Callable[[], None]) -> None:
 
     def sending(original: Callable[..., Any]) -> Callable[..., Any]:
         def wrapper(*arguments: Any, **others: Any) -> Any:
-            if case.place != "nowhere" and next(calls) == (2 if case.place == "step" else 1):
-                if case.place in ("validation", "evaluation"):  # with the workers at work
+            if case.moment != "nowhere" and next(calls) == (2 if case.moment == "step" else 1):
+                if case.moment in ("validation", "evaluation"):  # with the workers at work
                     model, batches = arguments
                     first = next(batches)
                     send()
@@ -211,7 +211,7 @@ def _patch(case: Case, send: Callable[[], None]) -> None:
 
         return wrapper
 
-    _replace(PLACES.get(case.place, case.place), sending)
+    _replace(MOMENTS.get(case.moment, case.moment), sending)
     if case.again:
 
         def again(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -221,9 +221,9 @@ def _patch(case: Case, send: Callable[[], None]) -> None:
 
             return wrapper
 
-        _replace(PLACES["save"], again)
-    if case.place != "report":  # drawing takes longer than all the rest
-        _replace(PLACES["report"], lambda original: lambda *_: "a report")
+        _replace(MOMENTS["save"], again)
+    if case.moment != "report":  # drawing takes longer than all the rest
+        _replace(MOMENTS["report"], lambda original: lambda *_: "a report")
 
 
 def _replace(path: str, change: Callable[[Any], Any]) -> None:

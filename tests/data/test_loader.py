@@ -267,7 +267,7 @@ class Endless(Noise):
 def test_a_hanging_worker_and_its_image_are_named() -> None:
     batches = evaluation_batches(Endless(10), PREPROCESSING, 2, workers=2, worker_timeout=2)
     with pytest.raises(
-        VitkitError, match=r"Batch 2 was .* process \d+ .* image noise 5\. .*--worker-timeout"
+        VitkitError, match=r"Batch 2 did not come within .* process \d+ .* image noise 5\. .*--worker-timeout"
     ):
         list(batches)
     assert not multiprocessing.active_children()
@@ -280,7 +280,7 @@ def test_a_stopped_worker_is_named() -> None:
     stopped = multiprocessing.active_children()[0].pid
     assert stopped is not None
     os.kill(stopped, signal.SIGSTOP)
-    with pytest.raises(VitkitError, match=f"waited for for .* process {stopped} that makes it hangs"):
+    with pytest.raises(VitkitError, match=f"did not come within .* process {stopped} that makes it hangs"):
         list(batches)
     assert not multiprocessing.active_children()
 
@@ -344,15 +344,16 @@ def test_the_time_that_the_whole_program_was_stopped_does_not_count() -> None:
         class Slow(Noise):
             def decode(self, index):
                 print("reading", flush=True)
-                time.sleep(1)
+                time.sleep(2)
                 return super().decode(index)
 
-        list(evaluation_batches(Slow(1), PREPROCESSING, 1, workers=1, worker_timeout=2))
+        list(evaluation_batches(Slow(1), PREPROCESSING, 1, workers=1, worker_timeout=3))
         """)
     assert process.stdout is not None
     assert process.stdout.readline() == "reading\n"
+    time.sleep(1.5)  # the wait is under way
     os.killpg(process.pid, signal.SIGSTOP)
-    time.sleep(4)
+    time.sleep(3.5)
     os.killpg(process.pid, signal.SIGCONT)
     _, errors = process.communicate()
     assert process.returncode == 0, errors

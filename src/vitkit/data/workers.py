@@ -141,19 +141,19 @@ def _workers(work: Work, numbers: range, workers: int, seconds: float) -> Iterat
     processes = list(arriving._workers)  # PyTorch has no public name for them
     exiting = threading.Event()
 
-    def exit() -> None:
+    def end_at_exit() -> None:
         exiting.set()
         _kill(processes)
 
     # At its end Python would ask them by SIGTERM, which they ignore, and wait for ever.
-    atexit.register(exit)
+    atexit.register(end_at_exit)
     watch = _Watch(processes, seconds)
     try:
         yield _Pool(work, board, numbers, arriving, processes, watch)
     finally:
         watch.end()
         if not exiting.is_set():  # else this may run when no thread can be started any more
-            atexit.unregister(exit)
+            atexit.unregister(end_at_exit)
             _end(arriving, processes)
 
 
@@ -269,7 +269,7 @@ class _Pool:
         at, sample = rows[worker].tolist()
         image = f", last at the image {self.work.key(sample)}" if len(makers) and at == number else ""
         return (
-            f"Batch {number} was waited for for {self.watch.waited:g} s: the data loading process "
+            f"Batch {number} did not come within {self.watch.waited:g} s: the data loading process "
             f"{self.processes[worker].pid} that makes it hangs{image}. Mostly this is a disk or network "
             "share that does not answer, or a process that was stopped (SIGSTOP). See whether the images can "
             "be read, then run the same command again. If batches do take that long, allow more seconds by "
