@@ -2,6 +2,8 @@
 
 import dataclasses
 import difflib
+import math
+import reprlib
 import types
 import typing
 from collections.abc import Mapping
@@ -10,6 +12,9 @@ from typing import Any, Literal, TypeVar
 from vitkit.errors import VitkitError
 
 T = TypeVar("T")
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
 
 
 def to_json(config: Any) -> dict[str, Any]:
@@ -30,7 +35,9 @@ def from_json(cls: type[T], data: Mapping[str, Any], where: str) -> T:
             wrong type.
     """
     if not isinstance(data, Mapping):
-        raise VitkitError(f"{where}: expected an object with the fields of {cls.__name__}, found {data!r}.")
+        raise VitkitError(
+            f"{where}: expected an object with the fields of {cls.__name__}, found {shown(data)}."
+        )
     hints = typing.get_type_hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for key in data:
@@ -41,6 +48,24 @@ def from_json(cls: type[T], data: Mapping[str, Any], where: str) -> T:
         if required and name not in data:
             raise VitkitError(f"{where}: the key '{name}' of {cls.__name__} is missing.")
     return cls(**{key: _typed(hints[key], value, f"{where}: {key}") for key, value in data.items()})
+
+
+def require_finite(config: Any) -> None:
+    """Refuse a dataclass that holds a number which is none: called where it is made.
+
+    Raises:
+        VitkitError: a field, or an item of a tuple, is infinite or not a number.
+    """
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, float) and not math.isfinite(number):
+                raise VitkitError(f"{field.name}: expected a finite number, found {value}.")
+
+
+def shown(value: Any) -> str:
+    """A value as an error message shows it: cut short where it is long or deep."""
+    return _SHORT.repr(value)
 
 
 def nearest(wrong: str, right: typing.Iterable[str]) -> str:
@@ -88,7 +113,7 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
     if origin is Literal:
         if value not in arguments:
             choices = ", ".join(repr(choice) for choice in arguments)
-            raise VitkitError(f"{where}: expected one of {choices}, found {value!r}.")
+            raise VitkitError(f"{where}: expected one of {choices}, found {shown(value)}.")
         return value
     if origin is tuple:
         if isinstance(value, list | tuple):
@@ -98,18 +123,21 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
                 return tuple(
                     _typed(item_hint, item, where) for item_hint, item in zip(arguments, value, strict=True)
                 )
-        raise VitkitError(f"{where}: expected {_name(hint)}, found {value!r}.")
+        raise VitkitError(f"{where}: expected {_name(hint)}, found {shown(value)}.")
     if dataclasses.is_dataclass(hint):
         return from_json(typing.cast("type[Any]", hint), value, where)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise VitkitError(f"{where}: the number {shown(value)} is too large.") from None
     if isinstance(origin, type) and issubclass(origin, Mapping):
         if isinstance(value, Mapping):
-            return value
-        raise VitkitError(f"{where}: expected an object, found {value!r}.")
+            return {key: _typed(arguments[1], item, f"{where}: {shown(key)}") for key, item in value.items()}
+        raise VitkitError(f"{where}: expected an object, found {shown(value)}.")
     if hint is Any or (isinstance(value, hint) and not (hint is int and isinstance(value, bool))):
         return value
-    raise VitkitError(f"{where}: expected {_name(hint)}, found {value!r}.")
+    raise VitkitError(f"{where}: expected {_name(hint)}, found {shown(value)}.")
 
 
 def _name(hint: Any) -> str:

@@ -1,6 +1,5 @@
 """A run: everything that decides its result, in one value, written down before anything else happens."""
 
-import json
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,11 +8,11 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from vitkit._version import __version__
-from vitkit.config import from_json, to_json
+from vitkit.config import from_json, shown, to_json
 from vitkit.data.loader import MemorySamples
 from vitkit.data.sources import Samples, Splits
 from vitkit.data.transforms import Augmentation, Preprocessing
-from vitkit.durable import replace_json
+from vitkit.durable import read_json, replace_json
 from vitkit.errors import VitkitError
 from vitkit.models.zoo import ModelConfig, model_config
 from vitkit.training.objectives import ClassificationConfig
@@ -126,13 +125,14 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     path = folder / "config.json"
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = read_json(path)
     except FileNotFoundError:
         raise VitkitError(f"{folder} is no run folder: it has no config.json.") from None
-    except (OSError, ValueError) as error:
-        raise VitkitError(f"{path} cannot be read: {error}") from error
     if not isinstance(data, dict) or not isinstance(data.get("run"), dict):
-        raise VitkitError(f"{path} is not the configuration of a run.")
+        raise VitkitError(
+            f"{path} is not the configuration of a run: expected an object with a field 'run', found "
+            f"{shown(data)}."
+        )
     return data
 
 
