@@ -16,8 +16,10 @@ import vitkit
 from vitkit.apps import inspection
 from vitkit.apps.cli import run
 from vitkit.apps.run import is_run
-from vitkit.data.decode import DecodeError
+from vitkit.data.decode import DecodeError, decode
+from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
+from vitkit.models.card import ModelCard
 
 TINY = (
     "--model",
@@ -364,6 +366,40 @@ def test_inspect_draws_the_papers_figures(
     assert run(["inspect", str(official), "--out", "weights"]) == 0
     assert {path.stem for path in (tmp_path / "weights").iterdir()} == {"filters", "positions"}
     assert "--images" in capsys.readouterr().out
+
+
+def test_inspect_measures_on_as_many_images_as_the_paper(tmp_path: Path) -> None:
+    (tmp_path / "many").mkdir()
+    for i in range(130):
+        picture((90, 90, 90), i).save(tmp_path / "many" / f"{i}.png")
+    model = saved("ViT-8x1x2/8", 2, tmp_path / "model")
+    assert run(["inspect", model, "--images", "many", "--out", "pictures"]) == 0
+    assert "128 images of 16 x 16 pixels" in (tmp_path / "pictures" / "attention-distance.svg").read_text()
+    figure = (tmp_path / "pictures" / "attention-rollout.svg").read_text()
+    assert "predicted class" in figure
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+def test_predictions_are_probabilities_by_the_loss_of_the_model(
+    loss: str, photos: Path, tmp_path: Path
+) -> None:
+    model = vitkit.create_model("ViT-8x1x2/8", num_classes=3, image_size=16)
+    torch.nn.init.normal_(model.get_parameter("head.weight"))
+    model.card = ModelCard(class_names=("a", "b", "c"), origin={"loss": loss})
+    predictor = vitkit.Predictor(vitkit.save_model(model, tmp_path / "model"), device="cpu")
+    guesses = predictor(photos / "sky" / "3.png", top=3)
+    pixels = preprocess(
+        decode(photos / "sky" / "3.png", predictor.preprocessing.decode), predictor.preprocessing
+    )
+    with torch.no_grad():
+        logits = predictor.model(torch.from_numpy(pixels).permute(2, 0, 1)[None])[0]
+    shares = logits.sigmoid() if loss == "sigmoid" else logits.softmax(0)
+    expected = sorted(zip(shares.tolist(), "abc", strict=True), reverse=True)
+    assert [guess.name for guess in guesses] == [name for _, name in expected]
+    assert [guess.probability for guess in guesses] == pytest.approx(
+        [share for share, _ in expected], abs=1e-6
+    )
+    assert (sum(guess.probability for guess in guesses) == pytest.approx(1)) == (loss == "softmax")
 
 
 def test_the_report_can_be_written_again_also_without_the_images(

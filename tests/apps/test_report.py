@@ -13,7 +13,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from vitkit.apps.report import ReportContent, render_report
+from vitkit.apps.report import ReportContent, _class_rows, render_report
 from vitkit.data.decode import DecodeError, Header
 from vitkit.data.loader import evaluation_batches
 from vitkit.data.transforms import Preprocessing
@@ -73,11 +73,13 @@ def evaluated(model: ImageModel, samples: Noise) -> tuple[Classification, Predic
     return classification(made, names(model.config.num_classes)), made
 
 
-def content(classes: int = 4, count: int = 60, split: str = "test", **changes: Any) -> ReportContent:
+def content(
+    classes: int = 4, count: int = 60, split: str = "test", damaged: bool = True, **changes: Any
+) -> ReportContent:
     model = create_model("ViT-16x2x2/2", classes, 8, generator=torch.Generator().manual_seed(0))
     torch.nn.init.normal_(model.get_parameter("head.weight"), generator=torch.Generator().manual_seed(1))
     model.card = ModelCard("ViT-16x2x2/2", names(classes), {"image_size": [8, 8]}, {}, {"run": HOSTILE})
-    samples = Noise(classes, count)
+    samples = Noise(classes, count, damaged=damaged)
     rejects = {samples.key(i): f"{HOSTILE} is truncated" for i in range(5, count, 10)}
     whole = ReportContent(
         title=f"run {HOSTILE}",
@@ -312,3 +314,78 @@ def test_a_model_without_attention_says_so() -> None:
     page = check_safe(render_report(dataclasses.replace(usual, model=model)))
     assert "no attention between all its places" in page.text
     assert "nothing to lay attention over" not in page.text and "no images at hand" not in page.text
+
+
+def test_attention_distance_is_measured_on_as_many_images_as_in_the_paper() -> None:
+    samples = Noise(4, 150, damaged=False)
+    usual = content(count=20)
+    page = check_safe(
+        render_report(
+            dataclasses.replace(
+                usual, samples={"test": samples}, evaluations={"test": evaluated(usual.model, samples)}
+            )
+        )
+    )
+    assert "128 test images of 8 x 8 pixels" in page.text
+
+
+def sigmoid(**changes: Any) -> ReportContent:
+    """The usual content of a model that was trained with the sigmoid loss."""
+    usual = content()
+    usual.model.card = dataclasses.replace(usual.model.card, origin={"loss": "sigmoid", **changes})
+    samples = Noise(4, 60)
+    made = predict(
+        usual.model, evaluation_batches(samples, Preprocessing((8, 8)), 64), loss=usual.model.card.loss
+    )
+    return dataclasses.replace(usual, evaluations={"test": (classification(made, names(4)), made)})
+
+
+def test_sigmoid_models_are_shown_by_their_own_probabilities() -> None:
+    shown = sigmoid(weights="Polyak average of step 7")
+    _, made = shown.evaluations["test"]
+    page = check_safe(render_report(shown))
+    assert "binary cross entropy, summed over classes (nats)" in page.text
+    assert "cross entropy (nats)" not in page.text
+    assert "Weights: Polyak average of step 7." in page.text
+    surest = max(
+        1 / (1 + np.exp(-row.max().astype(float)))
+        for row, label in zip(made.logits, made.labels, strict=True)
+        if row.argmax() != label
+    )
+    assert f"{100 * surest:.1f}%" in page.text.split("Most confident mistakes")[1]
+
+
+def test_what_makes_the_two_losses_different_is_named() -> None:
+    objective = {"loss": "softmax", "label_smoothing": 0.1, "mixup": 0.2}
+    page = check_safe(render_report(content(count=12, config={"objective": objective})))
+    assert "label smoothing 0.1 and mixup 0.2 and the validation loss without" in page.text
+    assert "training (with label smoothing 0.1 and mixup 0.2)" in page.text  # in the figure
+    plain = check_safe(render_report(bare(metrics=content(count=12).metrics)))
+    assert "validation loss without" not in plain.text and "cross entropy (nats)" in plain.text
+
+
+@pytest.mark.parametrize(
+    ("sure", "words"),
+    [(0.9, "too sure of itself"), (0.1, "not sure enough"), (0.48, "as far as 60 test images can tell")],
+)
+def test_calibration_is_judged_by_what_the_images_can_tell(sure: float, words: str) -> None:
+    """Half of 60 images are right: a confidence between 38 and 62 % agrees with that."""
+    usual = content(damaged=False)
+    result, made = usual.evaluations["test"]
+    bins = tuple(
+        dataclasses.replace(one, count=60 if i == 7 else 0, confidence=sure if i == 7 else None, accuracy=0.5)
+        for i, one in enumerate(result.calibration)
+    )
+    changed = dataclasses.replace(
+        result, correct=30, accuracy=0.5, accuracy_interval=(0.377, 0.623), calibration=bins
+    )
+    assert words in check_safe(render_report(bare(evaluations={"test": (changed, made)}))).text
+
+
+def test_classes_equally_often_taken_for_another_are_all_named() -> None:
+    labels = np.array([0, 0, 0, 1, 2, 2, 2])
+    predicted = np.array([1, 2, 0, 1, 0, 0, 1])
+    made = Predictions(np.eye(3, dtype=np.float32)[predicted], labels, np.arange(7), np.zeros(0, np.int64))
+    result = classification(made, ["zero", "one", "two"])
+    assert [mistake for _, mistake in _class_rows(result)] == ["one, two (1 each)", "", "zero (2)"]
+    assert "one, two (1 each)" in render_report(bare(evaluations={"test": (result, made)}))

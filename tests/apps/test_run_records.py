@@ -182,11 +182,7 @@ DAMAGE: list[tuple[Callable[[Path], None], str]] = [
     (field("config.json", "run", "objective", value=[]), "objective"),
     (field("config.json", "run", "objective", "mixup", value="x"), "mixup"),
     (field("config.json", "run", "objective", "label_smoothing", value=None), "label_smoothing"),
-    (field("model.json", "origin", "data", value=[1]), "origin: data"),
-    (field("model.json", "origin", "data", "spec", value=7), "spec"),
-    (field("model.json", "origin", "data", "splits", value=None), "splits"),
     (field("model.json", "origin", "loss", value="hinge"), "loss: expected 'softmax' or 'sigmoid'"),
-    (field("model.json", "preprocessing", value={"image_size": "x"}), "image_size"),
     *(
         (field("evaluation/test.json", *keys, value=value), f"test.json: {keys[0]}")
         for keys, value in (
@@ -259,14 +255,22 @@ def test_evaluate_tells_damage_in_words(copied: Path, capsys: pytest.CaptureFixt
     for damage in (
         field("model.json", "origin", "data", value=[1]),
         field("model.json", "origin", "data", value="x"),
+        field("model.json", "origin", "data", "spec", value=7),
         field("model.json", "origin", "loss", value=["sigmoid"]),
         content("model.json", DEEP),
     ):
         (copied / "model.json").write_bytes(whole)
         damage(copied)
-        for arguments in ([], ["--data", str(copied.parent)]):
-            assert run(["evaluate", str(copied), *arguments]) == 1
-            assert "model.json" in capsys.readouterr().err
+        assert run(["evaluate", str(copied)]) == 1
+        assert "model.json" in capsys.readouterr().err
+
+
+def test_a_report_without_a_record_of_the_data_has_no_pictures(
+    copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    field("model.json", "origin", "data", "splits", value=None)(copied)
+    assert run(["report", str(copied)]) == 0
+    assert "Without pictures of images: model.json: origin: data: splits" in capsys.readouterr().err
 
 
 # A sigmoid model from its training to its pages

@@ -113,5 +113,4 @@ def test_memory_does_not_hold_the_logits(tmp_path: Path) -> None:
 def test_imagenet_21k_within_2_gib(tmp_path: Path, loss: str) -> None:
     """50,000 images of 21,843 classes: 4.4 GB of logits, and 3.8 GB of a dense confusion matrix."""
     found = measured(MEMORY, 50_000, 21_843, tmp_path, loss)
-    print(found)
     assert found["read"] < 2 << 30, found

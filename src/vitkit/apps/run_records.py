@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from vitkit.config import from_json
+from vitkit.config import from_json, shown
 from vitkit.data.listing import counted
 from vitkit.durable import read_json, read_regular_file
 from vitkit.errors import VitkitError
@@ -127,7 +127,7 @@ def read_data_record(run: Path) -> dict[str, Any]:
     for split, counts in data.counts.items():
         for name, count in counts.items():
             if not 0 <= count <= LARGEST:
-                raise VitkitError(f"{path}: counts: {split}: {name}: expected a count, found {count:.3g}.")
+                raise VitkitError(f"{path}: counts: {split}: {name}: expected a count, found {shown(count)}.")
     return record
 
 
