@@ -59,35 +59,39 @@ def gif_of_one_pixel(side: int) -> bytes:
 
 def large_files(side: int) -> dict[str, Callable[[], bytes]]:
     """Every format and mode that takes memory in a way of its own."""
-    ramp = np.add.outer(np.arange(side), np.arange(side)) // 16
-    grey, red, green = (Image.fromarray((ramp * factor % 256).astype(np.uint8)) for factor in (1, 2, 3))
-    rgb, rgba = Image.merge("RGB", (red, green, grey)), Image.merge("RGBA", (red, green, grey, grey))
-    cmyk, two = Image.merge("CMYK", (red, green, grey, grey)), Image.merge("LA", (grey, red))
-    wide = Image.fromarray((ramp * 300 % 65536).astype(np.uint16))
-    palette = grey.convert("P")
+    grey = Image.linear_gradient("L").resize((side, side))
+
+    def merged(mode: str) -> Image.Image:
+        return Image.merge(mode, [grey] * len(mode))
+
+    def wide() -> Image.Image:
+        return Image.fromarray(np.asarray(grey).astype(np.uint16) * 257)
+
     return {
-        "jpeg": lambda: encoded(rgb, "JPEG"),
-        "jpeg cmyk": lambda: encoded(cmyk, "JPEG"),
-        "jpeg progressive": lambda: encoded(rgb, "JPEG", progressive=True),
-        "jpeg progressive 444": lambda: encoded(rgb, "JPEG", progressive=True, subsampling=0),
-        "png": lambda: encoded(rgb, "PNG"),
-        "png rgba": lambda: encoded(rgba, "PNG"),
-        "png grey with alpha": lambda: encoded(two, "PNG"),
-        "png palette": lambda: encoded(palette, "PNG", transparency=bytes(range(256))),
-        "png colour": lambda: encoded(rgb, "PNG", transparency=(1, 2, 3)),
-        "png 16": lambda: encoded(wide, "PNG"),
-        "webp": lambda: encoded(rgba, "WEBP", method=0),
-        "avif": lambda: encoded(rgb, "AVIF", speed=10),
-        "jpeg 2000": lambda: encoded(rgb, "JPEG2000"),
-        "tiff": lambda: encoded(rgb, "TIFF"),
-        "tiff turned": lambda: encoded(rgb, "TIFF", tiffinfo={0x0112: 6}),
-        "tiff in one strip": lambda: encoded(rgb, "TIFF", compression="tiff_lzw", strip_size=1 << 30),
-        "tiff 16": lambda: encoded(wide, "TIFF"),
-        "gif": lambda: encoded(palette, "GIF", transparency=3),
+        "jpeg": lambda: encoded(merged("RGB"), "JPEG"),
+        "jpeg cmyk": lambda: encoded(merged("CMYK"), "JPEG"),
+        "jpeg progressive": lambda: encoded(merged("RGB"), "JPEG", progressive=True),
+        "jpeg progressive 444": lambda: encoded(merged("RGB"), "JPEG", progressive=True, subsampling=0),
+        "png": lambda: encoded(merged("RGB"), "PNG"),
+        "png rgba": lambda: encoded(merged("RGBA"), "PNG"),
+        "png grey with alpha": lambda: encoded(merged("LA"), "PNG"),
+        "png palette": lambda: encoded(grey.convert("P"), "PNG", transparency=bytes(range(256))),
+        "png colour": lambda: encoded(merged("RGB"), "PNG", transparency=(1, 2, 3)),
+        "png 16": lambda: encoded(wide(), "PNG"),
+        "webp": lambda: encoded(merged("RGBA"), "WEBP", method=0),
+        "avif": lambda: encoded(merged("RGB"), "AVIF", speed=10),
+        "jpeg 2000": lambda: encoded(merged("RGB"), "JPEG2000"),
+        "tiff": lambda: encoded(merged("RGB"), "TIFF"),
+        "tiff turned": lambda: encoded(merged("RGB"), "TIFF", tiffinfo={0x0112: 6}),
+        "tiff in one strip": lambda: encoded(
+            merged("RGB"), "TIFF", compression="tiff_lzw", strip_size=1 << 30
+        ),
+        "tiff 16": lambda: encoded(wide(), "TIFF"),
+        "gif": lambda: encoded(grey.convert("P"), "GIF", transparency=3),
         "gif screen": lambda: gif_of_one_pixel(side),
-        "bmp": lambda: encoded(rgb, "BMP"),
-        "ppm": lambda: encoded(rgb, "PPM"),
-        "sgi": lambda: encoded(rgb, "SGI"),
+        "bmp": lambda: encoded(merged("RGB"), "BMP"),
+        "ppm": lambda: encoded(merged("RGB"), "PPM"),
+        "sgi": lambda: encoded(merged("RGB"), "SGI"),
     }
 
 
@@ -106,21 +110,13 @@ def test_a_huge_screen_of_a_tiny_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_images_at_the_limit_of_pixels(tmp_path: Path) -> None:
-    """Half a gibibyte for everything that is not refused."""
-    for name, make in large_files(8000).items():
-        if name in ("webp", "avif", "jpeg 2000"):  # refused at this size, and slow to make
-            continue
-        path = tmp_path / name
-        path.write_bytes(make())
-        try:
-            header(path)
-        except DecodeError as error:
-            assert "of memory" in str(error)
-            path.unlink()
-    found = growth(tmp_path)
-    assert {"jpeg", "png", "png rgba", "png 16", "png palette", "jpeg cmyk", "tiff", "gif"} <= set(found)
-    assert {name: grown for name, (grown, _) in found.items() if grown > 512 << 20} == {}
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", ["jpeg", "jpeg cmyk", "png rgba", "png 16", "tiff", "gif"])
+def test_images_at_the_limit_of_pixels(name: str, tmp_path: Path) -> None:
+    """64 million pixels of the common kinds are decoded within half a gibibyte, the file included."""
+    (tmp_path / name).write_bytes(large_files(8000)[name]())
+    ((grown, promised),) = growth(tmp_path).values()
+    assert grown < 512 << 20 and promised < 512 << 20
 
 
 def test_an_image_that_takes_too_much_is_refused_with_what_to_do() -> None:

@@ -181,12 +181,7 @@ def list_parquet(root: Path, paths: list[Path]) -> Listing:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    for path in paths:
-        try:
-            with regular_file(path):
-                pass
-        except UnreadableFileError as error:
-            raise VitkitError(f"{path} cannot be read as Parquet: {error}.") from error
+    _check_regular(paths)
     try:
         schemas = [pq.read_schema(path) for path in paths]
     except (pa.ArrowException, OSError) as error:
@@ -237,6 +232,16 @@ def list_parquet(root: Path, paths: list[Path]) -> Listing:
     if absent:
         notes.append(f"{counted(len(absent), 'class', 'classes')} without images: {some(absent)}.")
     return Listing("Parquet", declared, rows, listed, tuple(notes))
+
+
+def _check_regular(paths: list[Path]) -> None:
+    """Refuses a pipe or a device, which Arrow would wait for."""
+    for path in paths:
+        try:
+            with regular_file(path):
+                pass
+        except UnreadableFileError as error:
+            raise VitkitError(f"{path} cannot be read as Parquet: {error}.") from error
 
 
 def _parquet_splits(root: Path, paths: list[Path]) -> list[str]:
