@@ -281,7 +281,7 @@ def _keep(kind: Kind, number: int, outcome: Outcome, seed: int, work: Path) -> N
 
 def told(kind: str, number: int, outcome: Outcome, seed: int, work: Path) -> str:
     """A failure in three lines: what it is, the command that tries it again, and where its files are."""
-    kept = work / "failures" / f"{kind}-{number}"
-    where = str(kept) if kept.exists() else "nothing was left"
+    places = (work / place / f"{kind}-{number}" for place in ("failures", "scratch"))
+    where = next((str(place) for place in places if place.exists()), "nothing was left")
     again = f"scripts/test-faults --only {kind} --seed {seed} --case {number}"
     return f"{kind} {number}: {outcome.verdict}: {outcome.detail.strip()}\n    {again}\n    {where}"
