@@ -3,6 +3,7 @@
 import argparse
 import os
 import shutil
+import signal
 import sys
 import time
 from pathlib import Path
@@ -77,6 +78,7 @@ def main() -> int:
     given = given_options()
     chosen = [kind for kind in KINDS if not given.only or kind.name in given.only]
     work = given.work.resolve()
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))  # ends the processes, too
     if given.again:
         shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.faults.entry import run_command
-from tests.faults.harness import Outcome
+from tests.faults.harness import Outcome, end_with_parent
 
 PROGRAM = (sys.executable, "-m", "vitkit")
 
@@ -53,6 +53,8 @@ def forked(
         code = 1
         try:
             os.setsid()
+            end_with_parent()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             for descriptor, name, flags in (
                 (0, os.devnull, os.O_RDONLY),
                 (1, folder / "out", os.O_WRONLY | os.O_CREAT | os.O_TRUNC),

@@ -4,6 +4,8 @@ A kind of fault has numbered cases. Case n of seed s is the same on every machin
 seeded with both and works in a folder of its own, which is kept when the case fails.
 """
 
+import contextlib
+import ctypes
 import json
 import os
 import random
@@ -73,6 +75,12 @@ class Kind(ABC):
         return sys.maxsize
 
 
+def end_with_parent() -> None:
+    """Let this process be killed when the one that started it ends, however that ends (Linux)."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
 def limit_memory() -> None:
     """Let this process and its children end in MemoryError rather than end the machine."""
     resource.setrlimit(resource.RLIMIT_AS, (MOST_ADDRESSES, MOST_ADDRESSES))
@@ -130,6 +138,8 @@ class Worker:
             status = 1
             try:
                 os.setsid()
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                end_with_parent()
                 limit_memory()
                 os.close(self.reading)
                 with os.fdopen(writing, "w", buffering=1) as pipe:
@@ -281,7 +291,7 @@ def _keep(kind: Kind, number: int, outcome: Outcome, seed: int, work: Path) -> N
 
 def told(kind: str, number: int, outcome: Outcome, seed: int, work: Path) -> str:
     """A failure in three lines: what it is, the command that tries it again, and where its files are."""
-    kept = work / "failures" / f"{kind}-{number}"
-    where = str(kept) if kept.exists() else "nothing was left"
+    places = (work / place / f"{kind}-{number}" for place in ("failures", "scratch"))
+    where = next((str(place) for place in places if place.exists()), "nothing was left")
     again = f"scripts/test-faults --only {kind} --seed {seed} --case {number}"
     return f"{kind} {number}: {outcome.verdict}: {outcome.detail.strip()}\n    {again}\n    {where}"

@@ -100,7 +100,7 @@ class Options(Kind):
         ended = forked(arguments, folder, first=limit_memory, until=_stop_in_time, limit=40)
         # A run of 10^30 steps is a right one: it is stopped after a while, and must end as stopping ends.
         outcome = judge(ended, *((143,) if _began(folder) else ()))
-        return Outcome(outcome.verdict, f"vitkit {shown}: {outcome.detail}")
+        return Outcome(outcome.verdict, f"{outcome.detail} of vitkit {shown}")
 
     def _in_terminal(self, number: int, shared: Path, folder: Path) -> Outcome:
         name = list(TERMINALS)[number % len(TERMINALS)]
