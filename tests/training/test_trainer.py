@@ -300,7 +300,7 @@ def test_bfloat16_is_the_arithmetic_that_was_asked_for(tmp_path: Path) -> None:
     """Products of matrices are bfloat16, weights stay float32, and the loss differs in its last digits."""
     losses = {}
     for precision in ("float32", "bfloat16"):
-        training = dataclasses.replace(TRAINING, precision=precision)  # type: ignore[arg-type]
+        training = dataclasses.replace(TRAINING, precision=precision)
         trainer = small_trainer(tmp_path / precision, training, dropout=0.0, mixup=0.0)
         found: list[torch.dtype] = []
         (layer,) = [m for name, m in trainer.state.model.named_modules() if name == "head"]
