@@ -8,6 +8,9 @@ import os
 # OMP_NUM_THREADS is for the processes that tests start, too.
 os.environ["OMP_NUM_THREADS"] = os.environ.get("VITKIT_TEST_THREADS", "1")
 
+# The width of what commands print may not depend on where the tests run.
+os.environ.pop("COLUMNS", None)
+
 import torch
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))

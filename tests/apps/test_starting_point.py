@@ -404,7 +404,7 @@ def test_a_run_of_the_first_version_goes_on(
         (["--epochs", "1e308", "--steps", "None"], "epochs"),
         (["--steps", "1000000000000000000000"], "steps"),
         (["--model", "ViT-100000x1x1/8"], "does not fit into memory"),
-        (["--model", "ViT-8x1000000000x2/4"], "does not fit into memory"),
+        (["--model", "ViT-8x1000000000x2/4"], "depth of at most 1,000"),
         (["--batch-size", "1000000000000"], "does not fit into memory"),
         (["--splits.val-fraction", "nan"], "val_fraction: expected a finite number"),
         (["--learning-rate", "nan"], "learning_rate: expected a finite number"),

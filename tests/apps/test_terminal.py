@@ -498,7 +498,18 @@ def test_the_predictor_takes_ordinary_things() -> None:
         ("https://x.org/a.jpg", r"https://x\.org/a\.jpg is an address"),
         (Path("https://x.org/a.jpg"), r"https://x\.org/a\.jpg is an address"),
     ],
-    ids=str,
+    ids=[
+        "list",
+        "none",
+        "number",
+        "floats",
+        "empty",
+        "batch",
+        "float-tensor",
+        "text",
+        "address",
+        "path-of-address",
+    ],
 )
 def test_the_predictor_refuses_the_rest_in_words(thing: Any, words: str) -> None:
     predictor = vitkit.Predictor("model")

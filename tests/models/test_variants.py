@@ -215,7 +215,7 @@ def test_a_resized_table_of_offsets_keeps_centre_and_ends(tokens: int, new: int)
         ({"attention": "axial", "pool": "mean", "register_tokens": 1}, "no class or register token"),
         ({"attention": "axial", "pool": "mean", "position": "relative"}, "no relative position"),
         ({"position": "sincos_2d", "width": 18}, "divisible by 4"),
-        ({"register_tokens": -1}, "0 or more"),
+        ({"register_tokens": -1}, "register_tokens is from 0"),
         ({"num_classes": -1}, "no head"),
     ],
 )

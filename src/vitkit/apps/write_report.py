@@ -134,6 +134,7 @@ def main(arguments: list[str]) -> None:
         console.out.print(
             f"{path} ({console.size(path.stat().st_size)}). Open it in a browser; it needs no network.",
             markup=False,
+            soft_wrap=True,
         )
 
     tyro.cli(command, args=arguments, prog="vitkit report")

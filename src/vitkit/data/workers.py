@@ -8,6 +8,7 @@ parent: PyTorch's workers look every 5 s whether it still lives. The kernel coul
 import atexit
 import errno
 import multiprocessing
+import multiprocessing.connection
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -285,6 +286,8 @@ class _Pool:
                 return None
         elif message.startswith("Caught ") or getattr(error, "errno", None) not in gone:
             return None  # an error of the worker's own work
+        # The broken connection may be seen a moment before the end of the process that broke it.
+        multiprocessing.connection.wait([process.sentinel for process in self.processes], timeout=1.0)
         codes = ((process.pid, process.exitcode) for process in self.processes)
         ends = [f"{pid} by {signal.Signals(-code).name}" for pid, code in codes if code and code < 0]
         return (

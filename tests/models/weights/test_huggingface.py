@@ -354,7 +354,7 @@ def test_pixel_statistics_of_other_channels_are_refused(tmp_path: Path) -> None:
         ({"image_std": [0.5, 0, 0.5]}, "image_std of finite ones above 0"),
         ({"image_std": -0.5}, "image_std of finite ones above 0"),
         ({"image_mean": float("nan")}, "preprocessor_config.json: image_mean"),
-        ({"rescale_factor": 1e-320}, "image_mean is of finite numbers"),
+        ({"rescale_factor": 1e-320}, "image_mean: expected a finite number"),
         ({"size": 0}, "preprocessor_config.json: size: a side"),
         ({"size": {"shortest_edge": 0}}, "preprocessor_config.json: size: a side"),
         ({"size": {"height": "8", "width": 12}}, "preprocessor_config.json: size: a side"),

@@ -200,10 +200,13 @@ def test_a_file_of_nothing_known_has_no_prefix_to_strip(tmp_path: Path) -> None:
         ({"image_size": [10**9, 16]}, "image_size is at most"),
         ({"image_size": [2**20, 2**20]}, "tokens; at most"),
         ({"image_size": [14_000, 14_000], "position": "sincos_2d"}, "Sine-cosine positions of"),
-        ({"norm_eps": float("nan")}, "norm_eps is a finite number"),
+        ({"norm_eps": float("nan")}, "norm_eps: expected a finite number"),
         ({"backbone": {"layers": [10**6]}}, "at most 10 stages and 1,000 units"),
         ({"backbone": {"layers": [1] * 40}}, "at most 10 stages"),
-        ({"backbone": {"layers": [1], "width_factor": float("inf")}}, "width_factor is at most"),
+        (
+            {"backbone": {"layers": [1], "width_factor": float("inf")}},
+            "width_factor: expected a finite number",
+        ),
     ],
 )
 def test_sizes_in_a_description_are_bounded_before_anything_is_built(
