@@ -6,7 +6,7 @@ from vitkit.apps.recipes import RECIPES, TABLE_3, recipe
 from vitkit.apps.run import Run
 from vitkit.config import from_json, to_json
 from vitkit.errors import VitkitError
-from vitkit.models.vit import ViTConfig
+from vitkit.models.vit_config import ViTConfig
 
 # model, data -> epochs, base rate, decay of the rate, weight decay, dropout (paper, Table 3)
 PAPER = {

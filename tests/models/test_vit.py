@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from tests.fixture_files import load_fixture, write_npz
 from vitkit.errors import VitkitError
-from vitkit.models.vit import Block, ViT, ViTConfig
+from vitkit.models.parts import Block
+from vitkit.models.vit import ViT
+from vitkit.models.vit_config import ViTConfig
 from vitkit.models.weights import load_model
 from vitkit.models.zoo import count_parameters, create_model, vit_config
 

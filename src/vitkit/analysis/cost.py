@@ -14,8 +14,8 @@ A multiply-accumulate (MAC) is two floating-point operations (FLOPs).
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from vitkit.models.resnet import BackboneConfig, ResNetConfig
-from vitkit.models.vit import ViTConfig
+from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
+from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig, model_config
 
 JFT_IMAGES = 303_000_000
@@ -116,7 +116,7 @@ def parameters(config: ModelConfig) -> int:
     blocks_per_layer = 2 if config.attention == "axial" else 1
     total = stem_parameters(config) + config.prefix_tokens * config.width + position_parameters(config)
     total += config.depth * blocks_per_layer * (attention_parameters(config) + mlp_parameters(config))
-    total += 2 * config.width
+    total += 2 * config.width * (2 if config.norm_before_blocks else 1)
     if config.pool == "map":
         total += map_parameters(config)
     return total + head_parameters(config)
@@ -150,17 +150,20 @@ def attention_parameters(config: ViTConfig) -> int:
     """Of one block's attention and the norm before it."""
     width = config.width
     relative = (2 * config.num_tokens - 1) * config.head_dim if config.position == "relative" else 0
-    return 4 * width * width + 4 * width + relative + 2 * width
+    scale = 0 if config.layer_scale is None else width
+    return 4 * width * width + 4 * width + relative + 2 * width + scale
 
 
 def mlp_parameters(config: ViTConfig) -> int:
     """Of one block's MLP and the norm before it."""
-    return 2 * config.width * config.mlp_dim + config.mlp_dim + 3 * config.width
+    scale = 0 if config.layer_scale is None else config.width
+    return 2 * config.width * config.mlp_dim + config.mlp_dim + 3 * config.width + scale
 
 
 def map_parameters(config: ViTConfig) -> int:
     """Of attention pooling: a query, attention without a norm before it, and an MLP with one."""
-    return config.width + 4 * config.width**2 + 4 * config.width + mlp_parameters(config)
+    unscaled = replace(config, layer_scale=None)
+    return config.width + 4 * config.width**2 + 4 * config.width + mlp_parameters(unscaled)
 
 
 def head_parameters(config: ModelConfig) -> int:

@@ -163,7 +163,7 @@ def _attention_by_layer(model: ViT, images: Tensor) -> Iterator[Tensor]:
     tokens = model.embed(images.to(model.pixel_mean.device))
     for layer, block in enumerate(model.blocks):
         taps: Taps = {}
-        tokens = block(model.before_layer(layer, tokens), taps, weights=True)
+        tokens = block(model.before_layer(layer, tokens), taps, attention_taps=True)
         yield taps["/attention_weights"]
 
 

@@ -32,7 +32,7 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import classification, predict
 from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
-from vitkit.models.vit import ViTConfig
+from vitkit.models.vit_config import ViTConfig
 from vitkit.models.weights import save_model
 from vitkit.models.zoo import build_model, count_parameters
 from vitkit.training.checkpoint import FOLDER, damage, find_checkpoint, load_weights, sweep

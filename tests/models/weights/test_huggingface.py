@@ -18,8 +18,8 @@ from tests.models.test_vit import TINY
 from vitkit.errors import VitkitError
 from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
-from vitkit.models.resnet import ResNetConfig
-from vitkit.models.vit import ViTConfig
+from vitkit.models.resnet_config import ResNetConfig
+from vitkit.models.vit_config import ViTConfig
 from vitkit.models.weights import load_model, save_model
 from vitkit.models.zoo import ModelConfig, build_model, model_config
 

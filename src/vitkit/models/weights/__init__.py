@@ -13,9 +13,10 @@ from torch import Tensor
 from vitkit.config import nearest
 from vitkit.errors import VitkitError
 from vitkit.models.card import ModelCard
-from vitkit.models.image_model import ImageModel, by
+from vitkit.models.image_config import format_size
+from vitkit.models.image_model import ImageModel
 from vitkit.models.position import Interpolation, resize_line, resize_position_embedding
-from vitkit.models.vit import ViTConfig
+from vitkit.models.vit_config import ViTConfig
 from vitkit.models.weights import big_vision, huggingface, native, official, timm, torchvision
 from vitkit.models.weights.accounting import build, check, translate
 from vitkit.models.weights.remote import fetch
@@ -262,8 +263,8 @@ def _at_size(
         "expect lower accuracy until the model is fine-tuned at this size",
         path,
         "a grid" if isinstance(config, ViTConfig) else "images",
-        by(old),
-        by(new),
+        format_size(old),
+        format_size(new),
     )
     return resized, tensors
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vitkit.errors import VitkitError
-from vitkit.models.image_model import by
+from vitkit.models.image_config import format_size
 from vitkit.models.weights.huggingface_settings import LARGEST, Processor, settings_of
 from vitkit.models.weights.source import Source
 from vitkit.models.zoo import ModelConfig
@@ -61,7 +61,9 @@ def read_preprocessing(source: Source, said: Processor, size: tuple[int, int]) -
             differences.append("black borders where the crop is larger than the image (here: none)")
         ours |= {"resize": "crop", "crop_fraction": min(fraction, 1.0)}
         if "height" in edges or said.image_processor_type.startswith("DeiT"):
-            differences.append(f"stretching to {by(resized)} before the crop (here: proportions are kept)")
+            differences.append(
+                f"stretching to {format_size(resized)} before the crop (here: proportions are kept)"
+            )
     elif said.do_center_crop:
         ours |= {"resize": "crop", "crop_fraction": 1.0}
         differences.append("a crop of images that were not resized (here: resized to cover it)")

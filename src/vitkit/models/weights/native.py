@@ -19,8 +19,9 @@ from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
-from vitkit.models.resnet import ResNetConfig
-from vitkit.models.vit import ViTConfig
+from vitkit.models.resnet_config import ResNetConfig
+from vitkit.models.vit import current_name
+from vitkit.models.vit_config import ViTConfig
 from vitkit.models.weights.source import Source
 from vitkit.models.weights.table import Dialect, Hints, Translation, same
 from vitkit.models.zoo import ModelConfig
@@ -95,7 +96,7 @@ def read(source: Source, hints: Hints) -> Translation:
         VitkitError: the file is absent, of another format, or from a newer vitkit.
     """
     config, card = read_description(source.path.with_name("model.json"))
-    return Translation(config, [same(key, key) for key in source.shapes], card, as_stored=True)
+    return Translation(config, [same(current_name(key), key) for key in source.shapes], card, as_stored=True)
 
 
 def save_native(model: ImageModel, folder: Path) -> Path:

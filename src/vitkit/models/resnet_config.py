@@ -1,0 +1,152 @@
+"""The configurations of the ResNets: BiT's, and the one before a hybrid's Transformer. No torch here."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from vitkit.errors import VitkitError
+from vitkit.models.image_config import check_images
+
+GROUPS = 32
+"""Of every GroupNorm, in both code bases."""
+
+
+@dataclass(frozen=True)
+class BackboneConfig:
+    """The ResNet that makes a hybrid's feature map."""
+
+    layers: tuple[int, ...] = (3, 4, 6, 3)
+    """Units in each stage; none: the root block alone, whose stride is 4 (R+ViT-Ti/16)."""
+    width_factor: float = 1.0
+    norm_eps: float = 1e-6
+    standardization: Literal["std", "variance"] = "std"
+    """Where epsilon stands: w / (std + eps), the original's, or w / sqrt(var + eps), timm's."""
+    standardization_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        _check_stages(self.layers, self.width_factor)
+
+    def feature_map(self, image_size: tuple[int, int]) -> tuple[int, int]:
+        """`(rows, columns)` of the feature map: every stride of 2 halves and rounds up (SAME padding)."""
+        halvings = 2 + max(len(self.layers) - 1, 0)
+        size = image_size
+        for _ in range(halvings):
+            size = halve(size)
+        return size
+
+    @property
+    def stride(self) -> int:
+        """Pixels of the image for each position of the feature map."""
+        return 4 * int(2 ** max(len(self.layers) - 1, 0))
+
+    @property
+    def root_channels(self) -> int:
+        return int(64 * self.width_factor)
+
+    @property
+    def out_channels(self) -> int:
+        """Channels of the feature map."""
+        return (
+            self.root_channels * 4 * int(2 ** (len(self.layers) - 1)) if self.layers else self.root_channels
+        )
+
+
+@dataclass(frozen=True)
+class ResNetConfig:
+    """A BiT ResNet: shapes and arithmetic. Sizes are `(height, width)` in pixels."""
+
+    image_size: tuple[int, int]
+    layers: tuple[int, ...]
+    """Bottleneck units in each stage."""
+    num_classes: int
+    width_factor: float = 1.0
+    in_channels: int = 3
+    mixing: Literal["convolution", "axial"] = "convolution"
+    """What stands where a bottleneck has its 3x3 convolution: that, or axial attention (paper D.6)."""
+    num_heads: int = 8
+    """Of the axial attention."""
+    norm_eps: float = 1e-5
+    standardization_eps: float = 1e-10
+    """In w / sqrt(var + eps)."""
+    max_pool_padding: Literal["zeros", "lowest"] = "zeros"
+    """Of the root's max-pooling: zeros in big_transfer, minus infinity in big_vision."""
+    head_bias_init: float = 0.0
+    image_mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    image_std: tuple[float, ...] = (0.5, 0.5, 0.5)
+
+    def __post_init__(self) -> None:
+        check_images(self)
+        if not self.layers:
+            raise VitkitError("A ResNet needs at least one stage, found none.")
+        _check_stages(self.layers, self.width_factor)
+        channels = int(64 * self.width_factor)
+        if self.mixing == "axial" and (self.num_heads < 1 or channels % (2 * self.num_heads)):
+            raise VitkitError(
+                f"Axial attention shares {channels} channels, and half as many for queries and keys, among "
+                f"its heads equally: {self.num_heads} heads do not fit."
+            )
+
+    @property
+    def root_channels(self) -> int:
+        return int(64 * self.width_factor)
+
+    @property
+    def width(self) -> int:
+        """Channels of the last stage: what the head sees."""
+        return self.root_channels * 4 * int(2 ** (len(self.layers) - 1))
+
+
+def _check_stages(layers: tuple[int, ...], width_factor: float) -> None:
+    if layers and min(layers) < 1:
+        raise VitkitError(f"Every stage of a ResNet needs at least one unit, found {layers}.")
+    channels = int(64 * width_factor)
+    if channels < GROUPS or channels % GROUPS:
+        raise VitkitError(
+            f"GroupNorm shares channels among {GROUPS} groups: width_factor is 0.5, 1, 1.5 and so on, "
+            f"found {width_factor}."
+        )
+
+
+def halve(size: tuple[int, int]) -> tuple[int, int]:
+    """Give a feature map's size after a stride of 2: rounded up, in both of the authors' code bases."""
+    return -(-size[0] // 2), -(-size[1] // 2)
+
+
+@dataclass(frozen=True)
+class UnitShape:
+    """The sizes of one residual unit: all that is needed to build it, or to count what it costs."""
+
+    stage: int
+    in_channels: int
+    channels: int
+    """Channels of the bottleneck; the unit's output has four times as many."""
+    stride: int
+    size: tuple[int, int]
+    """`(rows, columns)` of the input."""
+
+    @property
+    def out_channels(self) -> int:
+        return 4 * self.channels
+
+    @property
+    def needs_projection(self) -> bool:
+        """Whether the shortcut cannot be the input itself, because the sizes differ."""
+        return self.in_channels != self.out_channels or self.stride != 1
+
+
+def unit_shapes(layers: tuple[int, ...], channels: int, size: tuple[int, int]) -> Iterator[UnitShape]:
+    """Give the residual units of a ResNet, first to last.
+
+    Args:
+        layers: units in each stage. Every stage doubles the channels; all but the first halve the size.
+        channels: of the root, and of the first stage's bottlenecks.
+        size: `(rows, columns)` after the root and its max-pooling.
+    """
+    in_channels = channels
+    for stage, units in enumerate(layers):
+        for number in range(units):
+            stride = 2 if stage > 0 and number == 0 else 1
+            shape = UnitShape(stage, in_channels, channels * 2**stage, stride, size)
+            yield shape
+            in_channels = shape.out_channels
+            size = halve(size) if stride == 2 else size
