@@ -14,7 +14,7 @@ A multiply-accumulate (MAC) is two floating-point operations (FLOPs).
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
+from vitkit.models.resnet_config import ResNetConfig, unit_shapes
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig, model_config
 
@@ -80,7 +80,7 @@ def root_convolution(config: ModelConfig) -> Convolution | None:
     if trunk is None:
         return None
     symmetric = isinstance(trunk, ResNetConfig)
-    return Convolution(config.in_channels, _channels(trunk), config.image_size, 7, 2, symmetric)
+    return Convolution(config.in_channels, trunk.root_channels, config.image_size, 7, 2, symmetric)
 
 
 def bottlenecks(config: ModelConfig) -> Iterator[Bottleneck]:
@@ -91,19 +91,20 @@ def bottlenecks(config: ModelConfig) -> Iterator[Bottleneck]:
         return
     # The max-pooling after the root halves once more, rounding up.
     size = replace(root, size=root.size_out).size_out
-    found = root.outputs
-    for number, units in enumerate(trunk.layers):
-        channels = root.outputs * 2**number
-        for unit in range(units):
-            stride = 2 if number and not unit else 1
-            reduce = Convolution(found, channels, size, symmetric=root.symmetric)
-            mix = Convolution(channels, channels, size, 3, stride, root.symmetric)
-            expand = Convolution(channels, 4 * channels, mix.size_out, symmetric=root.symmetric)
-            projection = None
-            if found != 4 * channels or stride != 1:
-                projection = Convolution(found, 4 * channels, size, 1, stride, root.symmetric)
-            yield Bottleneck(reduce, mix, expand, projection)
-            size, found = mix.size_out, 4 * channels
+    for shape in unit_shapes(trunk, size):
+        channels, out_channels = shape.channels, shape.out_channels
+        mix = Convolution(channels, channels, shape.size, 3, shape.stride, root.symmetric)
+        projection = None
+        if shape.needs_projection:
+            projection = Convolution(
+                shape.in_channels, out_channels, shape.size, 1, shape.stride, root.symmetric
+            )
+        yield Bottleneck(
+            reduce=Convolution(shape.in_channels, channels, shape.size, symmetric=root.symmetric),
+            mix=mix,
+            expand=Convolution(channels, out_channels, mix.size_out, symmetric=root.symmetric),
+            projection=projection,
+        )
 
 
 def parameters(config: ModelConfig) -> int:
@@ -256,11 +257,6 @@ def _axial_mixing_macs(channels: int, size: tuple[int, int]) -> int:
     # Similarity: q k, q r, k r over C/2 channels; output: content and place over C.
     looking = (height + width) * (3 * (channels // 2) + 2 * channels)
     return height * width * (projections + looking)
-
-
-def _channels(trunk: BackboneConfig | ResNetConfig) -> int:
-    """Of the root and the first bottlenecks."""
-    return int(64 * trunk.width_factor)
 
 
 # Model, epochs, exaFLOPs: the paper's Table 6 (arXiv 2010.11929v2, Appendix D.1), in its order.

@@ -174,8 +174,7 @@ class ResNetStem(nn.Module):
         channels = backbone.root_channels
         self.root = convolution(in_channels, channels, 7, stride=2)
         self.root_norm = nn.GroupNorm(GROUPS, channels, backbone.norm_eps)
-        # The sizes of feature maps do not matter here: convolutions take any.
-        shapes = unit_shapes(backbone.layers, channels, size=(1, 1))
+        shapes = unit_shapes(backbone)
         self.stages = _stages(shapes, lambda shape: PostActivationUnit(shape, convolution, backbone.norm_eps))
         self.projection = nn.Conv2d(backbone.out_channels, width, patch_size, patch_size)
 
@@ -220,7 +219,7 @@ class PreActivationUnit(nn.Module):
         convolution: makes its 1x1 convolutions.
         mixing: what mixes positions, `(B, C, H, W) -> (B, C, H / stride, W / stride)`: a 3x3 convolution, or
             axial attention (paper D.6).
-        norm_eps: epsilon of its group norms.
+        groups, norm_eps: of its group norms.
     """
 
     proj: StdConv2d | None
@@ -230,15 +229,16 @@ class PreActivationUnit(nn.Module):
         shape: UnitShape,
         convolution: MakeConvolution,
         mixing: StdConv2d | AxialMixing,
+        groups: int,
         norm_eps: float,
     ) -> None:
         super().__init__()
         channels, out_channels = shape.channels, shape.out_channels
-        self.norm1 = nn.GroupNorm(GROUPS, shape.in_channels, norm_eps)
+        self.norm1 = nn.GroupNorm(groups, shape.in_channels, norm_eps)
         self.conv1 = convolution(shape.in_channels, channels, 1, 1)
-        self.norm2 = nn.GroupNorm(GROUPS, channels, norm_eps)
+        self.norm2 = nn.GroupNorm(groups, channels, norm_eps)
         self.conv2 = mixing
-        self.norm3 = nn.GroupNorm(GROUPS, channels, norm_eps)
+        self.norm3 = nn.GroupNorm(groups, channels, norm_eps)
         self.conv3 = convolution(channels, out_channels, 1, 1)
         self.proj = None
         if shape.needs_projection:
@@ -287,11 +287,11 @@ class ResNet(ImageModel):
                 )
             else:
                 mixing = convolution(shape.channels, shape.channels, 3, shape.stride)
-            return PreActivationUnit(shape, convolution, mixing, config.norm_eps)
+            return PreActivationUnit(shape, convolution, mixing, config.groups, config.norm_eps)
 
         size = halve(halve(config.image_size))  # the root and its max-pooling have a stride of 2 each
-        self.stages = _stages(unit_shapes(config.layers, config.root_channels, size), unit)
-        self.norm = nn.GroupNorm(GROUPS, config.width, config.norm_eps)
+        self.stages = _stages(unit_shapes(config, size), unit)
+        self.norm = nn.GroupNorm(config.groups, config.width, config.norm_eps)
         self.head = make_head(config.width, config.num_classes)
         self.draw_weights(generator)
 

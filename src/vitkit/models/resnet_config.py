@@ -8,7 +8,7 @@ from vitkit.errors import VitkitError
 from vitkit.models.image_config import check_images
 
 GROUPS = 32
-"""Of every GroupNorm, in both code bases."""
+"""Groups of every GroupNorm in both of the authors' code bases."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class BackboneConfig:
     standardization_eps: float = 1e-5
 
     def __post_init__(self) -> None:
-        _check_stages(self.layers, self.width_factor)
+        _check_stages(self.layers, self.width_factor, GROUPS)
 
     def feature_map(self, image_size: tuple[int, int]) -> tuple[int, int]:
         """`(rows, columns)` of the feature map: every stride of 2 halves and rounds up (SAME padding)."""
@@ -44,22 +44,32 @@ class BackboneConfig:
         return int(64 * self.width_factor)
 
     @property
+    def stage_channels(self) -> tuple[int, ...]:
+        """Channels that leave each stage."""
+        return usual_stage_channels(self.layers, self.width_factor)
+
+    @property
     def out_channels(self) -> int:
         """Channels of the feature map."""
-        return (
-            self.root_channels * 4 * int(2 ** (len(self.layers) - 1)) if self.layers else self.root_channels
-        )
+        return self.stage_channels[-1] if self.layers else self.root_channels
 
 
 @dataclass(frozen=True)
 class ResNetConfig:
-    """A BiT ResNet: shapes and arithmetic. Sizes are `(height, width)` in pixels."""
+    """A BiT ResNet: shapes and numerics. Sizes are `(height, width)` in pixels."""
 
     image_size: tuple[int, int]
     layers: tuple[int, ...]
     """Bottleneck units in each stage."""
     num_classes: int
     width_factor: float = 1.0
+    root_width: int | None = None
+    """Channels of the root; None: 64 times `width_factor`."""
+    stage_widths: tuple[int, ...] | None = None
+    """Channels that leave each stage, four times those of its bottlenecks; None: 256, 512, ... times
+    `width_factor`."""
+    groups: int = GROUPS
+    """Groups of every GroupNorm."""
     in_channels: int = 3
     mixing: Literal["convolution", "axial"] = "convolution"
     """What stands where a bottleneck has its 3x3 convolution: that, or axial attention (paper D.6)."""
@@ -78,8 +88,25 @@ class ResNetConfig:
         check_images(self)
         if not self.layers:
             raise VitkitError("A ResNet needs at least one stage, found none.")
-        _check_stages(self.layers, self.width_factor)
-        channels = int(64 * self.width_factor)
+        if self.groups < 1:
+            raise VitkitError(f"GroupNorm needs at least 1 group, found {self.groups}.")
+        if self.stage_widths is not None and len(self.stage_widths) != len(self.layers):
+            raise VitkitError(
+                f"stage_widths has one number for each of the {len(self.layers)} stages, "
+                f"found {self.stage_widths}."
+            )
+        if self.root_width is None or self.stage_widths is None:
+            _check_stages(self.layers, self.width_factor, self.groups)
+        shared = (self.root_channels, *(width // 4 for width in self.stage_channels))
+        if any(width < self.groups or width % self.groups for width in shared) or any(
+            width % 4 for width in self.stage_channels
+        ):
+            raise VitkitError(
+                f"GroupNorm shares channels among {self.groups} groups, and a bottleneck has a quarter of "
+                f"its stage's channels: a root of {self.root_channels} and stages of {self.stage_channels} "
+                "do not fit."
+            )
+        channels = min(width // 4 for width in self.stage_channels)
         if self.mixing == "axial" and (self.num_heads < 1 or channels % (2 * self.num_heads)):
             raise VitkitError(
                 f"Axial attention shares {channels} channels, and half as many for queries and keys, among "
@@ -88,21 +115,33 @@ class ResNetConfig:
 
     @property
     def root_channels(self) -> int:
-        return int(64 * self.width_factor)
+        return int(64 * self.width_factor) if self.root_width is None else self.root_width
+
+    @property
+    def stage_channels(self) -> tuple[int, ...]:
+        """Channels that leave each stage."""
+        if self.stage_widths is not None:
+            return self.stage_widths
+        return usual_stage_channels(self.layers, self.width_factor)
 
     @property
     def width(self) -> int:
         """Channels of the last stage: what the head sees."""
-        return self.root_channels * 4 * int(2 ** (len(self.layers) - 1))
+        return self.stage_channels[-1]
 
 
-def _check_stages(layers: tuple[int, ...], width_factor: float) -> None:
+def usual_stage_channels(layers: tuple[int, ...], width_factor: float) -> tuple[int, ...]:
+    """Give the channels that leave each stage of a ResNet: 256, 512, 1024, 2048 at a width factor of 1."""
+    return tuple(4 * int(64 * width_factor) * 2**stage for stage in range(len(layers)))
+
+
+def _check_stages(layers: tuple[int, ...], width_factor: float, groups: int) -> None:
     if layers and min(layers) < 1:
         raise VitkitError(f"Every stage of a ResNet needs at least one unit, found {layers}.")
     channels = int(64 * width_factor)
-    if channels < GROUPS or channels % GROUPS:
+    if channels < groups or channels % groups:
         raise VitkitError(
-            f"GroupNorm shares channels among {GROUPS} groups: width_factor is 0.5, 1, 1.5 and so on, "
+            f"GroupNorm shares channels among {groups} groups: width_factor is 0.5, 1, 1.5 and so on, "
             f"found {width_factor}."
         )
 
@@ -134,19 +173,17 @@ class UnitShape:
         return self.in_channels != self.out_channels or self.stride != 1
 
 
-def unit_shapes(layers: tuple[int, ...], channels: int, size: tuple[int, int]) -> Iterator[UnitShape]:
-    """Give the residual units of a ResNet, first to last.
+def unit_shapes(config: BackboneConfig | ResNetConfig, size: tuple[int, int] = (1, 1)) -> Iterator[UnitShape]:
+    """Give the residual units of a ResNet, first to last. All stages but the first halve the size.
 
     Args:
-        layers: units in each stage. Every stage doubles the channels; all but the first halve the size.
-        channels: of the root, and of the first stage's bottlenecks.
-        size: `(rows, columns)` after the root and its max-pooling.
+        config: layers and channels.
+        size: `(rows, columns)` after the root and its max-pooling, for whom the sizes of feature maps matter.
     """
-    in_channels = channels
-    for stage, units in enumerate(layers):
+    in_channels = config.root_channels
+    for stage, (units, out_channels) in enumerate(zip(config.layers, config.stage_channels, strict=True)):
         for number in range(units):
             stride = 2 if stage > 0 and number == 0 else 1
-            shape = UnitShape(stage, in_channels, channels * 2**stage, stride, size)
-            yield shape
-            in_channels = shape.out_channels
+            yield UnitShape(stage, in_channels, out_channels // 4, stride, size)
+            in_channels = out_channels
             size = halve(size) if stride == 2 else size
