@@ -16,8 +16,8 @@ from vitkit.config import difference, from_json, require_finite, to_json
 from vitkit.data.sources import Splits
 from vitkit.data.transforms import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.resnet import BackboneConfig, ResNetConfig
-from vitkit.models.vit import ViTConfig
+from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
+from vitkit.models.vit_config import ViTConfig
 from vitkit.training.objectives import ClassificationConfig
 from vitkit.training.optim import OptimizerConfig
 from vitkit.training.trainer import TrainingConfig

@@ -18,18 +18,20 @@ if TYPE_CHECKING:
     from vitkit.apps.run import Run
     from vitkit.apps.train import train
     from vitkit.apps.write_report import write_report
-    from vitkit.models.resnet import ResNet, ResNetConfig
-    from vitkit.models.vit import ViT, ViTConfig
+    from vitkit.models.resnet import ResNet
+    from vitkit.models.resnet_config import ResNetConfig
+    from vitkit.models.vit import ViT
+    from vitkit.models.vit_config import ViTConfig
     from vitkit.models.weights import load_model, save_model
     from vitkit.models.zoo import build_model, create_model, list_models, model_config
 
 _HOMES = {
     "Predictor": "vitkit.apps.predict",
     "ResNet": "vitkit.models.resnet",
-    "ResNetConfig": "vitkit.models.resnet",
+    "ResNetConfig": "vitkit.models.resnet_config",
     "Run": "vitkit.apps.run",
     "ViT": "vitkit.models.vit",
-    "ViTConfig": "vitkit.models.vit",
+    "ViTConfig": "vitkit.models.vit_config",
     "build_model": "vitkit.models.zoo",
     "convert": "vitkit.apps.convert",
     "create_model": "vitkit.models.zoo",

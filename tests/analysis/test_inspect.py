@@ -7,8 +7,12 @@ from numpy.typing import NDArray
 
 from vitkit.analysis import inspect
 from vitkit.errors import VitkitError
-from vitkit.models.resnet import ResNet, ResNetConfig
-from vitkit.models.vit import Block, PatchStem, ViT, ViTConfig
+from vitkit.models.parts import Block, PatchStem
+from vitkit.models.pool import AttentionPool
+from vitkit.models.resnet import ResNet
+from vitkit.models.resnet_config import ResNetConfig
+from vitkit.models.vit import ViT
+from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import build_model, vit_config
 
 TOKEN = vit_config("ViT-12x3x2/4x2", num_classes=3, image_size=(12, 8))  # a grid of 3 x 4
@@ -97,8 +101,8 @@ def read_by_the_head(model: ViT, image: torch.Tensor) -> list[float]:
         return [0.0] * prefix + [1 / patches] * patches
     if config.pool == "none":
         return [1 / config.num_tokens] * config.num_tokens
-    assert model.attention_pool is not None
-    pool = model.attention_pool
+    pool = model.pooling
+    assert isinstance(pool, AttentionPool)
     with torch.no_grad():
         tokens = model.encode(model.embed(image[None]))[0].double()
         weight, bias = pool.attention.qkv.weight.double(), pool.attention.qkv.bias.double()
@@ -121,10 +125,10 @@ def read_by_the_head(model: ViT, image: torch.Tensor) -> list[float]:
 @pytest.mark.parametrize("config", ROLLED_OUT)
 def test_attention_rollout_against_loops(config: ViTConfig) -> None:
     model, images = lively(config), pictures(config)
-    if model.attention_pool is not None:
+    if isinstance(model.pooling, AttentionPool):
         with torch.no_grad():  # or the query would look at all tokens nearly alike
-            model.attention_pool.probe.mul_(4)
-            model.attention_pool.attention.qkv.weight.mul_(4)
+            model.pooling.probe.mul_(4)
+            model.pooling.attention.qkv.weight.mul_(4)
     layers = attention(model, images)
     tokens = config.num_tokens
     for image, found in enumerate(inspect.attention_rollout(model, images)):

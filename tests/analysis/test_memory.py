@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 from vitkit.analysis.cost import parameters
 from vitkit.analysis.memory import inference_memory, training_memory
 from vitkit.models.image_model import ImageModel
-from vitkit.models.resnet import BackboneConfig, ResNetConfig
+from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.zoo import ModelConfig, build_model, vit_config
 from vitkit.training.optim import OptimizerConfig, clip_gradients, create_optimizer
 

@@ -18,7 +18,7 @@ from vitkit.apps.convert import compare, convert, fixed_images
 from vitkit.errors import VitkitError
 from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
-from vitkit.models.resnet import ResNetConfig
+from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.weights import DIALECTS, Format, Saved, load_model, save, save_model
 from vitkit.models.weights.pixels import PixelRule
 from vitkit.models.zoo import build_model, vit_config

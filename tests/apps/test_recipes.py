@@ -8,7 +8,7 @@ from vitkit.apps.run import Run
 from vitkit.config import from_json, to_json
 from vitkit.data.transforms import Augmentation, Preprocessing, augment, preprocess
 from vitkit.errors import VitkitError
-from vitkit.models.vit import ViTConfig
+from vitkit.models.vit_config import ViTConfig
 
 # model, data -> epochs, base rate, decay of the rate, weight decay, dropout (paper, Table 3)
 PAPER = {

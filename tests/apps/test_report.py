@@ -20,7 +20,7 @@ from vitkit.data.transforms import Preprocessing
 from vitkit.evaluation.classify import Classification, Predictions, classification, predict
 from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
-from vitkit.models.resnet import ResNetConfig
+from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.vit import ViT
 from vitkit.models.zoo import build_model, create_model
 

@@ -11,8 +11,11 @@ from torch import Tensor, nn
 from vitkit.errors import VitkitError
 from vitkit.models.axial import AxialBlock
 from vitkit.models.axial_mixing import AxialMixing, RelativeAttention
-from vitkit.models.resnet import ResNet, ResNetConfig
-from vitkit.models.vit import Block, ViTConfig
+from vitkit.models.parts import Block
+from vitkit.models.resnet import ResNet
+from vitkit.models.resnet_config import ResNetConfig
+from vitkit.models.vit import encoder_block
+from vitkit.models.vit_config import ViTConfig
 
 GRID = (3, 5)
 CONFIG = ViTConfig(
@@ -31,9 +34,13 @@ def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+def new_axial_block() -> AxialBlock:
+    return AxialBlock(CONFIG.grid, encoder_block(CONFIG), encoder_block(CONFIG))
+
+
 def axial_block() -> AxialBlock:
     """With every parameter random, and weights so large that attention is far from even."""
-    block = AxialBlock(CONFIG).eval()
+    block = new_axial_block().eval()
     for number, parameter in enumerate(block.parameters()):
         nn.init.normal_(parameter, std=0.5, generator=seeded(number))
     return block
@@ -120,16 +127,16 @@ def test_taps_of_an_axial_block_are_in_raster_order() -> None:
 
 def test_attention_weights_of_an_axial_block_are_refused() -> None:
     with pytest.raises(VitkitError, match="row attention and column attention"):
-        AxialBlock(CONFIG)(torch.zeros(1, 15, 24), {}, "block00", True)
+        new_axial_block()(torch.zeros(1, 15, 24), {}, "block00", True)
 
 
 def test_a_class_token_has_no_place_in_axial_attention() -> None:
     with pytest.raises(VitkitError, match="class token"):
-        AxialBlock(dataclasses.replace(CONFIG, pool="token"))
+        new_axial_block()(torch.zeros(1, 16, 24))
 
 
 def test_an_axial_block_draws_weights_as_two_blocks_do() -> None:
-    axial, rows, columns = AxialBlock(CONFIG), Block(CONFIG), Block(CONFIG)
+    axial, rows, columns = new_axial_block(), encoder_block(CONFIG), encoder_block(CONFIG)
     axial.init_weights(seeded(0))
     generator = seeded(0)
     rows.init_weights(generator)

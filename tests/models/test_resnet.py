@@ -13,15 +13,10 @@ from torch import Tensor, nn
 
 from tests.fixture_files import load_fixture
 from vitkit.errors import VitkitError
-from vitkit.models.resnet import (
-    BackboneConfig,
-    PostActivationUnit,
-    ResNet,
-    ResNetConfig,
-    ResNetStem,
-    StdConv2d,
-)
-from vitkit.models.vit import ViT, ViTConfig
+from vitkit.models.resnet import PostActivationUnit, ResNet, ResNetStem, StdConv2d
+from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
+from vitkit.models.vit import ViT
+from vitkit.models.vit_config import ViTConfig
 
 HYBRIDS = ["d_hybrid_r111", "d_hybrid_r21_odd", "d_hybrid_stem_only", "d_eps_probe_stem_unit"]
 BITS = ["g_bit_r111", "g_bit_r1111_fourblocks", "g_bit_r21_gauss", "g_bit_eps_probe"]
@@ -448,3 +443,27 @@ def test_attention_weights_of_a_resnet_are_refused() -> None:
     model = ResNet(ResNetConfig((32, 32), (1,), 2, width_factor=0.5))
     with pytest.raises(VitkitError, match="no attention weights"):
         model(torch.zeros(1, 3, 32, 32), taps={}, attention_weights=True)
+
+
+def test_groups_and_widths_are_configuration() -> None:
+    config = ResNetConfig((32, 32), (1, 2), 5, root_width=24, stage_widths=(48, 144), groups=12)
+    model = ResNet(config, torch.Generator().manual_seed(0))
+    norms = [module for module in model.modules() if isinstance(module, torch.nn.GroupNorm)]
+    assert {norm.num_groups for norm in norms} == {12}
+    taps: dict[str, torch.Tensor] = {}
+    model(torch.randn(2, 3, 32, 32), taps=taps)
+    assert [taps[name].shape[1] for name in ("root", "stage1", "stage2")] == [24, 48, 144]
+    assert [tuple(each.shape) for each in model.feature_maps(torch.randn(2, 3, 32, 32), [0, -1])] == [
+        (2, 48, 8, 8),
+        (2, 144, 4, 4),
+    ]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"groups": 0}, {"stage_widths": (48,)}, {"stage_widths": (48, 50)}, {"root_width": 20, "groups": 12}],
+    ids=str,
+)
+def test_groups_and_widths_that_do_not_fit_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(VitkitError, match=r"GroupNorm|stage_widths"):
+        ResNetConfig((32, 32), (1, 2), 5, **{"stage_widths": (64, 128), **changes})

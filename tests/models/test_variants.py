@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,13 @@ from torch import Tensor
 
 from tests.models.test_vit import model_with_random_head
 from vitkit.errors import VitkitError
-from vitkit.models.position import LearnedPosition2D, resize_line, sincos_2d
-from vitkit.models.vit import Block, ViT, ViTConfig
+from vitkit.models.parts import Block, RelativeAttention
+from vitkit.models.pool import AttentionPool
+from vitkit.models.position import LearnedPosition2D, RotaryPosition2D, resize_line, sincos_2d
+from vitkit.models.vit import ViT
+from vitkit.models.vit_config import DINOV3_ROTARY, EVA02_ROTARY, RotaryConfig, ViTConfig
 from vitkit.models.weights import load_model, save_model
-from vitkit.models.zoo import build_model
+from vitkit.models.zoo import build_model, vit_config
 
 SMALL = ViTConfig((12, 16), (4, 4), width=24, depth=2, num_heads=3, mlp_dim=48, num_classes=5)
 IMAGES = torch.randn(2, 3, 12, 16, generator=torch.Generator().manual_seed(1))
@@ -32,8 +36,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "2-D, every layer": {"position": "learned_2d", "position_at": "every_layer"},
     "2-D, shared, mean": {"position": "learned_2d", "position_at": "every_layer_shared", "pool": "mean"},
     "attention pooling": {"pool": "map"},
+    "max pooling": {"pool": "max", "register_tokens": 1},
     "registers": {"register_tokens": 3},
     "registers without position, mean": {"register_tokens": 2, "class_token_position": False, "pool": "mean"},
+    "layer scale": {"layer_scale": 0.1},
+    "norm before the blocks": {"norm_before_blocks": True},
+    "norm after the pooling": {"norm_after_pooling": True, "pool": "mean", "extra_class_token": True},
+    "rotary, EVA-02": {"rotary": EVA02_ROTARY},
+    "rotary, DINOv3": {"rotary": DINOV3_ROTARY, "position": "none", "register_tokens": 2},
     "axial": {"attention": "axial", "pool": "mean"},
     "axial, 2-D, attention pooling": {"attention": "axial", "pool": "map", "position": "learned_2d"},
 }
@@ -105,7 +115,7 @@ def test_relative_attention_as_the_paper_words_it() -> None:
     with torch.no_grad():
         model(IMAGES, taps=taps, attention_weights=True)
         block = model.blocks[0]
-        assert isinstance(block, Block) and block.attention.relative is not None
+        assert isinstance(block, Block) and isinstance(block.attention, RelativeAttention)
         tokens = model.config.num_tokens
         qkv = block.attention.qkv(block.norm1(taps["embedded"])).reshape(2, tokens, 3, 3, 8)
         expected = torch.zeros(2, 3, tokens, tokens)
@@ -161,7 +171,8 @@ def test_shared_positions_are_the_same_at_every_layer() -> None:
 
 def test_attention_pooling_is_pytorchs_attention_with_a_learned_query() -> None:
     model = variant(pool="map")
-    pool = model.attention_pool
+    pool = model.pooling
+    assert isinstance(pool, AttentionPool)
     assert pool is not None
     reference = torch.nn.MultiheadAttention(24, 3, batch_first=True)
     reference.load_state_dict(
@@ -250,3 +261,151 @@ def test_a_head_of_zeros_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     with caplog.at_level(logging.WARNING, "vitkit"):
         load_model(tmp_path)
     assert "head is all zeros" in caplog.text
+
+
+def test_max_pooling_takes_each_feature_of_the_patch_where_it_is_largest() -> None:
+    model = variant(pool="max", register_tokens=2)
+    encoded = torch.randn(2, 2 + 12, 24, generator=torch.Generator().manual_seed(2))
+    encoded[:, :2] = 100.0  # registers, which no pooling reads
+    expected = torch.stack([torch.stack([image[2:, d].max() for d in range(24)]) for image in encoded])
+    assert torch.equal(model.pool(encoded), expected)
+
+
+@pytest.mark.parametrize("name", ["R50+ViT-B/16", "Axial-ViT-B/16"])
+def test_a_vit_refuses_a_configuration_whose_parts_it_was_not_given(name: str) -> None:
+    with pytest.raises(VitkitError, match="build_model"):
+        ViT(vit_config(name))
+
+
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
+def test_embedding_is_placing_the_patches(changes: dict[str, Any]) -> None:
+    model = variant(**changes)
+    with torch.no_grad():
+        patches = model.patches(IMAGES)
+        assert patches.shape == (2, 12, 24)
+        assert torch.equal(model.place(patches), model.embed(IMAGES))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"position": "learned_2d"},
+        {"position": "sincos_2d", "pool": "mean"},
+        {"position": "none"},
+        {"position_at": "every_layer"},
+        {"position_at": "every_layer_shared", "pool": "map"},
+        {"register_tokens": 2, "class_token_position": False},
+    ],
+    ids=str,
+)
+def test_images_of_any_size_are_seen_as_by_a_model_loaded_for_that_size(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    model = variant(**changes)
+    save_model(model, tmp_path)
+    resized = load_model(tmp_path, image_size=(20, 8))
+    assert isinstance(resized, ViT)
+    images = torch.randn(2, 3, 20, 8, generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        found, expected = model.features(images, any_size=True), resized.features(images)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_images_of_another_size_are_refused_unless_they_are_asked_for() -> None:
+    images = torch.zeros(1, 3, 20, 8)
+    with pytest.raises(VitkitError, match="This model takes images of shape"):
+        variant().features(images)
+    with pytest.raises(VitkitError, match="This model takes images of shape"):
+        variant().features(images[:, :2], any_size=True)
+    with pytest.raises(VitkitError, match="image_size"):
+        variant(position="relative").features(images, any_size=True)
+
+
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
+def test_feature_maps_are_the_patch_tokens_after_a_block(changes: dict[str, Any]) -> None:
+    model = variant(**changes)
+    taps: dict[str, Tensor] = {}
+    with torch.no_grad():
+        model(IMAGES, taps=taps)
+        first, last = model.feature_maps(IMAGES, [0, -1])
+    after = "block00/columns/+mlp" if model.config.attention == "axial" else "block00/+mlp"
+    for found, tap in ((first, after), (last, "encoded")):
+        assert found.shape == (2, 24, 3, 4)
+        tokens = taps[tap][:, model.config.prefix_tokens :]
+        for row in range(3):
+            for column in range(4):
+                assert torch.equal(found[:, :, row, column], tokens[:, 4 * row + column])
+
+
+def test_feature_maps_of_a_layer_that_is_not_there_are_refused() -> None:
+    with pytest.raises(VitkitError, match="numbered 0 to 1"):
+        variant().feature_maps(IMAGES, [2])
+
+
+def test_weights_under_the_names_of_the_first_files_are_taken_over() -> None:
+    model, other = variant(pool="map"), variant(pool="map")
+    former = {key.replace("pooling.", "attention_pool."): value for key, value in model.state_dict().items()}
+    assert former.keys() != model.state_dict().keys()
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.zero_()
+    other.load_state_dict(former)
+    assert torch.equal(logits(other), logits(model))
+
+
+@pytest.mark.parametrize("config", [EVA02_ROTARY, DINOV3_ROTARY], ids=["EVA-02", "DINOv3"])
+def test_rotary_positions_turn_pairs_of_numbers(config: RotaryConfig) -> None:
+    rows, columns, head_dim, prefix = 3, 5, 8, 2
+    position = RotaryPosition2D((rows, columns), head_dim, prefix, config)
+    x = torch.randn(1, 2, prefix + rows * columns, head_dim, generator=torch.Generator().manual_seed(4))
+    found = position(x)
+    assert torch.equal(found[:, :, :prefix], x[:, :, :prefix])
+    for row in range(rows):
+        for column in range(columns):
+            angles = []
+            for place, size in ((row, rows), (column, columns)):
+                for i in range(head_dim // 4):
+                    frequency = config.temperature ** (-i / (head_dim // 4))
+                    if config.coordinates == "patches":
+                        angles.append(place / size * 16 * frequency)
+                    else:
+                        angles.append(2 * math.pi * ((place + 0.5) / size * 2 - 1) * frequency)
+            token = prefix + row * columns + column
+            for pair, angle in enumerate(angles):
+                first, second = (2 * pair, 2 * pair + 1)
+                if config.pairs == "halves":
+                    first, second = pair, pair + head_dim // 2
+                a, b = x[0, :, token, first], x[0, :, token, second]
+                expected = a * math.cos(angle) - b * math.sin(angle)
+                torch.testing.assert_close(found[0, :, token, first], expected, rtol=0, atol=1e-5)
+                expected = b * math.cos(angle) + a * math.sin(angle)
+                torch.testing.assert_close(found[0, :, token, second], expected, rtol=0, atol=1e-5)
+
+
+def test_layer_scale_multiplies_both_branches() -> None:
+    model = variant(layer_scale=1e-5)
+    taps: dict[str, Tensor] = {}
+    block = model.blocks[0]
+    assert isinstance(block, Block) and block.attention_scale is not None and block.mlp_scale is not None
+    with torch.no_grad():
+        model(IMAGES, taps=taps)
+        attended = block.attention(block.norm1(taps["embedded"])) * block.attention_scale
+        x = taps["embedded"] + attended
+        torch.testing.assert_close(taps["block00/+mlp"], x + block.mlp(block.norm2(x)) * block.mlp_scale)
+
+
+def test_the_final_norm_follows_the_pooling_where_it_is_asked_to() -> None:
+    model = variant(norm_after_pooling=True, pool="mean", extra_class_token=True)
+    encoded = torch.randn(2, 13, 24, generator=torch.Generator().manual_seed(5))
+    with torch.no_grad():
+        assert torch.equal(model.pool(encoded), model.norm(encoded[:, 1:].mean(1)))
+        assert not torch.equal(model.pool(encoded), model.norm(encoded)[:, 1:].mean(1))
+
+
+def test_tokens_are_normalised_before_the_first_block_where_it_is_asked_for() -> None:
+    model, plain = variant(norm_before_blocks=True), variant()
+    plain.load_state_dict({k: v for k, v in model.state_dict().items() if not k.startswith("pre_norm.")})
+    assert model.pre_norm is not None
+    with torch.no_grad():
+        assert torch.equal(model.embed(IMAGES), model.pre_norm(plain.embed(IMAGES)))

@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 
 from tests.fixture_files import load_fixture, write_npz
 from vitkit.errors import VitkitError
-from vitkit.models.vit import Attention, AttentionPool, Block, ViT, ViTConfig
+from vitkit.models.parts import Attention, Block
+from vitkit.models.pool import AttentionPool
+from vitkit.models.vit import ViT
+from vitkit.models.vit_config import ViTConfig
 from vitkit.models.weights import load_model
-from vitkit.models.zoo import count_parameters, create_model, vit_config
+from vitkit.models.zoo import build_model, count_parameters, create_model, vit_config
 
 # original-code.md section 1: at 1000 classes and 224 pixels (vision_transformer models_test.py:25-57)
 PARAMETERS = {
@@ -314,7 +317,9 @@ def test_attention_dropout_is_that_of_the_explicit_path(pool: bool) -> None:
     torch.manual_seed(0)
     share = 0.4
     config = dataclasses.replace(TINY, attention_dropout=share, pool="map" if pool else "token")
-    module = AttentionPool(config) if pool else Attention(config)
+    model = build_model(config)
+    assert isinstance(model, ViT) and isinstance(model.blocks[0], Block)
+    module = model.pooling if pool else model.blocks[0].attention
     module.init_weights(None)
     draws = torch.randn(1, 9, config.width).expand(6000, -1, -1)
     with torch.no_grad():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vitkit.errors import VitkitError
-from vitkit.models.resnet import ResNetConfig
+from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.zoo import (
     NAMES,
     build_model,

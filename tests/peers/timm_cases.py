@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from tests.peers.case import Case
 from vitkit.models.image_model import ImageModel
-from vitkit.models.resnet import BackboneConfig, ResNetConfig
-from vitkit.models.vit import ViTConfig
+from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
+from vitkit.models.vit_config import ViTConfig
 from vitkit.models.weights import load_model, save_model
 from vitkit.models.zoo import ModelConfig, build_model, model_config
 

@@ -14,8 +14,8 @@ A multiply-accumulate (MAC) is two floating-point operations (FLOPs).
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from vitkit.models.resnet import BackboneConfig, ResNetConfig
-from vitkit.models.vit import ViTConfig
+from vitkit.models.resnet_config import ResNetConfig, unit_shapes
+from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig, model_config
 
 JFT_IMAGES = 303_000_000
@@ -80,7 +80,7 @@ def root_convolution(config: ModelConfig) -> Convolution | None:
     if trunk is None:
         return None
     symmetric = isinstance(trunk, ResNetConfig)
-    return Convolution(config.in_channels, _channels(trunk), config.image_size, 7, 2, symmetric)
+    return Convolution(config.in_channels, trunk.root_channels, config.image_size, 7, 2, symmetric)
 
 
 def bottlenecks(config: ModelConfig) -> Iterator[Bottleneck]:
@@ -91,19 +91,20 @@ def bottlenecks(config: ModelConfig) -> Iterator[Bottleneck]:
         return
     # The max-pooling after the root halves once more, rounding up.
     size = replace(root, size=root.size_out).size_out
-    found = root.outputs
-    for number, units in enumerate(trunk.layers):
-        channels = root.outputs * 2**number
-        for unit in range(units):
-            stride = 2 if number and not unit else 1
-            reduce = Convolution(found, channels, size, symmetric=root.symmetric)
-            mix = Convolution(channels, channels, size, 3, stride, root.symmetric)
-            expand = Convolution(channels, 4 * channels, mix.size_out, symmetric=root.symmetric)
-            projection = None
-            if found != 4 * channels or stride != 1:
-                projection = Convolution(found, 4 * channels, size, 1, stride, root.symmetric)
-            yield Bottleneck(reduce, mix, expand, projection)
-            size, found = mix.size_out, 4 * channels
+    for shape in unit_shapes(trunk, size):
+        channels, out_channels = shape.channels, shape.out_channels
+        mix = Convolution(channels, channels, shape.size, 3, shape.stride, root.symmetric)
+        projection = None
+        if shape.needs_projection:
+            projection = Convolution(
+                shape.in_channels, out_channels, shape.size, 1, shape.stride, root.symmetric
+            )
+        yield Bottleneck(
+            reduce=Convolution(shape.in_channels, channels, shape.size, symmetric=root.symmetric),
+            mix=mix,
+            expand=Convolution(channels, out_channels, mix.size_out, symmetric=root.symmetric),
+            projection=projection,
+        )
 
 
 def parameters(config: ModelConfig) -> int:
@@ -116,7 +117,7 @@ def parameters(config: ModelConfig) -> int:
     blocks_per_layer = 2 if config.attention == "axial" else 1
     total = stem_parameters(config) + config.prefix_tokens * config.width + position_parameters(config)
     total += config.depth * blocks_per_layer * (attention_parameters(config) + mlp_parameters(config))
-    total += 2 * config.width
+    total += 2 * config.width * (2 if config.norm_before_blocks else 1)
     if config.pool == "map":
         total += map_parameters(config)
     return total + head_parameters(config)
@@ -150,17 +151,20 @@ def attention_parameters(config: ViTConfig) -> int:
     """Of one block's attention and the norm before it."""
     width = config.width
     relative = (2 * config.num_tokens - 1) * config.head_dim if config.position == "relative" else 0
-    return 4 * width * width + 4 * width + relative + 2 * width
+    scale = 0 if config.layer_scale is None else width
+    return 4 * width * width + 4 * width + relative + 2 * width + scale
 
 
 def mlp_parameters(config: ViTConfig) -> int:
     """Of one block's MLP and the norm before it."""
-    return 2 * config.width * config.mlp_dim + config.mlp_dim + 3 * config.width
+    scale = 0 if config.layer_scale is None else config.width
+    return 2 * config.width * config.mlp_dim + config.mlp_dim + 3 * config.width + scale
 
 
 def map_parameters(config: ViTConfig) -> int:
     """Of attention pooling: a query, attention without a norm before it, and an MLP with one."""
-    return config.width + 4 * config.width**2 + 4 * config.width + mlp_parameters(config)
+    unscaled = replace(config, layer_scale=None)
+    return config.width + 4 * config.width**2 + 4 * config.width + mlp_parameters(unscaled)
 
 
 def head_parameters(config: ModelConfig) -> int:
@@ -253,11 +257,6 @@ def _axial_mixing_macs(channels: int, size: tuple[int, int]) -> int:
     # Similarity: q k, q r, k r over C/2 channels; output: content and place over C.
     looking = (height + width) * (3 * (channels // 2) + 2 * channels)
     return height * width * (projections + looking)
-
-
-def _channels(trunk: BackboneConfig | ResNetConfig) -> int:
-    """Of the root and the first bottlenecks."""
-    return int(64 * trunk.width_factor)
 
 
 # Model, epochs, exaFLOPs: the paper's Table 6 (arXiv 2010.11929v2, Appendix D.1), in its order.

@@ -16,6 +16,7 @@ from torch import Tensor
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import evaluating
 from vitkit.models.image_model import ImageModel, Taps
+from vitkit.models.pool import AttentionPool
 from vitkit.models.vit import ViT
 
 Floats = NDArray[np.float32]
@@ -171,18 +172,19 @@ def _attention_by_layer(model: ViT, images: Tensor) -> Iterator[Tensor]:
 def _layer(model: ViT, layer: int, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """One layer: its tokens `(B, T, D)` and its attention weights `(B, h, T, T)`."""
     taps: Taps = {}
-    tokens = model.blocks[layer](model.before_layer(layer, tokens), taps, weights=True)
+    tokens = model.blocks[layer](model.before_layer(layer, tokens), taps, attention_taps=True)
     return tokens, taps["/attention_weights"]
 
 
 def _read_by_the_head(model: ViT, rollout: Tensor, tokens: Tensor) -> Tensor:
     """What the head reads of the layers' product `(B, T, T)`, given the last layer's tokens: `(B, T)`."""
-    if model.config.class_token:
+    if model.config.pool == "token":
         return rollout[:, 0]
-    if model.attention_pool is not None:
-        weights = model.attention_pool.weights(model.norm(tokens)).mean(1).float().cpu()  # (B, T)
+    if isinstance(model.pooling, AttentionPool):
+        weights = model.pooling.weights(model.norm(tokens)).mean(1).float().cpu()  # (B, T)
         return (weights[:, None] @ rollout)[:, 0]
-    first = model.config.prefix_tokens if model.config.pool == "mean" else 0
+    # The maximum has no weights of its own: each patch may be the largest in some feature.
+    first = model.config.prefix_tokens if model.config.pool in ("mean", "max") else 0
     return rollout[:, first:].mean(1)
 
 

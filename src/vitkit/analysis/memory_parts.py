@@ -19,8 +19,8 @@ from vitkit.analysis.cost import (
     root_convolution,
     unit_parameters,
 )
-from vitkit.models.resnet import ResNetConfig
-from vitkit.models.vit import ViTConfig
+from vitkit.models.resnet_config import ResNetConfig
+from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
 
 Precision = Literal["float32", "bfloat16"]

@@ -13,9 +13,9 @@ from vitkit.apps import console
 from vitkit.apps.download import download
 from vitkit.apps.predict import NOT_SAID, SizeOption, said, without_predictions
 from vitkit.config import to_json
-from vitkit.models.image_model import by
-from vitkit.models.resnet import BackboneConfig, ResNetConfig
-from vitkit.models.vit import ViTConfig
+from vitkit.models.image_config import format_size
+from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
+from vitkit.models.vit_config import ViTConfig
 from vitkit.models.weights import Identity, identify
 from vitkit.models.zoo import ModelConfig
 
@@ -28,8 +28,8 @@ def described(identity: Identity) -> str:
     name = identity.card.name or ("ResNet" if isinstance(config, ResNetConfig) else "ViT")
     classes = f"{config.num_classes:,} classes" if config.num_classes else "no head"
     return (
-        f"{name} at {by(config.image_size)}, {classes}, {console.number(parameters(config))} parameters "
-        f"({identity.format} layout)"
+        f"{name} at {format_size(config.image_size)}, {classes}, "
+        f"{console.number(parameters(config))} parameters ({identity.format} layout)"
     )
 
 
@@ -138,7 +138,7 @@ def _backbone(backbone: BackboneConfig | None) -> str:
 def _preprocessing(identity: Identity) -> list[str]:
     saved = identity.card.preprocessing
     if not saved:
-        return [f"not known: vitkit stretches images to {by(identity.config.image_size)}"]
+        return [f"not known: vitkit stretches images to {format_size(identity.config.image_size)}"]
     lines = [f"{key} {_plain(value, key)}" for key, value in saved.items()]
     return lines + [f"{one.what} not in the file: {one.taken}" for one in identity.card.assumed]
 

@@ -15,8 +15,8 @@ from vitkit.apps import console
 from vitkit.apps.download import download, is_address
 from vitkit.apps.predict import NOT_SAID, said
 from vitkit.errors import VitkitError
-from vitkit.models.image_model import by
-from vitkit.models.vit import ViTConfig
+from vitkit.models.image_config import format_size
+from vitkit.models.vit_config import ViTConfig
 from vitkit.models.weights import identify
 from vitkit.models.weights.source import ENDINGS
 from vitkit.models.zoo import ModelConfig, model_config
@@ -147,7 +147,7 @@ def _figures(value: float) -> str:
 
 
 def _print_one(cost: Cost, batch_size: int, optimizer: OptimizerConfig) -> None:
-    table = Table(f"{cost.model} at {by(cost.image_size)}", "", box=None)
+    table = Table(f"{cost.model} at {format_size(cost.image_size)}", "", box=None)
     table.columns[1].justify = "right"
     for row in _numbers(cost):
         table.add_row(*row)

@@ -11,7 +11,7 @@ from rich.table import Table
 from vitkit.analysis.cost import forward_flops, parameters
 from vitkit.apps import console
 from vitkit.errors import VitkitError
-from vitkit.models.resnet import ResNetConfig
+from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.zoo import ModelConfig, list_models, model_config
 
 

@@ -14,7 +14,7 @@ from vitkit.config import nearest
 from vitkit.data.sources import Splits
 from vitkit.data.transforms import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.vit import ViTConfig
+from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import model_config
 from vitkit.training.objectives import ClassificationConfig
 from vitkit.training.optim import OptimizerConfig

@@ -46,7 +46,7 @@ from vitkit.durable import replace_json
 from vitkit.evaluation.classify import classification, predict
 from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
-from vitkit.models.vit import ViTConfig
+from vitkit.models.vit_config import ViTConfig
 from vitkit.models.weights import save_model
 from vitkit.models.zoo import build_model, count_parameters
 from vitkit.signals import StopRequest, StopSignals, stop_signals

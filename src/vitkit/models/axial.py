@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
-from vitkit.models.image_model import Taps, by
-from vitkit.models.vit import Block, ViTConfig
+from vitkit.models.image_config import format_size
+from vitkit.models.image_model import Taps
+from vitkit.models.parts import Block
 
 
 class AxialBlock(nn.Module):
@@ -17,26 +18,24 @@ class AxialBlock(nn.Module):
     Tokens are those of the grid in raster order. A class token would belong to no row and no column, so
     axial models pool by the mean.
 
-    Raises:
-        VitkitError: a configuration whose tokens are not exactly those of the grid.
+    Args:
+        grid: `(rows, columns)` of the tokens.
+        rows, columns: the two blocks.
     """
 
-    def __init__(self, config: ViTConfig) -> None:
+    def __init__(self, grid: tuple[int, int], rows: Block, columns: Block) -> None:
         super().__init__()
-        self.grid = config.grid
-        if config.num_tokens != self.grid[0] * self.grid[1]:
-            raise VitkitError(
-                f"Axial attention takes the tokens of a {by(self.grid)} grid and no others, found "
-                f'{config.num_tokens}: leave out the class token (pool="mean").'
-            )
-        self.rows = Block(config)
-        self.columns = Block(config)
+        self.grid = grid
+        self.rows = rows
+        self.columns = columns
 
     def init_weights(self, generator: torch.Generator | None) -> None:
         self.rows.init_weights(generator)
         self.columns.init_weights(generator)
 
-    def forward(self, x: Tensor, taps: Taps | None = None, name: str = "", weights: bool = False) -> Tensor:
+    def forward(
+        self, x: Tensor, taps: Taps | None = None, name: str = "", attention_taps: bool = False
+    ) -> Tensor:
         """`(B, R*C, D) -> (B, R*C, D)`.
 
         Args:
@@ -44,18 +43,23 @@ class AxialBlock(nn.Module):
             taps: receives what the two blocks write, `{name}/rows/...` and `{name}/columns/...`, each
                 `(B, R*C, D)`.
             name: as above.
-            weights: refused; axial attention has no matrix of all tokens by all tokens.
+            attention_taps: refused; axial attention has no matrix of all tokens by all tokens.
 
         Raises:
-            VitkitError: attention weights were asked for.
+            VitkitError: attention weights were asked for, or the tokens are not those of the grid.
         """
-        if weights:
+        if attention_taps:
             raise VitkitError(
                 "Axial models have row attention and column attention, and no single token-by-token matrix: "
                 "attention weights cannot be given."
             )
         rows, columns = self.grid
         batch, tokens, width = x.shape
+        if tokens != rows * columns:
+            raise VitkitError(
+                f"Axial attention takes the tokens of a {format_size(self.grid)} grid and no others, found "
+                f'{tokens}: leave out the class token (pool="mean").'
+            )
         row_taps: Taps | None = None if taps is None else {}
         column_taps: Taps | None = None if taps is None else {}
 

@@ -5,73 +5,19 @@ the weights.
 """
 
 import math
-from collections.abc import Collection
-from typing import Any, Protocol
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
 from vitkit.models.card import ModelCard
-from vitkit.models.position import SinCosPosition2D
+from vitkit.models.image_config import LARGEST as LARGEST
+from vitkit.models.image_config import ImageConfig as ImageConfig
 
 Taps = dict[str, Tensor]
 """What a model writes its own intermediates into, by name."""
-
-LARGEST = 2**20
-"""Pixels of a side, or channels, or the width of a layer: far more than any image or model has."""
-
-MOST_CLASSES = 2**24
-"""A thousand times as many as the largest labelled set has."""
-
-
-class ImageConfig(Protocol):
-    """The part of a configuration that every model has. Sizes are `(height, width)` in pixels."""
-
-    @property
-    def image_size(self) -> tuple[int, int]: ...
-    @property
-    def num_classes(self) -> int: ...
-    @property
-    def in_channels(self) -> int: ...
-    @property
-    def head_bias_init(self) -> float: ...
-    @property
-    def image_mean(self) -> tuple[float, ...]: ...
-    @property
-    def image_std(self) -> tuple[float, ...]: ...
-
-
-def check_images(config: ImageConfig) -> None:
-    """Refuse what no model can have.
-
-    Raises:
-        VitkitError: sizes below one or beyond all measure, pixel statistics of another number of channels,
-            or such as no pixels have.
-    """
-    if config.in_channels < 1:
-        raise VitkitError(f"A model needs in_channels of at least 1, found {config.in_channels}.")
-    for name, number in (("in_channels", config.in_channels), ("image_size", max(config.image_size))):
-        if number > LARGEST:
-            raise VitkitError(f"{name} is at most {LARGEST}, found {number}.")
-    if config.num_classes < 0:
-        raise VitkitError(f"num_classes is 0 (no head) or more, found {config.num_classes}.")
-    if config.num_classes > MOST_CLASSES:
-        raise VitkitError(f"num_classes is at most {MOST_CLASSES:,}, found {config.num_classes:,}.")
-    if not math.isfinite(config.head_bias_init):
-        raise VitkitError(f"head_bias_init is a finite number, found {config.head_bias_init}.")
-    if min(config.image_size) < 1:
-        raise VitkitError(f"Images have at least one pixel a side, found {by(config.image_size)}.")
-    if len(config.image_mean) != config.in_channels or len(config.image_std) != config.in_channels:
-        raise VitkitError(
-            f"image_mean and image_std need one value per channel ({config.in_channels}), "
-            f"found {config.image_mean} and {config.image_std}."
-        )
-    if not all(map(math.isfinite, (*config.image_mean, *config.image_std))) or min(config.image_std) <= 0:
-        raise VitkitError(
-            "image_mean is of finite numbers and image_std of finite ones above 0, "
-            f"found {config.image_mean} and {config.image_std}."
-        )
 
 
 class ImageModel(nn.Module):
@@ -113,11 +59,15 @@ class ImageModel(nn.Module):
         raise NotImplementedError
 
     def compute_buffers(self) -> None:
-        """Everything that is computed and not learned, once more where the model was built without memory."""
+        """Compute what is not learned once more, where the model was built without memory.
+
+        A part that has such buffers has a method `compute` that makes them.
+        """
         self.compute_pixel_statistics()
         for module in self.modules():
-            if isinstance(module, SinCosPosition2D):
-                module.compute()
+            compute = getattr(module, "compute", None)
+            if compute is not None:
+                compute()
 
     @torch.no_grad()
     def init_head(self) -> None:
@@ -126,14 +76,19 @@ class ImageModel(nn.Module):
             nn.init.zeros_(self.head.weight)
             nn.init.constant_(self.head.bias, self.config.head_bias_init)
 
-    def normalize(self, images: Tensor) -> Tensor:
-        """uint8 images to the floats the weights know; floats are taken to be normalised already.
+    def normalize(self, images: Tensor, any_size: bool = False) -> Tensor:
+        """Turn uint8 images into the floats the weights know; floats are taken to be normalised already.
+
+        Args:
+            images: `(B, C, H, W)`.
+            any_size: whether images of another height and width than the model's are let through.
 
         Raises:
-            VitkitError: images of another size or type than the model's.
+            VitkitError: images of another size, number of channels or type than the model's.
         """
         expected = (self.config.in_channels, *self.config.image_size)
-        if images.ndim != 4 or tuple(images.shape[1:]) != expected:
+        shape = tuple(images.shape[1:])
+        if images.ndim != 4 or (shape[:1] != expected[:1] if any_size else shape != expected):
             raise VitkitError(
                 f"This model takes images of shape (B, {expected[0]}, {expected[1]}, {expected[2]}), found "
                 f"{tuple(images.shape)}. Resize them, or load the model with image_size=(height, width)."
@@ -148,6 +103,29 @@ class ImageModel(nn.Module):
     def features(self, images: Tensor, taps: Taps | None = None) -> Tensor:
         """What the head sees, `(B, D)`: the representation few-shot evaluation and embeddings use."""
         raise NotImplementedError
+
+    def feature_maps(self, images: Tensor, layers: Sequence[int] = (-1,)) -> list[Tensor]:
+        """Give feature maps `(B, C, rows, columns)` of some layers: what detection and segmentation read.
+
+        Args:
+            images: `(B, C, H, W)`, uint8 pixels or normalised floats.
+            layers: numbers of blocks (ViT) or stages (ResNet) after which to take them, from 0; negative ones
+                count from the end.
+        """
+        raise NotImplementedError
+
+    def _layer_numbers(self, layers: Sequence[int], count: int) -> list[int]:
+        """Resolve negative layer numbers.
+
+        Raises:
+            VitkitError: there is no such layer.
+        """
+        if not all(-count <= layer < count for layer in layers):
+            raise VitkitError(
+                f"This model has {count} layers, numbered 0 to {count - 1} (or -{count} to -1 from the end), "
+                f"found {list(layers)}."
+            )
+        return [layer % count for layer in layers]
 
     def forward(
         self,
@@ -182,8 +160,3 @@ def lecun_normal(weight: Tensor, fan_in: int, generator: torch.Generator | None)
     """Truncated at two standard deviations, rescaled to a variance of 1/fan_in (as in Flax)."""
     std = math.sqrt(1 / fan_in) / 0.87962566103423978
     nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std, generator=generator)
-
-
-def by(size: tuple[int, int]) -> str:
-    """A size as people write it: 224x224."""
-    return f"{size[0]}x{size[1]}"

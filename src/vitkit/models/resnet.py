@@ -8,123 +8,28 @@ Shapes: B images, C channels of a feature map of H rows and W columns, N tokens,
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.config import require_finite
-from vitkit.errors import VitkitError
 from vitkit.models.axial_mixing import AxialMixing
-from vitkit.models.image_model import ImageModel, Taps, check_images, lecun_normal, make_head
-
-GROUPS = 32
-"""Of every GroupNorm, in both code bases."""
-
-MOST_STAGES, MOST_UNITS, WIDEST = 10, 1000, 1024
-"""Several times as many stages, units and channels (over 64) as any ResNet that was published has."""
-
-
-@dataclass(frozen=True)
-class BackboneConfig:
-    """The ResNet that makes a hybrid's feature map."""
-
-    layers: tuple[int, ...] = (3, 4, 6, 3)
-    """Units in each stage; none: the root block alone, whose stride is 4 (R+ViT-Ti/16)."""
-    width_factor: float = 1.0
-    norm_eps: float = 1e-6
-    standardization: Literal["std", "variance"] = "std"
-    """Where epsilon stands: w / (std + eps), the original's, or w / sqrt(var + eps), timm's."""
-    standardization_eps: float = 1e-5
-
-    def __post_init__(self) -> None:
-        require_finite(self)
-        _check_stages(self.layers, self.width_factor)
-
-    def feature_map(self, image_size: tuple[int, int]) -> tuple[int, int]:
-        """`(rows, columns)` of the feature map: every stride of 2 halves and rounds up (SAME padding)."""
-        halvings = 2 + max(len(self.layers) - 1, 0)
-        size = image_size
-        for _ in range(halvings):
-            size = _halve(size)
-        return size
-
-    @property
-    def stride(self) -> int:
-        """Pixels of the image for each position of the feature map."""
-        return 4 * int(2 ** max(len(self.layers) - 1, 0))
-
-    @property
-    def out_channels(self) -> int:
-        width = int(64 * self.width_factor)
-        return width * 4 * int(2 ** (len(self.layers) - 1)) if self.layers else width
-
-
-@dataclass(frozen=True)
-class ResNetConfig:
-    """A BiT ResNet: shapes and arithmetic. Sizes are `(height, width)` in pixels."""
-
-    image_size: tuple[int, int]
-    layers: tuple[int, ...]
-    """Bottleneck units in each stage."""
-    num_classes: int
-    width_factor: float = 1.0
-    in_channels: int = 3
-    mixing: Literal["convolution", "axial"] = "convolution"
-    """What stands where a bottleneck has its 3x3 convolution: that, or axial attention (paper D.6)."""
-    num_heads: int = 8
-    """Of the axial attention."""
-    norm_eps: float = 1e-5
-    standardization_eps: float = 1e-10
-    """In w / sqrt(var + eps)."""
-    max_pool_padding: Literal["zeros", "lowest"] = "zeros"
-    """Of the root's max-pooling: zeros in big_transfer, minus infinity in big_vision."""
-    head_bias_init: float = 0.0
-    image_mean: tuple[float, ...] = (0.5, 0.5, 0.5)
-    image_std: tuple[float, ...] = (0.5, 0.5, 0.5)
-
-    def __post_init__(self) -> None:
-        require_finite(self)
-        check_images(self)
-        if not self.layers:
-            raise VitkitError("A ResNet needs at least one stage, found none.")
-        _check_stages(self.layers, self.width_factor)
-        channels = int(64 * self.width_factor)
-        if self.mixing == "axial" and (self.num_heads < 1 or channels % (2 * self.num_heads)):
-            raise VitkitError(
-                f"Axial attention shares {channels} channels, and half as many for queries and keys, among "
-                f"its heads equally: {self.num_heads} heads do not fit."
-            )
-
-    @property
-    def width(self) -> int:
-        """Channels of the last stage: what the head sees."""
-        return int(64 * self.width_factor) * 4 * int(2 ** (len(self.layers) - 1))
-
-
-def _check_stages(layers: tuple[int, ...], width_factor: float) -> None:
-    if layers and min(layers) < 1:
-        raise VitkitError(f"Every stage of a ResNet needs at least one unit, found {layers}.")
-    if len(layers) > MOST_STAGES or sum(layers) > MOST_UNITS:
-        raise VitkitError(
-            f"A ResNet has at most {MOST_STAGES} stages and {MOST_UNITS:,} units, found {len(layers):,} "
-            f"stages of {sum(layers):,} units."
-        )
-    if not abs(width_factor) <= WIDEST:  # NaN too
-        raise VitkitError(f"width_factor is at most {WIDEST:,}, found {width_factor}.")
-    channels = int(64 * width_factor)
-    if channels < GROUPS or channels % GROUPS:
-        raise VitkitError(
-            f"GroupNorm shares channels among {GROUPS} groups: width_factor is 0.5, 1, 1.5 and so on, "
-            f"found {width_factor}."
-        )
-
-
-def _halve(size: tuple[int, int]) -> tuple[int, int]:
-    """A feature map's size after a stride of 2, of either code base: rounded up."""
-    return -(-size[0] // 2), -(-size[1] // 2)
+from vitkit.models.image_model import ImageModel, Taps, lecun_normal, make_head
+from vitkit.models.resnet_config import (
+    GROUPS,
+    UnitShape,
+    halve,
+    unit_shapes,
+)
+from vitkit.models.resnet_config import (
+    BackboneConfig as BackboneConfig,
+)
+from vitkit.models.resnet_config import (
+    ResNetConfig as ResNetConfig,
+)
 
 
 class StdConv2d(nn.Module):
@@ -194,31 +99,38 @@ def _pad_same(x: Tensor, kernel: int, stride: int, value: float) -> Tensor:
     return F.pad(x, (width // 2, width - width // 2, height // 2, height - height // 2), value=value)
 
 
-def _norm(channels: int, eps: float) -> nn.GroupNorm:
-    return nn.GroupNorm(GROUPS, channels, eps)
+MakeConvolution = Callable[[int, int, int, int], StdConv2d]
+"""A function of in_channels, out_channels, kernel and stride: a code base's padding and standardisation."""
 
 
 class PostActivationUnit(nn.Module):
-    """Bottleneck of the hybrids (v1): norm and relu follow each convolution, the last relu the sum."""
+    """Bottleneck of the hybrids (v1): norm and relu follow each convolution, the last relu the sum.
+
+    Args:
+        shape: the unit's sizes.
+        convolution: makes its convolutions.
+        norm_eps: epsilon of its group norms.
+    """
 
     proj: StdConv2d | None
     proj_norm: nn.GroupNorm | None
 
-    def __init__(self, config: BackboneConfig, in_channels: int, channels: int, stride: int) -> None:
+    def __init__(self, shape: UnitShape, convolution: MakeConvolution, norm_eps: float) -> None:
         super().__init__()
-        self.conv1 = _same_conv(config, in_channels, channels, 1)
-        self.norm1 = _norm(channels, config.norm_eps)
-        self.conv2 = _same_conv(config, channels, channels, 3, stride)
-        self.norm2 = _norm(channels, config.norm_eps)
-        self.conv3 = _same_conv(config, channels, 4 * channels, 1)
-        self.norm3 = _norm(4 * channels, config.norm_eps)
+        channels, out_channels = shape.channels, shape.out_channels
+        self.conv1 = convolution(shape.in_channels, channels, 1, 1)
+        self.norm1 = nn.GroupNorm(GROUPS, channels, norm_eps)
+        self.conv2 = convolution(channels, channels, 3, shape.stride)
+        self.norm2 = nn.GroupNorm(GROUPS, channels, norm_eps)
+        self.conv3 = convolution(channels, out_channels, 1, 1)
+        self.norm3 = nn.GroupNorm(GROUPS, out_channels, norm_eps)
         self.proj = self.proj_norm = None
-        if in_channels != 4 * channels or stride != 1:
-            self.proj = _same_conv(config, in_channels, 4 * channels, 1, stride)
-            self.proj_norm = _norm(4 * channels, config.norm_eps)
+        if shape.needs_projection:
+            self.proj = convolution(shape.in_channels, out_channels, 1, shape.stride)
+            self.proj_norm = nn.GroupNorm(GROUPS, out_channels, norm_eps)
 
     def init_weights(self, generator: torch.Generator | None) -> None:
-        """The last norm's scale is zero: a new unit passes its input on."""
+        """Draw new weights; the last norm's scale is zero, so that a new unit passes its input on."""
         for conv in (self.conv1, self.conv2, self.conv3, self.proj):
             if conv is not None:
                 conv.init_weights(generator)
@@ -243,7 +155,7 @@ class ResNetStem(nn.Module):
     Follows vision_transformer `models_resnet.py` and `models_vit.py:213-274`.
 
     Args:
-        backbone: shapes and arithmetic of the ResNet.
+        backbone: shapes and numerics of the ResNet.
         patch_size: `(height, width)` of a patch, in positions of the feature map; 1x1 in most hybrids.
         width: D, the width of the Transformer.
         in_channels: of the images.
@@ -253,19 +165,18 @@ class ResNetStem(nn.Module):
         self, backbone: BackboneConfig, patch_size: tuple[int, int], width: int, in_channels: int = 3
     ) -> None:
         super().__init__()
-        channels = int(64 * backbone.width_factor)
-        self.root = _same_conv(backbone, in_channels, channels, 7, stride=2)
-        self.root_norm = _norm(channels, backbone.norm_eps)
-        self.stages = nn.ModuleList()
-        found = channels
-        for s, units in enumerate(backbone.layers):
-            stage = nn.Sequential()
-            for u in range(units):
-                stride = 2 if s > 0 and u == 0 else 1
-                stage.append(PostActivationUnit(backbone, found, channels * 2**s, stride))
-                found = 4 * channels * 2**s
-            self.stages.append(stage)
-        self.projection = nn.Conv2d(found, width, patch_size, patch_size)
+        convolution = partial(
+            StdConv2d,
+            padding="same",
+            standardization=backbone.standardization,
+            eps=backbone.standardization_eps,
+        )
+        channels = backbone.root_channels
+        self.root = convolution(in_channels, channels, 7, stride=2)
+        self.root_norm = nn.GroupNorm(GROUPS, channels, backbone.norm_eps)
+        shapes = unit_shapes(backbone)
+        self.stages = _stages(shapes, lambda shape: PostActivationUnit(shape, convolution, backbone.norm_eps))
+        self.projection = nn.Conv2d(backbone.out_channels, width, patch_size, patch_size)
 
     @torch.no_grad()
     def init_weights(self, generator: torch.Generator | None) -> None:
@@ -292,49 +203,46 @@ class ResNetStem(nn.Module):
         return tokens.flatten(2).transpose(1, 2)
 
 
-def _same_conv(
-    config: BackboneConfig, in_channels: int, out_channels: int, kernel: int, stride: int = 1
-) -> StdConv2d:
-    return StdConv2d(
-        in_channels,
-        out_channels,
-        kernel,
-        stride,
-        padding="same",
-        standardization=config.standardization,
-        eps=config.standardization_eps,
-    )
+def _stages(shapes: Iterable[UnitShape], unit: Callable[[UnitShape], nn.Module]) -> nn.ModuleList:
+    """Build the units of a ResNet, one `Sequential` a stage."""
+    by_stage: dict[int, list[nn.Module]] = {}
+    for shape in shapes:
+        by_stage.setdefault(shape.stage, []).append(unit(shape))
+    return nn.ModuleList(nn.Sequential(*units) for units in by_stage.values())
 
 
 class PreActivationUnit(nn.Module):
     """Bottleneck of BiT (v2): norm and relu precede each convolution, and nothing follows the sum.
 
     Args:
-        config: shapes and arithmetic.
-        in_channels, channels: of the input and of the bottleneck, whose output has four times as many.
-        stride: of the spatial mixing and of the projection.
-        size: `(height, width)` of the input.
+        shape: the unit's sizes.
+        convolution: makes its 1x1 convolutions.
+        mixing: what mixes positions, `(B, C, H, W) -> (B, C, H / stride, W / stride)`: a 3x3 convolution, or
+            axial attention (paper D.6).
+        groups, norm_eps: of its group norms.
     """
 
-    conv2: StdConv2d | AxialMixing
     proj: StdConv2d | None
 
     def __init__(
-        self, config: ResNetConfig, in_channels: int, channels: int, stride: int, size: tuple[int, int]
+        self,
+        shape: UnitShape,
+        convolution: MakeConvolution,
+        mixing: StdConv2d | AxialMixing,
+        groups: int,
+        norm_eps: float,
     ) -> None:
         super().__init__()
-        self.norm1 = _norm(in_channels, config.norm_eps)
-        self.conv1 = _symmetric_conv(config, in_channels, channels, 1)
-        self.norm2 = _norm(channels, config.norm_eps)
-        if config.mixing == "axial":
-            self.conv2 = AxialMixing(channels, config.num_heads, size, stride, config.norm_eps)
-        else:
-            self.conv2 = _symmetric_conv(config, channels, channels, 3, stride)
-        self.norm3 = _norm(channels, config.norm_eps)
-        self.conv3 = _symmetric_conv(config, channels, 4 * channels, 1)
+        channels, out_channels = shape.channels, shape.out_channels
+        self.norm1 = nn.GroupNorm(groups, shape.in_channels, norm_eps)
+        self.conv1 = convolution(shape.in_channels, channels, 1, 1)
+        self.norm2 = nn.GroupNorm(groups, channels, norm_eps)
+        self.conv2 = mixing
+        self.norm3 = nn.GroupNorm(groups, channels, norm_eps)
+        self.conv3 = convolution(channels, out_channels, 1, 1)
         self.proj = None
-        if in_channels != 4 * channels or stride != 1:
-            self.proj = _symmetric_conv(config, in_channels, 4 * channels, 1, stride)
+        if shape.needs_projection:
+            self.proj = convolution(shape.in_channels, out_channels, 1, shape.stride)
 
     def init_weights(self, generator: torch.Generator | None) -> None:
         for conv in (self.conv1, self.conv2, self.conv3, self.proj):
@@ -347,7 +255,7 @@ class PreActivationUnit(nn.Module):
         residual = x
         x = F.relu(self.norm1(x))
         if self.proj is not None:
-            residual = self.proj(x)  # of the activated input: what v2 differs in
+            residual = self.proj(x)  # v2 projects the activated input, v1 the input itself
         x = self.conv1(x)
         x = self.conv2(F.relu(self.norm2(x)))
         x = self.conv3(F.relu(self.norm3(x)))
@@ -358,7 +266,7 @@ class ResNet(ImageModel):
     """BiT's ResNet (paper 4.1), after big_vision `models/bit_paper.py` and big_transfer.
 
     Args:
-        config: shapes and arithmetic; `mixing="axial"` makes an AxialResNet (paper D.6).
+        config: shapes and numerics; `mixing="axial"` makes an AxialResNet (paper D.6).
         generator: source of the initial weights; left out, PyTorch's default one.
     """
 
@@ -366,21 +274,25 @@ class ResNet(ImageModel):
 
     def __init__(self, config: ResNetConfig, generator: torch.Generator | None = None) -> None:
         super().__init__(config)
-        channels = int(64 * config.width_factor)
-        self.root = _symmetric_conv(config, config.in_channels, channels, 7, stride=2)
-        size = _halve(_halve(config.image_size))
-        self.stages = nn.ModuleList()
-        found = channels
-        for s, units in enumerate(config.layers):
-            stage = nn.Sequential()
-            for u in range(units):
-                stride = 2 if s > 0 and u == 0 else 1
-                stage.append(PreActivationUnit(config, found, channels * 2**s, stride, size))
-                found = 4 * channels * 2**s
-                size = _halve(size) if stride == 2 else size
-            self.stages.append(stage)
-        self.norm = _norm(found, config.norm_eps)
-        self.head = make_head(found, config.num_classes)
+        convolution = partial(
+            StdConv2d, padding="symmetric", standardization="variance", eps=config.standardization_eps
+        )
+        self.root = convolution(config.in_channels, config.root_channels, 7, stride=2)
+
+        def unit(shape: UnitShape) -> PreActivationUnit:
+            mixing: StdConv2d | AxialMixing
+            if config.mixing == "axial":
+                mixing = AxialMixing(
+                    shape.channels, config.num_heads, shape.size, shape.stride, config.norm_eps
+                )
+            else:
+                mixing = convolution(shape.channels, shape.channels, 3, shape.stride)
+            return PreActivationUnit(shape, convolution, mixing, config.groups, config.norm_eps)
+
+        size = halve(halve(config.image_size))  # the root and its max-pooling have a stride of 2 each
+        self.stages = _stages(unit_shapes(config, size), unit)
+        self.norm = nn.GroupNorm(config.groups, config.width, config.norm_eps)
+        self.head = make_head(config.width, config.num_classes)
         self.draw_weights(generator)
 
     @torch.no_grad()
@@ -422,16 +334,9 @@ class ResNet(ImageModel):
             taps |= {"pooled": pooled, "pre_logits": pooled}
         return pooled
 
-
-def _symmetric_conv(
-    config: ResNetConfig, in_channels: int, out_channels: int, kernel: int, stride: int = 1
-) -> StdConv2d:
-    return StdConv2d(
-        in_channels,
-        out_channels,
-        kernel,
-        stride,
-        padding="symmetric",
-        standardization="variance",
-        eps=config.standardization_eps,
-    )
+    def feature_maps(self, images: Tensor, layers: Sequence[int] = (-1,)) -> list[Tensor]:
+        """Give the outputs of some stages, `(B, C, rows, columns)` each, in the order asked for."""
+        taps: Taps = {}
+        numbers = self._layer_numbers(layers, len(self.stages))
+        self.features(images, taps)
+        return [taps[f"stage{number + 1}"] for number in numbers]

@@ -9,8 +9,8 @@ BiT-R50x1           the paper's ResNet baseline; x2 is twice as wide
 Axial-ViT-B/16, AxialResNet-50   axial attention (paper D.6)
 
 Options of any ViT or hybrid, after its name: -gap mean pooling (paper D.3; -gap-norep is the same), -map
-attention pooling, -reg4 four register tokens; -nopos, -pos2d, -relative, -sincos2d another position
-embedding, -everylayer and -shared where it is added (paper D.4).
+attention pooling, -max maximum pooling, -reg4 four register tokens; -nopos, -pos2d, -relative, -sincos2d
+another position embedding, -everylayer and -shared where it is added (paper D.4).
 """
 
 import fnmatch
@@ -24,8 +24,10 @@ from vitkit.config import nearest, to_json
 from vitkit.errors import VitkitError
 from vitkit.models.axial import AxialBlock
 from vitkit.models.image_model import ImageModel
-from vitkit.models.resnet import BackboneConfig, ResNet, ResNetConfig, ResNetStem
-from vitkit.models.vit import ViT, ViTConfig
+from vitkit.models.resnet import ResNet, ResNetStem
+from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
+from vitkit.models.vit import ViT, encoder_block
+from vitkit.models.vit_config import ViTConfig
 
 ModelConfig = ViTConfig | ResNetConfig
 
@@ -60,6 +62,7 @@ RESNETS = {
 OPTIONS: dict[str, dict[str, Any]] = {
     "gap": {"pool": "mean"},
     "map": {"pool": "map"},
+    "max": {"pool": "max"},
     "norep": {},  # no representation layer, which a name never means here
     "nopos": {"position": "none"},
     "pos2d": {"position": "learned_2d"},
@@ -220,13 +223,14 @@ def build_model(config: ModelConfig, generator: torch.Generator | None = None) -
     """The model of a configuration, with new weights, composed of its parts."""
     if isinstance(config, ResNetConfig):
         return ResNet(config, generator)
-    backbone = config.backbone
-    return ViT(
-        config,
-        stem=ResNetStem(backbone, config.patch_size, config.width, config.in_channels) if backbone else None,
-        blocks=[AxialBlock(config) for _ in range(config.depth)] if config.attention == "axial" else None,
-        generator=generator,
-    )
+    stem = blocks = None
+    if config.backbone is not None:
+        stem = ResNetStem(config.backbone, config.patch_size, config.width, config.in_channels)
+    if config.attention == "axial":
+        blocks = [
+            AxialBlock(config.grid, encoder_block(config), encoder_block(config)) for _ in range(config.depth)
+        ]
+    return ViT(config, stem, blocks, generator)
 
 
 def create_model(

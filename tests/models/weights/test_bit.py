@@ -11,7 +11,7 @@ import torch
 from tests.fixture_files import load_fixture, write_npz
 from tests.models.weights.test_official import same_bits, without
 from vitkit.errors import VitkitError
-from vitkit.models.resnet import ResNetConfig
+from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.weights import load_model, save_model
 from vitkit.models.zoo import build_model
 

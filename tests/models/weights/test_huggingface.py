@@ -19,8 +19,8 @@ from tests.models.weights.test_pixels import source
 from vitkit.errors import VitkitError
 from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
-from vitkit.models.resnet import ResNetConfig
-from vitkit.models.vit import ViTConfig
+from vitkit.models.resnet_config import ResNetConfig
+from vitkit.models.vit_config import ViTConfig
 from vitkit.models.weights import load_model, save_model
 from vitkit.models.weights.huggingface_pixels import read_pixels, read_rule
 from vitkit.models.weights.pixels import PixelRule, rule_of, unlike

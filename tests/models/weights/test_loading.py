@@ -19,7 +19,7 @@ from vitkit.apps.cli import run
 from vitkit.apps.convert import convert
 from vitkit.apps.predict import Predictor
 from vitkit.errors import VitkitError
-from vitkit.models.resnet import BackboneConfig
+from vitkit.models.resnet_config import BackboneConfig
 from vitkit.models.weights import load, load_model, loading, save_model
 from vitkit.models.weights.accounting import names_that_are_not_finite
 from vitkit.models.weights.source import Source, open_source

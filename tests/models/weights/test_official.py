@@ -14,8 +14,9 @@ from tests.models.test_vit import TINY, model_with_random_head
 from vitkit.data.transforms import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
-from vitkit.models.resnet import BackboneConfig
-from vitkit.models.vit import ViT, ViTConfig
+from vitkit.models.resnet_config import BackboneConfig
+from vitkit.models.vit import ViT
+from vitkit.models.vit_config import ViTConfig
 from vitkit.models.weights import load_model, save_model
 from vitkit.models.weights.official import LINEN, RELEASED
 from vitkit.models.zoo import build_model

@@ -16,7 +16,7 @@ from tests.pixel_cases import CASES, SHAPES, PixelCase, image, sample
 from vitkit.config import to_json
 from vitkit.data.transforms import Preprocessing, preprocess, read_preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.vit import ViTConfig
+from vitkit.models.vit_config import ViTConfig
 from vitkit.models.weights import torchvision
 from vitkit.models.weights.huggingface_pixels import read_pixels, read_rule
 from vitkit.models.weights.pixels import PixelRule, fraction_of, rule_of, unlike

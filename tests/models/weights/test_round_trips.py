@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from vitkit.models.image_model import ImageModel
-from vitkit.models.resnet import ResNetConfig
+from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.weights import Format, absent, load_model, save_model
 from vitkit.models.zoo import NAMES, ModelConfig, build_model, count_parameters, model_config
 

@@ -17,8 +17,8 @@ from vitkit.data.transforms import Preprocessing, read_preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
-from vitkit.models.resnet import BackboneConfig, ResNetConfig
-from vitkit.models.vit import ViTConfig
+from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
+from vitkit.models.vit_config import ViTConfig
 from vitkit.models.weights import load, load_model, save_model
 from vitkit.models.weights.pixels import PixelRule, rule_of
 from vitkit.models.weights.timm_writing import _ratio
@@ -556,7 +556,7 @@ def test_the_query_of_attention_pooling_stands_before_keys_and_values(tmp_path: 
     save_model(random_model(VARIANTS["map"]), tmp_path, format="timm")
     written = load_file(tmp_path / "model.safetensors")
     model = load_model(tmp_path)
-    joined = model.state_dict()["attention_pool.attention.qkv.weight"]
+    joined = model.state_dict()["pooling.attention.qkv.weight"]
     assert torch.equal(written["attn_pool.q.weight"], joined[:32])
     assert torch.equal(written["attn_pool.kv.weight"], joined[32:])
 

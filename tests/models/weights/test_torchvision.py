@@ -11,7 +11,7 @@ from torch import Tensor
 from vitkit.data.transforms import Preprocessing, read_preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
-from vitkit.models.vit import ViTConfig
+from vitkit.models.vit_config import ViTConfig
 from vitkit.models.weights import load_model, save_model
 from vitkit.models.zoo import ModelConfig, build_model, model_config, vit_config
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
-from vitkit.models.resnet import ResNetConfig
+from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.weights.source import Source
 from vitkit.models.weights.table import Row, Translation
 from vitkit.models.zoo import ModelConfig, build_model

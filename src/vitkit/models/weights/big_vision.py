@@ -18,7 +18,7 @@ from torch import Tensor
 from vitkit.errors import VitkitError
 from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
-from vitkit.models.vit import ViTConfig
+from vitkit.models.vit_config import ViTConfig
 from vitkit.models.weights import bit, official
 from vitkit.models.weights.npz import write_npz
 from vitkit.models.weights.official import LINEN, attention, layer_norm, mlp
@@ -162,10 +162,10 @@ def name_table(config: ViTConfig) -> list[Row]:
         rows.append(same("positions.0.embedding", POSITION))
     rows += official.encoder(config, LINEN)
     if config.pool == "map":
-        rows.append(same("attention_pool.probe", f"{POOL}/probe"))
-        rows += attention("attention_pool.attention", f"{POOL}/{LINEN.attention}", config)
-        rows += layer_norm("attention_pool.norm", f"{POOL}/LayerNorm_0")
-        rows += mlp("attention_pool.mlp", f"{POOL}/{LINEN.mlp}")
+        rows.append(same("pooling.probe", f"{POOL}/probe"))
+        rows += attention("pooling.attention", f"{POOL}/{LINEN.attention}", config)
+        rows += layer_norm("pooling.norm", f"{POOL}/LayerNorm_0")
+        rows += mlp("pooling.mlp", f"{POOL}/{LINEN.mlp}")
     return rows + official.head(config)
 
 

@@ -8,8 +8,8 @@ import re
 
 from vitkit.errors import VitkitError
 from vitkit.models.card import ModelCard
-from vitkit.models.image_model import by
-from vitkit.models.resnet import ResNetConfig
+from vitkit.models.image_config import format_size
+from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.weights.pixels import PixelRule
 from vitkit.models.weights.source import Source
 from vitkit.models.weights.table import Hints, NotSaidError, Row, Translation, same
@@ -58,7 +58,7 @@ def read(source: Source, hints: Hints) -> Translation:
 def unsaid(config: ResNetConfig) -> list[str]:
     """What the layout has no place for: big_transfer's code is its only description."""
     usual = ResNetConfig(config.image_size, config.layers, config.num_classes)
-    size = f"the image size {by(config.image_size)}, which is to be given when the file is loaded"
+    size = f"the image size {format_size(config.image_size)}, which is to be given when the file is loaded"
     return [size] + [
         f"{name} {getattr(config, name)} (the original: {getattr(usual, name)})"
         for name in ("norm_eps", "standardization_eps", "max_pool_padding")

@@ -18,8 +18,8 @@ from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.models.card import Assumption, ModelCard
 from vitkit.models.image_model import ImageModel
-from vitkit.models.resnet import GROUPS, ResNetConfig
-from vitkit.models.vit import ViTConfig
+from vitkit.models.resnet_config import GROUPS, ResNetConfig
+from vitkit.models.vit_config import ViTConfig
 from vitkit.models.weights.bit import check_axes
 from vitkit.models.weights.huggingface_pixels import (
     one_number,

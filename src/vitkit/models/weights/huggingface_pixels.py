@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from vitkit.errors import VitkitError
 from vitkit.models.card import ModelCard
-from vitkit.models.image_model import by
+from vitkit.models.image_config import format_size
 from vitkit.models.weights.huggingface_settings import DEFAULTS, LARGEST, Processor, processor_of
 from vitkit.models.weights.pixels import Interpolation, PixelRule, fraction_of, noted_changes, rule_of
 from vitkit.models.weights.source import Source
@@ -68,9 +68,9 @@ def _rule(source: Source, said: Processor, size: tuple[int, int]) -> tuple[Pixel
         ours = PixelRule(size, interpolation=kind)
         if edge:
             return ours, ["the proportions of the image (here: stretched to the model's size)"]
-        return ours, [f"images of {by(resized)} (here: {by(size)})"] * (resized != size)
+        return ours, [f"images of {format_size(resized)} (here: {format_size(size)})"] * (resized != size)
     cropped = size_of(source, said, "crop_size") or size
-    differences = [f"a crop of {by(cropped)} (here: {by(size)})"] * (cropped != size)
+    differences = [f"a crop of {format_size(cropped)} (here: {format_size(size)})"] * (cropped != size)
     # Borders and offsets are theirs with any fraction; one fraction serves both sides of nearly all models.
     ours = PixelRule(
         size,
@@ -81,8 +81,8 @@ def _rule(source: Source, said: Processor, size: tuple[int, int]) -> tuple[Pixel
     )
     if cropped == size and (ours.resized(0), ours.resized(1)) != resized:
         way = "the shortest side resized to" if edge else "images resized to"
-        what = str(resized[0]) if edge else by(resized)
-        differences.append(f"{way} {what} (here: {by((ours.resized(0), ours.resized(1)))})")
+        what = str(resized[0]) if edge else format_size(resized)
+        differences.append(f"{way} {what} (here: {format_size((ours.resized(0), ours.resized(1)))})")
     return ours, differences
 
 

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from vitkit.errors import VitkitError
 from vitkit.models.card import ModelCard
-from vitkit.models.image_model import ImageModel, by
+from vitkit.models.image_config import format_size
+from vitkit.models.image_model import ImageModel
 from vitkit.models.position import Interpolation, resize_line, resize_position_embedding
-from vitkit.models.vit import ViTConfig
+from vitkit.models.vit_config import ViTConfig
 from vitkit.models.weights import native
 from vitkit.models.weights.accounting import build, check, names_that_are_not_finite, translate
 from vitkit.models.weights.checksum import Checksum
@@ -277,8 +278,8 @@ def _at_size(
             tensors[key] = resize_line(tensors[key], expected[key][0], interpolation)
     kind = "a grid" if isinstance(config, ViTConfig) else "images"
     notes.append(
-        f"position embeddings resized from {kind} of {by(old)} to {by(new)}; expect lower accuracy than at "
-        "its own size, as vitkit cannot fine-tune a loaded checkpoint yet"
+        f"position embeddings resized from {kind} of {format_size(old)} to {format_size(new)}; expect lower "
+        "accuracy than at its own size, as vitkit cannot fine-tune a loaded checkpoint yet"
     )
     return resized, tensors
 

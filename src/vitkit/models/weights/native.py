@@ -19,8 +19,9 @@ from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
-from vitkit.models.resnet import ResNetConfig
-from vitkit.models.vit import ViTConfig
+from vitkit.models.resnet_config import ResNetConfig
+from vitkit.models.vit import current_name
+from vitkit.models.vit_config import ViTConfig
 from vitkit.models.weights.checksum import HashingWriter, read_record, verify
 from vitkit.models.weights.source import Source
 from vitkit.models.weights.table import Dialect, Hints, Translation, same
@@ -116,7 +117,7 @@ def read(source: Source, hints: Hints) -> Translation:
         source.notes.append(
             "model.json holds the checksum of a .safetensors file, not of this one: not checked"
         )
-    rows = [same(key, key) for key in source.shapes]
+    rows = [same(current_name(key), key) for key in source.shapes]
     return Translation(config, rows, card, checksum=checksum, as_stored=True)
 
 

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from vitkit.errors import VitkitError
 from vitkit.models.card import ModelCard
-from vitkit.models.image_model import ImageModel, by
-from vitkit.models.resnet import BackboneConfig, ResNetConfig
-from vitkit.models.vit import ViTConfig
+from vitkit.models.image_config import format_size
+from vitkit.models.image_model import ImageModel
+from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
+from vitkit.models.vit_config import ViTConfig
 from vitkit.models.weights import bit
 from vitkit.models.weights.npz import write_npz
 from vitkit.models.weights.pixels import PixelRule
@@ -252,7 +253,9 @@ def unsaid_arithmetic(config: ViTConfig) -> list[str]:
                 words.append(f"the backbone's {name} {found} (the original: {expected})")
     rows, columns = config.grid
     if rows != columns or config.image_size != (rows * config.token_size[0], columns * config.token_size[1]):
-        words.append(f"the image size {by(config.image_size)}, which is to be given when the file is loaded")
+        words.append(
+            f"the image size {format_size(config.image_size)}, which is to be given when the file is loaded"
+        )
     return words
 
 

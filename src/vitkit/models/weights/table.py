@@ -13,8 +13,8 @@ from torch import Tensor
 from vitkit.errors import VitkitError
 from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
-from vitkit.models.resnet import BackboneConfig
-from vitkit.models.vit import ViTConfig
+from vitkit.models.resnet_config import BackboneConfig
+from vitkit.models.vit_config import ViTConfig
 from vitkit.models.weights.checksum import Checksum
 from vitkit.models.weights.source import Source
 from vitkit.models.zoo import ModelConfig
@@ -120,6 +120,11 @@ PLAIN: Mapping[str, Collection[Any]] = {
     "position": ("learned",),
     "position_at": ("stem",),
     "attention": ("full",),
+    "rotary": (None,),
+    "extra_class_token": (False,),
+    "layer_scale": (None,),
+    "norm_before_blocks": (False,),
+    "norm_after_pooling": (False,),
 }
 """The ViT of the paper's section 3.1, which every layout has a name for."""
 

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from vitkit.errors import VitkitError
 from vitkit.models.card import ModelCard
-from vitkit.models.resnet import BackboneConfig, ResNetConfig
-from vitkit.models.vit import ViTConfig
+from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
+from vitkit.models.vit_config import ViTConfig
 from vitkit.models.weights.bit import check_axes, check_pointwise
 from vitkit.models.weights.source import Source
 from vitkit.models.weights.table import (

@@ -2,8 +2,8 @@
 
 import torch
 
-from vitkit.models.resnet import BackboneConfig, ResNetConfig
-from vitkit.models.vit import ViTConfig
+from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
+from vitkit.models.vit_config import ViTConfig
 from vitkit.models.weights.table import Row, pair, same
 
 BACKBONE = "patch_embed.backbone."
@@ -47,7 +47,7 @@ def vit_rows(config: ViTConfig, qkv_bias: bool = True) -> list[Row]:
 
 def _attention_pool_rows() -> list[Row]:
     """timm keeps the query's projection apart from that of keys and values."""
-    ours, theirs = "attention_pool", "attn_pool"
+    ours, theirs = "pooling", "attn_pool"
     rows = [same(f"{ours}.probe", f"{theirs}.latent")]
     for part in ("weight", "bias"):
         names = (f"{theirs}.q.{part}", f"{theirs}.kv.{part}")

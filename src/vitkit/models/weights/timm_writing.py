@@ -5,9 +5,10 @@ from typing import Any
 
 from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
-from vitkit.models.image_model import ImageModel, by
-from vitkit.models.resnet import ResNetConfig
-from vitkit.models.vit import ViTConfig
+from vitkit.models.image_config import format_size
+from vitkit.models.image_model import ImageModel
+from vitkit.models.resnet_config import ResNetConfig
+from vitkit.models.vit_config import ViTConfig
 from vitkit.models.weights.native import safetensors_chunks
 from vitkit.models.weights.pixels import PixelRule, border_colour, fraction_of, noted_changes, rule_of
 from vitkit.models.weights.table import PLAIN, departures, to_theirs
@@ -166,7 +167,9 @@ def absent(config: ModelConfig) -> list[str]:
         if backbone.width_factor != 1:
             words.append(f"a hybrid's ResNet {backbone.width_factor:g} times as wide")
         if rows % config.patch_size[0] or columns % config.patch_size[1]:
-            words.append(f"a feature map of {by((rows, columns))} cut into {by(config.patch_size)}")
+            words.append(
+                f"a feature map of {format_size((rows, columns))} cut into {format_size(config.patch_size)}"
+            )
     return words
 
 

@@ -17,7 +17,7 @@ from vitkit.durable import WRITE_SIZE, replace_file
 from vitkit.errors import VitkitError
 from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
-from vitkit.models.vit import ViTConfig
+from vitkit.models.vit_config import ViTConfig
 from vitkit.models.weights.bit import check_axes
 from vitkit.models.weights.pixels import PixelRule, assumed_resizing, assumed_statistics, fraction_of
 from vitkit.models.weights.source import Source

@@ -1,0 +1,66 @@
+"""What the configurations of all model families share. This file imports no torch: help texts need none."""
+
+import math
+from typing import Protocol
+
+from vitkit.errors import VitkitError
+
+LARGEST = 2**20
+"""Pixels of a side, or channels, or the width of a layer: far more than any image or model has."""
+
+MOST_CLASSES = 2**24
+"""A thousand times as many as the largest labelled set has."""
+
+
+class ImageConfig(Protocol):
+    """The part of a configuration that every model has. Sizes are `(height, width)` in pixels."""
+
+    @property
+    def image_size(self) -> tuple[int, int]: ...
+    @property
+    def num_classes(self) -> int: ...
+    @property
+    def in_channels(self) -> int: ...
+    @property
+    def head_bias_init(self) -> float: ...
+    @property
+    def image_mean(self) -> tuple[float, ...]: ...
+    @property
+    def image_std(self) -> tuple[float, ...]: ...
+
+
+def check_images(config: ImageConfig) -> None:
+    """Refuse image sizes, channels and pixel statistics that no model can have.
+
+    Raises:
+        VitkitError: sizes below one or beyond `LARGEST`, pixel statistics of another number of channels, not
+            finite, or with a deviation that is not above zero.
+    """
+    if config.in_channels < 1:
+        raise VitkitError(f"A model needs in_channels of at least 1, found {config.in_channels}.")
+    for name, number in (("in_channels", config.in_channels), ("image_size", max(config.image_size))):
+        if number > LARGEST:
+            raise VitkitError(f"{name} is at most {LARGEST}, found {number}.")
+    if config.num_classes < 0:
+        raise VitkitError(f"num_classes is 0 (no head) or more, found {config.num_classes}.")
+    if config.num_classes > MOST_CLASSES:
+        raise VitkitError(f"num_classes is at most {MOST_CLASSES:,}, found {config.num_classes:,}.")
+    if not math.isfinite(config.head_bias_init):
+        raise VitkitError(f"head_bias_init is a finite number, found {config.head_bias_init}.")
+    if min(config.image_size) < 1:
+        raise VitkitError(f"Images have at least one pixel a side, found {format_size(config.image_size)}.")
+    if len(config.image_mean) != config.in_channels or len(config.image_std) != config.in_channels:
+        raise VitkitError(
+            f"image_mean and image_std need one value per channel ({config.in_channels}), "
+            f"found {config.image_mean} and {config.image_std}."
+        )
+    if not all(map(math.isfinite, (*config.image_mean, *config.image_std))) or min(config.image_std) <= 0:
+        raise VitkitError(
+            "image_mean is of finite numbers and image_std of finite ones above 0, "
+            f"found {config.image_mean} and {config.image_std}."
+        )
+
+
+def format_size(size: tuple[int, int]) -> str:
+    """Write a size `(height, width)` as people do: 224x224."""
+    return f"{size[0]}x{size[1]}"

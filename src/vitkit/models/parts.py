@@ -1,0 +1,210 @@
+"""The parts of a Transformer encoder, made from sizes alone: attention, MLP, block.
+
+Nothing here knows a whole model or its configuration, so a decoder, a projection head or an ablation can use
+the same parts. They follow vision_transformer `models_vit.py`: GELU in its tanh form, weights initialised as
+there.
+
+Shapes: B images, T tokens, D = width, h = num_heads, d = head_dim = D / h.
+"""
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitkit.models.image_model import Taps, lecun_normal
+from vitkit.models.position import relative_logits
+
+Gelu = Literal["tanh", "erf"]
+
+
+class PatchStem(nn.Module):
+    """Cuts images into patches and projects each linearly: a convolution whose stride is its kernel.
+
+    Written as one matrix product over flattened patches, which is faster than the convolution; the weights
+    keep the convolution's shape, so that checkpoints of other libraries need no reshaping.
+    """
+
+    def __init__(self, patch_size: tuple[int, int], width: int, in_channels: int = 3) -> None:
+        super().__init__()
+        self.patch_size = patch_size
+        self.weight = nn.Parameter(torch.empty(width, in_channels, *patch_size))
+        self.bias = nn.Parameter(torch.empty(width))
+
+    def init_weights(self, generator: torch.Generator | None) -> None:
+        lecun_normal(self.weight, self.weight[0].numel(), generator)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        batch, channels, height, width = images.shape
+        p, q = self.patch_size
+        rows, columns = height // p, width // q
+        # The original's convolution is VALID: rows and columns that fill no patch are not seen.
+        images = images[:, :, : rows * p, : columns * q]
+        patches = images.reshape(batch, channels, rows, p, columns, q).permute(0, 2, 4, 1, 3, 5)
+        patches = patches.reshape(batch, rows * columns, channels * p * q)  # (B, N, C*p*q)
+        return F.linear(patches, self.weight.flatten(1), self.bias)  # (B, N, D)
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention (paper, Appendix A).
+
+    Args:
+        width: D.
+        num_heads: h, which divides D.
+        dropout: probability with which an attention weight is dropped in training.
+        rotary: a module `(B, h, T, d) -> (B, h, T, d)` that turns queries and keys by their positions.
+    """
+
+    def __init__(
+        self, width: int, num_heads: int, *, dropout: float = 0.0, rotary: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.dropout = dropout
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.rotary = rotary
+
+    def init_weights(self, generator: torch.Generator | None) -> None:
+        # q, k and v are drawn as three square matrices: the bound is theirs, not the fused one's.
+        bound = math.sqrt(6 / (2 * self.out.in_features))
+        nn.init.uniform_(self.qkv.weight, -bound, bound, generator=generator)
+        nn.init.xavier_uniform_(self.out.weight, generator=generator)
+        nn.init.zeros_(self.qkv.bias)
+        nn.init.zeros_(self.out.bias)
+
+    def bias(self, queries: Tensor) -> Tensor | None:
+        """Give what is added to the logits of queries `(B, h, T, d)`: `(B, h, T, T)`, or None for nothing."""
+        return None
+
+    def forward(self, x: Tensor, taps: Taps | None = None, name: str = "") -> Tensor:
+        """`(B, T, D) -> (B, T, D)`; with `taps`, the attention weights `(B, h, T, T)` are written there.
+
+        The fused kernel of PyTorch never holds the attention weights, which is why it is fast; whoever asks
+        for them gets the explicit products, which give the same result up to rounding.
+        """
+        batch, tokens, width = x.shape
+        qkv = self.qkv(x).reshape(batch, tokens, 3, self.num_heads, width // self.num_heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, h, T, d)
+        if self.rotary is not None:
+            q, k = self.rotary(q), self.rotary(k)
+        dropout = self.dropout if self.training else 0.0
+        bias = self.bias(q)
+        if taps is None:
+            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
+        else:
+            logits = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+            weights = (logits if bias is None else logits + bias).softmax(-1)
+            taps[name] = weights
+            mixed = F.dropout(weights, dropout) @ v
+        return self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))  # type: ignore[no-any-return]
+
+
+class RelativeAttention(Attention):
+    """Attention whose logits also depend on the offset between query and key in the sequence (paper D.4).
+
+    Args:
+        width, num_heads, dropout: as for `Attention`.
+        tokens: T, on which the number of offsets depends.
+    """
+
+    def __init__(self, width: int, num_heads: int, tokens: int, *, dropout: float = 0.0) -> None:
+        super().__init__(width, num_heads, dropout=dropout)
+        self.relative = nn.Parameter(torch.empty(2 * tokens - 1, width // num_heads))
+
+    def init_weights(self, generator: torch.Generator | None) -> None:
+        super().init_weights(generator)
+        nn.init.normal_(self.relative, std=0.02, generator=generator)
+
+    def bias(self, queries: Tensor) -> Tensor:
+        return relative_logits(queries, self.relative)
+
+
+class MLP(nn.Module):
+    """Two dense layers with GELU between them: `(B, T, D) -> (B, T, D)`."""
+
+    def __init__(self, width: int, mlp_dim: int, *, gelu: Gelu = "tanh", dropout: float = 0.0) -> None:
+        super().__init__()
+        self.approximate = "tanh" if gelu == "tanh" else "none"
+        self.dropout = nn.Dropout(dropout)
+        self.fc1 = nn.Linear(width, mlp_dim)
+        self.fc2 = nn.Linear(mlp_dim, width)
+
+    def init_weights(self, generator: torch.Generator | None) -> None:
+        for layer in (self.fc1, self.fc2):
+            nn.init.xavier_uniform_(layer.weight, generator=generator)
+            # The original draws the biases too, from a normal distribution of 1e-6.
+            nn.init.normal_(layer.bias, std=1e-6, generator=generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.dropout(F.gelu(self.fc1(x), approximate=self.approximate))  # (B, T, mlp_dim)
+        return self.dropout(self.fc2(hidden))  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    """Pre-norm encoder block (paper eq. 2 and 3).
+
+    Args:
+        width: D.
+        attention, mlp: modules `(B, T, D) -> (B, T, D)`.
+        norm_eps: epsilon of both layer norms; 1e-6 in the original.
+        dropout: probability with which the attention's output is dropped (the MLP has its own).
+        layer_scale: first value of a learned factor for each channel of both branches; None: no such factor.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        attention: Attention,
+        mlp: MLP,
+        *,
+        norm_eps: float = 1e-6,
+        dropout: float = 0.0,
+        layer_scale: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width, norm_eps)
+        self.attention = attention
+        self.dropout = nn.Dropout(dropout)
+        self.norm2 = nn.LayerNorm(width, norm_eps)
+        self.mlp = mlp
+        self.layer_scale = layer_scale
+        scaled = layer_scale is not None
+        self.attention_scale = nn.Parameter(torch.empty(width)) if scaled else None
+        self.mlp_scale = nn.Parameter(torch.empty(width)) if scaled else None
+
+    def init_weights(self, generator: torch.Generator | None) -> None:
+        self.attention.init_weights(generator)
+        self.mlp.init_weights(generator)
+        for scale in (self.attention_scale, self.mlp_scale):
+            if scale is not None and self.layer_scale is not None:
+                nn.init.constant_(scale, self.layer_scale)
+
+    def forward(
+        self, x: Tensor, taps: Taps | None = None, name: str = "", attention_taps: bool = False
+    ) -> Tensor:
+        """`(B, T, D) -> (B, T, D)`.
+
+        Args:
+            x: tokens.
+            taps: receives `{name}/attention`, `{name}/+attention`, `{name}/mlp` and `{name}/+mlp`; those with
+                a plus are taken after the residual sum.
+            name: of the block.
+            attention_taps: whether `{name}/attention_weights` is written too.
+        """
+        weights_taps = taps if attention_taps else None
+        attended = self.dropout(self.attention(self.norm1(x), weights_taps, f"{name}/attention_weights"))
+        if self.attention_scale is not None:
+            attended = attended * self.attention_scale
+        x = x + attended
+        expanded = self.mlp(self.norm2(x))
+        if self.mlp_scale is not None:
+            expanded = expanded * self.mlp_scale
+        out: Tensor = x + expanded
+        if taps is not None:
+            taps |= {f"{name}/attention": attended, f"{name}/+attention": x}
+            taps |= {f"{name}/mlp": expanded, f"{name}/+mlp": out}
+        return out

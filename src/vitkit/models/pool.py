@@ -1,0 +1,104 @@
+"""How a sequence of encoded tokens becomes what the head sees. One module a way, each handed into `ViT`.
+
+Every pooling is a module `(B, T, D) -> (B, D)`, or `(B, T, D)` for none, with `init_weights`.
+
+Shapes: B images, T tokens, of which the first P are the class token and the registers, D = width.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitkit.models.parts import MLP, Attention
+
+
+class Pooling(nn.Module):
+    """Base of the poolings: no parameters, nothing to initialise."""
+
+    def init_weights(self, generator: torch.Generator | None) -> None:
+        """Draw new weights; a pooling without parameters has none."""
+
+
+class ClassTokenPool(Pooling):
+    """The first token, the class token (paper eq. 4)."""
+
+    def forward(self, encoded: Tensor) -> Tensor:
+        return encoded[:, 0]
+
+
+class MeanPool(Pooling):
+    """The mean of the patch tokens (GAP, paper D.3); class token and registers are left out."""
+
+    def __init__(self, prefix_tokens: int = 0) -> None:
+        super().__init__()
+        self.prefix_tokens = prefix_tokens
+
+    def forward(self, encoded: Tensor) -> Tensor:
+        return encoded[:, self.prefix_tokens :].mean(1)
+
+
+class MaxPool(Pooling):
+    """The largest value of each feature over the patch tokens (timm's `global_pool="max"`)."""
+
+    def __init__(self, prefix_tokens: int = 0) -> None:
+        super().__init__()
+        self.prefix_tokens = prefix_tokens
+
+    def forward(self, encoded: Tensor) -> Tensor:
+        return encoded[:, self.prefix_tokens :].amax(1)
+
+
+class NoPool(Pooling):
+    """Every token: the head is applied to each."""
+
+    def forward(self, encoded: Tensor) -> Tensor:
+        return encoded
+
+
+class AttentionPool(Pooling):
+    """MAP, attention pooling: one learned query looks at all tokens (big_vision `models/vit.py`).
+
+    Args:
+        width: D.
+        attention: whose projections are used; the query's row of `qkv` is applied to the probe alone.
+        mlp: applied to the result, with a residual sum.
+        norm_eps: epsilon of the layer norm before the MLP.
+    """
+
+    def __init__(self, width: int, attention: Attention, mlp: MLP, *, norm_eps: float = 1e-6) -> None:
+        super().__init__()
+        self.probe = nn.Parameter(torch.empty(1, 1, width))
+        self.attention = attention
+        self.norm = nn.LayerNorm(width, norm_eps)
+        self.mlp = mlp
+
+    def init_weights(self, generator: torch.Generator | None) -> None:
+        nn.init.xavier_uniform_(self.probe[0], generator=generator)
+        self.attention.init_weights(generator)
+        self.mlp.init_weights(generator)
+
+    def forward(self, encoded: Tensor) -> Tensor:
+        """`(B, T, D) -> (B, D)`. Neither the tokens nor the query are normalised before the attention."""
+        q, k, v = self._projected(encoded)
+        dropout = self.attention.dropout if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
+        pooled = self.attention.out(mixed.transpose(1, 2).reshape(len(encoded), encoded.shape[2]))  # (B, D)
+        return pooled + self.mlp(self.norm(pooled))  # type: ignore[no-any-return]
+
+    def weights(self, encoded: Tensor) -> Tensor:
+        """Give how much of each token the query takes, `(B, T, D) -> (B, h, T)`; a row sums to one."""
+        q, k, _ = self._projected(encoded)
+        return (q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])).softmax(-1).squeeze(2)
+
+    def _projected(self, encoded: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Give the query `(B, h, 1, d)`, keys and values `(B, h, T, d)`."""
+        batch, tokens, width = encoded.shape
+        shape = (batch, -1, self.attention.num_heads, width // self.attention.num_heads)
+        qkv = self.attention.qkv
+        query = F.linear(self.probe, qkv.weight[:width], qkv.bias[:width]).expand(batch, -1, -1)
+        keys_values = F.linear(encoded, qkv.weight[width:], qkv.bias[width:])
+        keys_values = keys_values.reshape(batch, tokens, 2, width)
+        k, v = (part.reshape(shape).transpose(1, 2) for part in keys_values.unbind(2))
+        return query.reshape(shape).transpose(1, 2), k, v

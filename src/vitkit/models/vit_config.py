@@ -1,0 +1,207 @@
+"""The configuration of a ViT: everything that decides its shapes and numerics. It needs no torch."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from vitkit.config import require_finite
+from vitkit.errors import VitkitError
+from vitkit.models.image_config import LARGEST, check_images, format_size
+from vitkit.models.resnet_config import BackboneConfig
+
+DEEPEST = 1000
+"""Blocks of a model: ten times as many as any that was published has."""
+
+MOST_TOKENS = 2**24
+"""Tokens of an image, of 4096x4096 pixels each a patch of its own."""
+
+MOST_FIXED_POSITIONS = 2**28
+"""Numbers of sine-cosine positions, which are computed and in no file: 1 GiB of float32."""
+
+PositionKind = Literal["learned", "learned_2d", "relative", "sincos_2d", "none"]
+PositionsAt = Literal["stem", "every_layer", "every_layer_shared"]
+PoolKind = Literal["token", "mean", "max", "map", "none"]
+
+
+@dataclass(frozen=True)
+class RotaryConfig:
+    """Rotary 2-D positions: pairs of a query's and a key's numbers are turned by angles of row and column.
+
+    Half of the pairs turn with the row, half with the column; pair number i of n turns at a frequency of
+    `temperature` to the power of -i/n.
+    """
+
+    pairs: Literal["interleaved", "halves"]
+    """Which numbers make a pair: neighbours; or a number of the first half and its like in the second."""
+    coordinates: Literal["patches", "centered"]
+    """Positions counted in patches from 0; or centres of patches from -1 to 1, times 2 pi."""
+    temperature: float
+    reference_grid: tuple[int, int] | None = None
+    """The grid that positions counted in patches are scaled to: all image sizes then see the same range."""
+
+    def __post_init__(self) -> None:
+        if not (self.temperature > 0 and math.isfinite(self.temperature)):
+            raise VitkitError(f"The temperature of rotary positions is above 0, found {self.temperature}.")
+        if self.reference_grid is not None and min(self.reference_grid) < 1:
+            raise VitkitError(f"reference_grid is two numbers of at least 1, found {self.reference_grid}.")
+
+
+EVA02_ROTARY = RotaryConfig("interleaved", "patches", temperature=10_000.0, reference_grid=(16, 16))
+"""Of EVA-02 (Fang et al. 2023, arXiv 2303.11331), pre-trained on 16x16 patches."""
+
+DINOV3_ROTARY = RotaryConfig("halves", "centered", temperature=100.0)
+"""Of DINOv3 (Simeoni et al. 2025, arXiv 2508.10104)."""
+
+
+@dataclass(frozen=True)
+class ViTConfig:
+    """Everything that decides the shapes and the arithmetic of a ViT.
+
+    Sizes are `(height, width)` in pixels. Images that are no multiple of the patch are cropped at the right
+    and bottom, as the original's VALID convolution does.
+    """
+
+    image_size: tuple[int, int]
+    patch_size: tuple[int, int]
+    """Pixels, or positions of the feature map where a backbone makes one."""
+    width: int
+    depth: int
+    num_heads: int
+    mlp_dim: int
+    num_classes: int
+    in_channels: int = 3
+    backbone: BackboneConfig | None = None
+    """A ResNet whose feature map is cut into patches in the image's place (hybrid, paper 3.1)."""
+    pool: PoolKind = "token"
+    """What the head sees: the class token; the mean of the patch tokens (GAP, paper D.3); their maximum; what
+    a learned query attends to (MAP, big_vision); or every token."""
+    register_tokens: int = 0
+    """Learned tokens between the class token and the patches, which no head sees."""
+    class_token_position: bool = True
+    """Whether the tokens before the patches have position embeddings (the original: yes; big_vision: no)."""
+    position: PositionKind = "learned"
+    """Kind of position embedding (paper D.4; the sines and cosines are big_vision's)."""
+    rotary: RotaryConfig | None = None
+    """Rotary positions in every attention, beside those that are added or instead of them."""
+    position_at: PositionsAt = "stem"
+    """Where it is added: once, before each layer, or the same one before each layer (paper D.4)."""
+    attention: Literal["full", "axial"] = "full"
+    """Between all tokens; or along rows, then along columns, with an MLP after each (paper D.6)."""
+    extra_class_token: bool = False
+    """Whether there is a class token although the pooling does not read it, as in MAE's fine-tuned models."""
+    layer_scale: float | None = None
+    """First value of a learned factor for each channel of every residual branch (DeiT III, DINOv2)."""
+    norm_before_blocks: bool = False
+    """Whether the tokens are normalised before the first block (CLIP)."""
+    norm_after_pooling: bool = False
+    """Whether the final norm follows the pooling instead of preceding it (timm's fc_norm; MAE, BEiT)."""
+    representation_size: int | None = None
+    """Width of the pre-training head's hidden layer with tanh (paper 3.1); None: a linear head alone."""
+    dropout: float = 0.0
+    """After the position embeddings and every dense layer but qkv (paper, Appendix B)."""
+    attention_dropout: float = 0.0
+    gelu: Literal["tanh", "erf"] = "tanh"
+    norm_eps: float = 1e-6
+    head_bias_init: float = 0.0
+    image_mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    """Of pixels in [0, 1]; with `image_std` what brings uint8 images to the range the weights know."""
+    image_std: tuple[float, ...] = (0.5, 0.5, 0.5)
+
+    def __post_init__(self) -> None:
+        require_finite(self)
+        check_images(self)
+        for name, most in (
+            ("width", LARGEST),
+            ("depth", DEEPEST),
+            ("num_heads", LARGEST),
+            ("mlp_dim", LARGEST),
+        ):
+            value = getattr(self, name)
+            if value < 1:
+                raise VitkitError(f"A ViT needs {name} of at least 1, found {value}.")
+            if value > most:
+                raise VitkitError(f"A ViT has {name} of at most {most:,}, found {value:,}.")
+        if min(self.patch_size) < 1 or self.grid[0] < 1 or self.grid[1] < 1:
+            raise VitkitError(
+                f"Images of {format_size(self.image_size)} hold no patch of "
+                f"{format_size(self.token_size)} pixels: choose a smaller patch or larger images."
+            )
+        if self.width % self.num_heads:
+            raise VitkitError(f"width {self.width} cannot be shared among {self.num_heads} heads equally.")
+        if self.representation_size is not None and not 1 <= self.representation_size <= LARGEST:
+            raise VitkitError(
+                f"representation_size is from 1 to {LARGEST:,} or none, found {self.representation_size}."
+            )
+        if not 0 <= self.register_tokens <= LARGEST:
+            raise VitkitError(f"register_tokens is from 0 to {LARGEST:,}, found {self.register_tokens}.")
+        if self.num_tokens > MOST_TOKENS:
+            raise VitkitError(
+                f"Images of {format_size(self.image_size)} make {self.num_tokens:,} tokens; at most "
+                f"{MOST_TOKENS:,} are possible: choose a larger patch or smaller images."
+            )
+        if self.position == "sincos_2d" and self.num_tokens * self.width > MOST_FIXED_POSITIONS:
+            raise VitkitError(
+                f"Sine-cosine positions of {self.num_tokens:,} tokens and width {self.width:,} are too many "
+                "numbers: choose a larger patch or smaller images."
+            )
+        if self.norm_eps < 0:
+            raise VitkitError(f"norm_eps is a finite number of 0 or more, found {self.norm_eps}.")
+        for name in ("dropout", "attention_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise VitkitError(f"{name} is a share from 0 to below 1, found {getattr(self, name)}.")
+        if self.position_at != "stem" and self.position in ("relative", "none"):
+            raise VitkitError(
+                f"'{self.position}' positions are not added to tokens: position_at says 'stem' for them, "
+                f"found '{self.position_at}'."
+            )
+        if self.rotary is not None and self.head_dim % 4:
+            raise VitkitError(
+                f"Rotary positions share a head's numbers among row and column in pairs: {self.head_dim} "
+                "numbers are no multiple of 4."
+            )
+        if self.layer_scale is not None and not math.isfinite(self.layer_scale):
+            raise VitkitError(f"layer_scale is a finite number, found {self.layer_scale}.")
+        if self.extra_class_token and self.pool == "token":
+            raise VitkitError("The class token is what pool 'token' reads: leave out extra_class_token.")
+        if self.attention == "axial" and self.rotary is not None:
+            raise VitkitError("Axial attention has no rotary positions here: its rows and columns are apart.")
+        if self.attention == "axial" and (self.prefix_tokens or self.position == "relative"):
+            raise VitkitError(
+                "Axial attention goes along rows and columns: no class or register token has a place there "
+                "(choose pool 'mean' or 'map'), and no relative position."
+            )
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Patches per column and per row."""
+        height, width = self.backbone.feature_map(self.image_size) if self.backbone else self.image_size
+        return height // self.patch_size[0], width // self.patch_size[1]
+
+    @property
+    def token_size(self) -> tuple[int, int]:
+        """Pixels of the image for each token: the patch size, times the stride of a backbone."""
+        stride = self.backbone.stride if self.backbone else 1
+        return self.patch_size[0] * stride, self.patch_size[1] * stride
+
+    @property
+    def head_dim(self) -> int:
+        return self.width // self.num_heads
+
+    @property
+    def class_token(self) -> bool:
+        return self.pool == "token" or self.extra_class_token
+
+    @property
+    def prefix_tokens(self) -> int:
+        """Tokens before those of the patches."""
+        return self.class_token + self.register_tokens
+
+    @property
+    def prefix_positions(self) -> int:
+        """Rows of the position embedding before those of the grid."""
+        positioned = self.class_token_position and self.position in ("learned", "learned_2d")
+        return self.prefix_tokens if positioned else 0
+
+    @property
+    def num_tokens(self) -> int:
+        return self.grid[0] * self.grid[1] + self.prefix_tokens

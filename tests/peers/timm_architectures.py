@@ -1,0 +1,73 @@
+"""Every ViT and BiT architecture of timm, one layer deep: read and equal, or refused by name.
+
+    python -m tests.peers.timm_architectures        (inside the environment of scripts/test-peers)
+
+Prints a line for each architecture and the counts at the end. Exits with 1 if one is read and differs.
+"""
+
+import fnmatch
+import gc
+import importlib
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.peers.operators import register_missing_operators
+from tests.peers.timm_cases import BIT_ALLOWED, VIT_ALLOWED, compare, randomize
+from vitkit.errors import VitkitError
+from vitkit.models.weights import load_model
+
+PATTERNS = ("vit_*", "deit*", "flexivit*", "resnetv2_*bit*")
+
+
+def architectures() -> list[str]:
+    """The names of timm that the patterns match."""
+    timm: Any = importlib.import_module("timm")
+    names = timm.list_models(pretrained=False)
+    return sorted(name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in PATTERNS))
+
+
+def outcome(name: str, folder: Path) -> tuple[str, str]:
+    """Read one architecture with random weights: ("equal" | "DIFFERS" | "refused" | "not made", why)."""
+    timm: Any = importlib.import_module("timm")
+    bit = name.startswith("resnetv2")
+    shallow: dict[str, Any] = {"layers": (1, 1, 1, 1)} if bit else {"depth": 1}
+    try:
+        theirs = timm.create_model(name, num_classes=10, **shallow).eval()
+    except Exception as error:  # architectures that take no depth, or that are broken in timm itself
+        return "not made", f"{type(error).__name__}: {error}"
+    randomize(theirs)
+    size = theirs.default_cfg["input_size"][-1]
+    timm.models.save_for_hf(theirs, str(folder), safe_serialization=True)
+    try:
+        ours = load_model(folder)
+    except VitkitError as error:
+        return "refused", str(error).split(": ", 1)[-1]
+    try:
+        case = compare(name, "timm -> vitkit", size, theirs, ours, BIT_ALLOWED if bit else VIT_ALLOWED)
+    except AssertionError as error:
+        return "DIFFERS", str(error)
+    return ("equal" if case.passed else "DIFFERS"), f"{case.difference:.1e}"
+
+
+def main() -> int:
+    torch.set_num_threads(1)
+    register_missing_operators()
+    counts: Counter[str] = Counter()
+    wanted = sys.argv[1:] or architectures()
+    for name in wanted:
+        with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+            kind, why = outcome(name, Path(folder))
+        counts[kind] += 1
+        print(f"{kind:8} {name}: {why[:200]}", flush=True)
+        gc.collect()
+    print(f"{len(wanted)} architectures: {', '.join(f'{count} {kind}' for kind, count in counts.items())}")
+    return 1 if counts["DIFFERS"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
