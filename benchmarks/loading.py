@@ -16,15 +16,15 @@ from pathlib import Path
 
 import torch
 
-from vitkit.models.weights import DIALECTS, load_model, save_model
 from vitkit.models.zoo import count_parameters, create_model
+from vitkit.weights import DIALECTS, load_model, save_model
 
 REPEATS = 5
 
 CHILD = """
 import sys, time
 import torch
-from vitkit.models.weights import load_model
+from vitkit.weights import load_model
 from vitkit.models.zoo import create_model
 path, heads, twice = sys.argv[1:]
 create_model("ViT-16x1x2/16")(torch.zeros(1, 3, 224, 224))  # libraries loaded, threads started

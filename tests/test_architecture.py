@@ -6,19 +6,24 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "vitkit"
-ROOMS = ("models", "data", "training", "evaluation", "analysis", "apps")
-"""A room may import those before it, and itself; `data` needs no models."""
+MAY_IMPORT = {
+    "data": set[str](),
+    "models": set[str](),
+    "weights": {"data", "models"},
+    "training": {"data", "models", "weights"},
+    # Evaluators are handed to the trainer, which knows none; nor do they know it.
+    "evaluation": {"data", "models", "weights"},
+    "analysis": {"data", "models", "weights", "training", "evaluation"},
+    "apps": {"data", "models", "weights", "training", "evaluation", "analysis"},
+}
+"""The rooms, and which others each may import."""
 SHARED = {"errors", "config", "durable", "signals", "text", "_version"}
 """Leaves that any room may import."""
+ROOMS = tuple(MAY_IMPORT)
 
 
 def allowed(room: str) -> set[str]:
-    before = set(ROOMS[: ROOMS.index(room) + 1]) | SHARED
-    if room == "data":
-        before -= {"models"}
-    if room == "evaluation":  # evaluators are handed to the trainer, which knows none; nor do they know it
-        before -= {"training"}
-    return before
+    return MAY_IMPORT[room] | {room} | SHARED
 
 
 def imports(path: Path) -> set[str]:
@@ -62,55 +67,34 @@ def test_every_file_is_in_a_room() -> None:
     assert {path.relative_to(SOURCE).with_suffix("").parts[0] for path in FILES} == known
 
 
-def test_models_import_torch_numpy_and_safetensors_alone() -> None:
-    permitted = {"torch", "numpy", "safetensors", "xxhash", "vitkit"}
-    standard = {
-        "argparse",
-        "collections",
-        "contextlib",
-        "dataclasses",
-        "fnmatch",
-        "hashlib",
-        "io",
-        "json",
-        "logging",
-        "math",
-        "pathlib",
-        "pickletools",
-        "re",
-        "stat",
-        "tempfile",
-        "typing",
-        "zipfile",
-        "zlib",
+def modules(path: Path) -> set[str]:
+    """The packages a file imports, vitkit among them."""
+    return {
+        (alias.name if isinstance(node, ast.Import) else node.module or "").split(".")[0]
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
     }
-    network = {
-        "fcntl",
-        "functools",
-        "fsspec",
-        "glob",
-        "hashlib",
-        "http",
-        "huggingface_hub",
-        "os",
-        "shutil",
-        "socket",
-        "ssl",
-        "threading",
-        "time",
-        "urllib",
-    }
-    weights = SOURCE / "models" / "weights"
-    fetching = {weights / name for name in ("remote.py", "transport.py", "hub.py", "cache.py")}
+
+
+def test_models_import_torch_alone() -> None:
+    """No file, no format, no network: models map tensors to tensors."""
+    standard = {"collections", "dataclasses", "fnmatch", "functools", "math", "re", "typing"}
     for path in (SOURCE / "models").rglob("*.py"):
-        tree = ast.parse(path.read_text())
-        names = {
-            (alias.name if isinstance(node, ast.Import) else node.module or "").split(".")[0]
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Import | ast.ImportFrom)
-            for alias in node.names
-        }
-        assert names <= permitted | standard | (network if path in fetching else set()), path
+        assert modules(path) <= {"torch", "vitkit"} | standard, path
+
+
+def test_configurations_import_no_torch() -> None:
+    """Help texts are made of them, and must not wait for torch."""
+    names = list((SOURCE / "models").glob("*_config.py"))
+    assert len(names) == 3
+    for path in names:
+        assert "torch" not in modules(path), path
+
+
+def test_training_knows_files_of_weights_and_no_formats() -> None:
+    for path in (SOURCE / "training").rglob("*.py"):
+        assert not any(name.startswith("vitkit.weights.formats") for name in imports(path)), path
 
 
 @pytest.mark.parametrize(
@@ -145,4 +129,4 @@ def test_no_foreign_pickle_is_ever_loaded() -> None:
             assert keywords.get("allow_pickle", "False") == "False", path
             if ast.unparse(call.func) in ("torch.load", "torch.jit.load"):
                 loads.append((path.relative_to(SOURCE).as_posix(), keywords.get("weights_only")))
-    assert loads == [("models/weights/torch_files.py", "True")]
+    assert loads == [("weights/files/torch_files.py", "True")]

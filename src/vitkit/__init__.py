@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from vitkit.models.resnet_config import ResNetConfig
     from vitkit.models.vit import ViT
     from vitkit.models.vit_config import ViTConfig
-    from vitkit.models.weights import load_model, save_model
     from vitkit.models.zoo import build_model, create_model, list_models, model_config
+    from vitkit.weights import load_model, save_model
 
 _HOMES = {
     "Predictor": "vitkit.apps.predict",
@@ -38,10 +38,10 @@ _HOMES = {
     "evaluate": "vitkit.apps.evaluate",
     "inspect": "vitkit.apps.inspection",
     "list_models": "vitkit.models.zoo",
-    "load_model": "vitkit.models.weights",
+    "load_model": "vitkit.weights",
     "model_config": "vitkit.models.zoo",
     "recipe": "vitkit.apps.recipes",
-    "save_model": "vitkit.models.weights",
+    "save_model": "vitkit.weights",
     "train": "vitkit.apps.train",
     "write_report": "vitkit.apps.write_report",
 }

@@ -8,7 +8,7 @@ import pytest
 
 from tests.apps.test_convert import PLAIN, random_model
 from vitkit.apps.cli import run
-from vitkit.models.weights import save_model
+from vitkit.weights import save_model
 
 TORCHVISION = """
 import torch

@@ -19,9 +19,9 @@ from vitkit.errors import VitkitError
 from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import ResNetConfig
-from vitkit.models.weights import DIALECTS, Format, Saved, load_model, save, save_model
-from vitkit.models.weights.pixels import PixelRule
 from vitkit.models.zoo import build_model, vit_config
+from vitkit.weights import DIALECTS, Format, Saved, load_model, save, save_model
+from vitkit.weights.pixels import PixelRule
 
 
 def random_model(name: str, size: int = 32, seed: int = 0, **changes: Any) -> ImageModel:

@@ -8,9 +8,9 @@ from vitkit.analysis.cost import forward_flops, parameters
 from vitkit.analysis.memory import training_memory
 from vitkit.apps.cli import run
 from vitkit.apps.models import matching
-from vitkit.models.weights import save_model
 from vitkit.models.zoo import create_model, list_models, model_config
 from vitkit.training.optim import OptimizerConfig
+from vitkit.weights import save_model
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

@@ -24,8 +24,8 @@ from vitkit.apps import cli, console, streams
 from vitkit.apps.cli import run
 from vitkit.data.decode import DecodeError
 from vitkit.errors import VitkitError
-from vitkit.models.weights import save_model
 from vitkit.models.zoo import create_model
+from vitkit.weights import save_model
 
 HOSTILE = "cat\x1b]0;owned\x07\u202egnp\x9b2J"
 SHOWN = r"cat\x1b]0;owned\x07\u202egnp\x9b2J"

@@ -20,7 +20,7 @@ from vitkit.apps import cli, training_run
 from vitkit.data import decode as decoding
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import Predictions
-from vitkit.models.weights import identify
+from vitkit.weights import identify
 
 torch.set_num_threads(1)
 

@@ -20,8 +20,8 @@ from vitkit.models.pool import AttentionPool
 from vitkit.models.position import LearnedPosition2D, RotaryPosition2D, resize_line, sincos_2d
 from vitkit.models.vit import ViT
 from vitkit.models.vit_config import DINOV3_ROTARY, EVA02_ROTARY, RotaryConfig, ViTConfig
-from vitkit.models.weights import load_model, save_model
 from vitkit.models.zoo import build_model, vit_config
+from vitkit.weights import load_model, save_model
 
 SMALL = ViTConfig((12, 16), (4, 4), width=24, depth=2, num_heads=3, mlp_dim=48, num_classes=5)
 IMAGES = torch.randn(2, 3, 12, 16, generator=torch.Generator().manual_seed(1))

@@ -17,8 +17,8 @@ from vitkit.models.parts import Attention, Block
 from vitkit.models.pool import AttentionPool
 from vitkit.models.vit import ViT
 from vitkit.models.vit_config import ViTConfig
-from vitkit.models.weights import load_model
 from vitkit.models.zoo import build_model, count_parameters, create_model, vit_config
+from vitkit.weights import load_model
 
 # original-code.md section 1: at 1000 classes and 224 pixels (vision_transformer models_test.py:25-57)
 PARAMETERS = {

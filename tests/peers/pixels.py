@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tests.fixture_files import FOLDER
-from tests.models.weights.test_pixels import ALLOWED, preprocessing_of_case
 from tests.peers.operators import register_missing_operators
 from tests.pixel_cases import CASES, SHAPES, PixelCase, image, sample
+from tests.weights.test_pixels import ALLOWED, preprocessing_of_case
 from vitkit.data.transforms import preprocess
 
 MORE_SHAPES = tuple((37 + 61 * i % 701, 29 + 97 * i % 911) for i in range(1, 25))

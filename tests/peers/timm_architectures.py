@@ -19,7 +19,7 @@ import torch
 from tests.peers.operators import register_missing_operators
 from tests.peers.timm_cases import BIT_ALLOWED, VIT_ALLOWED, compare, randomize
 from vitkit.errors import VitkitError
-from vitkit.models.weights import load_model
+from vitkit.weights import load_model
 
 PATTERNS = ("vit_*", "deit*", "flexivit*", "resnetv2_*bit*")
 

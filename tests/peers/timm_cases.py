@@ -16,8 +16,8 @@ from tests.peers.case import Case
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.vit_config import ViTConfig
-from vitkit.models.weights import load_model, save_model
 from vitkit.models.zoo import ModelConfig, build_model, model_config
+from vitkit.weights import load_model, save_model
 
 VIT_ALLOWED = 1e-5
 BIT_ALLOWED = 1e-4

@@ -19,9 +19,6 @@ from tests.fixture_files import load_fixture, write_npz
 from tests.models.test_vit import TINY, model_with_random_head
 from vitkit.errors import VitkitError
 from vitkit.models.vit import ViT
-from vitkit.models.weights import big_vision, load_model
-from vitkit.models.weights.official import LINEN, RELEASED, name_table
-from vitkit.models.weights.table import to_theirs
 from vitkit.training.optim import (
     OptimizerConfig,
     clip_gradients,
@@ -30,6 +27,10 @@ from vitkit.training.optim import (
     learning_rate,
     update_average,
 )
+from vitkit.weights import load_model
+from vitkit.weights.formats import big_vision
+from vitkit.weights.formats.official import LINEN, RELEASED, name_table
+from vitkit.weights.table import to_theirs
 
 SGD_CONFIG = OptimizerConfig(optimizer="sgd", learning_rate=0.1, weight_decay=0, warmup_steps=2)
 ADAM_CONFIG = OptimizerConfig(optimizer="adamw", learning_rate=0.01, weight_decay=0.1, warmup_steps=2)

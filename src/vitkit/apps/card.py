@@ -16,8 +16,8 @@ from vitkit.config import to_json
 from vitkit.models.image_config import format_size
 from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.vit_config import ViTConfig
-from vitkit.models.weights import Identity, identify
 from vitkit.models.zoo import ModelConfig
+from vitkit.weights import Identity, identify
 
 CLASSES_SHOWN = 10
 

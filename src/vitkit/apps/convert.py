@@ -30,8 +30,8 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import evaluating
 from vitkit.models.image_model import ImageModel
 from vitkit.models.position import Interpolation
-from vitkit.models.weights import Format, Loaded, load, save, unsaid
-from vitkit.models.weights.pixels import rule_of, unlike
+from vitkit.weights import Format, Loaded, load, save, unsaid
+from vitkit.weights.pixels import rule_of, unlike
 
 IMAGES = 8
 """Images that the two models are compared on."""

@@ -17,10 +17,10 @@ from vitkit.apps.predict import NOT_SAID, said
 from vitkit.errors import VitkitError
 from vitkit.models.image_config import format_size
 from vitkit.models.vit_config import ViTConfig
-from vitkit.models.weights import identify
-from vitkit.models.weights.source import ENDINGS
 from vitkit.models.zoo import ModelConfig, model_config
 from vitkit.training.optim import OptimizerConfig
+from vitkit.weights import identify
+from vitkit.weights.files.source import ENDINGS
 
 H100_FLOPS = 989e12
 """bfloat16 operations a second at the peak of an H100 SXM, without sparsity (NVIDIA's data sheet)."""

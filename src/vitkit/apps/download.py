@@ -4,7 +4,7 @@ import re
 from pathlib import Path, PurePosixPath
 
 from vitkit.apps import console
-from vitkit.models.weights.remote import fetch
+from vitkit.weights.files.remote import fetch
 
 
 def is_address(path: str | Path) -> bool:

@@ -20,7 +20,7 @@ from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import Classification, Predictions, classification, predict
 from vitkit.models.image_model import ImageModel
-from vitkit.models.weights import load_model
+from vitkit.weights import load_model
 
 NAMES_SHOWN = 10
 

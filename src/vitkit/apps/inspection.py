@@ -32,7 +32,7 @@ from vitkit.evaluation.classify import evaluating
 from vitkit.evaluation.scores import probabilities
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViT
-from vitkit.models.weights import load_model
+from vitkit.weights import load_model
 
 IMAGES = 128
 """Images that attention is averaged over: the paper's number (Figure 11)."""

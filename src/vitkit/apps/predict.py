@@ -28,9 +28,9 @@ from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import evaluating
 from vitkit.evaluation.scores import probabilities
-from vitkit.models.weights import load
 from vitkit.models.zoo import ModelConfig
 from vitkit.text import visible
+from vitkit.weights import load
 
 ImageLike = str | os.PathLike[str] | bytes | IO[bytes] | Image.Image | NDArray[np.uint8] | torch.Tensor
 """A path, the bytes of a file, a file opened for reading bytes, a Pillow image, an array (height, width, 3)

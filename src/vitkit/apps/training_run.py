@@ -47,13 +47,13 @@ from vitkit.evaluation.classify import classification, predict
 from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit_config import ViTConfig
-from vitkit.models.weights import save_model
 from vitkit.models.zoo import build_model, count_parameters
 from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.training.checkpoint import load_weights
 from vitkit.training.checkpoint_files import FOLDER, damage, read_progress, step_name
 from vitkit.training.objectives import Classification
 from vitkit.training.trainer import Trainer, out_of_memory_explained
+from vitkit.weights import save_model
 
 
 class TrainingRun:

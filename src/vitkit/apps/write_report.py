@@ -22,8 +22,8 @@ from vitkit.durable import read_json, replace_file
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import Classification, Predictions
 from vitkit.models.image_model import ImageModel
-from vitkit.models.weights import load_model
 from vitkit.training.checkpoint import find_checkpoint, processor_name
+from vitkit.weights import load_model
 
 
 def write_report(run: str | Path) -> Path:

@@ -33,7 +33,6 @@ from vitkit.durable import (
     write_file,
 )
 from vitkit.errors import VitkitError
-from vitkit.models.weights.native import read_safetensors, safetensors_chunks
 from vitkit.training.checkpoint_files import (
     FOLDER,
     FileHash,
@@ -50,6 +49,7 @@ from vitkit.training.checkpoint_files import (
     was_never_committed,
 )
 from vitkit.training.optim import state_names
+from vitkit.weights.files.safetensors import read_safetensors, safetensors_chunks
 
 
 @dataclass

@@ -1,0 +1,180 @@
+"""Models of the Hugging Face Hub, through its own library and cache."""
+
+import glob
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import unquote
+
+from vitkit.errors import VitkitError
+from vitkit.weights.files.cache import remembered_digest
+from vitkit.weights.files.source import ENDINGS, SETTINGS, choose_weights, read_json, weight_names
+from vitkit.weights.files.transport import first_line
+
+_log = logging.getLogger("vitkit")
+_ADDRESS = re.compile(r"hf:(?://)?([\w.-]+/[\w.-]+)(?:@([^/@]+))?(?:/(.+))?")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_INSTALL = "pip install huggingface_hub, or in your clone of vitkit: pip install -e '.[hub]'"
+
+
+@dataclass(frozen=True)
+class _Announced:
+    """What the Hub says of a file now; None where it does not, or could not be asked."""
+
+    size: int | None = None
+    sha256: str | None = None
+
+
+def from_hub(address: str) -> tuple[Path, Mapping[str, Any]]:
+    """The weights of a model and the JSON files beside them: their path, and their origin.
+
+    Raises:
+        VitkitError: no such address, model or revision, no network, or files that are not what they should
+            be.
+    """
+    repository, revision, inside = _parts(address)
+    try:
+        import huggingface_hub as hub
+        from huggingface_hub import errors
+    except ImportError as error:
+        raise VitkitError(f"{address} needs the package huggingface_hub: {_INSTALL}.") from error
+    try:
+        announced = _announced(hub, repository, revision)
+        chosen = _choose(list(announced), inside, address)
+        folder = PurePosixPath(chosen).parent
+        needed = {chosen, *(str(folder / name) for name in SETTINGS)} & set(announced)
+        if chosen.endswith(".index.json"):
+            index = Path(hub.hf_hub_download(repository, chosen, revision=revision))
+            shards = set(map(str, read_json(index).get("weight_map", {}).values()))
+            needed |= {str(folder / shard) for shard in shards} & set(announced)
+        patterns = [glob.escape(name) for name in sorted(needed)]
+        snapshot = Path(hub.snapshot_download(repository, revision=revision, allow_patterns=patterns))
+        weights = [name for name in sorted(needed) if name.endswith(ENDINGS)]
+        digests = {}
+        for name in weights:
+            digests[name] = _verified(hub, repository, revision, snapshot, name, announced[name])
+    except errors.GatedRepoError as error:
+        raise VitkitError(
+            f"{address} is open only to those who accepted its terms: do so at "
+            f"https://huggingface.co/{repository}, then log in with 'hf auth login'. Nothing was changed."
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        raise VitkitError(
+            f"{address}: there is no public model {repository} on the Hub. Look at its name again; "
+            "for a private one, log in with 'hf auth login'. Nothing was changed."
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise VitkitError(
+            f"{address}: {repository} has no revision {revision}. Nothing was changed."
+        ) from error
+    except VitkitError:
+        raise
+    except Exception as error:  # of the network, by any library below
+        raise VitkitError(
+            f"{address} cannot be fetched: {first_line(error)}. Nothing was changed. With no network here, "
+            f"fetch the files of https://huggingface.co/{repository}/tree/{revision or 'main'} elsewhere and "
+            "give the path of their folder."
+        ) from error
+    exact = f"hf:{repository}@{snapshot.name}/{chosen}"
+    return snapshot / chosen, {
+        "source": exact,
+        "sha256": digests.get(chosen) if len(digests) == 1 else digests,
+    }
+
+
+def _parts(address: str) -> tuple[str, str | None, str]:
+    """Model, revision and path inside it."""
+    match = _ADDRESS.fullmatch(address)
+    if match is None:
+        raise VitkitError(
+            f"{address}: expected hf:org/name, hf:org/name@revision or hf:org/name/file, such as "
+            "hf:timm/vit_base_patch16_224.augreg_in21k."
+        )
+    return match[1], match[2] and unquote(match[2]), match[3] or ""
+
+
+def _announced(hub: Any, repository: str, revision: str | None) -> dict[str, _Announced]:
+    """The files of a model; with no network, those that are in the Hub's own cache."""
+    try:
+        info = hub.HfApi().model_info(repository, revision=revision, files_metadata=True)
+        files = {
+            file.rfilename: _Announced(
+                getattr(file, "size", None), getattr(getattr(file, "lfs", None), "sha256", None)
+            )
+            for file in info.siblings or ()
+        }
+    except (hub.errors.RepositoryNotFoundError, hub.errors.RevisionNotFoundError):
+        raise
+    except Exception as error:  # no network, a proxy, HF_HUB_OFFLINE
+        try:
+            kept = hub.snapshot_download(
+                repository, revision=revision, local_files_only=True, allow_patterns=list(SETTINGS)
+            )
+        except Exception:
+            raise error from None
+        _log.info(
+            "%s: no answer from the Hub (%s); what was fetched before is used", repository, first_line(error)
+        )
+        paths = (path for path in Path(kept).rglob("*") if path.is_file())
+        files = {path.relative_to(kept).as_posix(): _Announced() for path in paths}
+    return {name: file for name, file in files.items() if ".." not in PurePosixPath(name).parts}
+
+
+def _choose(names: list[str], inside: str, address: str) -> str:
+    """The file of weights meant by what stands after the model's name: itself, or the best in its folder."""
+    if inside in names:
+        return inside
+    folder = f"{inside.rstrip('/')}/" if inside else ""
+    here = [name.removeprefix(folder) for name in names if name.startswith(folder)]
+    here = [name for name in here if "/" not in name]
+    chosen = choose_weights(here)
+    if chosen is not None:
+        return folder + chosen
+    candidates = ", ".join(weight_names(here)[:8] or weight_names(names)[:8])
+    advice = ": add the name of one to the address, after a slash" if candidates else ""
+    raise VitkitError(
+        f"{address}: expected weights under one of the usual names, or one file of them; found "
+        f"{candidates or 'none'}{advice}."
+    )
+
+
+def _verified(
+    hub: Any, repository: str, revision: str | None, snapshot: Path, name: str, announced: _Announced
+) -> str:
+    """The SHA-256 of a file in the Hub's cache, which is fetched once more if it is not what it should be.
+
+    The Hub keeps a large file under its SHA-256; of others only the size can be compared.
+    """
+    file = snapshot / name
+    kept = file.resolve().name
+    kept = kept if _DIGEST.fullmatch(kept) else ""
+    pinned = re.fullmatch(r"[0-9a-f]{40}", revision or "")
+    if pinned and kept and announced.sha256 not in (None, kept):
+        raise VitkitError(
+            f"{name} of {repository}@{revision} has the SHA-256 {kept} here, and the Hub now says "
+            f"{announced.sha256}. What a commit holds never changes, so one of the two is not it. "
+            f"The file here is left as it is, {file}: use it by its path if you trust it, or delete it to "
+            "fetch the other."
+        )
+    wanted = announced.sha256 or kept
+    for attempt in (1, 2):
+        digest = remembered_digest(file)
+        if digest == (wanted or digest) and file.stat().st_size == (announced.size or file.stat().st_size):
+            return digest
+        if attempt == 1:
+            _log.warning(
+                "%s of %s is not the file that the Hub has (another length or SHA-256): fetching it again",
+                name,
+                repository,
+            )
+            hub.snapshot_download(
+                repository, revision=revision, allow_patterns=[glob.escape(name)], force_download=True
+            )
+    raise VitkitError(
+        f"{name} of {repository} was fetched twice, and is not the file that the Hub says it has: expected "
+        f"SHA-256 {wanted or 'unknown'} and {announced.size or 'unknown'} bytes, found {digest} and "
+        f"{file.stat().st_size}. Delete {file} and try again later."
+    )

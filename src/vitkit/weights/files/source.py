@@ -1,0 +1,300 @@
+"""A checkpoint on disk: tensors that are read when they are asked for, and the settings beside them.
+
+A file is material from a stranger. Nothing in it is ever executed (arrays without Python objects, PyTorch
+files with weights only), no name in it is ever used as a path, and what it claims to hold is held against the
+bytes that are there before memory is set aside for it.
+"""
+
+import re
+import stat
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from torch import Tensor
+
+from vitkit import durable
+from vitkit.errors import VitkitError
+from vitkit.weights.files.archives import Opened, first_line, open_npz
+from vitkit.weights.files.torch_files import open_torch
+
+MAX_HEADER = 100 << 20
+"""Bytes of a safetensors header; the largest real ones are a few MB."""
+
+MAX_JSON = 16 << 20
+"""Bytes of one JSON file beside the weights: twice the class names of ImageNet-21k are 2 MB."""
+
+SETTINGS = ("config.json", "preprocessor_config.json", "model.json")
+"""Files beside the weights that say what they are: of Hugging Face and timm, and our own."""
+
+WEIGHTS = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+    "weights.npz",
+)
+"""What a folder's weights may be called, best first."""
+
+TORCH_ENDINGS = (".pth", ".pt", ".bin", ".ckpt", ".pth.tar")
+ENDINGS = (".safetensors", ".npz", *TORCH_ENDINGS)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The tensors of a checkpoint by name, and what stands beside them."""
+
+    path: Path
+    """The file of weights."""
+    shapes: Mapping[str, tuple[int, ...]]
+    read: Callable[[str], Tensor]
+    """One tensor by name, writable, in memory of its own or mapped from the file (changes stay in memory);
+    bfloat16 and float16 as they are."""
+    settings: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    """JSON files beside the weights, by file name."""
+    notes: list[str] = field(default_factory=list)
+    """What readers find in the file that its user should know, in words that follow its path: they add to it,
+    and whoever loads the model shows them."""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """`config.json`, of Hugging Face and timm; empty where there is none."""
+        return self.settings.get("config.json", {})
+
+    @property
+    def preprocessor(self) -> dict[str, Any]:
+        """`preprocessor_config.json`, of Hugging Face; empty where there is none."""
+        return self.settings.get("preprocessor_config.json", {})
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.shapes
+
+    def renamed(self, names: Mapping[str, str]) -> "Source":
+        """The same tensors under other names: `names` gives each new name's old one."""
+        shapes = {new: self.shapes[old] for new, old in names.items()}
+        return Source(self.path, shapes, lambda key: self.read(names[key]), self.settings, self.notes)
+
+
+@contextmanager
+def open_source(path: Path) -> Iterator[Source]:
+    """Open a checkpoint: a folder with weights in it, or a file of any kind we know.
+
+    A file's tensors can be read until the context ends. Names and shapes come from headers; only a PyTorch
+    file of the time before 1.6 (no zip archive) is read whole at once.
+
+    Raises:
+        VitkitError: nothing there, nothing we can read, or a damaged or lying file.
+    """
+    if path.is_dir():
+        path = path / _weights_of(path)
+    if not path.exists():
+        hub = re.fullmatch(r"[\w-]+/[\w.-]+", str(path)) and not path.parent.exists()
+        hint = f" On the hub it may be hf:{path}." if hub else ""
+        raise VitkitError(f"No checkpoint at {path}.{hint}")
+    settings = {name: read_json(path.with_name(name)) for name in SETTINGS if path.with_name(name).exists()}
+    notes: list[str] = []
+    with ExitStack() as stack:
+        if path.name.endswith(".index.json"):
+            shapes, read = _open_shards(path, stack, notes)
+        elif path.name.endswith(ENDINGS):
+            shapes, read = _open_file(path, stack, notes)
+        else:
+            raise VitkitError(
+                f"{path} is none of the checkpoints known: a run folder, a folder of timm or Hugging Face, "
+                f"or a file that ends in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}."
+            )
+        yield Source(path, shapes, read, settings, notes)
+
+
+def choose_weights(names: Iterable[str]) -> str | None:
+    """The file of weights among a folder's names: one of the usual names, or the only one of its kind.
+
+    None where there is none, or where several have an equal claim: `weight_names` lists them.
+    """
+    names = set(names)
+    usual = next((name for name in WEIGHTS if name in names), None)
+    if usual is not None:
+        return usual
+    for endings in (".safetensors", ".npz", TORCH_ENDINGS):
+        found = [name for name in weight_names(names) if name.endswith(endings)]
+        if found:
+            return found[0] if len(found) == 1 else None
+    return None
+
+
+def weight_names(names: Iterable[str]) -> list[str]:
+    """Those of a folder's names that end as weights do."""
+    return sorted(name for name in names if name.endswith(ENDINGS))
+
+
+def disguise(path: Path) -> str | None:
+    """What a file is that only bears the name of weights, and what to do; None if it may be weights."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        head = file.read(2048)
+    if not head:
+        return "it is empty, as a broken download leaves it: fetch it again"
+    if head.startswith(b"version https://git-lfs"):
+        return (
+            "it is a Git LFS pointer, a few lines that stand for the weights: fetch the weights themselves "
+            "with 'git lfs pull', or with the download button of the site"
+        )
+    if head.lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith((b"<!doctype html", b"<html", b"<?xml")):
+        return (
+            "it is a web page or a server's message saved under this name, not the weights: open it in a "
+            "browser to see what it says, and fetch the weights again"
+        )
+    if size < len(head) + 1 and _is_text(head):
+        start = head.decode()[:80].strip()
+        return f"it is a text ('{start}'), not the weights: fetch them again"
+    return None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A file that holds one JSON object.
+
+    Raises:
+        VitkitError: it is absent, damaged, larger than 16 MiB, no regular file, or something else.
+    """
+    try:
+        data = durable.read_json(path, MAX_JSON)
+    except FileNotFoundError:
+        raise VitkitError(f"{path} cannot be read: there is no such file.") from None
+    if not isinstance(data, dict):
+        raise VitkitError(f"{path} is no JSON object.")
+    return data
+
+
+def _weights_of(folder: Path) -> str:
+    names = [entry.name for entry in folder.iterdir()]
+    chosen = choose_weights(names)
+    if chosen is not None:
+        return chosen
+    several = weight_names(names)
+    if several:
+        raise VitkitError(
+            f"{folder} holds several files of weights and none of the usual names ({', '.join(WEIGHTS)}): "
+            f"give the one you mean, one of {', '.join(several[:8])}."
+        )
+    if "checkpoints" in names:
+        raise VitkitError(
+            f"No model.safetensors in {folder}: this run has not finished. Continue it with "
+            f"vitkit train --resume {folder}"
+        )
+    raise VitkitError(
+        f"No weights in {folder}: expected one of {', '.join(WEIGHTS)}, found "
+        f"{', '.join(sorted(names)[:5]) or 'nothing'}."
+    )
+
+
+def _open_file(path: Path, stack: ExitStack, notes: list[str]) -> Opened:
+    _check_regular(path)
+    words = disguise(path)
+    if words:
+        raise VitkitError(f"{path} holds no weights: {words}.")
+    kind = _kind(path)
+    if kind == ".npz":
+        return open_npz(path, stack)
+    if kind == ".safetensors":
+        return _open_safetensors(path, stack)
+    return open_torch(path, notes)
+
+
+def _check_regular(path: Path) -> None:
+    """Refuse a pipe or a device under the name of weights, which would be waited for without end.
+
+    Raises:
+        VitkitError: it is one, or a folder, or cannot be opened.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise VitkitError(f"{path} cannot be read: {error.strerror or error}.") from error
+    if not stat.S_ISREG(mode):
+        found = "a folder" if stat.S_ISDIR(mode) else "a pipe, a socket or a device"
+        raise VitkitError(f"{path} cannot be read: expected a regular file of weights, found {found}.")
+
+
+def _kind(path: Path) -> str:
+    """What a file is by its contents, where they tell; else by its name. Many are renamed on their way."""
+    with path.open("rb") as file:
+        head = file.read(9)
+    if head[:4] == b"PK\x03\x04":
+        # zipfile raises many kinds for a damaged archive; opening it will say which.
+        with suppress(Exception), zipfile.ZipFile(path) as archive:
+            members = archive.namelist()
+            if any(name.endswith("/data.pkl") for name in members):
+                return ".pth"
+            if any(name.endswith(".npy") for name in members):
+                return ".npz"
+    elif len(head) == 9 and head[8:] == b"{" and int.from_bytes(head[:8], "little") <= MAX_HEADER:
+        return ".safetensors"
+    return next((ending for ending in (".npz", ".safetensors") if path.name.endswith(ending)), ".pth")
+
+
+def _open_shards(index: Path, stack: ExitStack, notes: list[str]) -> Opened:
+    """Several files as one: `weight_map` of the index says which tensor is in which file beside it."""
+    where = read_json(index).get("weight_map")
+    if not isinstance(where, dict) or not where or not all(isinstance(name, str) for name in where.values()):
+        raise VitkitError(f"{index}: expected a 'weight_map' of tensor names to file names, found none.")
+    shapes: dict[str, tuple[int, ...]] = {}
+    readers: dict[str, Callable[[str], Tensor]] = {}
+    for name in sorted(set(where.values())):
+        if re.search(r"[/\\:\0]", name) or not name.endswith(ENDINGS):
+            raise VitkitError(
+                f"{index} points to {name!r}: expected the name of a file of weights in the same folder. "
+                "Other places are never read; get the index from where it was published."
+            )
+        if not index.with_name(name).is_file():
+            raise VitkitError(f"{index} needs the file {name}, which is not beside it: fetch it as well.")
+        found, read = _open_file(index.with_name(name), stack, notes)
+        twice = sorted(found.keys() & shapes.keys())
+        if twice:
+            raise VitkitError(f"{index}: two of its files hold a tensor named {twice[0]}.")
+        shapes |= found
+        readers |= dict.fromkeys(found, read)
+    absent = [f"{key} ({name})" for key, name in where.items() if key not in shapes]
+    if absent:
+        raise VitkitError(
+            f"{index}: {len(absent)} tensors are not in the files it names, first {absent[0]}: these are not "
+            "the files that belong to it; fetch them again."
+        )
+    return shapes, lambda key: readers[key](key)
+
+
+def _open_safetensors(path: Path, stack: ExitStack) -> Opened:
+    """The library checks that the tensors lie side by side and fill the file; we, the header's length."""
+    try:
+        with path.open("rb") as raw:
+            start = raw.read(8)
+        length, size = int.from_bytes(start, "little"), path.stat().st_size
+        if len(start) < 8 or length > size - 8:
+            raise ValueError(f"its {size:,} bytes are fewer than its header needs")
+        if length > MAX_HEADER:
+            raise ValueError(f"its header claims {length:,} bytes; at most {MAX_HEADER:,} are read")
+        file = stack.enter_context(safe_open(path, framework="pt"))
+        shapes = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118 (no mapping)
+    except Exception as error:  # the library's own error type and OSError
+        raise VitkitError(
+            f"{path} is no whole safetensors file: {first_line(error)}. If it was downloaded, fetch it again."
+        ) from error
+
+    def read(key: str) -> Tensor:
+        try:
+            tensor: Tensor = file.get_tensor(key)
+        except Exception as error:
+            raise VitkitError(f"{path}: {key} cannot be read: {first_line(error)}.") from error
+        return tensor
+
+    return shapes, read
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        return all(char.isprintable() or char in "\r\n\t" for char in data.decode())
+    except UnicodeDecodeError:
+        return False

@@ -1,0 +1,249 @@
+"""PyTorch's own files, `.pth`, `.pt`, `.bin`, `.ckpt`: read with weights only, and checked.
+
+Since release 1.6 they are zip archives, whose tensors are mapped into memory; before, pickles one after
+another. An archive holds a CRC-32 of every member, which PyTorch does not look at: here it is held against
+every tensor that is read. The older files hold no checksum.
+"""
+
+import pickletools
+import re
+import zipfile
+import zlib
+from argparse import Namespace
+from collections.abc import Mapping
+from contextlib import ExitStack
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitkit.errors import VitkitError
+from vitkit.weights.files.archives import Opened, check_archive, first_line
+
+AVERAGES = ("state_dict_ema", "model_ema")
+WRAPPERS = (*AVERAGES, "state_dict", "model", "model_state_dict")
+"""Under what training scripts keep the weights, best first: where there is a moving average, it is what they
+evaluate (timm does)."""
+
+PREFIXES = {
+    "module.": "",  # DataParallel
+    "_orig_mod.": "",  # torch.compile
+    "model.": "every name begins with 'model.', as Lightning writes them: it is taken off",
+}
+"""What wrappers put before every name, and what the user is told of it."""
+
+MAX_PICKLE = 4 << 20
+"""Bytes of pickle in one file: what names the tensors and holds a script's settings. Real ones have some
+hundred kilobytes; a megabyte of them takes PyTorch more than a second and 70 MiB."""
+
+LEGACY_PICKLES = 5
+"""Pickles of a file without a zip archive: magic number, version, system, contents, names of the storages."""
+
+
+def open_torch(path: Path, notes: list[str]) -> Opened:
+    """Read the names and shapes of a PyTorch file's tensors; what was chosen among its contents is noted.
+
+    Raises:
+        VitkitError: it is none, is damaged, holds Python objects, or no dictionary of plain tensors.
+    """
+    checksums: set[tuple[int, int]] | None = None
+    try:
+        with path.open("rb") as start:
+            is_zip = start.read(4) == b"PK\x03\x04"
+        stored = False
+        if is_zip:
+            with zipfile.ZipFile(path) as archive:
+                check_archive(archive, path)
+                stored = all(info.compress_type == zipfile.ZIP_STORED for info in archive.infolist())
+                checksums = _check_members(archive)
+        else:
+            _check_pickles(path)
+        with ExitStack() as stack:
+            # The arguments that scripts keep beside the weights.
+            stack.enter_context(torch.serialization.safe_globals([Namespace]))
+            # By a misleading name PyTorch would take it for safetensors: then it is given the open file.
+            misnamed = path.name.endswith(".safetensors")
+            file = stack.enter_context(path.open("rb")) if misnamed else path
+            mapped = stored and not misnamed
+            state = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
+    except Exception as error:  # pickle, zipfile and torch raise many kinds
+        raise VitkitError(
+            f"{path} cannot be read as a PyTorch file of weights: {_torch_words(error)}"
+        ) from error
+    tensors = _plain(_unwrapped(state, path, notes), notes)
+    if not tensors:
+        names = map(str, list(state)[:8]) if isinstance(state, dict) else [type(state).__name__]
+        found = ", ".join(names) or "an empty one"
+        raise VitkitError(
+            f"{path}: expected a dictionary of tensors, as model.state_dict() gives it, perhaps under "
+            f"{', '.join(WRAPPERS)}; found {found}. Save the state_dict alone, with torch.save."
+        )
+    for key, tensor in tensors.items():
+        dense = tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_meta
+        if not dense or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+            raise VitkitError(
+                f"{path}: {key} is no plain tensor of {tuple(tensor.shape)} but sparse, quantised or one "
+                "value repeated: save the plain weights (of a quantised model, dequantised)."
+            )
+    if is_zip and checksums is None:
+        notes.append("its writer left out the archive's checksums: damage would not be noticed")
+    reader = _CheckedReader(path, tensors, checksums)
+    return {key: tuple(value.shape) for key, value in tensors.items()}, reader.read
+
+
+class _CheckedReader:
+    """Reads tensors whose memory is one of the members that the archive has a checksum for."""
+
+    def __init__(
+        self, path: Path, tensors: Mapping[str, Tensor], checksums: set[tuple[int, int]] | None
+    ) -> None:
+        self.path, self.tensors, self.checksums = path, tensors, checksums
+        self.checked: set[int] = set()
+
+    def read(self, key: str) -> Tensor:
+        """Copy one tensor out of the file.
+
+        Raises:
+            VitkitError: it is damaged.
+        """
+        tensor = self.tensors[key].detach()
+        storage = tensor.untyped_storage()
+        place = storage.data_ptr()
+        if self.checksums and storage.nbytes() and place not in self.checked:
+            data = torch.empty(0, dtype=torch.uint8).set_(storage).numpy().data  # no copy
+            if (len(data), zlib.crc32(data)) not in self.checksums:
+                raise VitkitError(
+                    f"{self.path} is damaged: {key} has another checksum than the archive holds for it. "
+                    "Fetch or write it again."
+                )
+            self.checked.add(place)
+        return tensor.clone()
+
+
+def _check_members(archive: zipfile.ZipFile) -> set[tuple[int, int]] | None:
+    """Check the small members, which name the tensors, and return size and CRC-32 of those that hold numbers.
+
+    None where the writer left the checksums out (`torch.serialization.set_crc32_options(False)`); none of
+    them where everything has been checked.
+
+    Raises:
+        ValueError: the names and settings are larger than any real ones; zipfile.BadZipFile: damaged.
+    """
+    infos = archive.infolist()
+    left_out = all(info.CRC == 0 for info in infos)
+    for info in infos:
+        if info.filename.endswith("/data.pkl") and info.file_size > MAX_PICKLE:
+            raise ValueError(f"its pickle has {info.file_size:,} bytes; {_PICKLE_BOUND}")
+        if not left_out and "/data/" not in info.filename and info.file_size <= MAX_PICKLE:
+            archive.read(info)
+    if left_out:
+        return None
+    orders = [
+        info for info in infos if info.filename.endswith("/byteorder") and info.file_size == len(b"big")
+    ]
+    if any(archive.read(info) == b"big" for info in orders):
+        # PyTorch turns such numbers round as it loads them: what it gives has no checksum any more.
+        damaged = archive.testzip()
+        if damaged is not None:
+            raise ValueError(f"{damaged} is damaged")
+        return set()
+    return {(info.file_size, info.CRC) for info in infos}
+
+
+_PICKLE_BOUND = (
+    f"at most {MAX_PICKLE:,} are read, far more than names of tensors and a script's settings need. Save the "
+    "weights alone, with torch.save(model.state_dict(), path)"
+)
+
+
+def _check_pickles(path: Path) -> None:
+    """Refuse a file without a zip archive whose pickles are larger than any real ones.
+
+    Raises:
+        ValueError: they are.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        data = BytesIO(file.read(MAX_PICKLE))
+    for _ in range(LEGACY_PICKLES):
+        try:
+            for _opcode in pickletools.genops(data):
+                pass
+        except Exception:  # damaged, which PyTorch will say in its words, or cut off here
+            if size > MAX_PICKLE and data.tell() >= MAX_PICKLE - 8:
+                raise ValueError(
+                    f"its pickles have more than {MAX_PICKLE:,} bytes; {_PICKLE_BOUND}"
+                ) from None
+            return
+
+
+def _unwrapped(state: Any, path: Path, notes: list[str]) -> Any:
+    """Find the dictionary of weights among what a training script keeps, at most three dictionaries deep."""
+    for _ in range(3):
+        if not isinstance(state, dict):
+            break
+        name = next((name for name in WRAPPERS if isinstance(state.get(name), dict) and state[name]), None)
+        reason = ", a moving average, which training scripts evaluate" if name in AVERAGES else ""
+        if name is None and not any(isinstance(value, Tensor) for value in state.values()):
+            name = _only_dictionary(state, path)
+            reason = ", the only dictionary of tensors in it"
+        if name is None:
+            break
+        aside = ", ".join(str(key) for key in state if key != name)
+        notes.append(f"the weights are its '{name}'{reason}; left aside: {aside or 'nothing'}")
+        state = state[name]
+    if isinstance(state, dict):
+        aside = ", ".join(str(key) for key, value in state.items() if not isinstance(value, Tensor))
+        if aside and any(isinstance(value, Tensor) for value in state.values()):
+            notes.append(f"left aside, as they are no tensors: {aside}")
+    return state
+
+
+def _only_dictionary(state: Mapping[Any, Any], path: Path) -> Any:
+    """Return the name under which the tensors are; None where there are none.
+
+    Raises:
+        VitkitError: they are under several names.
+    """
+    names = [
+        key
+        for key, value in state.items()
+        if isinstance(value, dict) and any(isinstance(part, Tensor) for part in value.values())
+    ]
+    if len(names) > 1:
+        raise VitkitError(
+            f"{path} holds tensors under {', '.join(repr(name) for name in names[:8])}, and nothing says "
+            f"which of them are the weights. Save those you mean alone: torch.save(torch.load({path.name!r})"
+            f"[{names[0]!r}], 'weights.pth')."
+        )
+    return names[0] if names else None
+
+
+def _plain(state: Any, notes: list[str]) -> dict[str, Tensor]:
+    """Return the tensors, without the prefixes that wrappers put before every name."""
+    if not isinstance(state, dict):
+        return {}
+    tensors = {str(key): value for key, value in state.items() if isinstance(value, Tensor)}
+    while tensors:
+        prefix = next((p for p in PREFIXES if all(k.startswith(p) for k in tensors)), None)
+        if prefix is None:
+            break
+        if PREFIXES[prefix]:
+            notes.append(PREFIXES[prefix])
+        tensors = {key.removeprefix(prefix): value for key, value in tensors.items()}
+    return tensors
+
+
+def _torch_words(error: Exception) -> str:
+    """PyTorch's long advice, of which one part is to run the file's code, in our words."""
+    refused = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
+    if refused is None and "weights_only" in str(error):
+        return "it is no file that torch.save writes of tensors. If it was downloaded, fetch it again."
+    if refused is None:
+        return f"{first_line(error)}. If it was downloaded, fetch it again."
+    return (
+        f"beside its weights it holds Python objects ({refused[1]}), which can run any code and are never "
+        "loaded. Where you trust it, save its tensors alone, with torch.save(model.state_dict(), path)."
+    )

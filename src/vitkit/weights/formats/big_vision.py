@@ -1,0 +1,230 @@
+"""The `.npz` layout of google-research/big_vision's ViT (`models/vit.py`), SigLIP's image tower with it.
+
+It differs from the original release's: position embeddings stand at the top and have no row for the class
+token; attention pooling has a name; and the blocks may be stacked along the first axis of one array for each
+parameter, as a scan over the layers keeps them. bfloat16 arrays become the float32 numbers they stand for.
+
+What a file cannot say is taken as big_vision's code has it: without position embeddings, sines and cosines.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from vitkit.errors import VitkitError
+from vitkit.models.card import ModelCard
+from vitkit.models.image_model import ImageModel
+from vitkit.models.vit_config import ViTConfig
+from vitkit.models.zoo import ModelConfig
+from vitkit.weights.files.npz import write_npz
+from vitkit.weights.files.source import Source
+from vitkit.weights.formats import bit, official
+from vitkit.weights.formats.official import LINEN, attention, layer_norm, mlp
+from vitkit.weights.pixels import PixelRule
+from vitkit.weights.table import (
+    PLAIN,
+    Dialect,
+    Hints,
+    NotSaidError,
+    Row,
+    Translation,
+    departures,
+    same,
+    to_theirs,
+)
+
+POSITION = "pos_embedding"
+POOL = "MAPHead_0"
+SCANNED = "Transformer/encoderblock/"
+
+ROOTS = (*official.ROOTS, *(f"{root}img/" for root in official.ROOTS))
+"""Of two towers, image and text, the image's is read."""
+
+WRITTEN_UNDER = "params/"
+"""As in big_vision's own checkpoints; its `vit.load` takes bare names too, but other readers may not."""
+
+
+def recognises(source: Source) -> bool:
+    root = official.root_of(source, ROOTS)
+    if root is None or f"{root}{official.POSITION}" in source:
+        return False
+    return any(key.startswith(f"{root}Transformer/") for key in source.shapes) and not any(
+        key.startswith(f"{root}conv_root/") for key in source.shapes
+    )
+
+
+def read(source: Source, hints: Hints) -> Translation:
+    """The ViT that the arrays' names and shapes stand for.
+
+    Raises:
+        VitkitError: arrays that are needed to know are missing; or the image size is not known and not given:
+            the grid is not square, or the positions are sines and cosines, which no file holds.
+    """
+    root = official.root_of(source, ROOTS) or ""
+    tree, ignored = official.parameters_of(source, root)
+    origin: dict[str, Any] = {}
+    if root.endswith("img/"):
+        tree, text = _without_text_tower(tree, root)
+        ignored |= text
+        origin["tower"] = "img"
+    scanned = any(key.startswith(SCANNED) for key in tree.shapes)
+    if scanned:
+        tree = _unstacked(tree)
+    config = big_vision_config(tree, hints.image_size)
+    if config.position == "sincos_2d":
+        origin["positions"] = "sincos2d, big_vision's only kind without an array: the file holds none"
+    rows = name_table(config)
+    if scanned:
+        rows = _by_array(rows)
+    # SigLIP resizes straight to the size; classifiers cut out the middle, as resize_small(256) and
+    # central_crop(224) do, the former by averaging the source's pixels (big_vision pp/ops_image.py).
+    rule = PixelRule(config.image_size, "crop")
+    if "tower" in origin:
+        rule = PixelRule(config.image_size, antialias=False)
+    return Translation(config, rows, ModelCard(preprocessing=rule.record(), origin=origin), ignored, tree)
+
+
+def big_vision_config(source: Source, image_size: tuple[int, int] | None = None) -> ViTConfig:
+    """The ViT that the arrays' names and shapes stand for.
+
+    Args:
+        source: the parameters alone, unstacked.
+        image_size: the one the weights were made for, as `load_model` has it.
+
+    Raises:
+        VitkitError: arrays that are needed to know are missing, or the image size is not known and not given.
+    """
+    pool = "token" if "cls" in source else "map" if f"{POOL}/probe" in source else "mean"
+    config = replace(official.encoder_config(source, pool), class_token_position=False)
+    if POSITION in source:
+        bit.check_axes(source, POSITION, 3)
+        positions = source.shapes[POSITION][1]
+        return replace(config, image_size=official.image_size_of(source, config, positions, image_size))
+    if image_size is None:
+        raise NotSaidError(
+            f"{source.path}: without a {POSITION} array its positions are sines and cosines, which fit every "
+            "image size: give image_size=(height, width), 224 usually."
+        )
+    return replace(config, position="sincos_2d", image_size=image_size)
+
+
+def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
+    """Write an `.npz` that big_vision's `vit.load` accepts, every block by itself.
+
+    Where tokens before the patches have positions (the original release), the class token's is added to the
+    token itself, as big_vision does (`models/vit.py:341-351`): reading it back makes a model without such a
+    row, and the same logits up to the rounding of that one sum.
+    """
+    config = model.config
+    assert isinstance(config, ViTConfig)
+    tensors = dict(model.state_dict())
+    if config.prefix_positions:
+        embedding = tensors["positions.0.embedding"]
+        tensors["class_token"] = tensors["class_token"] + embedding[:, :1]
+        tensors["positions.0.embedding"] = embedding[:, 1:]
+    arrays = to_theirs(tensors, name_table(config))
+    return write_npz(
+        official.npz_path(path), {f"{WRITTEN_UNDER}{name}": array for name, array in arrays.items()}
+    )
+
+
+def absent(config: ModelConfig) -> list[str]:
+    """What big_vision's ViT cannot build; its ResNets load the original release's file."""
+    if not isinstance(config, ViTConfig):
+        return ["ResNets (its own code reads them from the official layout)"]
+    known = {key: values for key, values in PLAIN.items() if key != "class_token_position"}
+    return departures(
+        config, {**known, "pool": ("token", "mean", "map"), "position": ("learned", "sincos_2d")}
+    )
+
+
+def unsaid(config: ModelConfig) -> list[str]:
+    """What the layout has no place for: big_vision's code is its only description."""
+    if not isinstance(config, ViTConfig):
+        return []
+    words = official.unsaid_arithmetic(config) + official.unsaid_pixels(config)
+    if config.position == "sincos_2d" and not any("image size" in word for word in words):
+        words.append("the image size, which is to be given when the file is loaded")
+    return words
+
+
+DIALECT = Dialect("big_vision", recognises, read, write, absent, unsaid)
+
+
+def name_table(config: ViTConfig) -> list[Row]:
+    """Every parameter of a ViT of `config` and where big_vision keeps it."""
+    rows = official.stem(config)
+    if config.position == "learned":
+        rows.append(same("positions.0.embedding", POSITION))
+    rows += official.encoder(config, LINEN)
+    if config.pool == "map":
+        rows.append(same("pooling.probe", f"{POOL}/probe"))
+        rows += attention("pooling.attention", f"{POOL}/{LINEN.attention}", config)
+        rows += layer_norm("pooling.norm", f"{POOL}/LayerNorm_0")
+        rows += mlp("pooling.mlp", f"{POOL}/{LINEN.mlp}")
+    return rows + official.head(config)
+
+
+def _without_text_tower(tree: Source, root: str) -> tuple[Source, dict[str, str]]:
+    """The image tower alone: the text's is another model, and `t` and `b` scale and shift their products."""
+    above = root.removesuffix("img/")
+    text = {
+        key: "text tower, and what compares it with the image's"
+        for key in tree.shapes
+        if key.startswith(f"{above}txt/") or key in (f"{above}t", f"{above}b")
+    }
+    return tree.renamed({key: key for key in tree.shapes if key not in text}), text
+
+
+def _unstacked(source: Source) -> Source:
+    """The same tensors, those of the blocks by themselves, under the names they have without a scan.
+
+    Raises:
+        VitkitError: the file holds a block's parameter twice, stacked and by itself.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    places: dict[str, tuple[str, int]] = {}
+    for key, shape in source.shapes.items():
+        if not key.startswith(SCANNED) or not shape or 0 in shape:
+            shapes[key] = shape
+            continue
+        for i in range(shape[0]):
+            name = f"Transformer/encoderblock_{i}/{key.removeprefix(SCANNED)}"
+            if name in source:
+                raise VitkitError(f"{source.path} holds {name} twice: by itself, and as part of {key}.")
+            shapes[name], places[name] = shape[1:], (key, i)
+    stacked = _remembering(source.read, 3)  # query, key and value make one tensor of ours
+
+    def read(key: str) -> Tensor:
+        if key not in places:
+            return source.read(key)
+        name, i = places[key]
+        return stacked(name)[i].clone()  # or every block would hold on to the whole stack
+
+    return Source(source.path, shapes, read, source.settings, source.notes)
+
+
+def _by_array(rows: list[Row]) -> list[Row]:
+    """Rows in such an order that what one stacked array holds is read in one go."""
+    order: dict[str, list[Row]] = {}
+    for row in rows:
+        order.setdefault(re.sub(r"^blocks\.\d+\.", "blocks.", row.ours), []).append(row)
+    return [row for group in order.values() for row in group]
+
+
+def _remembering(read: Callable[[str], Tensor], number: int) -> Callable[[str], Tensor]:
+    """`read`, with the last few tensors kept."""
+    kept: dict[str, Tensor] = {}
+
+    def remembering(key: str) -> Tensor:
+        if key not in kept:
+            while len(kept) >= number:
+                kept.pop(next(iter(kept)))
+            kept[key] = read(key)
+        return kept[key]
+
+    return remembering

@@ -1,0 +1,157 @@
+"""How Hugging Face's `preprocessor_config.json` and our own preprocessing say the same."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from vitkit.errors import VitkitError
+from vitkit.models.card import ModelCard
+from vitkit.models.image_config import format_size
+from vitkit.models.zoo import ModelConfig
+from vitkit.weights.files.source import Source
+from vitkit.weights.formats.huggingface.settings import DEFAULTS, LARGEST, Processor, processor_of
+from vitkit.weights.pixels import Interpolation, PixelRule, fraction_of, noted_changes, rule_of
+
+RESAMPLING: tuple[Interpolation, ...] = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
+"""By Pillow's numbers."""
+
+
+def read_pixels(source: Source, channels: int) -> tuple[Processor, tuple[float, ...], tuple[float, ...]]:
+    """The processor, and mean and std of pixels in [0, 1]."""
+    said = processor_of(source)
+    # They scale pixels by any factor before the mean is taken off; we, by 1/255.
+    if said.do_rescale and said.rescale_factor <= 0:
+        raise VitkitError(f"{_where(source)}: rescale_factor is above 0, found {said.rescale_factor}.")
+    scale = 255 * said.rescale_factor if said.do_rescale else 255.0
+    if math.isclose(scale, 1, rel_tol=1e-6):
+        scale = 1.0
+    statistics = []
+    for values in (said.image_mean, said.image_std) if said.do_normalize else (0.0, 1.0):
+        several = (values,) if isinstance(values, float) else values
+        if len(several) != channels:
+            if len(set(several)) != 1:
+                raise VitkitError(
+                    f"{source.path}: preprocessor_config.json has the pixel statistics {list(several)} for "
+                    f"images of {channels} channels: give one value for each."
+                )
+            several = several[:1] * channels
+        statistics.append(tuple(value / scale for value in several))
+    return said, statistics[0], statistics[1]
+
+
+def read_rule(source: Source, said: Processor, size: tuple[int, int]) -> PixelRule:
+    """The same in our words; what they cannot say is added to the notes."""
+    if not 0 <= said.resample < len(RESAMPLING):
+        known = ", ".join(f"{number} ({name})" for number, name in enumerate(RESAMPLING))
+        raise VitkitError(f"{_where(source)}: resample: expected one of {known}, found {said.resample}.")
+    rule, differences = _rule(source, said, size)
+    if said.image_processor_type not in ("", *DEFAULTS):
+        differences.append(
+            f"the processor of {said.image_processor_type}, which is not known here (read as ViT's)"
+        )
+    if differences:
+        source.notes.append(f"its images were prepared with {'; '.join(differences)}")
+    return rule
+
+
+def _rule(source: Source, said: Processor, size: tuple[int, int]) -> tuple[PixelRule, list[str]]:
+    """The rule and, in words, what of theirs it leaves out."""
+    kind = RESAMPLING[said.resample]
+    resized = size_of(source, said, "size")
+    edge = isinstance(said.size, Mapping) and "shortest_edge" in said.size
+    if not said.do_resize or resized is None:
+        if said.do_center_crop:
+            return PixelRule(size, "none", crop_offset="down"), []
+        return PixelRule(size, interpolation=kind), []
+    if not said.do_center_crop:
+        ours = PixelRule(size, interpolation=kind)
+        if edge:
+            return ours, ["the proportions of the image (here: stretched to the model's size)"]
+        return ours, [f"images of {format_size(resized)} (here: {format_size(size)})"] * (resized != size)
+    cropped = size_of(source, said, "crop_size") or size
+    differences = [f"a crop of {format_size(cropped)} (here: {format_size(size)})"] * (cropped != size)
+    # Borders and offsets are theirs with any fraction; one fraction serves both sides of nearly all models.
+    ours = PixelRule(
+        size,
+        "shortest" if edge else "squash",
+        fraction_of(cropped[0], resized[0]),
+        interpolation=kind,
+        crop_offset="down",
+    )
+    if cropped == size and (ours.resized(0), ours.resized(1)) != resized:
+        way = "the shortest side resized to" if edge else "images resized to"
+        what = str(resized[0]) if edge else format_size(resized)
+        differences.append(f"{way} {what} (here: {format_size((ours.resized(0), ours.resized(1)))})")
+    return ours, differences
+
+
+def nearest_rule(rule: PixelRule) -> PixelRule:
+    """What transformers' processors do that is nearest to a rule of ours."""
+    (rows, columns), fraction = rule.image_size, rule.crop_fraction
+    kind = rule.interpolation
+    if rule.resize in ("squash", "none"):
+        return PixelRule(rule.image_size, rule.resize, fraction, interpolation=kind, crop_offset="down")
+    if rule.resize in ("crop", "shortest") and rows == columns:
+        fraction = fraction_of(rows, rule.resized(0))
+        return PixelRule(rule.image_size, "shortest", fraction, interpolation=kind, crop_offset="down")
+    return PixelRule(rule.image_size, interpolation=kind)
+
+
+def write_processor(config: ModelConfig, card: ModelCard, notes: list[str]) -> dict[str, Any]:
+    """`preprocessor_config.json`: as we prepare images, as near as theirs can; a difference is noted."""
+    rows, columns = config.image_size
+    rule = rule_of(card.preprocessing, config.image_size)
+    theirs = nearest_rule(rule)
+    notes += noted_changes(rule, theirs, card, "preprocessor_config.json")
+    said: dict[str, Any] = {
+        "image_processor_type": "ViTImageProcessor",
+        "do_resize": theirs.resize != "none",
+        "size": {"height": rows, "width": columns},
+        "resample": RESAMPLING.index(theirs.interpolation),
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(config.image_mean),
+        "image_std": list(config.image_std),
+    }
+    if theirs.resize != "stretch":  # ViT's own processor has no central crop, BiT's has, for any model
+        said |= {
+            "image_processor_type": "BitImageProcessor",
+            "size": {"shortest_edge": theirs.resized(0)},
+            "do_center_crop": True,
+            "crop_size": {"height": rows, "width": columns},
+        }
+    if theirs.resize == "squash":
+        said["size"] = {"height": theirs.resized(0), "width": theirs.resized(1)}
+    return said
+
+
+def size_of(source: Source, said: Processor, name: Literal["size", "crop_size"]) -> tuple[int, int] | None:
+    """A size in any of their ways to write it, as (height, width).
+
+    Raises:
+        VitkitError: a side that is no whole number of at least 1, or beyond all measure.
+    """
+    value: Any = getattr(said, name)
+    edges = value if isinstance(value, Mapping) else {"shortest_edge": value}
+    height: Any = edges.get("height")
+    width: Any = edges.get("width")
+    if height is None or width is None:
+        height = width = edges.get("shortest_edge")
+    if height is None:
+        return None
+    for side in (height, width):
+        if isinstance(side, bool) or not isinstance(side, int) or not 1 <= side <= LARGEST:
+            raise VitkitError(
+                f"{_where(source)}: {name}: a side is a whole number from 1 to {LARGEST}, found {value!r}."
+            )
+    return height, width
+
+
+def _where(source: Source) -> Path:
+    return source.path.with_name("preprocessor_config.json")
+
+
+def one_number(size: tuple[int, int]) -> int | tuple[int, int]:
+    return size[0] if size[0] == size[1] else size

@@ -1,0 +1,156 @@
+"""The fields of transformers' JSON files that are asked for, with its own defaults."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+from vitkit.config import from_json
+from vitkit.errors import VitkitError
+from vitkit.weights.files.source import Source
+
+LARGEST = 2**20
+"""No size, width or number of channels of a model in a file comes near it."""
+
+
+@dataclass(frozen=True)
+class ViTSettings:
+    """What a `config.json` says of a ViT; the defaults are those of transformers."""
+
+    architectures: tuple[str, ...] = ()
+    model_type: str = "vit"
+    num_attention_heads: int | None = None
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    intermediate_size: int = 3072
+    num_channels: int = 3
+    image_size: int | tuple[int, int] = 224
+    patch_size: int | tuple[int, int] = 16
+    hidden_act: str = "gelu"
+    layer_norm_eps: float = 1e-12
+    hidden_dropout_prob: float = 0.0
+    attention_probs_dropout_prob: float = 0.0
+    qkv_bias: bool = True
+    pooler_act: str = "tanh"
+    pooler_output_size: int | None = None
+    problem_type: str | None = None
+    id2label: Mapping[str, Any] = field(default_factory=dict)
+    label2id: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BitSettings:
+    """What a `config.json` says of a BiT ResNet; the defaults are those of transformers."""
+
+    architectures: tuple[str, ...] = ()
+    model_type: str = "bit"
+    num_channels: int = 3
+    embedding_size: int = 64
+    hidden_sizes: tuple[int, ...] = (256, 512, 1024, 2048)
+    depths: tuple[int, ...] = (3, 4, 6, 3)
+    layer_type: str = "preactivation"
+    hidden_act: str = "relu"
+    global_padding: str | None = None
+    num_groups: int = 32
+    drop_path_rate: float = 0.0
+    embedding_dynamic_padding: bool = False
+    output_stride: int = 32
+    width_factor: float = 1
+    problem_type: str | None = None
+    id2label: Mapping[str, Any] = field(default_factory=dict)
+    label2id: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Processor:
+    """What a `preprocessor_config.json` says; the defaults are those of ViT's."""
+
+    image_processor_type: str = ""
+    """Its first word alone: ViT, DeiT, Bit; empty where the file does not say it."""
+    do_resize: bool = True
+    size: int | Mapping[str, Any] | None = None
+    resample: int = 2
+    do_center_crop: bool = False
+    crop_size: int | Mapping[str, Any] | None = None
+    do_rescale: bool = True
+    rescale_factor: float = 1 / 255
+    do_normalize: bool = True
+    image_mean: float | tuple[float, ...] = 0.5
+    image_std: float | tuple[float, ...] = 0.5
+
+
+CROPPED = {"do_center_crop": True, "crop_size": 224, "resample": 3}
+CLIP = {
+    **CROPPED,
+    "size": {"shortest_edge": 224},
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "ViT": {},
+    "DeiT": {"size": 256, **CROPPED},
+    "Bit": CLIP,
+    "CLIP": CLIP,
+}
+"""By the first word of `image_processor_type`: where a processor's defaults are not those of ViT's."""
+SHORTEST_EDGE = ("Bit", "CLIP")
+"""Processors that take a size of one number for the shortest edge; the others take it for a square."""
+
+
+def processor_of(source: Source) -> Processor:
+    """What `preprocessor_config.json` says, with the defaults of the processor that it names.
+
+    A size of one number is written out, as that processor understands it.
+    """
+    file = "preprocessor_config.json"
+    said = {key: value for key, value in source.settings.get(file, {}).items() if value is not None}
+    named = said.get("image_processor_type") or said.get("feature_extractor_type") or ""
+    if not isinstance(named, str):
+        raise VitkitError(
+            f"{source.path.with_name(file)}: image_processor_type: expected str, found {named!r}."
+        )
+    kind = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", named)
+    said = {**DEFAULTS.get(kind, {}), **said, "image_processor_type": kind}
+    by_model = {"bit": "Bit", "deit": "DeiT"}.get(str(source.config.get("model_type")), "ViT")
+    if (kind or by_model) in SHORTEST_EDGE and isinstance(said.get("size"), int):
+        said["size"] = {"shortest_edge": said["size"]}
+    return typed(Processor, said, str(source.path.with_name(file)))
+
+
+T = TypeVar("T")
+
+
+def settings_of(kind: type[T], source: Source, file: str) -> T:
+    """The fields we ask for; null is the same as absent there.
+
+    Raises:
+        VitkitError: a value of another type, or a number that none can be.
+    """
+    return typed(kind, source.settings.get(file, {}), str(source.path.with_name(file)))
+
+
+def typed(kind: type[T], said: Mapping[str, Any], where: str) -> T:
+    """The fields of the dataclass `kind` among what a JSON object says; null is the same as absent.
+
+    Raises:
+        VitkitError: a value of another type, or a number that none can be.
+    """
+    asked = {one.name for one in fields(kind)}  # type: ignore[arg-type]
+    known = {key: value for key, value in said.items() if key in asked and value is not None}
+    for key, value in known.items():
+        _check_numbers(value, f"{where}: {key}")
+    return from_json(kind, known, where)
+
+
+def _check_numbers(value: Any, where: str) -> None:
+    """Of a number or a list of them; an object's are for whoever reads it."""
+    rest = [value]
+    while rest:
+        one = rest.pop()
+        if isinstance(one, list):
+            rest += one
+        elif (isinstance(one, int) and abs(one) > LARGEST) or (
+            isinstance(one, float) and not math.isfinite(one)
+        ):
+            raise VitkitError(f"{where}: a number of at most {LARGEST} was expected, found {str(one)[:40]}.")

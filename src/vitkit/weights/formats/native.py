@@ -1,0 +1,127 @@
+"""Our own layout: `model.safetensors` beside `model.json`.
+
+The JSON holds architecture, class names, preprocessing, origin, versions and the checksum of the weights; the
+two files alone are enough to predict anywhere.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vitkit._version import __version__
+from vitkit.config import from_json, to_json
+from vitkit.durable import replace_file, replace_json
+from vitkit.errors import VitkitError
+from vitkit.models.card import ModelCard
+from vitkit.models.image_model import ImageModel
+from vitkit.models.resnet_config import ResNetConfig
+from vitkit.models.vit import current_name
+from vitkit.models.vit_config import ViTConfig
+from vitkit.models.zoo import ModelConfig
+from vitkit.weights.files.checksum import HashingWriter, read_record, verify
+from vitkit.weights.files.safetensors import safetensors_chunks
+from vitkit.weights.files.source import Source
+from vitkit.weights.table import Dialect, Hints, Translation, same
+
+FORMAT = "vitkit-model"
+FORMAT_VERSION = 1
+
+FAMILIES: dict[str, type[ModelConfig]] = {"ViT": ViTConfig, "ResNet": ResNetConfig}
+
+
+def recognises(source: Source) -> bool:
+    """Ours is what our model.json stands beside under our name, or what has our names and should have one."""
+    ours = {"stem.weight", "stem.root.weight", "root.weight"}
+    described = "model.json" in source.settings and source.path.name == "model.safetensors"
+    return described or bool(ours & source.shapes.keys())
+
+
+def read(source: Source, hints: Hints) -> Translation:
+    """What `model.json` says, the tensors as they are.
+
+    Raises:
+        VitkitError: the file is absent, of another format, or from a newer vitkit; or it was written for
+            another file of weights than this one.
+    """
+    described = source.path.with_name("model.json")
+    data = source.settings.get("model.json")
+    if data is None:
+        raise VitkitError(
+            f"No model.json beside the weights in {described.parent}: it holds architecture and class names."
+        )
+    config, card = read_description(data, described)
+    checksum = None
+    if "weights" not in data:
+        source.notes.append(
+            "its model.json holds no checksum of the weights, as those written before vitkit recorded one: "
+            "damage would not be noticed"
+        )
+    elif source.path.suffix == ".safetensors":
+        checksum = read_record(data["weights"], f"{described}: weights")
+        verify(source.path, checksum)
+    else:
+        source.notes.append(
+            "model.json holds the checksum of a .safetensors file, not of this one: not checked"
+        )
+    rows = [same(current_name(key), key) for key in source.shapes]
+    return Translation(config, rows, card, checksum=checksum, as_stored=True)
+
+
+def save_native(model: ImageModel, folder: Path, notes: list[str]) -> Path:
+    """Write `model.safetensors` and `model.json` into `folder`, each at one instant.
+
+    The weights are first: between the two instants their checksum is not that of an older `model.json`, and
+    loading says so.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    hashing = HashingWriter()
+    replace_file(folder / "model.safetensors", hashing.passing(safetensors_chunks(model.state_dict())))
+    replace_json(folder / "model.json", {**describe(model), "weights": hashing.record()})
+    return folder
+
+
+DIALECT = Dialect("vitkit", recognises, read, save_native)
+
+
+def describe(model: ImageModel) -> dict[str, Any]:
+    """What `model.json` holds, but for the checksum of the weights."""
+    family = next(name for name, kind in FAMILIES.items() if isinstance(model.config, kind))
+    return {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "vitkit_version": __version__,
+        "family": family,
+        "architecture": to_json(model.config),
+        **to_json(model.card),
+    }
+
+
+def read_description(data: Mapping[str, Any], path: Path) -> tuple[ModelConfig, ModelCard]:
+    """Architecture and card from what the `model.json` at `path` holds.
+
+    Raises:
+        VitkitError: it is of another format, or from a newer vitkit.
+    """
+    if data.get("format") != FORMAT:
+        raise VitkitError(f"{path} is not a description of a vitkit model (its 'format' is not '{FORMAT}').")
+    version = data.get("format_version", 0)
+    if not isinstance(version, int):
+        raise VitkitError(f"{path}: format_version: expected a number, found {version!r}.")
+    if version > FORMAT_VERSION:
+        raise VitkitError(
+            f"{path} was written by vitkit {data.get('vitkit_version')}, whose format is newer than this "
+            f"vitkit ({__version__}) reads: upgrade with pip install -U vitkit."
+        )
+    card = {key: value for key, value in data.items() if key in ModelCard.__dataclass_fields__}
+    family = data.get("family", "ViT")
+    if not isinstance(family, str) or family not in FAMILIES:
+        raise VitkitError(f"{path}: family: expected one of {', '.join(FAMILIES)}, found {family!r}.")
+    architecture: ModelConfig = from_json(
+        FAMILIES[family], data.get("architecture", {}), f"{path}: architecture"
+    )
+    known = from_json(ModelCard, card, str(path))
+    if known.class_names and len(known.class_names) != architecture.num_classes:
+        raise VitkitError(
+            f"{path}: {len(known.class_names)} class names for a model of {architecture.num_classes} classes."
+        )
+    return architecture, known

@@ -1,0 +1,392 @@
+"""The `.npz` layout of google-research/vision_transformer: names, shapes, and which ViT or hybrid they make.
+
+Both namings are read: that of the released files (before Flax's Linen) and that of today's code. Files are
+written in the first. The authors' ResNets, released as BiT, are read and written here too: see `bit`.
+"""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitkit.errors import VitkitError
+from vitkit.models.card import ModelCard
+from vitkit.models.image_config import format_size
+from vitkit.models.image_model import ImageModel
+from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
+from vitkit.models.vit_config import ViTConfig
+from vitkit.models.zoo import ModelConfig
+from vitkit.weights.files.npz import write_npz
+from vitkit.weights.files.source import Source
+from vitkit.weights.formats import bit
+from vitkit.weights.pixels import PixelRule
+from vitkit.weights.table import (
+    PLAIN,
+    Dialect,
+    Hints,
+    NotSaidError,
+    Row,
+    Translation,
+    departures,
+    same,
+    to_theirs,
+)
+
+POSITION = "Transformer/posembed_input/pos_embedding"
+
+ROOTS = ("", "params/", "opt/target/")
+"""Where a file's parameters begin: at the top where only they were shared, else in a training checkpoint of
+either age (big_vision `utils.py`, `load_params`)."""
+
+
+@dataclass(frozen=True)
+class Naming:
+    """The four names in an encoder block that differ between releases."""
+
+    norm1: str
+    attention: str
+    norm2: str
+    mlp: str
+
+
+RELEASED = Naming("LayerNorm_0", "MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3")
+LINEN = Naming("LayerNorm_0", "MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
+
+
+def recognises(source: Source) -> bool:
+    root = root_of(source, ROOTS)
+    vit = root is not None and any(key.startswith(f"{root}Transformer/") for key in source.shapes)
+    return vit or bit.recognises(source)
+
+
+def read(source: Source, hints: Hints) -> Translation:
+    """The ViT, hybrid or ResNet that the arrays' names and shapes stand for.
+
+    Raises:
+        VitkitError: the arrays are not those of such a model, or its image size is not known and not given.
+    """
+    if bit.recognises(source):
+        return bit.read(source, hints)
+    tree, ignored = parameters_of(source, root_of(source, ROOTS) or "")
+    config = official_config(tree, hints.image_size)
+    # Straight to the size, by tf.image.resize (vision_transformer input_pipeline.py:212-214).
+    card = ModelCard(preprocessing=PixelRule(config.image_size, antialias=False).record())
+    return Translation(config, name_table(config, naming_of(tree)), card, ignored, tree)
+
+
+def official_config(source: Source, image_size: tuple[int, int] | None = None) -> ViTConfig:
+    """The ViT or hybrid that the arrays' names and shapes stand for.
+
+    Args:
+        source: the parameters alone.
+        image_size: the one the weights were made for, if their grid of positions fits it. Left out, or if it
+            does not fit, the grid is taken to be square.
+
+    Raises:
+        VitkitError: arrays that are needed to know are missing, or the grid is not square.
+    """
+    need(source, POSITION)
+    bit.check_axes(source, POSITION, 3)
+    config = encoder_config(source, "token" if "cls" in source else "mean")
+    positions = source.shapes[POSITION][1] - config.prefix_positions
+    return replace(config, image_size=image_size_of(source, config, positions, image_size))
+
+
+def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
+    """Write an `.npz` under the names of the released files: a ViT's, a hybrid's, or a BiT ResNet's.
+
+    Where tokens before the patches have no positions (big_vision), the class token is given one of zeros:
+    reading it back makes a model with such a row, and the same logits.
+    """
+    config = model.config
+    rows = bit.name_table(config) if isinstance(config, ResNetConfig) else name_table(config, RELEASED)
+    return write_npz(npz_path(path), to_theirs(model.state_dict(), rows))
+
+
+def absent(config: ModelConfig) -> list[str]:
+    """What the original's code cannot build."""
+    if isinstance(config, ResNetConfig):
+        return [] if config.mixing == "convolution" else [f"{config.mixing} attention in a ResNet"]
+    known = {key: values for key, values in PLAIN.items() if key not in ("backbone", "class_token_position")}
+    return departures(config, {**known, "pool": ("token", "mean")})
+
+
+def unsaid(config: ModelConfig) -> list[str]:
+    """What the layout has no place for: the original's code is its only description."""
+    if isinstance(config, ResNetConfig):
+        return bit.unsaid(config) + unsaid_pixels(config)
+    return unsaid_arithmetic(config) + unsaid_pixels(config)
+
+
+DIALECT = Dialect("official", recognises, read, write, absent, unsaid)
+
+
+# What big_vision's layout has in common with this one.
+
+
+def root_of(source: Source, roots: Collection[str]) -> str | None:
+    """The first of `roots` under which the patch projection stands."""
+    return next((root for root in roots if f"{root}embedding/kernel" in source), None)
+
+
+def parameters_of(source: Source, root: str) -> tuple[Source, dict[str, str]]:
+    """The parameters under `root` by their names there; and what of a training checkpoint is left out, why.
+
+    Anything else in the file keeps its name, and will be found to be unexpected.
+
+    Raises:
+        VitkitError: the file holds one parameter twice, under `root` and at the top.
+    """
+    beside = {"opt/": "state of the optimiser", "extra/": "state of the training run"} if root else {}
+    ignored: dict[str, str] = {}
+    names: dict[str, str] = {}
+    for key in source.shapes:
+        reason = next((words for start, words in beside.items() if key.startswith(start)), None)
+        if key.startswith(root):
+            names[key.removeprefix(root)] = key
+        elif reason:
+            ignored[key] = reason
+        else:
+            names[key] = key
+    twice = sorted(set(source.shapes) - set(names.values()) - set(ignored))
+    if twice:
+        raise VitkitError(f"{source.path}: {', '.join(twice[:3])}: there is another array of this name.")
+    return source.renamed(names), ignored
+
+
+def need(source: Source, *keys: str) -> None:
+    """Refuse a file without the arrays that say which model it holds.
+
+    Raises:
+        VitkitError: one is missing.
+    """
+    missing = [key for key in keys if key not in source]
+    if missing:
+        raise VitkitError(
+            f"{source.path}: expected the arrays of a Vision Transformer, but {', '.join(missing)} is not "
+            f"among the {len(source.shapes)} found (first: {', '.join(sorted(source.shapes)[:3])})."
+        )
+
+
+def encoder_config(source: Source, pool: Any) -> ViTConfig:
+    """All of a configuration but the image size, which is one token's.
+
+    Raises:
+        VitkitError: an array that says so is missing or has another number of axes.
+    """
+    shapes, naming = source.shapes, naming_of(source)
+    first = "Transformer/encoderblock_0"
+    heads, hidden = f"{first}/{naming.attention}/query/kernel", f"{first}/{naming.mlp}/Dense_0/kernel"
+    need(source, "embedding/kernel", heads, hidden)
+    for key, axes in (("embedding/kernel", 4), (heads, 3), (hidden, 2)):
+        bit.check_axes(source, key, axes)
+    patch_height, patch_width, in_channels, width = shapes["embedding/kernel"]
+    backbone = None
+    if "conv_root/kernel" in source:
+        bit.check_axes(source, "conv_root/kernel", 4)
+        backbone = BackboneConfig(bit.units(source, ""), width_factor=shapes["conv_root/kernel"][-1] / 64)
+        in_channels = shapes["conv_root/kernel"][-2]
+    token_size = (patch_height, patch_width)
+    if backbone:
+        token_size = (patch_height * backbone.stride, patch_width * backbone.stride)
+    blocks = {match[1] for key in shapes if (match := re.match(r"Transformer/encoderblock_(\d+)/", key))}
+    return ViTConfig(
+        image_size=token_size,
+        patch_size=(patch_height, patch_width),
+        width=width,
+        depth=len(blocks),
+        num_heads=shapes[heads][1],
+        mlp_dim=shapes[hidden][1],
+        num_classes=bit.outputs(source, "head") or 0,
+        in_channels=in_channels,
+        backbone=backbone,
+        pool=pool,
+        representation_size=bit.outputs(source, "pre_logits"),
+        image_mean=(0.5,) * in_channels,
+        image_std=(0.5,) * in_channels,
+    )
+
+
+def image_size_of(
+    source: Source, config: ViTConfig, positions: int, image_size: tuple[int, int] | None
+) -> tuple[int, int]:
+    """The image size that so many positions stand for: that of a square grid, else the given one if it fits.
+
+    A number of positions that makes a square is taken for one, also where a rectangle was asked for: nearly
+    all files are of square images, and those are resized to the rectangle.
+
+    Raises:
+        VitkitError: neither.
+    """
+    side = round(positions**0.5)
+    if image_size:
+        height, width = config.backbone.feature_map(image_size) if config.backbone else image_size
+        rows, columns = height // config.patch_size[0], width // config.patch_size[1]
+        if rows * columns == positions and (rows == columns or side * side != positions):
+            return image_size
+    if side * side != positions:
+        raise NotSaidError(
+            f"{source.path}: its {positions} position embeddings are no square grid: "
+            "give the image size they were made for, image_size=(height, width)."
+        )
+    return side * config.token_size[0], side * config.token_size[1]
+
+
+def unsaid_arithmetic(config: ViTConfig) -> list[str]:
+    """What a ViT computes and the names of its arrays do not tell."""
+    words = []
+    if config.dropout or config.attention_dropout:
+        words.append(f"dropout {max(config.dropout, config.attention_dropout):g}, which training alone uses")
+    if config.gelu != "tanh":
+        words.append("GELU in its exact form (the original computes the tanh form)")
+    if config.norm_eps != 1e-6:
+        words.append(f"norm_eps {config.norm_eps} (the original: 1e-06)")
+    if config.backbone:
+        usual = BackboneConfig(config.backbone.layers, config.backbone.width_factor)
+        for name in ("norm_eps", "standardization", "standardization_eps"):
+            found, expected = getattr(config.backbone, name), getattr(usual, name)
+            if found != expected:
+                words.append(f"the backbone's {name} {found} (the original: {expected})")
+    rows, columns = config.grid
+    if rows != columns or config.image_size != (rows * config.token_size[0], columns * config.token_size[1]):
+        words.append(
+            f"the image size {format_size(config.image_size)}, which is to be given when the file is loaded"
+        )
+    return words
+
+
+def unsaid_pixels(config: ModelConfig) -> list[str]:
+    half = (0.5,) * config.in_channels
+    if config.image_mean == config.image_std == half:
+        return []
+    return [f"pixel mean {config.image_mean} and std {config.image_std} (the original: 0.5)"]
+
+
+def npz_path(path: Path) -> Path:
+    return path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
+
+
+def naming_of(source: Source) -> Naming:
+    """Which of the two namings a file follows."""
+    linen = f"Transformer/encoderblock_0/{LINEN.attention}/query/kernel"
+    return LINEN if linen in source else RELEASED
+
+
+# The tables.
+
+
+def name_table(config: ViTConfig, naming: Naming) -> list[Row]:
+    """Every parameter of a ViT or hybrid of `config` and where the official layout keeps it."""
+    position = same("positions.0.embedding", POSITION)
+    if config.class_token and not config.class_token_position:
+        position = replace(position, write=lambda rows: [torch.cat([torch.zeros_like(rows[:, :1]), rows], 1)])
+    return [*stem(config), position, *encoder(config, naming), *head(config)]
+
+
+def stem(config: ViTConfig) -> list[Row]:
+    """Patch projection, and what stands before it in a hybrid."""
+    if config.backbone is None:
+        return [bit.convolution("stem.weight", "embedding/kernel"), same("stem.bias", "embedding/bias")]
+    rows = [
+        bit.convolution("stem.root.weight", "conv_root/kernel"),
+        *_group_norm("stem.root_norm", "gn_root"),
+    ]
+    for s, units in enumerate(config.backbone.layers):
+        for u in range(units):
+            ours, theirs = f"stem.stages.{s}.{u}", f"block{s + 1}/unit{u + 1}"
+            names = [(f"conv{n}", f"norm{n}", f"conv{n}", f"gn{n}") for n in (1, 2, 3)]
+            if u == 0:  # the channels change in every stage's first unit, in the first stage too
+                names.append(("proj", "proj_norm", "conv_proj", "gn_proj"))
+            for convolution, norm, their_convolution, their_norm in names:
+                rows.append(
+                    bit.convolution(f"{ours}.{convolution}.weight", f"{theirs}/{their_convolution}/kernel")
+                )
+                rows += _group_norm(f"{ours}.{norm}", f"{theirs}/{their_norm}")
+    projection = bit.convolution("stem.projection.weight", "embedding/kernel")
+    return [*rows, projection, same("stem.projection.bias", "embedding/bias")]
+
+
+def encoder(config: ViTConfig, naming: Naming) -> list[Row]:
+    """Class token, blocks and the last norm."""
+    rows = [same("class_token", "cls")] if config.class_token else []
+    for i in range(config.depth):
+        ours, theirs = f"blocks.{i}", f"Transformer/encoderblock_{i}"
+        rows += layer_norm(f"{ours}.norm1", f"{theirs}/{naming.norm1}")
+        rows += attention(f"{ours}.attention", f"{theirs}/{naming.attention}", config)
+        rows += layer_norm(f"{ours}.norm2", f"{theirs}/{naming.norm2}")
+        rows += mlp(f"{ours}.mlp", f"{theirs}/{naming.mlp}")
+    return rows + layer_norm("norm", "Transformer/encoder_norm")
+
+
+def head(config: ViTConfig) -> list[Row]:
+    """What follows the pooling, as far as there is any."""
+    rows = dense("pre_logits", "pre_logits") if config.representation_size else []
+    return rows + (dense("head", "head") if config.num_classes else [])
+
+
+def mlp(ours: str, theirs: str) -> list[Row]:
+    return dense(f"{ours}.fc1", f"{theirs}/Dense_0") + dense(f"{ours}.fc2", f"{theirs}/Dense_1")
+
+
+def dense(ours: str, theirs: str) -> list[Row]:
+    """A Flax dense layer: its kernel is our weight transposed."""
+    kernel = Row(
+        f"{ours}.weight",
+        (f"{theirs}/kernel",),
+        lambda arrays: arrays[0].permute(1, 0),
+        lambda tensor: [tensor.permute(1, 0)],
+    )
+    return [kernel, same(f"{ours}.bias", f"{theirs}/bias")]
+
+
+def layer_norm(ours: str, theirs: str) -> list[Row]:
+    """A Flax layer norm."""
+    return [same(f"{ours}.weight", f"{theirs}/scale"), same(f"{ours}.bias", f"{theirs}/bias")]
+
+
+def _group_norm(ours: str, theirs: str) -> list[Row]:
+    """A Flax group norm: (1, 1, 1, C) in the released files, (C,) in today's code."""
+    return [
+        Row(
+            f"{ours}.{part}",
+            (f"{theirs}/{name}",),
+            lambda arrays: arrays[0].flatten(),
+            lambda tensor: [tensor[None, None, None]],
+        )
+        for part, name in (("weight", "scale"), ("bias", "bias"))
+    ]
+
+
+def attention(ours: str, theirs: str, config: ViTConfig) -> list[Row]:
+    """A Flax multi-head attention: kernels by head, query, key and value apart."""
+    width, heads, head_dim = config.width, config.num_heads, config.head_dim
+    parts = ("query", "key", "value")
+
+    def joined(arrays: list[Tensor]) -> Tensor:
+        return torch.cat([array.reshape(width, width).T for array in arrays])
+
+    return [
+        Row(
+            f"{ours}.qkv.weight",
+            tuple(f"{theirs}/{part}/kernel" for part in parts),  # each (D, heads, head_dim)
+            joined,
+            lambda tensor: [part.T.reshape(width, heads, head_dim) for part in tensor.chunk(3)],
+        ),
+        Row(
+            f"{ours}.qkv.bias",
+            tuple(f"{theirs}/{part}/bias" for part in parts),  # each (heads, head_dim)
+            lambda arrays: torch.cat([array.reshape(width) for array in arrays]),
+            lambda tensor: [part.reshape(heads, head_dim) for part in tensor.chunk(3)],
+        ),
+        Row(
+            f"{ours}.out.weight",
+            (f"{theirs}/out/kernel",),  # (heads, head_dim, D)
+            lambda arrays: arrays[0].reshape(width, width).T,
+            lambda tensor: [tensor.T.reshape(heads, head_dim, width)],
+        ),
+        same(f"{ours}.out.bias", f"{theirs}/out/bias"),
+    ]

@@ -1,0 +1,111 @@
+"""Every parameter of a ViT, a hybrid or a BiT ResNet, and where timm keeps it."""
+
+import torch
+
+from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
+from vitkit.models.vit_config import ViTConfig
+from vitkit.weights.table import Row, pair, same
+
+BACKBONE = "patch_embed.backbone."
+"""Before the names of a hybrid's ResNet."""
+
+
+def vit_rows(config: ViTConfig, qkv_bias: bool = True) -> list[Row]:
+    """Every parameter of a ViT or hybrid of `config` and where timm keeps it.
+
+    Without `qkv_bias` the file has no biases of queries, keys and values: zeros, which is the same.
+    """
+    rows: list[Row] = []
+    if config.backbone:
+        rows += _hybrid_rows(config.backbone)
+    rows += pair("stem.projection" if config.backbone else "stem", "patch_embed.proj")
+    if config.class_token:
+        rows.append(same("class_token", "cls_token"))
+    if config.register_tokens:
+        rows.append(same("register_tokens", "reg_token"))
+    if config.position == "learned":
+        rows.append(same("positions.0.embedding", "pos_embed"))
+    for i in range(config.depth):
+        block = f"blocks.{i}"
+        rows += pair(f"{block}.norm1", f"{block}.norm1")
+        rows.append(same(f"{block}.attention.qkv.weight", f"{block}.attn.qkv.weight"))
+        if qkv_bias:
+            rows.append(same(f"{block}.attention.qkv.bias", f"{block}.attn.qkv.bias"))
+        else:
+            rows.append(Row(f"{block}.attention.qkv.bias", (f"{block}.attn.qkv.weight",), _zeros))
+        rows += pair(f"{block}.attention.out", f"{block}.attn.proj")
+        rows += pair(f"{block}.norm2", f"{block}.norm2")
+        rows += pair(f"{block}.mlp.fc1", f"{block}.mlp.fc1")
+        rows += pair(f"{block}.mlp.fc2", f"{block}.mlp.fc2")
+    rows += pair("norm", "norm")
+    if config.pool == "map":
+        rows += _attention_pool_rows()
+    if config.representation_size:
+        rows += pair("pre_logits", "pre_logits.fc")
+    return rows + (pair("head", "head") if config.num_classes else [])
+
+
+def _attention_pool_rows() -> list[Row]:
+    """timm keeps the query's projection apart from that of keys and values."""
+    ours, theirs = "pooling", "attn_pool"
+    rows = [same(f"{ours}.probe", f"{theirs}.latent")]
+    for part in ("weight", "bias"):
+        names = (f"{theirs}.q.{part}", f"{theirs}.kv.{part}")
+        rows.append(Row(f"{ours}.attention.qkv.{part}", names, torch.cat, _query_and_rest))
+    rows += pair(f"{ours}.attention.out", f"{theirs}.proj") + pair(f"{ours}.norm", f"{theirs}.norm")
+    return rows + pair(f"{ours}.mlp.fc1", f"{theirs}.mlp.fc1") + pair(f"{ours}.mlp.fc2", f"{theirs}.mlp.fc2")
+
+
+def _zeros(tensors: list[torch.Tensor]) -> torch.Tensor:
+    """The bias that a layer of this weight does without."""
+    return tensors[0].new_zeros(len(tensors[0]))
+
+
+def _query_and_rest(qkv: torch.Tensor) -> list[torch.Tensor]:
+    width = len(qkv) // 3
+    return [qkv[:width], qkv[width:]]
+
+
+def _unit_rows(ours: str, theirs: str, projects: bool, normed: bool) -> list[Row]:
+    """A bottleneck; its projection is `downsample` in timm, with a norm in hybrids alone."""
+    rows: list[Row] = []
+    for number in (1, 2, 3):
+        rows.append(same(f"{ours}.conv{number}.weight", f"{theirs}.conv{number}.weight"))
+        rows += pair(f"{ours}.norm{number}", f"{theirs}.norm{number}")
+    if projects:
+        rows.append(same(f"{ours}.proj.weight", f"{theirs}.downsample.conv.weight"))
+        if normed:
+            rows += pair(f"{ours}.proj_norm", f"{theirs}.downsample.norm")
+    return rows
+
+
+def _stage_rows(ours: str, theirs: str, layers: tuple[int, ...], normed: bool) -> list[Row]:
+    return [
+        row
+        for s, units in enumerate(layers)
+        for u in range(units)
+        for row in _unit_rows(f"{ours}stages.{s}.{u}", f"{theirs}stages.{s}.blocks.{u}", u == 0, normed)
+    ]
+
+
+def _hybrid_rows(backbone: BackboneConfig) -> list[Row]:
+    root = f"{BACKBONE}stem." if backbone.layers else BACKBONE
+    rows = [same("stem.root.weight", f"{root}conv.weight"), *pair("stem.root_norm", f"{root}norm")]
+    return rows + _stage_rows("stem.", BACKBONE, backbone.layers, normed=True)
+
+
+def bit_rows(config: ResNetConfig) -> list[Row]:
+    """Every parameter of a BiT ResNet and where timm keeps it; its head is a 1x1 convolution there."""
+    rows = [same("root.weight", "stem.conv.weight"), *_stage_rows("", "", config.layers, normed=False)]
+    rows += pair("norm", "norm")
+    if config.num_classes:
+        rows += [
+            Row(
+                "head.weight",
+                ("head.fc.weight",),  # (K, C, 1, 1)
+                lambda tensors: tensors[0].flatten(1),
+                lambda tensor: [tensor[:, :, None, None]],
+            ),
+            same("head.bias", "head.fc.bias"),
+        ]
+    return rows

@@ -1,0 +1,407 @@
+"""timm's layout: `model.safetensors` beside the `config.json` that `create_model("local-dir:FOLDER")` reads.
+
+Read are its plain ViTs and DeiTs, the hybrids with a GroupNorm ResNet, and the BiT ResNets; also from the
+tensors alone, where timm's usual arithmetic is assumed and `card.origin` says so. What timm has and we have
+not is refused by name.
+
+Facts: timm 1.0, `models/vision_transformer.py`, `vision_transformer_hybrid.py`, `resnetv2.py`.
+"""
+
+import math
+import re
+from typing import Any, Literal
+
+from vitkit.errors import VitkitError
+from vitkit.models.card import ModelCard
+from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
+from vitkit.models.vit_config import ViTConfig
+from vitkit.models.zoo import ModelConfig
+from vitkit.weights.files.source import Source
+from vitkit.weights.formats.bit import check_axes, check_pointwise
+from vitkit.weights.formats.timm.names import BACKBONE, bit_rows, vit_rows
+from vitkit.weights.formats.timm.settings import (
+    GROUP_NORM_EPS,
+    NORM_EPS,
+    POOLS,
+    STANDARDIZATION_EPS,
+    Settings,
+)
+from vitkit.weights.formats.timm.write import HYBRID_NAMES, absent, unsaid, write
+from vitkit.weights.table import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    Dialect,
+    Hints,
+    NotSaidError,
+    Translation,
+    usual_heads,
+)
+
+UNLIKE_NAMES = re.compile(r"rope|relpos|quickgelu|_xp_|naflex|samvit|radio")
+"""Architectures whose arithmetic differs where their tensors may not."""
+
+READ_ARGUMENTS = {
+    *("img_size", "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "num_heads", "mlp_ratio"),
+    *("class_token", "global_pool", "fc_norm", "no_embed_class", "reg_tokens", "pool_include_prefix"),
+    *("act_layer", "norm_layer", "pos_embed", "qkv_bias", "final_norm", "proj_bias"),
+    *("padding_same", "proj_drop_rate", "pos_drop_rate", "attn_drop_rate"),
+}
+"""`model_args` that are understood here, or show in the tensors' names and shapes."""
+HARMLESS_ARGUMENTS = {
+    *("drop_rate", "drop_path_rate", "patch_drop_rate", "weight_init", "fix_init", "zero_init_last"),
+    *("dynamic_img_size", "dynamic_img_pad", "strict_img_size"),
+}
+"""Those that change nothing of what a trained model answers at its own size."""
+
+UNKNOWN_PARTS = {
+    "dist_token": "a distillation token",
+    "head_dist": "a distillation head",
+    "fc_norm": "a norm after the pooling (fc_norm)",
+    "norm_pre": "a norm before the blocks (pre_norm)",
+    "mask_token": "a mask token (DINOv2)",
+    "ls1": "layer scale",
+    "ls2": "layer scale",
+    "gamma_1": "layer scale",
+    "gamma_2": "layer scale",
+    "q_norm": "norms of queries and keys (qk_norm)",
+    "rope": "rotary position embeddings",
+    "rel_pos": "relative position embeddings of another kind",
+    "relative_position_bias_table": "relative position embeddings of another kind",
+    "running_mean": "batch normalisation",
+    "decoder_embed": "a decoder (MAE pre-training)",
+}
+"""Words in the names of tensors that stand for what we do not have."""
+
+
+def recognises(source: Source) -> bool:
+    """By the names of a ViT's or a BiT's first tensors."""
+    vit = "patch_embed.proj.weight" in source and any(key.startswith("blocks.0.") for key in source.shapes)
+    return vit or ("stem.conv.weight" in source and "stages.0.blocks.0.conv1.weight" in source)
+
+
+def read(source: Source, hints: Hints) -> Translation:
+    """The model that config and tensors stand for.
+
+    Raises:
+        VitkitError: it has a part that ours has not; or what the tensors cannot tell was not given, the
+            number of heads or the image size of a grid that is not square.
+    """
+    settings = Settings(source)
+    _refuse(source, settings)
+    if "stem.conv.weight" in source:
+        return _read_bit(source, settings, hints)
+    config = _vit_config(source, settings, hints)
+    rows = vit_rows(config, _qkv_bias(source, settings))
+    return Translation(config, rows, _card(settings, config, source))
+
+
+def _refuse(source: Source, settings: Settings) -> None:
+    """Name what timm has and we have not."""
+    found = {
+        what: key for key in source.shapes for word, what in UNKNOWN_PARTS.items() if word in key.split(".")
+    }
+    if found:
+        parts = "; ".join(f"{what}: {key}" for what, key in sorted(found.items()))
+        raise VitkitError(f"{source.path}: this timm model has parts that ViTs here have not: {parts}.")
+    if UNLIKE_NAMES.search(settings.architecture):
+        raise VitkitError(
+            f"{source.path}: {settings.architecture} computes something else with tensors of the same names: "
+            "it is none of the architectures of timm that are read."
+        )
+    understood = READ_ARGUMENTS | HARMLESS_ARGUMENTS
+    strange = {name: value for name, value in settings.values.items() if value and name not in understood}
+    if not settings.arguments.padding_same:
+        strange["padding_same"] = False
+    if settings.arguments.norm_layer not in (None, "layernorm", "layernormfp32"):
+        strange["norm_layer"] = settings.arguments.norm_layer
+    if settings.pretrained.label_offset:
+        strange["label_offset"] = settings.pretrained.label_offset
+    if strange:
+        listed = ", ".join(f"{name}={value!r}" for name, value in sorted(strange.items()))
+        raise VitkitError(f"{source.path}: config.json asks for what models here do not have: {listed}.")
+
+
+def _vit_config(source: Source, settings: Settings, hints: Hints) -> ViTConfig:
+    shapes = source.shapes
+    _check_shapes(source)
+    positions = settings.learned_positions if settings.known else "pos_embed" in source
+    if positions and "pos_embed" not in source:
+        raise VitkitError(
+            f"{source.path}: pos_embed: missing, and config.json does not say that this model has "
+            'no position embeddings ("pos_embed": "none" in model_args).'
+        )
+    width, channels, *patch = shapes["patch_embed.proj.weight"]
+    patch_size = (patch[0], patch[1])
+    backbone = _backbone(source)
+    if root := _hybrid_root(source):
+        channels = shapes[root][1]
+    pool, registers, include = _pooling(source, settings)
+    prefix = (pool == "token") + registers
+    if pool == "map" and prefix and not include:
+        raise VitkitError(
+            f"{source.path}: timm's attention pooling leaves out its {prefix} first tokens, ours sees all "
+            "(timm: pool_include_prefix=True)."
+        )
+    image_size, inside = _image_size(source, settings, hints, prefix, patch_size, backbone)
+    dropout, position_dropout = settings.dropouts
+    mean, std = _default_statistics(settings)
+    return ViTConfig(
+        image_size=image_size,
+        patch_size=patch_size,
+        width=width,
+        depth=_count(source, r"blocks\.(\d+)\."),
+        num_heads=_num_heads(source, settings, hints, width),
+        mlp_dim=shapes["blocks.0.mlp.fc1.weight"][0] if "blocks.0.mlp.fc1.weight" in source else 4 * width,
+        num_classes=shapes["head.weight"][0] if "head.weight" in source else 0,
+        in_channels=channels,
+        backbone=backbone,
+        pool=pool,
+        register_tokens=registers,
+        class_token_position=inside,
+        position="learned" if positions else "none",
+        representation_size=shapes["pre_logits.fc.bias"][0] if "pre_logits.fc.bias" in source else None,
+        dropout=dropout if dropout == position_dropout else 0.0,
+        attention_dropout=settings.arguments.attn_drop_rate,
+        gelu=settings.gelu,
+        norm_eps=NORM_EPS,
+        image_mean=settings.statistics("mean", channels, mean),
+        image_std=settings.statistics("std", channels, std),
+    )
+
+
+def _check_shapes(source: Source) -> None:
+    """Refuse tensors that cannot be what their names say, of those whose shapes are looked at."""
+    axes = {"patch_embed.proj.weight": 4, "pos_embed": 3, "reg_token": 3, "blocks.0.mlp.fc1.weight": 2}
+    axes |= {"head.weight": 2, "pre_logits.fc.bias": 1}
+    axes |= {key: 2 for key in source.shapes if re.fullmatch(r"blocks\.\d+\.attn\.qkv\.weight", key)}
+    if root := _hybrid_root(source):
+        axes[root] = 4
+    for key, number in axes.items():
+        if key in source:
+            check_axes(source, key, number)
+
+
+def _qkv_bias(source: Source, settings: Settings) -> bool:
+    """Whether queries, keys and values have biases: all blocks or none."""
+    if settings.known:
+        return settings.qkv_bias
+    return any(re.fullmatch(r"blocks\.\d+\.attn\.qkv\.bias", key) for key in source.shapes)
+
+
+def _default_statistics(settings: Settings) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Where nothing is said: timm's own default beside a config, that of its ViTs and BiTs without."""
+    return (IMAGENET_MEAN, IMAGENET_STD) if settings.known else ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+
+
+def _pooling(source: Source, settings: Settings) -> tuple[Literal["token", "mean", "map", "none"], int, bool]:
+    """What the head sees, the register tokens, and whether a pooling over tokens sees these as well."""
+    class_token = "cls_token" in source
+    usual = "map" if "attn_pool.latent" in source else "token" if class_token else "avg"
+    name = usual if settings.global_pool is None else settings.global_pool
+    include = settings.arguments.pool_include_prefix
+    other = name not in POOLS or class_token != (name == "token")
+    if other or (include and name == "avg"):
+        token = "a class token" if class_token else "no class token"
+        also = ", which the pooling includes" if include else ""
+        raise VitkitError(
+            f"{source.path}: global_pool {name!r} with {token}{also}: known here are 'token' with a class "
+            "token, 'avg', 'map' and '' without."
+        )
+    registers = source.shapes["reg_token"][1] if "reg_token" in source else 0
+    return POOLS[name], registers, include
+
+
+def _num_heads(source: Source, settings: Settings, hints: Hints, width: int) -> int:
+    named = settings.named_width
+    if named not in (None, width) and settings.arguments.embed_dim is None:
+        raise VitkitError(
+            f"{source.path}: config.json says {settings.architecture}, whose width is {named}, and the "
+            f"tensors have a width of {width}: these two do not belong together."
+        )
+    heads = settings.num_heads or hints.num_heads
+    if heads:
+        return heads
+    where = f"nor does config.json for '{settings.architecture}'" if settings.known else "and no config.json"
+    raise NotSaidError(
+        f"{source.path}: its tensors do not say how many attention heads share the width of {width}, "
+        f"{where}: give num_heads.{usual_heads(width)}"
+    )
+
+
+def _image_size(
+    source: Source,
+    settings: Settings,
+    hints: Hints,
+    prefix: int,
+    patch: tuple[int, int],
+    backbone: BackboneConfig | None,
+) -> tuple[tuple[int, int], bool]:
+    """The size that the position embeddings are for, and whether the `prefix` tokens have one, too."""
+    given = [size for size in (settings.image_size, hints.image_size) if size]
+    if "pos_embed" not in source:
+        if given:
+            return given[0], True
+        raise NotSaidError(
+            f"{source.path}: no position embeddings tell its image size: give image_size. The usual: 224."
+        )
+    count = source.shapes["pos_embed"][1]
+    if settings.image_size and (reading := _reading(settings.image_size, count, prefix, patch, backbone)):
+        return settings.image_size, reading == "inside"
+    usual, other = _square_side(count - prefix), _square_side(count) if prefix else None
+    if hints.image_size and (reading := _reading(hints.image_size, count, prefix, patch, backbone)):
+        rows, columns = _grid(hints.image_size, patch, backbone)
+        # A rectangle that was only asked for may have as many places as the square that the weights know.
+        if rows == columns or usual is None:
+            return hints.image_size, reading == "inside"
+    stride = backbone.stride if backbone else 1
+    if usual is not None and other is None:
+        return (usual * patch[0] * stride, usual * patch[1] * stride), True
+    raise NotSaidError(
+        f"{source.path}: its {count} position embeddings are {_readings(count, prefix, usual, other)}, and "
+        "nothing says which: give the image size they were made for, image_size=(height, width) "
+        "(--image-size HEIGHT WIDTH)."
+    )
+
+
+def _grid(size: tuple[int, int], patch: tuple[int, int], backbone: BackboneConfig | None) -> tuple[int, int]:
+    """Rows and columns of tokens of an image."""
+    height, width = backbone.feature_map(size) if backbone else size
+    return height // patch[0], width // patch[1]
+
+
+def _reading(
+    size: tuple[int, int],
+    count: int,
+    prefix: int,
+    patch: tuple[int, int],
+    backbone: BackboneConfig | None,
+) -> Literal["inside", "outside"] | None:
+    """How `count` position embeddings fit an image size: rows for the prefix tokens are inside, or not."""
+    rows, columns = _grid(size, patch, backbone)
+    if rows * columns == count - prefix:
+        return "inside"
+    return "outside" if rows * columns == count else None
+
+
+def _square_side(places: int) -> int | None:
+    """The side of the square grid that has so many places; None where none has."""
+    side = math.isqrt(max(places, 0))
+    return side if side and side * side == places else None
+
+
+def _readings(count: int, prefix: int, usual: int | None, other: int | None) -> str:
+    """What so many position embeddings may be, in words."""
+    tokens = f"{prefix} token{'s' if prefix > 1 else ''} before the patches"
+
+    def shape(side: int | None) -> str:
+        return "a grid that is no square" if side is None else f"a grid of {side}x{side}"
+
+    if not prefix:
+        return shape(usual)
+    return f"{shape(usual)} and {tokens}, or {shape(other)} without a position for the {tokens}"
+
+
+def _backbone(source: Source) -> BackboneConfig | None:
+    """The hybrid's ResNet, with timm's arithmetic; its channels show in the root."""
+    root = _hybrid_root(source)
+    if root is None:
+        if any(key.startswith(BACKBONE) for key in source.shapes):
+            raise VitkitError(
+                f"{source.path}: its convolutions before the Transformer are no ResNet with GroupNorm: of "
+                f"timm's hybrids these are read: {', '.join(HYBRID_NAMES.values())}, ..."
+            )
+        return None
+    return BackboneConfig(
+        _layers(source, f"{BACKBONE}stages."),
+        source.shapes[root][0] / 64,
+        GROUP_NORM_EPS,
+        "variance",
+        STANDARDIZATION_EPS,
+    )
+
+
+def _hybrid_root(source: Source) -> str | None:
+    """The first convolution of a hybrid."""
+    names = (f"{BACKBONE}stem.conv.weight", f"{BACKBONE}conv.weight")
+    return next((name for name in names if name in source), None)
+
+
+def _layers(source: Source, start: str) -> tuple[int, ...]:
+    """Units of each stage of a ResNet."""
+    stages = _count(source, rf"{re.escape(start)}(\d+)\.")
+    return tuple(_count(source, rf"{re.escape(start)}{s}\.blocks\.(\d+)\.") for s in range(stages))
+
+
+def _count(source: Source, pattern: str) -> int:
+    """How many different numbers stand at this place of the names."""
+    matcher = re.compile(pattern)
+    return len({match[1] for key in source.shapes if (match := matcher.match(key))})
+
+
+def _read_bit(source: Source, settings: Settings, hints: Hints) -> Translation:
+    if settings.known and not re.fullmatch(r"resnetv2_\d+x\d+_bit(m?.*)", settings.architecture):
+        raise VitkitError(
+            f"{source.path}: {settings.architecture} is no BiT: of timm's ResNets those named "
+            "resnetv2_50x1_bit and so on are read."
+        )
+    if settings.global_pool not in (None, "avg"):
+        raise VitkitError(f"{source.path}: global_pool: BiT's is 'avg', found {settings.global_pool!r}.")
+    size = settings.image_size or hints.image_size
+    if size is None:
+        raise NotSaidError(
+            f"{source.path}: the tensors of a ResNet do not tell its image size: give image_size. The usual: "
+            "224, and 448 where it was fine-tuned on ImageNet."
+        )
+    check_axes(source, "stem.conv.weight", 4)
+    if "head.fc.weight" in source:
+        check_pointwise(source, "head.fc.weight", (2, 3))
+    root = source.shapes["stem.conv.weight"]
+    mean, std = _default_statistics(settings)
+    config = ResNetConfig(
+        size,
+        _layers(source, "stages."),
+        num_classes=source.shapes["head.fc.weight"][0] if "head.fc.weight" in source else 0,
+        width_factor=root[0] / 64,
+        in_channels=root[1],
+        norm_eps=GROUP_NORM_EPS,
+        standardization_eps=STANDARDIZATION_EPS,
+        max_pool_padding="zeros",
+        image_mean=settings.statistics("mean", root[1], mean),
+        image_std=settings.statistics("std", root[1], std),
+    )
+    return Translation(config, bit_rows(config), _card(settings, config, source))
+
+
+def _card(settings: Settings, config: ModelConfig, source: Source) -> ModelCard:
+    """Class names, preprocessing, and what had to be assumed."""
+    notes = []
+    if not settings.known:
+        notes.append("no config.json: timm's usual arithmetic (exact GELU, its epsilons)")
+    elif isinstance(config, ViTConfig) and settings.num_heads is None:
+        notes.append(f"architecture '{settings.architecture}' is not known: timm's usual arithmetic")
+    if isinstance(config, ViTConfig) and not settings.known and config.position == "none":
+        notes.append("no pos_embed among the tensors: taken for a model without position embeddings")
+    found = settings.pretrained.mean
+    if found and len(found) != config.in_channels:
+        notes.append(f"pixel mean and std were given for {len(found)} channels: their average is taken")
+    if len({*settings.dropouts}) > 1:
+        notes.append("dropout of two different rates, in the blocks and after the positions: left out")
+    names = settings.class_names
+    if names and len(names) != config.num_classes:
+        notes.append(f"{len(names)} class names for {config.num_classes} classes: left out")
+        names = ()
+    rule = settings.pixel_rule(config.image_size, config.image_mean)
+    origin: dict[str, Any] = {"architecture": settings.architecture} if settings.known else {}
+    if settings.pretrained.tag:
+        origin["tag"] = settings.pretrained.tag
+    if notes:
+        origin["notes"] = notes
+    return ModelCard(
+        class_names=names,
+        preprocessing=rule.record(),
+        assumed=settings.assumptions(rule, config.image_mean, config.image_std),
+        origin=origin,
+    )
+
+
+DIALECT = Dialect("timm", recognises, read, write, absent, unsaid)

@@ -1,0 +1,217 @@
+"""Our models as folders that `timm.create_model("local-dir:FOLDER", pretrained=True)` loads."""
+
+from pathlib import Path
+from typing import Any
+
+from vitkit.durable import replace_file, replace_json
+from vitkit.errors import VitkitError
+from vitkit.models.image_config import format_size
+from vitkit.models.image_model import ImageModel
+from vitkit.models.resnet_config import ResNetConfig
+from vitkit.models.vit_config import ViTConfig
+from vitkit.models.zoo import ModelConfig
+from vitkit.weights.files.safetensors import safetensors_chunks
+from vitkit.weights.formats.timm.names import bit_rows, vit_rows
+from vitkit.weights.formats.timm.settings import (
+    GELUS,
+    GROUP_NORM_EPS,
+    NORM_EPS,
+    POOLS,
+    SIZES,
+    STANDARDIZATION_EPS,
+)
+from vitkit.weights.pixels import PixelRule, border_colour, fraction_of, noted_changes, rule_of
+from vitkit.weights.table import PLAIN, departures, to_theirs
+
+PLAIN_NAMES = (
+    "vit_tiny_patch16_224",
+    "vit_small_patch8_224",
+    "vit_small_patch16_224",
+    "vit_small_patch32_224",
+    "vit_base_patch8_224",
+    "vit_base_patch16_224",
+    "vit_base_patch32_224",
+    "vit_large_patch14_224",
+    "vit_large_patch16_224",
+    "vit_large_patch32_224",
+    "vit_huge_patch14_224",
+    "vit_giant_patch14_224",
+    "vit_gigantic_patch14_224",
+)
+HYBRID_NAMES: dict[tuple[int, ...], str] = {
+    (): "vit_tiny_r_s16_p8_224",
+    (2, 2, 2, 2): "vit_small_r26_s32_224",
+    (3, 4, 9): "vit_base_r50_s16_224",
+    (3, 4, 6, 3): "vit_large_r50_s32_224",
+}
+BIT_NAMES: dict[tuple[tuple[int, ...], int], str] = {
+    ((3, 4, 6, 3), 1): "resnetv2_50x1_bit",
+    ((3, 4, 6, 3), 3): "resnetv2_50x3_bit",
+    ((3, 4, 23, 3), 1): "resnetv2_101x1_bit",
+    ((3, 4, 23, 3), 3): "resnetv2_101x3_bit",
+    ((3, 8, 36, 3), 2): "resnetv2_152x2_bit",
+    ((3, 8, 36, 3), 4): "resnetv2_152x4_bit",
+}
+
+
+def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
+    """Write a folder that `timm.create_model("local-dir:FOLDER", pretrained=True)` loads.
+
+    Raises:
+        VitkitError: the folder holds a model of our own format.
+    """
+    config = model.config
+    if isinstance(config, ResNetConfig):
+        arguments, rows = _shared_arguments(config), bit_rows(config)
+        first, head = "stem.conv", "head.fc"
+    else:
+        arguments, rows = _vit_arguments(config), vit_rows(config)
+        root = next(row.theirs[0] for row in rows if row.ours in ("stem.root.weight", "stem.weight"))
+        first, head = root.removesuffix(".weight"), "head"
+    rule = rule_of(model.card.preprocessing, config.image_size)
+    theirs = nearest_rule(rule, config.image_mean)
+    notes += noted_changes(rule, theirs, model.card, "config.json")
+    pretrained: dict[str, Any] = {
+        "custom_load": False,
+        "input_size": [config.in_channels, *config.image_size],
+        "fixed_input_size": isinstance(config, ViTConfig),
+        **_crop(theirs),
+        "mean": list(config.image_mean),
+        "std": list(config.image_std),
+        "num_classes": config.num_classes,
+        "pool_size": None,
+        "first_conv": first,
+        "classifier": head,
+    }
+    description = {
+        "architecture": _architecture(config),
+        "num_classes": config.num_classes,
+        "num_features": config.width,
+        "global_pool": arguments["global_pool"],
+        **({"label_names": list(model.card.class_names)} if model.card.class_names else {}),
+        "model_args": arguments,
+        "pretrained_cfg": pretrained,
+    }
+    if (path / "model.json").exists():
+        raise VitkitError(
+            f"{path} holds a model of vitkit's own format, which this would overwrite: name another."
+        )
+    path.mkdir(parents=True, exist_ok=True)
+    replace_file(path / "model.safetensors", safetensors_chunks(to_theirs(model.state_dict(), rows)))
+    replace_json(path / "config.json", description)
+    return path
+
+
+def _shared_arguments(config: ResNetConfig | ViTConfig) -> dict[str, Any]:
+    return {"in_chans": config.in_channels, "num_classes": config.num_classes, "global_pool": "avg"}
+
+
+def _vit_arguments(config: ViTConfig) -> dict[str, Any]:
+    """`model_args`: everything, so that nothing depends on the architecture's name."""
+    return {
+        **_shared_arguments(config),
+        "img_size": list(config.image_size),
+        "patch_size": list(config.patch_size),
+        "embed_dim": config.width,
+        "depth": config.depth,
+        "num_heads": config.num_heads,
+        "mlp_ratio": _ratio(config.mlp_dim, config.width),
+        "class_token": config.class_token,
+        "global_pool": next(theirs for theirs, ours in POOLS.items() if ours == config.pool),
+        "fc_norm": False,
+        "reg_tokens": config.register_tokens,
+        "no_embed_class": not config.class_token_position,
+        **({"pool_include_prefix": True} if config.pool == "map" and config.register_tokens else {}),
+        "pos_embed": "learn" if config.position == "learned" else "none",
+        "act_layer": next(theirs for theirs, ours in GELUS.items() if ours == config.gelu),
+        "pos_drop_rate": config.dropout,
+        "proj_drop_rate": config.dropout,
+        "attn_drop_rate": config.attention_dropout,
+    }
+
+
+def _ratio(mlp_dim: int, width: int) -> float:
+    """A number whose product with the width timm cuts off to exactly `mlp_dim`."""
+    ratio = mlp_dim / width
+    return ratio if int(width * ratio) == mlp_dim else (mlp_dim + 0.5) / width
+
+
+def _architecture(config: ModelConfig) -> str:
+    """timm's name nearest to a configuration that it can build; the arguments say the rest."""
+    if isinstance(config, ResNetConfig):
+        return BIT_NAMES[config.layers, int(config.width_factor)]
+    if config.backbone:
+        return HYBRID_NAMES[config.backbone.layers]
+    word = next((word for word, (width, _) in SIZES.items() if width == config.width), "base")
+    name = f"vit_{word}_patch{config.patch_size[0]}_224"
+    return name if name in PLAIN_NAMES else "vit_base_patch16_224"
+
+
+def absent(config: ModelConfig) -> list[str]:
+    """What timm cannot build."""
+    if isinstance(config, ResNetConfig):
+        named = (config.layers, int(config.width_factor)) in BIT_NAMES and config.width_factor % 1 == 0
+        if named and config.mixing == "convolution":
+            return []
+        what = f"a ResNet of {config.layers} units, {config.width_factor:g} times as wide, {config.mixing}"
+        return [f"{what} (only {', '.join(BIT_NAMES.values())})"]
+    known = {key: PLAIN[key] for key in ("position_at", "attention")}
+    words = departures(config, {**known, "position": ("learned", "none")})
+    if config.representation_size is not None:
+        words.append("a tanh layer before the head (load with head='new' to drop it)")
+    backbone = config.backbone
+    if backbone:
+        rows, columns = backbone.feature_map(config.image_size)
+        if backbone.layers not in HYBRID_NAMES:
+            words.append(f"a hybrid of {backbone.layers} units (only {', '.join(map(str, HYBRID_NAMES))})")
+        if backbone.width_factor != 1:
+            words.append(f"a hybrid's ResNet {backbone.width_factor:g} times as wide")
+        if rows % config.patch_size[0] or columns % config.patch_size[1]:
+            words.append(
+                f"a feature map of {format_size((rows, columns))} cut into {format_size(config.patch_size)}"
+            )
+    return words
+
+
+def nearest_rule(rule: PixelRule, mean: tuple[float, ...]) -> PixelRule:
+    """timm's evaluation transform that is nearest to a rule of ours."""
+    size, kind = rule.image_size, rule.interpolation
+    if rule.resize == "stretch":
+        return PixelRule(size, interpolation=kind)
+    if rule.resize == "squash":
+        return PixelRule(size, "squash", rule.crop_fraction, interpolation=kind)
+    if rule.resize == "longest":
+        return PixelRule(size, "longest", rule.crop_fraction, interpolation=kind, border=border_colour(mean))
+    fraction = 1.0 if rule.resize == "none" else rule.crop_fraction
+    if rule.resize == "crop":
+        fraction = fraction_of(size[0], rule.resized(0))
+    return PixelRule(size, "shortest", fraction, interpolation=kind)
+
+
+def _crop(rule: PixelRule) -> dict[str, Any]:
+    """`pretrained_cfg`'s words for a rule that timm has."""
+    mode = {"stretch": "squash", "squash": "squash", "shortest": "center", "longest": "border"}[rule.resize]
+    fraction = 1.0 if rule.resize == "stretch" else rule.crop_fraction
+    return {"interpolation": rule.interpolation, "crop_mode": mode, "crop_pct": fraction}
+
+
+def unsaid(config: ModelConfig) -> list[str]:
+    """Arithmetic that timm has no argument for."""
+    words: list[str] = []
+
+    def check(what: str, ours: object, theirs: object) -> None:
+        if ours != theirs:
+            words.append(f"{what} {ours} (timm: {theirs})")
+
+    if isinstance(config, ResNetConfig):
+        check("GroupNorm's epsilon", config.norm_eps, GROUP_NORM_EPS)
+        check("weight standardisation's epsilon", config.standardization_eps, STANDARDIZATION_EPS)
+        check("max-pooling padded with", config.max_pool_padding, "zeros")
+        return words
+    check("LayerNorm's epsilon", config.norm_eps, NORM_EPS)
+    if config.backbone:
+        form = {"std": "w / (std + eps)", "variance": "w / sqrt(var + eps)"}
+        check("GroupNorm's epsilon", config.backbone.norm_eps, GROUP_NORM_EPS)
+        check("weight standardisation", form[config.backbone.standardization], form["variance"])
+        check("weight standardisation's epsilon", config.backbone.standardization_eps, STANDARDIZATION_EPS)
+    return words

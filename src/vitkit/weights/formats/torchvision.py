@@ -1,0 +1,234 @@
+"""torchvision's layout: a `.pth` of the state dict of `vit_b_16`, `vit_l_16`, `vit_h_14` and the like.
+
+A state dict says nothing of arithmetic or preprocessing: torchvision's own is assumed, and `card.origin` says
+so. Facts: torchvision 0.28, `models/vision_transformer.py`.
+"""
+
+import math
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vitkit.durable import WRITE_SIZE, replace_file
+from vitkit.errors import VitkitError
+from vitkit.models.card import ModelCard
+from vitkit.models.image_model import ImageModel
+from vitkit.models.vit_config import ViTConfig
+from vitkit.models.zoo import ModelConfig
+from vitkit.weights.files.source import Source
+from vitkit.weights.formats.bit import check_axes
+from vitkit.weights.pixels import PixelRule, assumed_resizing, assumed_statistics, fraction_of
+from vitkit.weights.table import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    PLAIN,
+    Dialect,
+    Hints,
+    NotSaidError,
+    Row,
+    Translation,
+    departures,
+    pair,
+    same,
+    to_theirs,
+    usual_heads,
+)
+
+NORM_EPS = 1e-6
+HEADS = {768: 12, 1024: 16, 1280: 16}
+"""By width, of the five models that torchvision names."""
+
+
+def recognises(source: Source) -> bool:
+    return "encoder.pos_embedding" in source and "class_token" in source
+
+
+def read(source: Source, hints: Hints) -> Translation:
+    """The ViT that names and shapes stand for.
+
+    Raises:
+        VitkitError: it begins with several convolutions; its grid is not square and its size not given; or
+            the number of heads is neither known nor given.
+    """
+    shapes = source.shapes
+    if "conv_proj.weight" not in source:
+        raise VitkitError(
+            f"{source.path}: expected one convolution that cuts patches, conv_proj.weight (D, C, p, p), "
+            "found none: ViTs with a stem of several convolutions are not read."
+        )
+    check_axes(source, "conv_proj.weight", 4)
+    check_axes(source, "encoder.pos_embedding", 3)
+    width, channels, *patch = shapes["conv_proj.weight"]
+    patch_size = (patch[0], patch[1])
+    old = f"{_layer(0)}.mlp.linear_1.bias" in source
+    first_bias = f"{_layer(0)}.mlp.{_mlp_names(old)[0]}.bias"
+    config = ViTConfig(
+        image_size=_image_size(source, hints, patch_size),
+        patch_size=patch_size,
+        width=width,
+        depth=len({match[1] for key in shapes if (match := re.match(r"encoder\.layers\.\D*(\d+)\.", key))}),
+        num_heads=_num_heads(source, hints, width),
+        mlp_dim=_length(source, first_bias) or 4 * width,
+        num_classes=_length(source, "heads.head.bias") or 0,
+        in_channels=channels,
+        representation_size=_length(source, "heads.pre_logits.bias"),
+        gelu="erf",
+        norm_eps=NORM_EPS,
+        image_mean=_by_channel(IMAGENET_MEAN, channels),
+        image_std=_by_channel(IMAGENET_STD, channels),
+    )
+    rule = pixel_rule(config)
+    card = ModelCard(
+        preprocessing=rule.record(),
+        assumed=(
+            assumed_statistics(config.image_mean, config.image_std, "ImageNet's, as torchvision's weights"),
+            assumed_resizing(rule, "as torchvision's weights of this size"),
+        ),
+        origin={"notes": ["a state dict alone: torchvision's arithmetic (exact GELU)"]},
+    )
+    return Translation(config, name_table(config, old), card)
+
+
+def _length(source: Source, bias: str) -> int | None:
+    """Outputs of a layer by its bias; None where there is none."""
+    if bias not in source:
+        return None
+    check_axes(source, bias, 1)
+    return source.shapes[bias][0]
+
+
+def _num_heads(source: Source, hints: Hints, width: int) -> int:
+    heads = hints.num_heads or HEADS.get(width)
+    if heads:
+        return heads
+    raise NotSaidError(
+        f"{source.path}: its tensors do not say how many attention heads share the width of {width}: "
+        f"give num_heads.{usual_heads(width)}"
+    )
+
+
+def _image_size(source: Source, hints: Hints, patch: tuple[int, int]) -> tuple[int, int]:
+    """The size that the position embeddings are for."""
+    patches = source.shapes["encoder.pos_embedding"][1] - 1
+    side = math.isqrt(max(patches, 0))
+    if hints.image_size and side * side != patches:
+        height, width = hints.image_size
+        if (height // patch[0]) * (width // patch[1]) == patches:
+            return hints.image_size
+    if side < 1 or side * side != patches:
+        raise NotSaidError(
+            f"{source.path}: its {patches} position embeddings are no square grid: give the image size they "
+            "were made for, image_size=(height, width)."
+        )
+    return side * patch[0], side * patch[1]
+
+
+def _by_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    """ImageNet's statistics, or their mean where the channels are not red, green and blue."""
+    return values if channels == len(values) else (sum(values) / len(values),) * channels
+
+
+def pixel_rule(config: ViTConfig) -> PixelRule:
+    """How torchvision evaluates weights of this architecture and size.
+
+    Those it trained itself, at 224, have the shortest side resized to 256 (`vit_l_16`: 242), bilinearly.
+    Those of SWAG, all others and all of `vit_h_14`, are resized to their own size by bicubic interpolation.
+    SWAG's linear heads on `vit_b_16` and `vit_l_16` at 224 cannot be told from the former.
+    """
+    kind, (rows, columns) = (config.width, config.patch_size[0]), config.image_size
+    if (rows, columns) != (224, 224) or kind == (1280, 14):
+        return PixelRule(config.image_size, "shortest", 1.0, interpolation="bicubic")
+    return PixelRule(config.image_size, "shortest", fraction_of(rows, 242 if kind == (1024, 16) else 256))
+
+
+def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
+    """Write a `.pth`, a dictionary of tensors that torchvision's models load with `load_state_dict`."""
+    config = model.config
+    assert isinstance(config, ViTConfig)
+    path = path if path.suffix == ".pth" else path.with_name(path.name + ".pth")
+    replace_file(path, _pth_chunks(to_theirs(model.state_dict(), name_table(config)), path.parent))
+    return path
+
+
+def absent(config: ModelConfig) -> list[str]:
+    """What torchvision's ViT cannot build."""
+    if not isinstance(config, ViTConfig):
+        return ["ResNets of this kind"]
+    lacks = {
+        f"images of {config.in_channels} channels": config.in_channels != 3,
+        "rectangular images or patches": len({*config.image_size}) + len({*config.patch_size}) > 2,
+        "images that are no multiple of the patch": config.image_size[0] % config.patch_size[0] > 0,
+        "a ViT without a head": config.num_classes == 0,
+    }
+    return departures(config, PLAIN) + [what for what, there in lacks.items() if there]
+
+
+def _pth_chunks(tensors: Mapping[str, Tensor], folder: Path) -> Iterator[bytes]:
+    """What `torch.save` writes, by way of a nameless file: it cannot be asked for piece by piece.
+
+    A tensor that is part of a larger memory is copied out of it, or all of that would be written.
+    """
+    own = {
+        name: tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
+        for name, tensor in tensors.items()
+    }
+    with tempfile.TemporaryFile(dir=folder) as file:
+        torch.save(own, file)
+        file.seek(0)
+        while piece := file.read(WRITE_SIZE):
+            yield piece
+
+
+def unsaid(config: ModelConfig) -> list[str]:
+    """Arithmetic that torchvision's models do not have, and what a state dict does not say."""
+    if not isinstance(config, ViTConfig):
+        return []
+    words = []
+    if config.gelu != "erf":
+        words.append("GELU in its tanh form (torchvision: exact)")
+    if config.norm_eps != NORM_EPS:
+        words.append(f"LayerNorm's epsilon {config.norm_eps} (torchvision: {NORM_EPS})")
+    if HEADS.get(config.width) != config.num_heads:
+        words.append(
+            f"{config.num_heads} attention heads (torchvision's models: 12 for 768, 16 for 1024 and 1280)"
+        )
+    if (config.image_mean, config.image_std) != (IMAGENET_MEAN, IMAGENET_STD):
+        words.append(f"pixel mean {config.image_mean} and std {config.image_std} (torchvision: ImageNet's)")
+    return words
+
+
+DIALECT = Dialect("torchvision", recognises, read, write, absent, unsaid)
+
+
+def _layer(number: int) -> str:
+    return f"encoder.layers.encoder_layer_{number}"
+
+
+def _mlp_names(old: bool) -> tuple[str, str]:
+    """Of the two dense layers; `old` is before torchvision 0.13."""
+    return ("linear_1", "linear_2") if old else ("0", "3")
+
+
+def name_table(config: ViTConfig, old: bool = False) -> list[Row]:
+    """Every parameter of a ViT of `config` and where torchvision keeps it."""
+    fc1, fc2 = _mlp_names(old)
+    rows = [*pair("stem", "conv_proj"), same("class_token", "class_token")]
+    rows.append(same("positions.0.embedding", "encoder.pos_embedding"))
+    for i in range(config.depth):
+        ours, theirs = f"blocks.{i}", _layer(i)
+        rows += pair(f"{ours}.norm1", f"{theirs}.ln_1")
+        rows.append(same(f"{ours}.attention.qkv.weight", f"{theirs}.self_attention.in_proj_weight"))
+        rows.append(same(f"{ours}.attention.qkv.bias", f"{theirs}.self_attention.in_proj_bias"))
+        rows += pair(f"{ours}.attention.out", f"{theirs}.self_attention.out_proj")
+        rows += pair(f"{ours}.norm2", f"{theirs}.ln_2")
+        rows += pair(f"{ours}.mlp.fc1", f"{theirs}.mlp.{fc1}") + pair(
+            f"{ours}.mlp.fc2", f"{theirs}.mlp.{fc2}"
+        )
+    rows += pair("norm", "encoder.ln")
+    if config.representation_size:
+        rows += pair("pre_logits", "heads.pre_logits")
+    return rows + (pair("head", "heads.head") if config.num_classes else [])

@@ -1,0 +1,300 @@
+"""Loading a checkpoint: its format is found, every key accounted for, what the user should know returned."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from vitkit.errors import VitkitError
+from vitkit.models.card import ModelCard
+from vitkit.models.image_config import format_size
+from vitkit.models.image_model import ImageModel
+from vitkit.models.position import Interpolation, resize_line, resize_position_embedding
+from vitkit.models.vit_config import ViTConfig
+from vitkit.models.zoo import ModelConfig, build_model, name_of
+from vitkit.weights.accounting import build, check, names_that_are_not_finite, translate
+from vitkit.weights.files.checksum import Checksum
+from vitkit.weights.files.remote import fetch
+from vitkit.weights.files.source import Source, open_source
+from vitkit.weights.formats import DIALECTS, named_prefix, native
+from vitkit.weights.pixels import with_statistics
+from vitkit.weights.table import Dialect, Hints, NotSaidError, Translation
+
+NAMES_SHOWN = 5
+
+_log = logging.getLogger("vitkit")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a checkpoint is, without its weights."""
+
+    file: Path
+    format: str
+    config: ModelConfig
+    card: ModelCard
+    left_out: dict[str, list[str]]
+    """Reason -> keys of the file that are not used."""
+    notes: tuple[str, ...] = ()
+    """What was chosen or assumed when the file was read, in words that follow its path."""
+    checksum: Checksum | None = None
+    """Of the file of weights, where `model.json` holds one; size and XXH3 were held against the file."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model with the weights of a checkpoint, and what was found on the way."""
+
+    model: ImageModel
+    identity: Identity
+    """What the checkpoint is as it stands in the file, before another head or image size."""
+    notes: tuple[str, ...]
+    """What the user should know: what was chosen, assumed, resized or looks wrong, those of `identity` first.
+    Each is in words that follow the checkpoint's path and a colon."""
+
+
+def load(
+    path: str | Path,
+    num_classes: int | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    *,
+    head: Literal["keep", "new"] | None = None,
+    num_heads: int | None = None,
+    interpolation: Interpolation = "original",
+    image_mean: tuple[float, ...] | None = None,
+    image_std: tuple[float, ...] | None = None,
+) -> Loaded:
+    """Load a checkpoint, and return what is to be said about it beside the model.
+
+    Args and errors are those of `load_model`, which logs the notes and returns the model alone.
+    """
+    size = (image_size, image_size) if isinstance(image_size, int) else image_size
+    with _opened(path, Hints(size, num_heads)) as (source, identity, translation):
+        if head == "keep" and num_classes not in (None, identity.config.num_classes):
+            raise VitkitError(
+                f"{path}: its head has {identity.config.num_classes} classes and cannot be kept for "
+                f"{num_classes}: leave out num_classes, or ask for a new head."
+            )
+        tensors = translate(source, translation)
+    config, card = with_statistics(identity.config, identity.card, image_mean, image_std)
+    check(config, tensors, str(path))  # before anything is made to fit
+    assumed = [assumption.sentence() for assumption in card.assumed]
+    notes = [*identity.notes, *assumed, *_doubts(tensors)]
+    if num_classes is None:
+        num_classes = config.num_classes
+    if head == "new" or (head is None and num_classes != config.num_classes):
+        config, tensors = _with_new_head(config, tensors, num_classes)
+        # What it was trained on, and how, is said of the head that is gone.
+        origin = {key: value for key, value in card.origin.items() if key not in ("loss", "data")}
+        card = replace(card, class_names=(), origin=origin)
+    elif "head.weight" in tensors and not tensors["head.weight"].any():
+        notes.append("its head is all zeros: it was never trained, and all classes look alike")
+    if size is not None and size != config.image_size:
+        config, tensors = _at_size(config, tensors, size, interpolation, notes)
+    if "image_size" in card.preprocessing:
+        card = replace(card, preprocessing={**card.preprocessing, "image_size": list(config.image_size)})
+    model = build(config, tensors, str(path))
+    model.card = card
+    return Loaded(model.eval(), identity, tuple(notes))
+
+
+def load_model(
+    path: str | Path,
+    num_classes: int | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    *,
+    head: Literal["keep", "new"] | None = None,
+    num_heads: int | None = None,
+    interpolation: Interpolation = "original",
+    image_mean: tuple[float, ...] | None = None,
+    image_std: tuple[float, ...] | None = None,
+) -> ImageModel:
+    """A model with the weights of a checkpoint; what the user should know about it is logged as warnings.
+
+    Args:
+        path: a run folder, or a file or folder of any layout we know: ours, the original release's, timm's
+            and so on; or an address, `hf:org/name`, `https://...`, `gs://...`, which is fetched and kept.
+        num_classes: left out, the head stays as it is.
+        image_size: left out, the size of the weights. Another one resizes the position embeddings.
+        head: "keep" the whole head, the tanh layer with it; or "new", the original's rule for fine-tuning:
+            the tanh layer is dropped and the head is a new linear layer of zeros. Left out: kept, unless
+            `num_classes` is another number than the file's.
+        num_heads: of the attention, where a file does not say it.
+        interpolation: how position embeddings are resized.
+        image_mean, image_std: of pixels in [0, 1], a value for each channel or one for all, where a file does
+            not say them; they count before what it says.
+
+    Raises:
+        VitkitError: no checkpoint there, one of another architecture, or a damaged one.
+    """
+    loaded = load(
+        path,
+        num_classes,
+        image_size,
+        head=head,
+        num_heads=num_heads,
+        interpolation=interpolation,
+        image_mean=image_mean,
+        image_std=image_std,
+    )
+    for reason, keys in loaded.identity.left_out.items():
+        _log.info("%s: left out on purpose, %s: %s", path, reason, ", ".join(keys))
+    for note in loaded.notes:
+        _log.warning("%s: %s", path, note)
+    return loaded.model
+
+
+def identify(
+    path: str | Path, image_size: tuple[int, int] | None = None, num_heads: int | None = None
+) -> Identity:
+    """What a checkpoint is: format, architecture, arithmetic, card. The weights stay on the disk.
+
+    Raises:
+        VitkitError: as `load_model`.
+    """
+    with _opened(path, Hints(image_size, num_heads)) as (_source, identity, _translation):
+        return identity
+
+
+@contextmanager
+def _opened(path: str | Path, hints: Hints) -> Iterator[tuple[Source, Identity, Translation]]:
+    fetched = fetch(path)
+    with open_source(fetched.path) as source:
+        dialect = next((dialect for dialect in DIALECTS if dialect.recognises(source)), None)
+        if dialect is None:
+            first = ", ".join(sorted(source.shapes)[:3])
+            raise VitkitError(
+                f"{source.path} holds no model we know: {len(source.shapes)} tensors (first: {first})."
+                f"{named_prefix(source)} Known are the layouts of "
+                f"{', '.join(dialect.name for dialect in DIALECTS)}."
+            )
+        translation = _read(dialect, source, hints)
+        heads = getattr(translation.config, "num_heads", None)
+        if hints.num_heads not in (None, heads):
+            raise VitkitError(
+                f"{source.path} says that it has {heads} attention heads, not {hints.num_heads}: leave out "
+                "num_heads (--num-heads)."
+            )
+        card = translation.card
+        notes = list(source.notes)
+        if dialect is not native.DIALECT:
+            notes += card.origin.get("notes", [])
+            origin = {"file": source.path.name, "dialect": dialect.name, **fetched.origin, **card.origin}
+            card = replace(card, name=card.name or name_of(translation.config), origin=origin)
+        elif "source" not in card.origin:
+            card = replace(card, origin={**card.origin, **fetched.origin})
+        left_out: dict[str, list[str]] = {}
+        for key, reason in translation.ignored.items():
+            if key in source:
+                left_out.setdefault(reason, []).append(key)
+        identity = Identity(
+            source.path,
+            dialect.name,
+            translation.config,
+            card,
+            left_out,
+            tuple(notes),
+            translation.checksum,
+        )
+        yield source, identity, translation
+
+
+def _read(dialect: Dialect, source: Source, hints: Hints) -> Translation:
+    """Read a file's description; what is wrong with a configuration is said of the file."""
+    try:
+        return dialect.read(source, hints)
+    except NotSaidError:
+        raise
+    except VitkitError as error:
+        if str(source.path.parent) in str(error):
+            raise
+        raise VitkitError(f"{source.path}: {error}") from error
+
+
+def _doubts(tensors: dict[str, Tensor]) -> list[str]:
+    """What in the numbers themselves looks wrong."""
+    broken = names_that_are_not_finite(tensors)
+    if not broken:
+        return []
+    shown = ", ".join(broken[:NAMES_SHOWN]) + (", ..." if len(broken) > NAMES_SHOWN else "")
+    return [
+        f"{len(broken)} of its {len(tensors)} tensors hold NaN or infinity ({shown}): what it predicts is "
+        "worth nothing. Its training diverged or the file was damaged: take an earlier checkpoint, or fetch "
+        "it again"
+    ]
+
+
+def _with_new_head(
+    config: ModelConfig, tensors: dict[str, Tensor], num_classes: int
+) -> tuple[ModelConfig, dict[str, Tensor]]:
+    config = replace(config, num_classes=num_classes)
+    if isinstance(config, ViTConfig):
+        config = replace(config, representation_size=None)
+    kept = {key: value for key, value in tensors.items() if not key.startswith(("head.", "pre_logits."))}
+    if num_classes:
+        example = next(iter(tensors.values()))
+        kept["head.weight"] = example.new_zeros(num_classes, config.width)
+        kept["head.bias"] = example.new_full((num_classes,), config.head_bias_init)
+    return config, kept
+
+
+def _at_size(
+    config: ModelConfig,
+    tensors: dict[str, Tensor],
+    size: tuple[int, int],
+    interpolation: Interpolation,
+    notes: list[str],
+) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """The same weights for another image size: everything that knows places is resized (paper 3.2)."""
+    resized = replace(config, image_size=size)
+    with torch.device("meta"):
+        expected = {key: value.shape for key, value in build_model(resized).state_dict().items()}
+    old, new = (c.grid if isinstance(c, ViTConfig) else c.image_size for c in (config, resized))
+    # Two grids may have the same number of places: what stands there is rearranged all the same.
+    changed = [
+        key for key in tensors if _knows_places(key) and (tensors[key].shape != expected[key] or old != new)
+    ]
+    notes += _cut_off(resized)
+    if not changed:
+        return resized, tensors
+    tensors = dict(tensors)
+    for key in changed:
+        if key.endswith(".embedding"):
+            assert isinstance(config, ViTConfig) and isinstance(resized, ViTConfig)
+            tensors[key] = resize_position_embedding(
+                tensors[key],
+                resized.grid,
+                prefix_tokens=config.prefix_positions,
+                old_grid=config.grid,
+                interpolation=interpolation,
+            )
+        else:  # a table of rows, of columns or of relative offsets
+            tensors[key] = resize_line(tensors[key], expected[key][0], interpolation)
+    kind = "a grid" if isinstance(config, ViTConfig) else "images"
+    notes.append(
+        f"position embeddings resized from {kind} of {format_size(old)} to {format_size(new)}; expect lower "
+        "accuracy than at its own size, as vitkit cannot fine-tune a loaded checkpoint yet"
+    )
+    return resized, tensors
+
+
+def _cut_off(config: ModelConfig) -> list[str]:
+    """What of the images no token sees. A backbone pads the pixels, and its feature map may be cut."""
+    if not isinstance(config, ViTConfig):
+        return []
+    height, width = config.backbone.feature_map(config.image_size) if config.backbone else config.image_size
+    below, right = height % config.patch_size[0], width % config.patch_size[1]
+    if not below and not right:
+        return []
+    what = "the backbone's feature map" if config.backbone else "the images"
+    return [f"{below} rows below and {right} columns at the right of {what} fill no patch: they are cut off"]
+
+
+def _knows_places(key: str) -> bool:
+    """Whether a parameter has a vector for each place: a position embedding, or a table of offsets."""
+    return (key.startswith("positions.") and not key.endswith(".prefix")) or "relative" in key

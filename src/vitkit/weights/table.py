@@ -1,0 +1,153 @@
+"""Foreign checkpoints as tables of name pairs: each row one parameter of ours, the tensors it is made of, and
+the way there and back. A dialect is a list of rows, how it is recognised, and what it cannot say.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitkit.errors import VitkitError
+from vitkit.models.card import ModelCard
+from vitkit.models.image_model import ImageModel
+from vitkit.models.resnet_config import BackboneConfig
+from vitkit.models.vit_config import ViTConfig
+from vitkit.models.zoo import ModelConfig
+from vitkit.weights.files.checksum import Checksum
+from vitkit.weights.files.source import Source
+
+
+@dataclass(frozen=True)
+class Row:
+    """One of our parameters, the foreign tensors it is made of, and the way there and back."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    read: Callable[[list[Tensor]], Tensor] = lambda tensors: tensors[0]
+    write: Callable[[Tensor], list[Tensor]] = lambda tensor: [tensor]
+
+
+class NotSaidError(VitkitError):
+    """A file does not say what has to be known; the message names the argument that says it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(
+            f"{message} On the command line, `vitkit convert FILE OUT` takes --num-heads and --image-size, "
+            "and writes a model that every command can use."
+        )
+
+
+@dataclass(frozen=True)
+class Hints:
+    """What the reader of a file may have to be told."""
+
+    image_size: tuple[int, int] | None = None
+    """Wanted; where the file's grid of positions fits it, the size the weights were made for."""
+    num_heads: int | None = None
+
+
+@dataclass(frozen=True)
+class Translation:
+    """What a file turns out to be."""
+
+    config: ModelConfig
+    rows: list[Row]
+    card: ModelCard
+    ignored: Mapping[str, str] = field(default_factory=dict)
+    """Keys of the file that are left out on purpose, and why."""
+    source: Source | None = None
+    """Where the tensors are read from, if not from the file as it is."""
+    checksum: Checksum | None = None
+    """Of the file of weights, where something beside it says one."""
+    as_stored: bool = False
+    """Keep the tensors' types; otherwise all become float32, the type the original computes in."""
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """One way to write models down.
+
+    recognises: whether a file is of this kind, from names, shapes and settings alone.
+    read: the architecture and the table; raises VitkitError for what cannot be known or is not ours.
+    write: (model, path, notes) -> the path written; the architecture is one that it has a name for, and what
+        the file cannot say of the card is added to the notes.
+    absent: what of an architecture the format has no name for, in words; none for what `write` takes.
+    unsaid: what of a configuration's arithmetic the format has no place for, in words.
+    """
+
+    name: str
+    recognises: Callable[[Source], bool]
+    read: Callable[[Source, Hints], Translation]
+    write: Callable[[ImageModel, Path, list[str]], Path]
+    absent: Callable[[ModelConfig], list[str]] = lambda config: []
+    unsaid: Callable[[ModelConfig], list[str]] = lambda config: []
+
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+"""Of the pixels of ImageNet, in [0, 1]: what timm and torchvision take off where nothing else is said."""
+
+
+def usual_heads(width: int) -> str:
+    """A sentence that suggests how many heads share a width; empty where there is no custom."""
+    return f" The usual answer: num_heads={width // 64}, 64 numbers each." if width % 64 == 0 else ""
+
+
+def same(ours: str, theirs: str) -> Row:
+    """A tensor that both keep alike."""
+    return Row(ours, (theirs,))
+
+
+def pair(ours: str, theirs: str) -> list[Row]:
+    """Weight and bias that both keep alike, under the names of PyTorch's modules."""
+    return [same(f"{ours}.{part}", f"{theirs}.{part}") for part in ("weight", "bias")]
+
+
+def stacked(ours: str, theirs: Iterable[str]) -> Row:
+    """Tensors that we keep as one, along the first axis: q, k and v."""
+    names = tuple(theirs)
+    return Row(ours, names, torch.cat, lambda tensor: list(tensor.chunk(len(names))))
+
+
+PLAIN: Mapping[str, Collection[Any]] = {
+    "backbone": (None,),
+    "pool": ("token",),
+    "register_tokens": (0,),
+    "class_token_position": (True,),
+    "position": ("learned",),
+    "position_at": ("stem",),
+    "attention": ("full",),
+    "rotary": (None,),
+    "extra_class_token": (False,),
+    "layer_scale": (None,),
+    "norm_before_blocks": (False,),
+    "norm_after_pooling": (False,),
+}
+"""The ViT of the paper's section 3.1, which every layout has a name for."""
+
+
+def departures(config: ViTConfig, known: Mapping[str, Collection[Any]]) -> list[str]:
+    """The fields in which a configuration has another value than those that a layout knows, in words."""
+    return [
+        f"{name} {_word(getattr(config, name))} (only {' or '.join(map(_word, values))})"
+        for name, values in known.items()
+        if getattr(config, name) not in values
+    ]
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, BackboneConfig):
+        return f"of {value.layers} units"
+    return "none" if value is None else str(value)
+
+
+def to_theirs(tensors: Mapping[str, Tensor], rows: Iterable[Row]) -> dict[str, Tensor]:
+    """Our tensors under their names and in their shapes: views where possible, so it costs no memory."""
+    theirs: dict[str, Tensor] = {}
+    for row in rows:
+        parts = row.write(tensors[row.ours].detach())
+        theirs |= dict(zip(row.theirs, parts, strict=True))
+    return theirs

@@ -1,0 +1,674 @@
+"""Folders of Hugging Face, made by hand: what is read, what is written, what is refused."""
+
+import dataclasses
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from tests.models.test_vit import TINY
+from tests.weights.test_pixels import source
+from vitkit.errors import VitkitError
+from vitkit.models.card import ModelCard
+from vitkit.models.image_model import ImageModel
+from vitkit.models.resnet_config import ResNetConfig
+from vitkit.models.vit_config import ViTConfig
+from vitkit.models.zoo import ModelConfig, build_model, model_config
+from vitkit.weights import load_model, save_model
+from vitkit.weights.formats.huggingface.pixels import read_pixels, read_rule
+from vitkit.weights.pixels import PixelRule, rule_of, unlike
+
+WIDTH, DEPTH, HEADS, HIDDEN, CLASSES = 16, 2, 2, 24, 3
+
+CONFIG: dict[str, Any] = {
+    "model_type": "vit",
+    "num_attention_heads": HEADS,
+    "image_size": [8, 12],
+    "patch_size": [4, 2],
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+}
+BIT_CONFIG: dict[str, Any] = {
+    "model_type": "bit",
+    "embedding_size": 32,
+    "hidden_sizes": [128, 256],
+    "depths": [2, 1],
+    "layer_type": "preactivation",
+    "global_padding": None,
+}
+PROCESSOR: dict[str, Any] = {
+    "do_resize": True,
+    "size": {"height": 8, "width": 12},
+    "resample": 2,
+    "do_normalize": True,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+}
+
+IN_FILES = {
+    "layers": "encoder.layer",
+    "query": "attention.attention.query",
+    "key": "attention.attention.key",
+    "value": "attention.attention.value",
+    "out": "attention.output.dense",
+    "fc1": "intermediate.dense",
+    "fc2": "output.dense",
+}
+IN_MODULES = {
+    "layers": "layers",
+    "query": "attention.q_proj",
+    "key": "attention.k_proj",
+    "value": "attention.v_proj",
+    "out": "attention.o_proj",
+    "fc1": "mlp.fc1",
+    "fc2": "mlp.fc2",
+}
+
+
+def random_vit(prefix: str, names: Mapping[str, str], *, classifier: bool, pooler: bool) -> dict[str, Tensor]:
+    """The arrays of a small ViT under their names: 8x12 pixels in patches of 4x2."""
+    shapes: dict[str, tuple[int, ...]] = {
+        f"{prefix}embeddings.cls_token": (1, 1, WIDTH),
+        f"{prefix}embeddings.position_embeddings": (1, 13, WIDTH),
+        f"{prefix}embeddings.patch_embeddings.projection.weight": (WIDTH, 3, 4, 2),
+        f"{prefix}embeddings.patch_embeddings.projection.bias": (WIDTH,),
+        f"{prefix}layernorm.weight": (WIDTH,),
+        f"{prefix}layernorm.bias": (WIDTH,),
+    }
+    for i in range(DEPTH):
+        layer = f"{prefix}{names['layers']}.{i}"
+        linears = {names[part]: (WIDTH, WIDTH) for part in ("query", "key", "value", "out")}
+        linears |= {names["fc1"]: (HIDDEN, WIDTH), names["fc2"]: (WIDTH, HIDDEN)}
+        for name, shape in linears.items():
+            shapes |= {f"{layer}.{name}.weight": shape, f"{layer}.{name}.bias": shape[:1]}
+        for name in ("layernorm_before", "layernorm_after"):
+            shapes |= {f"{layer}.{name}.weight": (WIDTH,), f"{layer}.{name}.bias": (WIDTH,)}
+    if classifier:
+        shapes |= {"classifier.weight": (CLASSES, WIDTH), "classifier.bias": (CLASSES,)}
+    if pooler:
+        shapes |= {f"{prefix}pooler.dense.weight": (10, WIDTH), f"{prefix}pooler.dense.bias": (10,)}
+    generator = torch.Generator().manual_seed(0)
+    return {name: torch.randn(shape, generator=generator) / 2 for name, shape in shapes.items()}
+
+
+def their_answer(
+    arrays: Mapping[str, Tensor], prefix: str, names: Mapping[str, str], images: Tensor
+) -> Tensor:
+    """A ViT as transformers computes it, with the exact GELU and an epsilon of 1e-12."""
+
+    def linear(x: Tensor, name: str) -> Tensor:
+        return F.linear(x, arrays[f"{name}.weight"], arrays[f"{name}.bias"])
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        return F.layer_norm(x, (WIDTH,), arrays[f"{name}.weight"], arrays[f"{name}.bias"], 1e-12)
+
+    stem = f"{prefix}embeddings.patch_embeddings.projection"
+    patches = F.conv2d(images, arrays[f"{stem}.weight"], arrays[f"{stem}.bias"], stride=(4, 2))
+    token = arrays[f"{prefix}embeddings.cls_token"].expand(len(images), -1, -1)
+    x = torch.cat([token, patches.flatten(2).transpose(1, 2)], 1)
+    x = x + arrays[f"{prefix}embeddings.position_embeddings"]
+    for i in range(DEPTH):
+        layer = f"{prefix}{names['layers']}.{i}"
+        y = norm(x, f"{layer}.layernorm_before")
+        q, k, v = (
+            linear(y, f"{layer}.{names[part]}").reshape(len(y), -1, HEADS, WIDTH // HEADS).transpose(1, 2)
+            for part in ("query", "key", "value")
+        )
+        weights = (q @ k.mT * (WIDTH // HEADS) ** -0.5).softmax(-1)
+        x = x + linear((weights @ v).transpose(1, 2).flatten(2), f"{layer}.{names['out']}")
+        y = F.gelu(linear(norm(x, f"{layer}.layernorm_after"), f"{layer}.{names['fc1']}"))
+        x = x + linear(y, f"{layer}.{names['fc2']}")
+    x = norm(x, f"{prefix}layernorm")[:, 0]
+    if "classifier.weight" in arrays:
+        return linear(x, "classifier")
+    return linear(x, f"{prefix}pooler.dense").tanh() if f"{prefix}pooler.dense.weight" in arrays else x
+
+
+def write_folder(
+    folder: Path,
+    arrays: Mapping[str, Tensor],
+    config: Mapping[str, Any] | None = CONFIG,
+    processor: Mapping[str, Any] | None = PROCESSOR,
+) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(dict(arrays), folder / "model.safetensors", metadata={"format": "pt"})
+    for name, content in (("config.json", config), ("preprocessor_config.json", processor)):
+        if content is not None:
+            (folder / name).write_text(json.dumps(content))
+    return folder
+
+
+def vit_folder(
+    folder: Path, config: Mapping[str, Any] | None = CONFIG, processor: Mapping[str, Any] | None = PROCESSOR
+) -> Path:
+    arrays = random_vit("vit.", IN_FILES, classifier=True, pooler=False)
+    return write_folder(folder, arrays, config, processor)
+
+
+def drawn(config: ModelConfig) -> ImageModel:
+    """A model none of whose parameters is a constant."""
+    model = build_model(config)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.2, generator=generator)
+    return model.eval()
+
+
+def bit(**changes: Any) -> ResNetConfig:
+    config = ResNetConfig((32, 40), (2, 1), 5, width_factor=0.5, standardization_eps=1e-8)
+    return dataclasses.replace(config, **changes)
+
+
+# Reading
+
+
+@pytest.mark.parametrize("names", [IN_FILES, IN_MODULES], ids=["files", "modules"])
+@pytest.mark.parametrize(
+    ("prefix", "classifier", "pooler"),
+    [("vit.", True, False), ("deit.", True, False), ("", False, True), ("", False, False)],
+)
+def test_their_arrays_give_their_answer(
+    prefix: str, classifier: bool, pooler: bool, names: dict[str, str], tmp_path: Path
+) -> None:
+    arrays = random_vit(prefix, names, classifier=classifier, pooler=pooler)
+    kind = prefix.rstrip(".") or "vit"
+    model = load_model(write_folder(tmp_path / "theirs", arrays, CONFIG | {"model_type": kind}))
+    assert (model.config.num_classes, model.config.representation_size) == (
+        CLASSES if classifier else 0,
+        10 if pooler else None,
+    )
+    images = torch.randn(4, 3, 8, 12, generator=torch.Generator().manual_seed(1))
+    expected = their_answer(arrays, prefix, names, images)
+    with torch.inference_mode():
+        torch.testing.assert_close(model(images), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["shards", "bin"])
+def test_shards_and_pytorch_files_are_read_too(kind: str, tmp_path: Path) -> None:
+    whole = load_model(vit_folder(tmp_path / "whole"))
+    folder = vit_folder(tmp_path / kind)
+    arrays = random_vit("vit.", IN_FILES, classifier=True, pooler=False)
+    (folder / "model.safetensors").unlink()
+    if kind == "bin":
+        torch.save(arrays, folder / "pytorch_model.bin")
+    else:
+        parts = {
+            f"model-0000{number}-of-00002.safetensors": list(arrays)[number - 1 :: 2] for number in (1, 2)
+        }
+        for file, keys in parts.items():
+            save_file({key: arrays[key] for key in keys}, folder / file)
+        index = {"weight_map": {key: file for file, keys in parts.items() for key in keys}}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    for key, value in load_model(folder).state_dict().items():
+        assert torch.equal(value, whole.state_dict()[key])
+
+
+@pytest.mark.parametrize(
+    ("activation", "form"),
+    [("gelu", "erf"), ("gelu_new", "tanh"), ("gelu_pytorch_tanh", "tanh"), ("gelu_fast", "tanh")],
+)
+def test_their_arithmetic_comes_along(activation: str, form: str, tmp_path: Path) -> None:
+    said = {"hidden_act": activation, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.2}
+    model = load_model(vit_folder(tmp_path / "theirs", CONFIG | said))
+    assert model.config.gelu == form
+    assert (model.config.dropout, model.config.attention_dropout) == (0.1, 0.2)
+    assert model.config.norm_eps == 1e-12
+
+
+def test_what_a_config_leaves_out_is_what_transformers_takes(tmp_path: Path) -> None:
+    config = {key: CONFIG[key] for key in ("model_type", "num_attention_heads", "image_size")}
+    model = load_model(vit_folder(tmp_path / "theirs", config))
+    assert (model.config.gelu, model.config.norm_eps) == ("erf", 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"qkv_bias": False}, "qkv_bias"),
+        ({"hidden_act": "quick_gelu"}, "quick_gelu"),
+        ({"head_dim": 4}, "head_dim"),
+        ({"num_attention_heads": None}, "give num_heads"),
+        ({"model_type": "vit-hybrid"}, "original release"),
+        ({"model_type": "swin"}, "vit and bit are read, found 'swin'"),
+        ({"image_size": "large"}, "config.json: image_size"),
+        ({"id2label": {"0": "cat"}}, "1 names for 3 classes"),
+        ({"image_size": 10**30}, "config.json: image_size"),
+        ({"image_size": [8, -12]}, "at least one pixel"),
+        ({"hidden_size": 10**30}, "config.json: hidden_size"),
+        ({"num_channels": 10**400}, "config.json: num_channels"),
+        ({"layer_norm_eps": float("inf")}, "config.json: layer_norm_eps"),
+    ],
+)
+def test_what_no_model_of_ours_has_is_refused_by_name(
+    changes: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(VitkitError, match=words):
+        load_model(vit_folder(tmp_path / "theirs", CONFIG | changes))
+
+
+def test_heads_can_be_given_where_they_are_not_said(tmp_path: Path) -> None:
+    folder = vit_folder(tmp_path / "theirs", CONFIG | {"num_attention_heads": None})
+    assert load_model(folder, num_heads=4).config.num_heads == 4
+
+
+def test_a_file_without_its_config_asks_for_it(tmp_path: Path) -> None:
+    with pytest.raises(VitkitError, match=r"put the config\.json"):
+        load_model(vit_folder(tmp_path / "theirs", config=None))
+
+
+def test_a_distillation_token_is_refused_by_name(tmp_path: Path) -> None:
+    arrays = random_vit("deit.", IN_FILES, classifier=True, pooler=False)
+    arrays["deit.embeddings.distillation_token"] = torch.zeros(1, 1, WIDTH)
+    with pytest.raises(VitkitError, match="distillation token"):
+        load_model(write_folder(tmp_path / "theirs", arrays, CONFIG | {"model_type": "deit"}))
+
+
+def test_a_pooler_of_another_activation_is_refused_unless_a_classifier_ignores_it(tmp_path: Path) -> None:
+    config = CONFIG | {"pooler_act": "relu"}
+    arrays = random_vit("", IN_FILES, classifier=False, pooler=True)
+    with pytest.raises(VitkitError, match="pooler with the activation relu"):
+        load_model(write_folder(tmp_path / "pooled", arrays, config))
+    arrays = random_vit("vit.", IN_FILES, classifier=True, pooler=True)
+    assert load_model(write_folder(tmp_path / "classifier", arrays, config)).config.num_classes == CLASSES
+
+
+def test_keys_left_out_on_purpose_are_named_and_others_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    arrays = random_vit("vit.", IN_FILES, classifier=True, pooler=True)
+    arrays["vit.embeddings.mask_token"] = torch.zeros(1, 1, WIDTH)
+    with caplog.at_level(logging.INFO, "vitkit"):
+        load_model(write_folder(tmp_path / "more", arrays))
+    assert "mask_token" in caplog.text and "pooler.dense.weight" in caplog.text
+    arrays["vit.encoder.layer.0.lambda_1"] = torch.ones(WIDTH)
+    with pytest.raises(VitkitError, match=r"lambda_1: unexpected"):
+        load_model(write_folder(tmp_path / "unknown", arrays))
+
+
+def test_a_missing_array_is_named(tmp_path: Path) -> None:
+    arrays = random_vit("vit.", IN_FILES, classifier=True, pooler=False)
+    del arrays["vit.encoder.layer.1.attention.attention.key.bias"]
+    with pytest.raises(VitkitError, match=r"layer\.1\.attention\.attention\.key\.bias: missing"):
+        load_model(write_folder(tmp_path / "theirs", arrays))
+    del arrays["vit.encoder.layer.0.intermediate.dense.weight"]
+    with pytest.raises(VitkitError, match=r"no whole ViT: .*layer\.0\.intermediate\.dense\.weight"):
+        load_model(write_folder(tmp_path / "theirs", arrays))
+
+
+def test_class_names_come_along_and_numbered_labels_are_none(tmp_path: Path) -> None:
+    names = {"2": "owl", "0": "cat", "1": "dog"}
+    named = load_model(vit_folder(tmp_path / "named", CONFIG | {"id2label": names}))
+    assert named.card.class_names == ("cat", "dog", "owl")
+    labels = {str(i): f"LABEL_{i}" for i in range(CLASSES)}
+    assert load_model(vit_folder(tmp_path / "not", CONFIG | {"id2label": labels})).card.class_names == ()
+
+
+# Pixels
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]}, "standard"),
+        ({"rescale_factor": 1 / 127.5, "image_mean": [1, 1, 1], "image_std": [1, 1, 1]}, "other factor"),
+        ({"do_normalize": False}, "no normalisation"),
+        ({"do_rescale": False, "image_mean": [100, 110, 120], "image_std": [50, 60, 70]}, "no rescaling"),
+    ],
+)
+def test_bytes_become_the_numbers_their_processor_makes(
+    changes: dict[str, Any], expected: str, tmp_path: Path
+) -> None:
+    processor = PROCESSOR | changes
+    model = load_model(vit_folder(tmp_path / "theirs", processor=processor))
+    pixels = torch.randint(256, (2, 3, 8, 12), dtype=torch.uint8)
+    numbers = pixels.double()
+    if processor.get("do_rescale", True):
+        numbers *= processor.get("rescale_factor", 1 / 255)
+    if processor["do_normalize"]:
+        mean, std = (torch.tensor(processor[key]).view(-1, 1, 1) for key in ("image_mean", "image_std"))
+        numbers = (numbers - mean) / std
+    torch.testing.assert_close(model.normalize(pixels).double(), numbers, rtol=1e-5, atol=1e-5)
+
+
+def test_pixel_statistics_of_other_channels_are_refused(tmp_path: Path) -> None:
+    processor = PROCESSOR | {"image_mean": [0.1, 0.2]}
+    with pytest.raises(VitkitError, match="images of 3 channels"):
+        load_model(vit_folder(tmp_path / "theirs", processor=processor))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rescale_factor": 0}, "preprocessor_config.json: rescale_factor is above 0"),
+        ({"rescale_factor": -1}, "preprocessor_config.json: rescale_factor is above 0"),
+        ({"rescale_factor": "x"}, "preprocessor_config.json: rescale_factor"),
+        ({"image_std": [0.5, 0, 0.5]}, "image_std of finite ones above 0"),
+        ({"image_std": -0.5}, "image_std of finite ones above 0"),
+        ({"image_mean": float("nan")}, "preprocessor_config.json: image_mean"),
+        ({"rescale_factor": 1e-320}, "image_mean: expected a finite number"),
+        ({"size": 0}, "preprocessor_config.json: size: a side"),
+        ({"size": {"shortest_edge": 0}}, "preprocessor_config.json: size: a side"),
+        ({"size": {"height": "8", "width": 12}}, "preprocessor_config.json: size: a side"),
+        ({"size": {"height": [8], "width": 12}}, "preprocessor_config.json: size: a side"),
+        ({"size": {"shortest_edge": True}}, "preprocessor_config.json: size: a side"),
+        ({"size": {"shortest_edge": 10**30}}, "preprocessor_config.json: size: a side"),
+        ({"crop_size": -8, "do_center_crop": True}, "preprocessor_config.json: crop_size: a side"),
+        ({"crop_size": {"height": 8, "width": "x"}, "do_center_crop": True}, "crop_size: a side"),
+    ],
+)
+def test_pixels_that_no_image_has_are_refused_by_name(
+    changes: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(VitkitError, match=words):
+        load_model(vit_folder(tmp_path / "theirs", processor=PROCESSOR | changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"image_std": (0.5, 0.0, 0.5)},
+        {"image_std": (0.5, float("inf"), 0.5)},
+        {"image_mean": (0.5, float("nan"), 0.5)},
+        {"image_size": (2**20 + 32, 32)},
+        {"in_channels": 2**21},
+    ],
+)
+@pytest.mark.parametrize("config", [TINY, bit()], ids=["vit", "resnet"])
+def test_no_configuration_has_them(config: ModelConfig, changes: dict[str, Any]) -> None:
+    with pytest.raises(VitkitError, match=next(iter(changes))):
+        dataclasses.replace(config, **changes)
+
+
+CROP = {"do_center_crop": True, "crop_size": {"height": 8, "width": 8}}
+
+
+STRETCHED = PixelRule((8, 12))
+CUT = PixelRule((8, 8), "shortest", 0.8, crop_offset="down")
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule", "warning"),
+    [
+        ({}, STRETCHED, ""),
+        ({"size": [8, 12]}, None, "size"),
+        ({"size": 8}, STRETCHED, "images of 8x8 (here: 8x12)"),
+        ({"resample": 3}, dataclasses.replace(STRETCHED, interpolation="bicubic"), ""),
+        ({"size": {"shortest_edge": 8}}, STRETCHED, "proportions"),
+        ({"size": {"shortest_edge": 10}, **CROP}, CUT, ""),
+        ({"size": 10, "do_center_crop": True, "crop_size": 8}, dataclasses.replace(CUT, resize="squash"), ""),
+        ({"size": 10, "image_processor_type": "BitImageProcessorFast", **CROP}, CUT, ""),
+        ({"size": {"height": 10, "width": 10}, **CROP}, dataclasses.replace(CUT, resize="squash"), ""),
+        (
+            {"size": {"height": 10, "width": 11}, **CROP},
+            dataclasses.replace(CUT, resize="squash"),
+            "resized to 10x11",
+        ),
+        ({"size": {"shortest_edge": 6}, **CROP}, dataclasses.replace(CUT, crop_fraction=8 / 6), ""),
+        ({"do_resize": False, **CROP}, dataclasses.replace(CUT, resize="none", crop_fraction=0.875), ""),
+        ({"image_processor_type": "BeitImageProcessor"}, STRETCHED, "the processor of Beit"),
+    ],
+)
+def test_preparation_is_put_in_our_words_and_differences_are_said(
+    changes: dict[str, Any],
+    rule: PixelRule | None,
+    warning: str,
+) -> None:
+    files = source({"preprocessor_config.json": PROCESSOR | changes})
+    if rule is None:
+        with pytest.raises(VitkitError, match=warning):
+            read_pixels(files, 3)
+        return
+    assert read_rule(files, read_pixels(files, 3)[0], rule.image_size) == rule
+    assert (warning in files.notes[0]) if warning else not files.notes
+
+
+@pytest.mark.parametrize("resample", [-1, 6])
+def test_a_filter_that_pillow_has_not_is_refused(resample: int, tmp_path: Path) -> None:
+    with pytest.raises(VitkitError, match=r"resample: expected one of 0 \(nearest\).*found"):
+        load_model(vit_folder(tmp_path / "theirs", processor=PROCESSOR | {"resample": resample}))
+
+
+def test_without_a_processor_the_usual_pixels_are_taken_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = load_model(vit_folder(tmp_path / "theirs", processor=None))
+    assert model.config.image_mean == model.config.image_std == (0.5, 0.5, 0.5)
+    assert rule_of(model.card.preprocessing, (8, 12)) == STRETCHED
+    assert [one.what for one in model.card.assumed] == ["pixel statistics", "resizing"]
+    assert "assumed: pixel mean 0.5 and std 0.5" in caplog.text and "assumed: images stretched" in caplog.text
+
+
+def test_a_processor_without_statistics_is_said_to_have_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    processor = {key: value for key, value in PROCESSOR.items() if key != "image_mean"}
+    model = load_model(vit_folder(tmp_path / "theirs", processor=processor))
+    assert [one.what for one in model.card.assumed] == ["pixel statistics"]
+    assert "assumed: pixel mean 0.5" in caplog.text
+
+
+# BiT
+
+
+def bit_folder(folder: Path, processor: Mapping[str, Any] | None = None, **changes: Any) -> Path:
+    save_model(drawn(bit()), folder, "huggingface")
+    (folder / "config.json").write_text(json.dumps(BIT_CONFIG | changes))
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor or {"size": {"shortest_edge": 32}}))
+    return folder
+
+
+def test_bit_is_read_with_their_epsilons(tmp_path: Path) -> None:
+    model = load_model(bit_folder(tmp_path / "bit"))
+    assert model.config == bit(image_size=(32, 32))
+    config = model.config
+    assert (config.norm_eps, config.standardization_eps, config.max_pool_padding) == (1e-5, 1e-8, "zeros")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"layer_type": "bottleneck"}, "bottleneck"),
+        ({"global_padding": "SAME"}, "padding SAME"),
+        ({"embedding_dynamic_padding": True}, "embedding_dynamic_padding"),
+        ({"hidden_act": "gelu"}, "activation gelu"),
+        ({"num_groups": 16}, "16 groups"),
+        ({"hidden_sizes": [128, 192]}, "hidden_sizes"),
+        ({"output_stride": 4}, "dilates"),
+        ({"width_factor": 2}, "width_factor"),
+        ({"depths": [10**6, 1]}, "more than its arrays"),
+        ({"depths": [3, 1]}, "missing"),
+        ({"depths": [0, 1]}, "at least one unit"),
+        ({"num_channels": 10**30}, "config.json: num_channels"),
+        ({"embedding_size": 10**30}, "config.json: embedding_size"),
+        ({"hidden_sizes": [128, 10**30]}, "config.json: hidden_sizes"),
+        ({"num_channels": 0}, "in_channels of at least 1"),
+    ],
+)
+def test_other_resnets_are_refused_by_name(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(VitkitError, match=words):
+        load_model(bit_folder(tmp_path / "bit", **changes))
+
+
+def test_the_size_of_bit_is_the_crop_or_given_or_asked_for(tmp_path: Path) -> None:
+    crop = {"size": {"shortest_edge": 40}, "do_center_crop": True, "crop_size": {"height": 32, "width": 36}}
+    assert load_model(bit_folder(tmp_path / "crop", crop)).config.image_size == (32, 36)
+    folder = bit_folder(tmp_path / "unsaid", {"do_resize": False})
+    with pytest.raises(VitkitError, match="image_size"):
+        load_model(folder)
+    assert load_model(folder, image_size=48).config.image_size == (48, 48)
+
+
+# Writing
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        dataclasses.replace(TINY, image_size=(12, 12)),
+        dataclasses.replace(TINY, patch_size=(4, 2), norm_eps=1e-5, gelu="erf"),
+        dataclasses.replace(TINY, num_classes=0),
+        dataclasses.replace(TINY, num_classes=0, representation_size=7, attention_dropout=0.1),
+        dataclasses.replace(TINY, in_channels=1, image_mean=(0.3,), image_std=(0.2,)),
+        bit(),
+        bit(num_classes=0, layers=(1, 1, 2)),
+        bit(image_mean=(0.1, 0.2, 0.3)),
+    ],
+    ids=["square", "rectangles", "headless", "pooler", "grey", "bit", "bit headless", "bit pixels"],
+)
+def test_what_is_written_is_read_again_to_the_bit(
+    config: ModelConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = drawn(config)
+    names = tuple("abcdefg"[: config.num_classes])
+    model.card = ModelCard(class_names=names)
+    again = load_model(save_model(model, tmp_path / "theirs", "huggingface"))
+    assert not caplog.text
+    assert again.config == config
+    assert again.card.class_names == names
+    assert again.state_dict().keys() == model.state_dict().keys()
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, again.state_dict()[key]), key
+
+
+def test_the_names_written_are_those_of_every_release(tmp_path: Path) -> None:
+    config = ViTConfig((8, 12), (4, 2), WIDTH, DEPTH, HEADS, HIDDEN, CLASSES)
+    folder = save_model(drawn(config), tmp_path / "vit", "huggingface")
+    with safe_open(folder / "model.safetensors", framework="pt") as file:
+        assert set(file.keys()) == set(random_vit("vit.", IN_FILES, classifier=True, pooler=False))
+        assert file.metadata() == {"format": "pt"}  # transformers refuses a file that does not say so
+    folder = save_model(drawn(bit(layers=(2,))), tmp_path / "bit", "huggingface")
+    units = [f"bit.encoder.stages.0.layers.{u}" for u in (0, 1)]
+    expected = {"bit.embedder.convolution.weight", "classifier.1.weight", "classifier.1.bias"}
+    expected |= {"bit.norm.weight", "bit.norm.bias", f"{units[0]}.downsample.conv.weight"}
+    for unit in units:
+        expected |= {f"{unit}.conv{number}.weight" for number in (1, 2, 3)}
+        expected |= {f"{unit}.norm{number}.{kind}" for number in (1, 2, 3) for kind in ("weight", "bias")}
+    with safe_open(folder / "model.safetensors", framework="pt") as file:
+        assert set(file.keys()) == expected
+
+
+def test_the_config_written_says_our_arithmetic(tmp_path: Path) -> None:
+    model = drawn(TINY)
+    model.card = ModelCard(class_names=("a", "b", "c", "d", "<é>"))
+    folder = save_model(model, tmp_path / "theirs", "huggingface")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    assert config["architectures"] == ["ViTForImageClassification"]
+    assert (config["hidden_act"], config["layer_norm_eps"]) == ("gelu_pytorch_tanh", 1e-6)
+    assert config["image_size"] == [12, 16] and config["patch_size"] == 4
+    assert config["id2label"]["4"] == "<é>" and config["label2id"]["<é>"] == 4
+    assert [config[key] for key in ("hidden_size", "num_hidden_layers", "intermediate_size")] == [24, 2, 40]
+
+
+@pytest.mark.parametrize("config", [TINY, bit()], ids=["vit", "bit"])
+def test_a_loss_of_yes_and_no_survives_the_way_there_and_back(config: ModelConfig, tmp_path: Path) -> None:
+    for loss, said in (({"loss": "sigmoid"}, "multi_label_classification"), ({}, None)):
+        model = drawn(config)
+        model.card = ModelCard(origin=loss)
+        folder = save_model(model, tmp_path / "theirs", "huggingface")
+        assert json.loads((folder / "config.json").read_text())["problem_type"] == said
+        assert load_model(folder).card.origin.get("loss") == loss.get("loss")
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        PixelRule((35, 35)),
+        PixelRule((35, 35), interpolation="bicubic"),
+        PixelRule((35, 35), "shortest", 0.875, crop_offset="down"),
+        PixelRule((35, 35), "shortest", 35 / 33, interpolation="lanczos", crop_offset="down"),
+        PixelRule((35, 35), "squash", 35 / 38, interpolation="nearest", crop_offset="down"),
+        PixelRule((35, 35), "none", crop_offset="down"),
+    ],
+    ids=lambda rule: f"{rule.resize} {rule.crop_fraction:g} {rule.interpolation}",
+)
+def test_preparation_survives_the_way_there_and_back(
+    rule: PixelRule, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = drawn(bit(image_size=(35, 35)))
+    model.card = ModelCard(preprocessing=rule.record())
+    again = load_model(save_model(model, tmp_path / "theirs", "huggingface"))
+    assert not unlike(rule, rule_of(again.card.preprocessing, (35, 35)))
+    assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        (PixelRule((12, 16), "crop", antialias=False), ("resize: 'crop' becomes 'stretch'", "antialias")),
+        (PixelRule((12, 12), "shortest"), ("crop_offset: 'even' becomes 'down'",)),
+        (PixelRule((12, 12), "longest", 1.0, border=(9, 9, 9)), ("resize: 'longest'", "border")),
+    ],
+)
+def test_preparation_that_theirs_cannot_do_is_said(
+    rule: PixelRule, words: tuple[str, ...], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = drawn(dataclasses.replace(TINY, image_size=rule.image_size))
+    model.card = ModelCard(preprocessing=rule.record())
+    save_model(model, tmp_path / "theirs", "huggingface")
+    for part in words:
+        assert part in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"representation_size": 8}, "head='new'"),
+        ({"pool": "mean"}, "pool mean"),
+        ({"pool": "map"}, "pool map"),
+        ({"register_tokens": 2}, "register_tokens 2"),
+        ({"class_token_position": False}, "class_token_position False"),
+        ({"position": "learned_2d"}, "position learned_2d"),
+        ({"position_at": "every_layer"}, "position_at every_layer"),
+    ],
+)
+def test_architectures_they_have_no_name_for_are_refused(
+    changes: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(VitkitError, match=words):
+        save_model(drawn(dataclasses.replace(TINY, **changes)), tmp_path / "theirs", "huggingface")
+    assert not (tmp_path / "theirs").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("R26+ViT-S/32", "backbone of"), ("Axial-ViT-B/32", "axial"), ("AxialResNet-50", "axial attention")],
+)
+def test_other_families_are_refused(name: str, words: str, tmp_path: Path) -> None:
+    with torch.device("meta"):
+        model = build_model(model_config(name))
+    with pytest.raises(VitkitError, match=words):
+        save_model(model, tmp_path / "theirs", "huggingface")
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (bit(standardization_eps=1e-10), "standardisation"),
+        (bit(norm_eps=1e-6), "GroupNorm"),
+        (bit(max_pool_padding="lowest"), "max-pooling"),
+        (dataclasses.replace(TINY, dropout=0.1), "dropout"),
+    ],
+)
+def test_arithmetic_they_cannot_say_is_said(
+    config: ModelConfig, words: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_model(drawn(config), tmp_path / "theirs", "huggingface")
+    assert words in caplog.text
+
+
+def test_a_folder_of_our_own_layout_is_left_alone(tmp_path: Path) -> None:
+    model = drawn(TINY)
+    save_model(model, tmp_path / "model")
+    before = (tmp_path / "model" / "model.safetensors").read_bytes()
+    with pytest.raises(VitkitError, match="another folder"):
+        save_model(model, tmp_path / "model", "huggingface")
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == before

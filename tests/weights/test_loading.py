@@ -1,0 +1,277 @@
+"""What loading returns beside the model, and what it refuses by name."""
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tests.weights.test_timm import TINY, config_json, folder_of, random_model, state
+from vitkit.apps.cli import run
+from vitkit.apps.convert import convert
+from vitkit.apps.predict import Predictor
+from vitkit.errors import VitkitError
+from vitkit.models.resnet_config import BackboneConfig
+from vitkit.weights import load, load_model, loading, save_model
+from vitkit.weights.accounting import names_that_are_not_finite
+from vitkit.weights.files.source import Source, open_source
+
+# Notes
+
+
+def test_notes_are_returned_and_load_model_alone_logs_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch.save({"model": state(), "model_ema": state(), "epoch": 3}, tmp_path / "x.pth")
+    given: dict[str, Any] = {"num_heads": 4, "image_size": (12, 16)}
+    with caplog.at_level(logging.DEBUG, "vitkit"):
+        loaded = load(tmp_path / "x.pth", **given)
+        assert caplog.text == ""
+        load_model(tmp_path / "x.pth", **given)
+    assert loaded.identity.format == "timm" and loaded.identity.config == loaded.model.config
+    assert any("its 'model_ema'" in note and "left aside: model, epoch" in note for note in loaded.notes)
+    assert any("no config.json" in note for note in loaded.notes)  # what had to be assumed
+    for note in loaded.notes:
+        assert f"{tmp_path / 'x.pth'}: {note}" in caplog.text
+
+
+def test_the_choice_of_weights_is_shown_by_every_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "x.pth")
+    torch.save({"model": state(), "model_ema": state(), "epoch": 3}, path)
+    given = ["--num-heads", "4", "--image-size", "12", "16"]
+    words = "the weights are its 'model_ema', a moving average"
+    assert run(["card", path, *given]) == 0
+    assert words in capsys.readouterr().out
+    assert run(["convert", path, str(tmp_path / "out"), *given]) == 0
+    assert words in capsys.readouterr().out
+    assert run(["predict", path, str(tmp_path), *given]) == 1  # no image is there
+    assert words in capsys.readouterr().err
+
+
+def test_a_conversion_opens_its_source_once_and_its_result_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_model(random_model(TINY), tmp_path / "model")
+    opened = []
+
+    @contextmanager
+    def counting(path: Path) -> Iterator[Source]:
+        opened.append(path)
+        with open_source(path) as source:
+            yield source
+
+    monkeypatch.setattr(loading, "open_source", counting)
+    assert run(["convert", str(tmp_path / "model"), str(tmp_path / "out")]) == 0
+    assert [path.name for path in opened] == ["model", "out"]
+    opened.clear()
+    assert run(["card", str(tmp_path / "model")]) == 0
+    assert len(opened) == 1
+
+
+# Numbers that are none
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_weights_that_are_not_finite_are_named(
+    value: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = random_model(TINY)
+    with torch.no_grad():
+        model.get_parameter("blocks.1.norm2.weight")[3] = value
+    save_model(model, tmp_path / "model")
+    [note] = load(tmp_path / "model").notes
+    assert "1 of its 32 tensors hold NaN or infinity (blocks.1.norm2.weight)" in note
+    assert Predictor(tmp_path / "model").notes == (note,)
+    assert run(["predict", str(tmp_path / "model"), str(tmp_path)]) == 1
+    assert "(blocks.1.norm2.weight)" in capsys.readouterr().err
+    with pytest.raises(VitkitError, match="not finite"):
+        convert(tmp_path / "model", tmp_path / "out")
+
+
+def test_finite_numbers_whose_sum_is_infinite_are_finite() -> None:
+    largest = torch.finfo(torch.float32).max
+    tensors = {"large": torch.full((4,), largest), "half": torch.full((100,), 60_000.0).half()}
+    assert names_that_are_not_finite(tensors) == []
+    tensors["opposite"] = torch.tensor([float("inf"), float("-inf")])
+    assert names_that_are_not_finite(tensors) == ["opposite"]
+
+
+# Types
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.int8, torch.uint8, torch.int64, torch.bool, torch.complex64, torch.float8_e4m3fn],
+    ids=str,
+)
+@pytest.mark.parametrize("ending", [".pth", ".safetensors"])
+def test_weights_of_types_that_are_no_weights_are_refused_by_name(
+    ending: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    tensors = state()
+    key = "blocks.1.mlp.fc1.weight"
+    tensors[key] = tensors[key].to(dtype)
+    if ending == ".pth":
+        torch.save(tensors, tmp_path / "x.pth")
+    else:
+        save_file(tensors, tmp_path / "x.safetensors")
+    name = str(dtype).removeprefix("torch.")
+    with pytest.raises(VitkitError, match=rf"{key}: expected floating-point.*found {name}.*dequantise"):
+        load_model(tmp_path / f"x{ending}", num_heads=4, image_size=(12, 16))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.bool_, np.uint16])
+def test_so_are_those_of_an_npz(dtype: type, tmp_path: Path) -> None:
+    path = save_model(random_model(replace(TINY, gelu="tanh")), tmp_path / "x.npz", "official")
+    with np.load(path) as file:
+        arrays = {key: file[key] for key in file.files}
+    arrays["head/kernel"] = arrays["head/kernel"].astype(dtype)
+    np.savez(path, **arrays)
+    with pytest.raises(VitkitError, match=r"head/kernel: expected floating-point.*dequantise"):
+        load_model(path, image_size=(12, 16))
+
+
+def test_integers_that_are_left_out_do_no_harm(tmp_path: Path) -> None:
+    path = save_model(random_model(TINY), tmp_path / "x.npz", "big_vision")
+    with np.load(path) as file:
+        arrays = {key: file[key] for key in file.files}
+    arrays["opt/state/step"] = np.array(7)
+    np.savez(path, **arrays)
+    loaded = load(path, image_size=(12, 16))
+    assert list(loaded.identity.left_out.values()) == [["opt/state/step"]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_floats_are_read(dtype: torch.dtype, tmp_path: Path) -> None:
+    torch.save({key: value.to(dtype) for key, value in state().items()}, tmp_path / "x.pth")
+    load_model(tmp_path / "x.pth", num_heads=4, image_size=(12, 16))
+
+
+# Prefixes
+
+
+@pytest.mark.parametrize("prefix", ["backbone.", "model.backbone.", "student."])
+@pytest.mark.parametrize("ending", [".pth", ".safetensors"])
+def test_the_prefix_to_strip_is_named(ending: str, prefix: str, tmp_path: Path) -> None:
+    tensors = {f"{prefix}{key}": value for key, value in state().items()} | {"loss.centre": torch.ones(1)}
+    if ending == ".pth":
+        torch.save(tensors, tmp_path / "x.pth")
+    else:
+        save_file(tensors, tmp_path / "x.safetensors")
+    with pytest.raises(VitkitError, match=rf"those of timm after the prefix .*strip the prefix '{prefix}'"):
+        load_model(tmp_path / f"x{ending}", num_heads=4, image_size=(12, 16))
+
+
+def test_a_file_of_nothing_known_has_no_prefix_to_strip(tmp_path: Path) -> None:
+    torch.save({"a.b.c": torch.ones(1), "d": torch.ones(1)}, tmp_path / "x.pth")
+    with pytest.raises(VitkitError, match="holds no model we know") as caught:
+        load_model(tmp_path / "x.pth")
+    assert "prefix" not in str(caught.value)
+
+
+# Sizes
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"depth": 10**9}, "depth of at most 1,000, found 1,000,000,000"),
+        ({"depth": 10**6}, "depth of at most 1,000"),
+        ({"depth": 999}, "its description says 999 layers, and it has 32 tensors"),
+        ({"width": 10**9}, "width of at most"),
+        ({"width": 2**20}, "does not hold the weights"),
+        ({"mlp_dim": 10**9}, "mlp_dim of at most"),
+        ({"mlp_dim": 10**30}, "mlp_dim of at most"),
+        ({"num_heads": 10**9}, "num_heads of at most"),
+        ({"num_classes": 10**9}, "num_classes is at most"),
+        ({"num_classes": 2**24}, "does not hold the weights"),
+        ({"register_tokens": 10**9}, "register_tokens is from 0"),
+        ({"representation_size": 10**9}, "representation_size is from 1"),
+        ({"image_size": [10**9, 16]}, "image_size is at most"),
+        ({"image_size": [2**20, 2**20]}, "tokens; at most"),
+        ({"image_size": [14_000, 14_000], "position": "sincos_2d"}, "Sine-cosine positions of"),
+        ({"norm_eps": float("nan")}, "norm_eps: expected a finite number"),
+        ({"backbone": {"layers": [10**6]}}, "at most 10 stages and 1,000 units"),
+        ({"backbone": {"layers": [1] * 40}}, "at most 10 stages"),
+        (
+            {"backbone": {"layers": [1], "width_factor": float("inf")}},
+            "width_factor: expected a finite number",
+        ),
+    ],
+)
+def test_sizes_in_a_description_are_bounded_before_anything_is_built(
+    change: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    save_model(random_model(TINY), tmp_path)
+    record = json.loads((tmp_path / "model.json").read_text())
+    record["architecture"] |= change
+    (tmp_path / "model.json").write_text(json.dumps(record))
+    with pytest.raises(VitkitError, match=words) as caught:
+        load_model(tmp_path)
+    assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "model.json", "preprocessor_config.json", "model.safetensors"]
+)
+def test_a_pipe_under_a_known_name_is_refused_and_not_waited_for(name: str, tmp_path: Path) -> None:
+    save_model(random_model(TINY), tmp_path)
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(VitkitError, match=f"{name} cannot be read: expected a regular file.*found a pipe"):
+        load_model(tmp_path)
+
+
+def test_a_device_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.safetensors").symlink_to("/dev/zero")
+    with pytest.raises(VitkitError, match="expected a regular file"):
+        load_model(tmp_path / "x.safetensors")
+
+
+def test_json_beside_weights_is_bounded(tmp_path: Path) -> None:
+    path = folder_of(tmp_path, state(), config_json())
+    with (tmp_path / "config.json").open("ab") as file:
+        file.truncate(17 << 20)
+    with pytest.raises(VitkitError, match=r"expected at most 16,777,216 bytes"):
+        load_model(path)
+
+
+# Images of another size
+
+
+def test_a_hybrid_pads_and_cuts_nothing_off_but_of_its_feature_map(tmp_path: Path) -> None:
+    backbone = BackboneConfig((1, 1))
+    config = replace(TINY, image_size=(16, 16), patch_size=(1, 1), backbone=backbone)
+    save_model(random_model(config), tmp_path / "patch1")
+    assert not any("cut off" in note for note in load(tmp_path / "patch1", image_size=(30, 22)).notes)
+    save_model(random_model(replace(config, patch_size=(2, 2))), tmp_path / "patch2")
+    notes = load(tmp_path / "patch2", image_size=(24, 16)).notes  # a feature map of 3x2
+    assert any("1 rows below and 0 columns at the right of the backbone's feature map" in n for n in notes)
+
+
+def test_a_vit_cuts_off_what_fills_no_patch(tmp_path: Path) -> None:
+    save_model(random_model(TINY), tmp_path)
+    notes = load(tmp_path, image_size=(14, 19)).notes
+    assert any("2 rows below and 3 columns at the right of the images" in note for note in notes)
+
+
+def test_nobody_is_sent_to_train_what_cannot_be_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_model(random_model(replace(TINY, num_classes=0)), tmp_path / "headless")
+    assert run(["predict", str(tmp_path / "headless"), "x.png"]) == 1
+    assert "has no head" in (said := capsys.readouterr().err) and "cannot fine-tune" in said
+    save_model(random_model(TINY), tmp_path / "model")
+    assert run(["convert", str(tmp_path / "model"), str(tmp_path / "out"), "--num-classes", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "vitkit cannot fine-tune a loaded checkpoint yet" in said and "train it before" not in said

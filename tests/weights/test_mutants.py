@@ -1,0 +1,162 @@
+"""Damaged files of every layout: a model, or words; no other exception, nor memory or time without end."""
+
+import json
+import random
+import resource
+import shutil
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.weights.test_timm import TINY as RECTANGULAR
+from tests.weights.test_timm import random_model
+from vitkit.errors import VitkitError
+from vitkit.weights import load, save_model
+
+TINY = replace(RECTANGULAR, image_size=(16, 16))
+MUTANTS = 22
+"""Of each layout, in a test; more of them by hand: `mutate_and_load(make, folder, seeds)`."""
+SECONDS = 20
+"""Far more than any of them takes; a test that waits for ever shall fail."""
+GROWTH = 256 << 20
+"""Bytes that all of them together may add to the memory of the process."""
+
+
+def vitkit_folder(folder: Path) -> Path:
+    return save_model(random_model(TINY), folder / "model")
+
+
+def timm_folder(folder: Path) -> Path:
+    return save_model(random_model(TINY), folder / "model", "timm")
+
+
+def huggingface_folder(folder: Path) -> Path:
+    return save_model(random_model(TINY), folder / "model", "huggingface")
+
+
+def shards(folder: Path) -> Path:
+    path = huggingface_folder(folder)
+    (path / "model.safetensors").rename(path / "model-1.safetensors")
+    where = dict.fromkeys(load_file(path / "model-1.safetensors"), "model-1.safetensors")
+    (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+    return path
+
+
+def npz(format: str) -> Callable[[Path], Path]:
+    return lambda folder: save_model(random_model(TINY), folder / "model.npz", format)  # type: ignore[arg-type]
+
+
+def torchvision_file(folder: Path) -> Path:
+    return save_model(random_model(TINY), folder / "model.pth", "torchvision")
+
+
+def pickled(name: str, zipped: bool) -> Callable[[Path], Path]:
+    def make(folder: Path) -> Path:
+        state = torch.load(torchvision_file(folder), weights_only=True)
+        contents = {"model": state, "epoch": 3, "optimizer": {"state": {0: torch.ones(3)}}}
+        torch.save(contents, folder / name, _use_new_zipfile_serialization=zipped)
+        (folder / "model.pth").unlink()
+        return folder / name
+
+    return make
+
+
+LAYOUTS: dict[str, Callable[[Path], Path]] = {
+    "vitkit": vitkit_folder,
+    "timm": timm_folder,
+    "huggingface": huggingface_folder,
+    "shards": shards,
+    "official": npz("official"),
+    "big_vision": npz("big_vision"),
+    "torchvision": torchvision_file,
+    "bin": pickled("wrapped.bin", zipped=True),
+    "legacy": pickled("legacy.pth.tar", zipped=False),
+}
+
+
+def mutated(data: bytes, generator: random.Random) -> bytes:
+    """Flip, cut, repeat, zero or replace a piece of a file, mostly where its structure is: begin and end."""
+    kind = generator.randrange(6)
+    place = generator.choice(
+        [
+            generator.randrange(len(data)),
+            generator.randrange(min(len(data), 600)),
+            max(0, len(data) - 1 - generator.randrange(min(len(data), 3000))),
+        ]
+    )
+    length = generator.choice([1, 1, 1, 2, 4, 8, 64, 1000])
+    piece = data[place : place + length]
+    if kind == 0:
+        return data[:place] + bytes([data[place] ^ (1 << generator.randrange(8))]) + data[place + 1 :]
+    if kind == 1:
+        return data[:place]
+    if kind == 2:
+        return data[:place] + piece + data[place:]
+    if kind == 3:
+        return data[:place] + bytes(len(piece)) + data[place + len(piece) :]
+    if kind == 4:
+        return data[:place] + generator.randbytes(len(piece)) + data[place + len(piece) :]
+    return data[:place] + b"\xff" * len(piece) + data[place + len(piece) :]
+
+
+class TooLongError(Exception):
+    """A mutant that took more than its time."""
+
+
+def mutate_and_load(make: Callable[[Path], Path], folder: Path, seeds: range) -> tuple[int, int]:
+    """Load so many mutants of a checkpoint.
+
+    Returns:
+        How many were loaded all the same, and how many were refused in words.
+    """
+    (folder / "whole").mkdir()
+    whole = make(folder / "whole")
+    load(whole, num_heads=4, image_size=(16, 16))
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise TooLongError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    loaded = refused = 0
+    try:
+        for seed in seeds:
+            generator = random.Random(seed)
+            target = folder / f"mutant{whole.suffix}"
+            if whole.is_dir():
+                shutil.copytree(whole, target)
+                changed = generator.choice(sorted(target.iterdir()))
+            else:
+                target = folder / f"mutant-{whole.name}"
+                shutil.copy(whole, target)
+                changed = target
+            changed.write_bytes(mutated(changed.read_bytes(), generator))
+            signal.alarm(SECONDS)
+            try:
+                load(target, num_heads=4, image_size=(16, 16))
+                loaded += 1
+            except VitkitError:
+                refused += 1
+            except Exception as error:
+                raise AssertionError(f"seed {seed}, {changed.name}: {error!r}") from error
+            finally:
+                signal.alarm(0)
+                shutil.rmtree(target) if target.is_dir() else target.unlink()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    return loaded, refused
+
+
+@pytest.mark.filterwarnings("ignore")  # numpy and torch warn of what they then refuse
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_damaged_file_is_a_model_or_words(layout: str, tmp_path: Path) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    _, refused = mutate_and_load(LAYOUTS[layout], tmp_path, range(MUTANTS))
+    assert refused > 0
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    assert grown < GROWTH

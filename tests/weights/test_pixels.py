@@ -1,0 +1,133 @@
+"""Pixels as timm, transformers and torchvision make them of the same description, within one level."""
+
+import json
+import math
+from dataclasses import fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.fixture_files import FOLDER
+from tests.pixel_cases import CASES, SHAPES, PixelCase, image, sample
+from vitkit.config import to_json
+from vitkit.data.transforms import Preprocessing, preprocess, read_preprocessing
+from vitkit.errors import VitkitError
+from vitkit.models.vit_config import ViTConfig
+from vitkit.weights.files.source import Source
+from vitkit.weights.formats import torchvision
+from vitkit.weights.formats.huggingface.pixels import read_pixels, read_rule
+from vitkit.weights.formats.timm.settings import Settings
+from vitkit.weights.pixels import PixelRule, fraction_of, rule_of, unlike
+
+ALLOWED = 1
+"""Levels."""
+
+
+def source(settings: dict[str, Any]) -> Source:
+    """A checkpoint without tensors and with these JSON files."""
+    return Source(Path("model.safetensors"), {}, lambda key: pytest.fail(key), settings)
+
+
+def preprocessing_of_case(case: PixelCase) -> Preprocessing:
+    """What vitkit reads out of the library's description."""
+    rule = rule_of_case(case)
+    return read_preprocessing(json.loads(json.dumps(rule.record())), case.size, case.name)
+
+
+def rule_of_case(case: PixelCase) -> PixelRule:
+    if case.library == "timm":
+        config = {"architecture": "vit_base_patch16_224", "pretrained_cfg": dict(case.settings)}
+        settings = Settings(source({"config.json": config}))
+        return settings.pixel_rule(case.size, tuple(case.settings["mean"]))
+    if case.library == "torchvision":
+        model = ViTConfig(case.size, (case.patch, case.patch), case.width, 1, 16, 4, num_classes=1)
+        return torchvision.pixel_rule(model)
+    files = source({"preprocessor_config.json": dict(case.settings)})
+    rule = read_rule(files, read_pixels(files, 3)[0], case.size)
+    assert not files.notes  # nothing of theirs is left out
+    return rule
+
+
+@cache
+def fixture() -> dict[str, NDArray[np.uint8]]:
+    with np.load(FOLDER / "o_pixels.npz") as arrays:
+        return dict(arrays)
+
+
+@cache
+def cached_image(shape: tuple[int, int]) -> NDArray[np.uint8]:
+    return image(shape)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_pixels_are_those_of_the_library(case: PixelCase) -> None:
+    preprocessing = preprocessing_of_case(case)
+    for shape in SHAPES:
+        expected = fixture()[f"{case.name}: {shape[0]}x{shape[1]}"].astype(int)
+        found = sample(preprocess(cached_image(shape), preprocessing))
+        assert np.abs(found - expected).max() <= ALLOWED, shape
+
+
+def test_the_two_descriptions_of_preprocessing_are_one() -> None:
+    """`PixelRule` is what the models' room may know of `Preprocessing`."""
+    theirs = {field.name: field.default for field in fields(Preprocessing) if field.name != "decode"}
+    assert {field.name: field.default for field in fields(PixelRule)} == theirs
+    types = get_type_hints(PixelRule)
+    assert types == {name: kind for name, kind in get_type_hints(Preprocessing).items() if name != "decode"}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_rule_survives_the_card(case: PixelCase) -> None:
+    rule = rule_of_case(case)
+    assert rule_of(json.loads(json.dumps(rule.record())), case.size) == rule
+    assert rule_of(to_json(preprocessing_of_case(case)), case.size) == rule
+
+
+def test_a_fraction_gives_its_side_back() -> None:
+    for side in (1, 7, 224, 242, 256, 384, 518):
+        for resized in range(1, 1500):
+            assert math.floor(side / fraction_of(side, resized)) == resized
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"resize": "squish"}, "preprocessing: resize: expected one of 'stretch', .* found 'squish'"),
+        ({"crop_fraction": "0.9"}, "preprocessing: crop_fraction: expected float, found '0.9'"),
+        ({"interpolation": 3}, "preprocessing: interpolation: expected one of 'nearest', .* found 3"),
+        ({"crop_pct": 0.9}, "preprocessing: unknown key 'crop_pct'"),
+        ({"border": [0, 0]}, "preprocessing: border: expected"),
+    ],
+)
+def test_what_a_card_cannot_mean_is_named(changes: dict[str, Any], words: str) -> None:
+    saved = {"image_size": [8, 8], **changes}
+    for read in (
+        lambda: read_preprocessing(saved, (8, 8), "x: preprocessing"),
+        lambda: rule_of(saved, (8, 8)),
+    ):
+        with pytest.raises(VitkitError, match=words):
+            read()
+
+
+def test_a_value_of_the_right_type_is_named_with_its_file() -> None:
+    saved = {"image_size": [8, 8], "crop_fraction": 0.0}
+    with pytest.raises(VitkitError, match=r"^model\.json: preprocessing: crop_fraction must be"):
+        read_preprocessing(saved, (8, 8), "model.json: preprocessing")
+
+
+def test_fields_that_a_way_of_resizing_does_not_look_at_make_no_difference() -> None:
+    rule = PixelRule((8, 8))
+    assert not unlike(rule, replace(rule, crop_fraction=0.5, crop_offset="down", border=(1, 2, 3)))
+    shortest = replace(rule, resize="shortest")
+    assert not unlike(shortest, replace(shortest, crop_fraction=8 / 9.5, border=(1, 2, 3)))  # 9 pixels, too
+    assert unlike(shortest, replace(shortest, crop_offset="down", interpolation="bicubic")) == [
+        "preprocessing's interpolation: 'bilinear' becomes 'bicubic'",
+        "preprocessing's crop_offset: 'even' becomes 'down'",
+    ]
+    assert unlike(
+        replace(shortest, crop_fraction=2.0), replace(shortest, crop_fraction=2.0, border=(9, 9, 9))
+    )
