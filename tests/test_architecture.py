@@ -14,7 +14,9 @@ MAY_IMPORT = {
     # Evaluators are handed to the trainer, which knows none; nor do they know it.
     "evaluation": {"data", "models", "weights"},
     "analysis": {"data", "models", "weights", "training", "evaluation"},
-    "apps": {"data", "models", "weights", "training", "evaluation", "analysis"},
+    "report": {"data", "models", "weights", "training", "evaluation", "analysis", "jobs", "cli"},
+    "jobs": {"data", "models", "weights", "training", "evaluation", "analysis", "report", "cli"},
+    "cli": {"data", "models", "weights", "training", "evaluation", "analysis", "report", "jobs"},
 }
 """The rooms, and which others each may import."""
 SHARED = {"errors", "config", "durable", "signals", "text", "_version"}
@@ -101,8 +103,8 @@ def test_training_knows_files_of_weights_and_no_formats() -> None:
     "line",
     [
         "from vitkit.training import trainer",
-        "def f():\n    import vitkit.apps.cli",
-        "from ..apps import cli",
+        "def f():\n    import vitkit.cli.main",
+        "from ..jobs import train",
         "import importlib\nimportlib.import_module('vitkit.training.optim')",
     ],
 )

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitkit.apps.run import Architecture, Loading
 from vitkit.config import difference, from_json, require_finite, to_json
 from vitkit.data.sources import Splits
 from vitkit.data.transforms import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
+from vitkit.jobs.run_config import Architecture, Loading
 from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.vit_config import ViTConfig
 from vitkit.training.objectives import ClassificationConfig

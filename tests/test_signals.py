@@ -1,4 +1,4 @@
-"""How a process answers the signals that ask it to stop; whole runs are in apps/test_signals.py."""
+"""How a process answers the signals that ask it to stop; whole runs are in jobs/test_signals.py."""
 
 import os
 import signal

@@ -10,14 +10,14 @@ from vitkit._version import __version__
 from vitkit.errors import VitkitError
 
 if TYPE_CHECKING:
-    from vitkit.apps.convert import convert
-    from vitkit.apps.evaluate import evaluate
-    from vitkit.apps.inspection import inspect
-    from vitkit.apps.predict import Predictor
-    from vitkit.apps.recipes import recipe
-    from vitkit.apps.run import Run
-    from vitkit.apps.train import train
-    from vitkit.apps.write_report import write_report
+    from vitkit.jobs.convert import convert
+    from vitkit.jobs.evaluate import evaluate
+    from vitkit.jobs.inspect import inspect
+    from vitkit.jobs.predict import Predictor
+    from vitkit.jobs.recipes import recipe
+    from vitkit.jobs.run_config import Run
+    from vitkit.jobs.train import train
+    from vitkit.jobs.write_report import write_report
     from vitkit.models.resnet import ResNet
     from vitkit.models.resnet_config import ResNetConfig
     from vitkit.models.vit import ViT
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
     from vitkit.weights import load_model, save_model
 
 _HOMES = {
-    "Predictor": "vitkit.apps.predict",
+    "Predictor": "vitkit.jobs.predict",
     "ResNet": "vitkit.models.resnet",
     "ResNetConfig": "vitkit.models.resnet_config",
-    "Run": "vitkit.apps.run",
+    "Run": "vitkit.jobs.run_config",
     "ViT": "vitkit.models.vit",
     "ViTConfig": "vitkit.models.vit_config",
     "build_model": "vitkit.models.zoo",
-    "convert": "vitkit.apps.convert",
+    "convert": "vitkit.jobs.convert",
     "create_model": "vitkit.models.zoo",
-    "evaluate": "vitkit.apps.evaluate",
-    "inspect": "vitkit.apps.inspection",
+    "evaluate": "vitkit.jobs.evaluate",
+    "inspect": "vitkit.jobs.inspect",
     "list_models": "vitkit.models.zoo",
     "load_model": "vitkit.weights",
     "model_config": "vitkit.models.zoo",
-    "recipe": "vitkit.apps.recipes",
+    "recipe": "vitkit.jobs.recipes",
     "save_model": "vitkit.weights",
-    "train": "vitkit.apps.train",
-    "write_report": "vitkit.apps.write_report",
+    "train": "vitkit.jobs.train",
+    "write_report": "vitkit.jobs.write_report",
 }
 
 __all__ = [

@@ -3,8 +3,8 @@
 import os
 import sys
 
-from vitkit.apps import streams
-from vitkit.apps.cli import run
+from vitkit.cli import streams
+from vitkit.cli.main import run
 
 # Threads that wait for each other give way soon. With the default, another busy process on the same cores
 # makes small models many times slower (docs/results.md). Read when torch is imported, hence here.

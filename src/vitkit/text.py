@@ -81,3 +81,33 @@ def _plain(value: Any, where: str, lost: list[str]) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(part, f"{where}[{i}]", lost) for i, part in enumerate(value)]
     return value
+
+
+def format_duration(seconds: float) -> str:
+    """Write a time as people do: '45 s', '3 min 20 s', '2 h 05 min', '3 days 4 h'."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86400} days {whole % 86400 // 3600} h"
+
+
+def format_bytes(count: float) -> str:
+    """Write a number of bytes: '512 bytes', '8.2 MB', '1.3 GB'."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def format_count(count: float, unit: str = "") -> str:
+    """Write a large number with a prefix: '950', '86.6 M', '35.1 G'."""
+    for prefix in ("", "k", "M", "G", "T"):
+        if count < 1000:
+            return f"{count:.0f}{unit and ' ' + unit}" if not prefix else f"{count:.1f} {prefix}{unit}"
+        count /= 1000
+    return f"{count:.1f} P{unit}"

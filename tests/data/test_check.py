@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitkit.apps.run import Loading
 from vitkit.data.check import BadFile, Copy, check_data
 from vitkit.data.loader import TrainLoader
 from vitkit.data.sources import Splits, open_data
 from vitkit.data.transforms import Preprocessing
 from vitkit.errors import VitkitError
+from vitkit.jobs.run_config import Loading
 
 WHOLE = Splits(0, 0)
 

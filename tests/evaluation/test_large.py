@@ -50,7 +50,7 @@ MEMORY = """
 import json, resource, sys
 from pathlib import Path
 import torch
-from vitkit.apps.folder import read_evaluations, write_evaluation
+from vitkit.jobs.run_folder import read_evaluations, write_evaluation
 from vitkit.data.loader import Batch
 from vitkit.evaluation.classify import classification, predict
 

@@ -16,10 +16,11 @@ import torch
 from numpy.typing import NDArray
 
 import vitkit
-from vitkit.apps import cli, training_run
+from vitkit.cli import main as cli
 from vitkit.data import decode as decoding
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import Predictions
+from vitkit.jobs import training_run
 from vitkit.weights import identify
 
 torch.set_num_threads(1)

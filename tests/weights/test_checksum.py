@@ -11,7 +11,7 @@ import torch
 import xxhash
 
 from tests.weights.test_timm import TINY, random_model
-from vitkit.apps.cli import run
+from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
 from vitkit.weights import identify, load, load_model, save_model

@@ -15,10 +15,10 @@ import torch
 from safetensors.torch import save_file
 
 from tests.weights.test_timm import TINY, config_json, folder_of, random_model, state
-from vitkit.apps.cli import run
-from vitkit.apps.convert import convert
-from vitkit.apps.predict import Predictor
+from vitkit.cli.main import run
 from vitkit.errors import VitkitError
+from vitkit.jobs.convert import convert
+from vitkit.jobs.predict import Predictor
 from vitkit.models.resnet_config import BackboneConfig
 from vitkit.weights import load, load_model, loading, save_model
 from vitkit.weights.accounting import names_that_are_not_finite

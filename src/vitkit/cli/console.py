@@ -1,0 +1,242 @@
+"""What a person sees in the terminal: pictures of progress, numbers in words."""
+
+import codecs
+import contextlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import IO, Any, cast
+
+from rich.console import (
+    Console,
+    ConsoleOptions,
+    HighlighterType,
+    JustifyMethod,
+    OverflowMethod,
+    RenderableType,
+)
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.segment import Segment
+from rich.style import Style
+from rich.table import Column
+from rich.text import Text
+
+from vitkit.cli.streams import is_terminal
+from vitkit.text import format_bytes, format_duration, json_text, visible
+
+WIDTH_OF_PIPES = 110
+LINE_SECONDS = 60.0
+"""Where there is no terminal, a long loop says at most so often where it is."""
+
+
+class Terminal(Console):
+    """A console that shows control characters instead of obeying them, whoever wrote the text.
+
+    Only what rich itself adds, colours and movements of the cursor, reaches the terminal as such.
+    """
+
+    def render_str(
+        self,
+        text: str,
+        *,
+        style: str | Style = "",
+        justify: JustifyMethod | None = None,
+        overflow: OverflowMethod | None = None,
+        emoji: bool | None = None,
+        markup: bool | None = None,
+        highlight: bool | None = None,
+        highlighter: HighlighterType | None = None,
+    ) -> Text:
+        """Make a text of a string; escaped here already, so that it is laid out at the width it will have."""
+        return super().render_str(
+            visible(text, keep="\n\t"),
+            style=style,
+            justify=justify,
+            overflow=overflow,
+            emoji=emoji,
+            markup=markup,
+            highlight=highlight,
+            highlighter=highlighter,
+        )
+
+    def on_broken_pipe(self) -> None:
+        """Leave it to the command line what a reader that has gone means; rich would end the process."""
+        raise BrokenPipeError
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render anything; what comes to the terminal by another way than `render_str` is escaped here."""
+        for segment in super().render(renderable, options):
+            if segment.control:
+                yield segment
+            else:
+                yield Segment(visible(segment.text, keep="\n"), segment.style)
+
+
+class _StandardError:
+    """Standard error as it is at the moment of writing. What it refuses is lost: a line of progress that
+    cannot be written is no reason to end a run."""
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            if sys.stderr is not None:
+                sys.stderr.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            if sys.stderr is not None:
+                sys.stderr.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)
+
+
+def _width(stream: Any) -> int | None:
+    """The columns of a pipe; None where rich finds out: a terminal's, or what COLUMNS says."""
+    return None if is_terminal(stream) or os.environ.get("COLUMNS", "").isdigit() else WIDTH_OF_PIPES
+
+
+out = Terminal(highlight=False, emoji=False, width=_width(sys.stdout))
+"""Results."""
+err = Terminal(file=cast("IO[str]", _StandardError()), highlight=False, emoji=False, width=_width(sys.stderr))
+"""Progress and messages: never mixed into what a pipe reads."""
+
+
+def print_json(value: Any, indent: int | None = 2) -> None:
+    """Print data as JSON on standard output; in ASCII alone where the output is of another encoding than
+    UTF-8."""
+    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
+    unicode = codecs.lookup(encoding).name == "utf-8"
+    print(json_text(value, ascii_only=not unicode, indent=indent), flush=True)
+
+
+@contextmanager
+def showing_warnings() -> Iterator[None]:
+    """What the library warns of is printed, as all other text is, while a command runs."""
+    handler, logger = _Printing(logging.WARNING), logging.getLogger("vitkit")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+class _Printing(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        err.print(record.getMessage(), markup=False, soft_wrap=True)
+
+
+class _Lines(Progress):
+    """Progress where there is no terminal: now and then a line, so that a log tells how a run goes."""
+
+    def __init__(self) -> None:
+        super().__init__(console=err, disable=True)
+        self._last_line = time.monotonic()
+
+    def advance(self, task_id: TaskID, advance: float = 1) -> None:
+        super().advance(task_id, advance)
+        self._say(task_id, False)
+
+    def update(
+        self,
+        task_id: TaskID,
+        *,
+        total: float | None = None,
+        completed: float | None = None,
+        advance: float | None = None,
+        description: str | None = None,
+        visible: bool | None = None,
+        refresh: bool = False,
+        **fields: Any,
+    ) -> None:
+        """As for a bar; a field `milestone` that is true asks for a line now."""
+        super().update(
+            task_id,
+            total=total,
+            completed=completed,
+            advance=advance,
+            description=description,
+            visible=visible,
+            refresh=refresh,
+            **fields,
+        )
+        self._say(task_id, bool(fields.get("milestone")))
+
+    def _say(self, task_id: TaskID, milestone: bool) -> None:
+        now = time.monotonic()
+        if not milestone and now - self._last_line < LINE_SECONDS:
+            return
+        self._last_line = now
+        task = self.tasks[self.task_ids.index(task_id)]
+        in_bytes = task.fields.get("bytes", False)
+        done, total = (
+            "?" if count is None else format_bytes(count) if in_bytes else f"{count:,.0f}"
+            for count in (task.completed, task.total)
+        )
+        left = task.time_remaining
+        parts = [
+            f"{task.description} {done}" + ("" if task.total is None else f"/{total}"),
+            "" if left is None or task.finished else f"{format_duration(left)} left",
+            str(task.fields.get("detail", "")),
+        ]
+        err.print("  ".join(part for part in parts if part), markup=False, soft_wrap=True)
+
+
+def progress_bar(in_bytes: bool = False) -> Progress:
+    """A bar with time left on stderr; lines at long intervals where that is no terminal.
+
+    `update(task, detail=..., milestone=True)` asks for a line at once.
+    """
+    if not is_terminal(sys.stderr):
+        return _Lines()
+    count: ProgressColumn = MofNCompleteColumn(table_column=Column(min_width=11))
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=16),
+        DownloadColumn() if in_bytes else count,
+        TimeRemainingColumn(table_column=Column(min_width=7)),
+        # Last, and the only one that a narrow terminal cuts off.
+        TextColumn(
+            "left  {task.fields[detail]}",
+            markup=False,
+            table_column=Column(no_wrap=True, overflow="ellipsis"),
+        ),
+        console=err,
+        transient=True,
+    )
+
+
+@contextmanager
+def counting(description: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar for a loop that says how many more it has done: `advance(count)`."""
+    with progress_bar() as bar:
+        task = bar.add_task(visible(description), total=total, detail="")
+        yield lambda count: bar.advance(task, count)
+
+
+@contextmanager
+def reaching(description: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar for a loop that says where it is: `progress(done, total)`."""
+    with progress_bar() as bar:
+        task = bar.add_task(visible(description), total=None, detail="")
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def receiving(description: str) -> Iterator[Callable[[int, int | None], None]]:
+    """A bar for a download, which appears with the first bytes: `progress(bytes, all bytes or None)`."""
+    with progress_bar(in_bytes=True) as bar:
+        task = bar.add_task(visible(description), total=None, detail="", bytes=True, visible=False)
+        yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)

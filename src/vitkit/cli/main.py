@@ -1,0 +1,164 @@
+"""The command line: one verb per job. The list of verbs must not import torch; each verb imports its own."""
+
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from vitkit._version import __version__
+from vitkit.cli import streams
+from vitkit.config import nearest
+from vitkit.errors import VitkitError
+from vitkit.signals import StopRequest, StopSignals, stop_signals
+from vitkit.text import visible
+
+# verb -> what it does, and the module whose `main(arguments)` does it
+VERBS = {
+    "train": ("train a model on your images, evaluate it, write a report", "vitkit.jobs.train"),
+    "evaluate": ("how good a model is on images it never saw", "vitkit.jobs.evaluate"),
+    "predict": ("name what is in images", "vitkit.jobs.predict"),
+    "report": ("write a run's report.html again", "vitkit.jobs.write_report"),
+    "inspect": ("filters, positions and attention of a model as pictures", "vitkit.jobs.inspect"),
+    "data": ("data check PATH: counts, sizes, bad files, duplicates", "vitkit.jobs.data_check"),
+    "convert": ("a checkpoint in another library's layout, compared", "vitkit.jobs.convert"),
+    "card": ("what a checkpoint is and how it computes", "vitkit.jobs.card"),
+    "cost": ("parameters, FLOPs, memory and compute of models", "vitkit.jobs.cost"),
+    "models": ("names, parameters and FLOPs of the models", "vitkit.jobs.models"),
+    "recipes": ("named training runs and what they are for", "vitkit.jobs.recipes"),
+}
+
+MEMORY = (
+    "the memory of this machine is not enough for it. Ask for less at a time (a smaller batch, model or "
+    "image), or close other programs."
+)
+
+EXAMPLES = """\
+Examples:
+  vitkit train --recipe digits                       train on the built-in digits, no download
+  vitkit data check my_photos/                       look at a folder of class folders before training
+  vitkit train --recipe photos --data my_photos/     train on it
+  vitkit predict runs/my_photos-... holiday.jpg      use the result
+"""
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command; returns its exit code.
+
+    0: done. 1: the user can mend it, one message says how. 2: the command line is wrong. 130 and 143: stopped
+    by Ctrl-C and SIGTERM; so for every signal that asks to stop, 128 and its number. 141: whoever read the
+    output has gone. Anything else that fails is a bug and keeps its traceback.
+    """
+    try:
+        code = _command(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here, where it can still be said that a disk is full
+        return code
+    except VitkitError as error:
+        return _failed(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return _failed("interrupted", 130)
+    except BrokenPipeError:
+        streams.discard(sys.stdout)
+        return 141  # as a shell has it: 128 and the number of SIGPIPE
+    except MemoryError:
+        return _failed(MEMORY)
+    except RecursionError:
+        return _failed("what was read is nested too deeply to be anything of ours: look at the file again.")
+    except UnicodeError as error:
+        return _failed(f"a text is not of the encoding it should be of: {error}.")
+    except OSError as error:
+        # A full disk, a folder that may not be written, a file where a folder should be.
+        place = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+        return _failed(
+            f"{place}{error.strerror or error}. What was finished before is kept: mend this, then run the "
+            "same command again."
+        )
+    except RuntimeError as error:
+        if "can't allocate memory" in str(error) or "out of memory" in str(error):
+            return _failed(MEMORY)
+        raise
+
+
+def _command(arguments: list[str]) -> int:
+    """Find out which command is meant and run it."""
+    verb, *rest = arguments or ["help"]
+    if verb == "help" and rest:
+        verb, rest = rest[0], [*rest[1:], "--help"]
+    if verb in ("-h", "--help", "help"):
+        print(_help())
+        return 0
+    if verb in ("-V", "--version"):
+        print(f"vitkit {__version__}")
+        return 0
+    if verb not in VERBS:
+        return _failed(f"no command is named '{verb}'. {nearest(verb, VERBS)}", 2)
+    for argument in rest:
+        # The option parser repeats what it does not know as it is.
+        if "\0" in argument or (argument.startswith("-") and "\x1b" in argument):
+            return _failed(f"the argument {argument} holds a character that no option has.", 2)
+    console = importlib.import_module("vitkit.cli.console")
+    try:
+        with _terminable() as stop, console.showing_warnings():
+            with stop.held():  # an import that is broken off may leave half a module behind
+                module = importlib.import_module(VERBS[verb][1])
+            module.main(rest if verb == "models" else _squared(rest))
+    except SystemExit as end:  # of the option parser, whose words are printed, or of SIGTERM
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0
+
+
+def _failed(message: str, code: int = 1) -> int:
+    """Print what went wrong as one message; returns the exit code."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        streams.discard(sys.stdout)
+    words = visible(message, keep="\n")
+    with suppress(OSError):
+        if sys.stderr is not None:
+            print(f"vitkit: {words}", file=sys.stderr, flush=True)
+    return code
+
+
+class Interrupted(VitkitError):  # noqa: N818 (it is no error: what was asked for was done)
+    """A command that a signal ended; its exit code is 128 and the signal's number."""
+
+    def __init__(self, request: StopRequest) -> None:
+        what = "interrupted" if request.number == signal.SIGINT else str(request)
+        super().__init__(f"{what}. To go on, run the same command again.")
+        self.exit_code = request.exit_code
+
+
+@contextmanager
+def _terminable() -> Iterator[StopSignals]:
+    """Signals that ask to stop end a command as Ctrl-C does, so that what is half done is cleared away;
+    training has its own way to stop."""
+    try:
+        with stop_signals(last=True) as stop:
+            yield stop
+    except StopRequest as request:
+        raise Interrupted(request) from None
+
+
+def _help() -> str:
+    verbs = "\n".join(f"  {verb:10} {summary}" for verb, (summary, _module) in VERBS.items())
+    return (
+        f"vitkit {__version__}: the Vision Transformer of 'An Image is Worth 16x16 Words'\n\n"
+        f"usage: vitkit COMMAND [OPTIONS]        (vitkit COMMAND --help for its options)\n\n"
+        f"{verbs}\n\n{EXAMPLES}"
+    )
+
+
+def _squared(arguments: list[str]) -> list[str]:
+    """One number after --image-size stands for both height and width."""
+    for i, argument in enumerate(arguments):
+        name, _, value = argument.partition("=")
+        if name == "--image-size":
+            given = [value] if value else arguments[i + 1 : i + 3]
+            rest = arguments[i + 1 :] if value else arguments[i + 1 + len(given) :]
+            if given and given[0].isdigit() and (len(given) == 1 or not given[1].isdigit()):
+                return [*arguments[:i], name, given[0], given[0], *given[1:], *rest]
+    return arguments

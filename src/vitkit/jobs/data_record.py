@@ -1,0 +1,184 @@
+"""What a run folder knows about the images it was started with, so that others in their place are noticed.
+
+data.json          counts, class names, how splits were made, files that could not be read
+image-files.npy    size and time of every image file (and a hash of its bytes, if asked for)
+"""
+
+import hashlib
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from vitkit.cli import console
+from vitkit.config import from_json, to_json
+from vitkit.data.file_states import States, changed_files, file_states
+from vitkit.data.listing import counted
+from vitkit.data.sources import ImageData
+from vitkit.durable import read_json, read_regular_file, replace_file, replace_json
+from vitkit.errors import VitkitError
+
+RECORD = "data.json"
+STATES = "image-files.npy"
+_LIMIT = 1 << 32
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class DataRecord:
+    """The contents of `data.json`."""
+
+    name: str
+    spec: str
+    kind: str
+    class_names: tuple[str, ...]
+    counts: Mapping[str, Mapping[str, int]]
+    """Images by split and class."""
+    notes: tuple[str, ...]
+    rejects: Mapping[str, Mapping[str, str]]
+    """Files that could not be read, with the reason, by split."""
+    fingerprint: str
+    """Of names and labels: see `ImageData.fingerprint`."""
+    image_files: str | None = None
+    """SHA-256 of `image-files.npy`; none where nothing but names was recorded."""
+
+
+def describe_data(data: ImageData, fingerprint: str) -> DataRecord:
+    """What `data.json` holds, before any file was found unreadable."""
+    counts = {}
+    for split, samples in data.splits.items():
+        numbers = np.bincount(samples.labels, minlength=len(data.class_names)).tolist()
+        counts[split] = dict(zip(data.class_names, numbers, strict=True))
+    return DataRecord(data.name, data.spec, data.kind, data.class_names, counts, data.notes, {}, fingerprint)
+
+
+def read_record(folder: Path) -> DataRecord | None:
+    """The record of a run folder; None if there is none yet.
+
+    Raises:
+        VitkitError: it is damaged or cannot be read.
+    """
+    try:
+        return from_json(DataRecord, read_json(folder / RECORD), str(folder / RECORD))
+    except FileNotFoundError:
+        return None
+
+
+def check_data(folder: Path, data: ImageData, fingerprint: str, check: str) -> DataRecord:
+    """Write down what the images of a run are, or make sure that they are still those.
+
+    Args:
+        folder: the run folder, locked.
+        data: the images as listed now.
+        fingerprint: of the listing.
+        check: "time", "content" or "names", as in `Loading.check_images`.
+
+    Raises:
+        VitkitError: they are others, or the record is damaged.
+    """
+    record = read_record(folder)
+    if record is None:
+        record = describe_data(data, fingerprint)
+        if check != "names":
+            record = _with_states(folder, record, _states(data, check == "content"))
+        replace_json(folder / RECORD, to_json(record))
+        return record
+    if record.fingerprint != fingerprint:
+        raise VitkitError(
+            f"The images in {data.spec} are not those that {folder} was started with (files were added, "
+            "removed or moved). Bring them back, or start a new run with another --out."
+        )
+    if check == "names":
+        return record if record.image_files is None else _renewed(folder, record, data)
+    now = _states(data, check == "content")
+    if record.image_files is None:
+        if len(now):
+            console.err.print(
+                "[yellow]Sizes and times of the image files were not written down when this run began: they "
+                "are now.[/]"
+            )
+            record = _with_states(folder, record, now)
+            replace_json(folder / RECORD, to_json(record))
+        return record
+    before = _recorded_states(folder, record)
+    if before is None:
+        raise VitkitError(
+            f"{folder / STATES}, by which images that changed are noticed, is missing or damaged. Put it "
+            "back, or run the same command again with --check-images names: it takes the files as they "
+            "are now."
+        )
+    if check == "content" and before.shape[1] == 2:
+        raise VitkitError(
+            f"{folder} was started without hashes of the images' bytes, so that --check-images content has "
+            "nothing to compare with. Give time (sizes and times must be the same), or names (the files are "
+            "taken as they are)."
+        )
+    _refuse_changes(folder, data, before, now)
+    return record
+
+
+def _renewed(folder: Path, record: DataRecord, data: ImageData) -> DataRecord:
+    """The record with the files as they are: the user said that they are the right ones."""
+    before = _recorded_states(folder, record)
+    content = before is not None and before.shape[1] == 6
+    record = _with_states(folder, record, _states(data, content))
+    replace_json(folder / RECORD, to_json(record))
+    return record
+
+
+def _refuse_changes(folder: Path, data: ImageData, before: States, now: States) -> None:
+    changed = changed_files(data, before, now)
+    if not changed:
+        return
+    same_size = len(before) == len(now) and bool((before[:, 0] == now[:, 0]).all())
+    what = "times of change" if same_size else "sizes or times of change"
+    if min(before.shape[1], now.shape[1]) == 6:
+        what = "contents"
+    more = "" if len(changed) <= _SHOWN else f"\n  and {len(changed) - _SHOWN:,} more"
+    remedy = (
+        "If they were only copied, moved or restored, run the same command again with --check-images names: "
+        "it takes the files as they are now."
+    )
+    raise VitkitError(
+        f"{counted(len(changed), 'image file')} of {data.spec} changed since {folder} was started; other "
+        f"{what}:\n  "
+        + "\n  ".join(map(str, changed[:_SHOWN]))
+        + more
+        + "\nA run is continued with the images "
+        f"it began with: bring them back, or start a new run with another --out. {remedy}"
+    )
+
+
+def _states(data: ImageData, content: bool) -> States:
+    with console.reaching("checking image files") as progress:
+        return file_states(data, content, progress)
+
+
+def _with_states(folder: Path, record: DataRecord, states: States) -> DataRecord:
+    """Write the states, before the record that names their hash: a kill in between is then noticed.
+
+    Data that is in no files has none.
+    """
+    if not len(states):
+        return record
+    stream = io.BytesIO()
+    np.save(stream, states, allow_pickle=False)
+    replace_file(folder / STATES, [stream.getvalue()])
+    return replace(record, image_files=hashlib.sha256(stream.getvalue()).hexdigest())
+
+
+def _recorded_states(folder: Path, record: DataRecord) -> States | None:
+    """The states that were written down; None if they are missing or damaged."""
+    path = folder / STATES
+    try:
+        data = read_regular_file(path, _LIMIT)
+        if hashlib.sha256(data).hexdigest() != record.image_files:
+            return None
+        states: States = np.load(io.BytesIO(data), allow_pickle=False)
+    except (FileNotFoundError, ValueError):
+        return None
+    except OSError as error:
+        raise VitkitError(f"{path} cannot be read: {error.strerror or error}.") from error
+    return states if states.ndim == 2 and states.shape[1] in (2, 6) else None

@@ -1,0 +1,55 @@
+"""Whoever wants to know how a job goes. Jobs print nothing: they tell a listener, which is handed in."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+
+class Progress(Protocol):
+    """Is told how far a loop is."""
+
+    def __call__(
+        self, done: int, total: int | None = None, *, detail: str = "", milestone: bool = False
+    ) -> None:
+        """Take note that `done` of `total` units are done.
+
+        Args:
+            done: so far, in images, steps or bytes.
+            total: of all; None if nobody knows, or as it was.
+            detail: what else is worth a look, in a few words.
+            milestone: whether this moment is worth a line of its own in a log, as a validation is.
+        """
+
+
+class Listener:
+    """Hears how a job goes. This one is deaf: what a notebook or a test wants unless it asks for more.
+
+    `vitkit.cli.listener.TerminalListener` shows bars and prints sentences.
+    """
+
+    def note(self, sentence: str) -> None:
+        """Hear something that a person should know and that is no error."""
+
+    def warn(self, sentence: str) -> None:
+        """Hear something that is probably not meant."""
+
+    def show(self, rows: list[tuple[str, list[str]]]) -> None:
+        """Hear a summary: headings, each with its lines."""
+
+    @contextmanager
+    def progress(self, what: str, total: int | None = None, *, unit: str = "") -> Iterator[Progress]:
+        """Hear the progress of a loop while the block lasts.
+
+        Args:
+            what: is done, "reading images" say.
+            total: units of it; None if nobody knows yet.
+            unit: "bytes" for downloads; else units are counted.
+        """
+        yield _unheard
+
+
+def _unheard(done: int, total: int | None = None, *, detail: str = "", milestone: bool = False) -> None:
+    """Hear nothing."""
+
+
+SILENT = Listener()

@@ -1,0 +1,72 @@
+"""Whether a run fits into the memory of its machine, asked before anything is built."""
+
+import resource
+from pathlib import Path
+
+import torch
+
+from vitkit.analysis.cost import parameters
+from vitkit.errors import VitkitError
+from vitkit.jobs.run_config import Run
+from vitkit.models.zoo import ModelConfig
+from vitkit.text import format_bytes, format_count
+from vitkit.training.optim import OptimizerConfig
+
+_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def require_memory(config: ModelConfig, run: Run, device: torch.device) -> None:
+    """Refuse a model whose weights, gradients and optimiser exceed all memory, and such a batch of pixels.
+
+    What fits barely is not refused: how much the activations need depends on more than the configuration.
+
+    Raises:
+        VitkitError: it does not fit; the message says how much is needed, and how much there is.
+    """
+    available = available_memory(device)
+    if available is None:
+        return
+    count = parameters(config)
+    needed = count * bytes_per_weight(run.optimizer)
+    if needed > available:
+        raise VitkitError(
+            f"{run.model} does not fit into memory: {format_count(count)} parameters need "
+            f"{format_bytes(needed)} with gradients and optimiser, and {format_bytes(available)} are free. "
+            "Choose a smaller model (vitkit models lists them), or a machine with more memory."
+        )
+    height, width = config.image_size
+    needed = run.training.batch_size * (3 * height * width + 32)  # pixels, labels, numbers of the images
+    if needed > available:
+        raise VitkitError(
+            f"A batch of {run.training.batch_size:,} images of {height}x{width} does not fit into memory: it "
+            f"needs {format_bytes(needed)}, and {format_bytes(available)} are free. Choose a smaller "
+            "--batch-size."
+        )
+
+
+def bytes_per_weight(optimizer: OptimizerConfig) -> int:
+    """What training keeps for each weight: itself, its gradient, the optimiser's moments, its average."""
+    first = 2 if optimizer.momentum_dtype == "bfloat16" else 4
+    second = 0 if optimizer.optimizer == "sgd" else 4
+    return 4 + 4 + first + second + (4 if optimizer.polyak is not None else 0)
+
+
+def available_memory(device: torch.device) -> int | None:
+    """Bytes that can still be had: of the GPU, or of the process. None where the system does not say."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    limits = [resource.getrlimit(resource.RLIMIT_AS)[0]]
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        fields = {
+            name: int(value.split()[0]) * 1024 for name, _, value in (line.partition(":") for line in lines)
+        }
+        limits.append(fields["MemAvailable"] + fields.get("SwapFree", 0))
+    except (OSError, ValueError, KeyError, IndexError):
+        pass
+    for path in _CGROUP_LIMITS:
+        try:
+            limits.append(int(Path(path).read_text()))
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+    return min((limit for limit in limits if limit > 0), default=None)  # below 0: no limit

@@ -1,0 +1,150 @@
+"""A run folder, read back.
+
+config.json                 the run, written before anything else
+data.json                   counts, class names, how splits were made, files that could not be read
+image-files.npy             size and time of every image file
+metrics.jsonl               loss, rate and validation by step: the same bytes however often it was resumed
+speed.jsonl                 images/s and memory, by the clock
+checkpoints/                what a resume needs
+model.safetensors, model.json   the finished model: enough to predict anywhere
+evaluation/                 numbers and logits by split
+report.html
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from vitkit.config import from_json, to_json
+from vitkit.data.listing import expanded
+from vitkit.data.sources import ImageData, Splits, open_data
+from vitkit.data.transforms import Preprocessing, read_preprocessing
+from vitkit.durable import read_json, replace_json
+from vitkit.errors import VitkitError
+from vitkit.evaluation.classify import Classification, Predictions
+from vitkit.jobs.run_config import Run
+from vitkit.jobs.run_records import check_evaluation
+from vitkit.models.image_model import ImageModel
+
+
+@contextmanager
+def locked(run: Path) -> Iterator[None]:
+    """Hold a run folder for one process.
+
+    Raises:
+        VitkitError: another process trains in it.
+    """
+    import fcntl
+
+    descriptor = os.open(run / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise VitkitError(
+                f"Another process is training in {run}. Wait for it, stop it, or choose another --out."
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def write_evaluation(run: Path, split: str, result: Classification, predictions: Predictions) -> None:
+    """Keep an evaluation in the run folder: the numbers as JSON, the logits as arrays."""
+    folder = run / "evaluation"
+    folder.mkdir(exist_ok=True)
+    replace_json(folder / f"{split}.json", result.to_json())
+    predictions.save(folder / f"{split}.npz")
+
+
+def read_evaluations(run: Path) -> dict[str, tuple[Classification, Predictions]]:
+    """The evaluations that were kept, by split.
+
+    Raises:
+        VitkitError: one is damaged.
+    """
+    found = {}
+    for split in ("test", "val", "train"):
+        path = run / "evaluation" / f"{split}.json"
+        try:
+            record = read_json(path)
+        except FileNotFoundError:
+            continue
+        result = from_json(Classification, record, str(path))
+        predictions = Predictions.load(path.with_suffix(".npz"), result.loss_function)
+        check_evaluation(result, predictions, str(path))
+        found[split] = (result, predictions)
+    return found
+
+
+def preprocessing_of(model: ImageModel) -> Preprocessing:
+    """How images become the model's input; without a record, as the original evaluates: stretched."""
+    return read_preprocessing(model.card.preprocessing, model.config.image_size, "model.json: preprocessing")
+
+
+def data_of(model: ImageModel, spec: str | None = None) -> ImageData:
+    """The data a model was trained on, cut as it was then; or other data under its class names.
+
+    Raises:
+        VitkitError: the model does not know where its data is, or the data is not there any more.
+    """
+    rule = preprocessing_of(model).decode
+    names = model.card.class_names or None
+    record = recorded_data(model)
+    if spec is not None and not (record is not None and place(spec) == record.spec):
+        # Nothing of it was trained on: all of it is there to evaluate, unless it has splits of its own.
+        return open_data(spec, Splits(val_fraction=0, test_fraction=0), rule, names)
+    if record is None:
+        raise VitkitError("The model does not say which data it was trained on: give it with --data.")
+    data = open_data(record.spec, record.splits, rule, names)
+    if record.fingerprint != data.fingerprint():
+        raise VitkitError(
+            f"The images in {record.spec} are not those the model was trained with: files were added, "
+            "removed or moved, and its test images cannot be told from its training images any more. Bring "
+            "them back, or give other images with --data."
+        )
+    return data
+
+
+@dataclass(frozen=True)
+class RecordedData:
+    """What a model's origin says of the data that it was trained on."""
+
+    spec: str
+    splits: Splits
+    fingerprint: str
+
+
+def recorded_data(model: ImageModel) -> RecordedData | None:
+    """The data that a model was trained on; None if it does not say.
+
+    Raises:
+        VitkitError: what it says is damaged.
+    """
+    record = model.card.origin.get("data")
+    if not record:
+        return None
+    if isinstance(record, Mapping):
+        known = {one.name for one in fields(RecordedData)}
+        record = {key: record[key] for key in record if key in known}
+    return from_json(RecordedData, record, "model.json: origin: data")
+
+
+def place(spec: str) -> str:
+    """A data argument as it is written down: paths absolute, so that they hold from any folder."""
+    if spec == "digits" or not spec:
+        return spec
+    path = expanded(spec)
+    try:
+        return str(path.resolve())
+    except (OSError, RuntimeError, ValueError):  # a link to itself, say: whoever opens it says why
+        return str(path)
+
+
+def run_origin(run: Run, data: ImageData, fingerprint: str) -> dict[str, Any]:
+    """What a model says about the run it comes from."""
+    place = {"spec": run.data, "name": data.name, "splits": to_json(run.splits), "fingerprint": fingerprint}
+    return {"recipe": run.recipe, "loss": run.objective.loss, "data": place}

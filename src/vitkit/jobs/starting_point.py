@@ -1,0 +1,129 @@
+"""Where a run begins or goes on, from what is in its folder; and what of it was damaged and set aside."""
+
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.markup import escape
+
+from vitkit.cli import console
+from vitkit.durable import hash_file, read_json
+from vitkit.errors import VitkitError
+from vitkit.jobs.run_config import Run, changed_options
+from vitkit.training.checkpoint_files import (
+    kept_aside,
+    read_manifest,
+    set_aside,
+    survey,
+    sweep,
+)
+from vitkit.training.trainer import LOG
+
+
+def starting_point(folder: Path, run: Run, from_scratch: bool) -> Path | None:
+    """The checkpoint to continue from, None to begin at step 0; leftovers of killed processes are removed.
+
+    Args:
+        folder: the run folder, locked.
+        run: its options.
+        from_scratch: begin at step 0 where every checkpoint is damaged.
+
+    Raises:
+        VitkitError: every checkpoint is damaged, or there is none while `from_scratch` would pass over a
+            whole one; one cannot be read; or the options are not those that the checkpoint was made with.
+    """
+    found = survey(folder)
+    if found.lost and not from_scratch:
+        reasons = "\n  ".join(f"{path}: {reason}" for path, reason in found.damaged.items())
+        raise VitkitError(
+            f"None of the checkpoints of {folder} is whole:\n  {reasons}\nNothing was changed. Put them back "
+            "from a copy; or add --from-scratch, which begins again at step 0 and keeps these under other "
+            "names; or start a new run with another --out."
+        )
+    if found.whole is not None:
+        if from_scratch:
+            raise VitkitError(
+                f"{found.whole} is whole: leave --from-scratch out to continue from it, or start a new run "
+                "with another --out."
+            )
+        _require_same_options(found.whole, run)
+    for path in found.uncommitted:
+        console.err.print(
+            f"{path} was never committed, because its save was cut short: removed.", markup=False
+        )
+    for (path, reason), kept in zip(found.damaged.items(), sweep(folder, found), strict=True):
+        _tell_damage(path, reason, kept)
+    if found.lost and (folder / LOG).exists():
+        kept = set_aside(folder / LOG)
+        console.err.print(f"[yellow]The log of the run so far is kept as {escape(str(kept))}.[/]")
+    for leftover in [*folder.iterdir(), *folder.glob("evaluation/.*")]:
+        # What `replace_file` was writing when it was killed.
+        if re.fullmatch(r"\..+\.\d+\.tmp", leftover.name) and leftover.is_file():
+            leftover.unlink()
+    return found.whole
+
+
+def keep_damaged(damaged: Mapping[Path, str]) -> None:
+    """Set damaged checkpoints aside, those that are still there, and say so."""
+    for path, reason in damaged.items():
+        if path.exists():
+            _tell_damage(path, reason, set_aside(path))
+
+
+def name_what_was_set_aside(folder: Path) -> None:
+    """Say what of a run was damaged and is still there, and how it is cleared away."""
+    kept = kept_aside(folder)
+    if kept:
+        console.err.print(
+            "[yellow]Damaged and set aside, now or earlier:[/]",
+            *[f"  {escape(str(path))}" for path in kept],
+            sep="\n",
+        )
+        console.err.print(
+            f"Remove it with:\n  rm -r {' '.join(shlex.quote(str(path)) for path in kept)}",
+            markup=False,
+            soft_wrap=True,
+        )
+
+
+def model_is_whole(folder: Path) -> bool:
+    """Whether model.json belongs to model.safetensors: a kill may have come between the two.
+
+    A description without a record of its weights, as early versions wrote it, is taken at its word.
+    """
+    try:
+        description = read_json(folder / "model.json")
+        weights = description.get("weights")
+        if weights is None:
+            return True
+        return hash_file(folder / "model.safetensors") == (weights["bytes"], weights["sha256"])
+    except (OSError, VitkitError, AttributeError, KeyError, TypeError):
+        return False  # in doubt, both are written again
+
+
+def _require_same_options(checkpoint: Path, run: Run) -> None:
+    recorded = read_manifest(checkpoint).configuration
+    if recorded is None:
+        console.err.print(
+            f"[yellow]{escape(checkpoint.name)} was made by a version that did not write the options into "
+            "it: config.json is taken as it is.[/]"
+        )
+        return
+    changes = changed_options(recorded, str(checkpoint / "manifest.json"), run, moved=True)
+    if changes:
+        raise VitkitError(
+            "A run is continued with the options it was begun with, but config.json was edited since "
+            f"{checkpoint}:\n  "
+            + "\n  ".join(changes)
+            + "\nPut back what stands at the left, or start a new "
+            "run with another --out."
+        )
+
+
+def _tell_damage(path: Path, reason: str, kept: Path) -> None:
+    console.err.print(
+        f"[yellow]{escape(str(path))} is not whole: {escape(reason)}. It is kept as {escape(str(kept))}.[/]\n"
+        f"  To remove it: rm -r {escape(shlex.quote(str(kept)))}",
+        soft_wrap=True,
+    )

@@ -1,0 +1,141 @@
+"""`vitkit report`: a run folder on one page."""
+
+import os
+import platform
+import shlex
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import tyro
+
+from vitkit._version import __version__
+from vitkit.cli import console
+from vitkit.data.sources import Samples
+from vitkit.durable import read_json, replace_file
+from vitkit.errors import VitkitError
+from vitkit.evaluation.classify import Classification, Predictions
+from vitkit.jobs.run_config import read_config, read_run
+from vitkit.jobs.run_folder import data_of, read_evaluations
+from vitkit.jobs.run_records import read_data_record, read_metrics, read_speed
+from vitkit.models.image_model import ImageModel
+from vitkit.report.page import ReportContent, render_report
+from vitkit.text import format_bytes
+from vitkit.training.checkpoint import find_checkpoint, processor_name
+from vitkit.weights import load_model
+
+
+def write_report(run: str | Path) -> Path:
+    """Write `report.html` into a run folder, from what is in it and the images it was trained on.
+
+    Raises:
+        VitkitError: it is no run folder, training has not finished, or one of its files is damaged. Of a log
+            only the damaged lines are left out, which is said on the page and on the screen.
+    """
+    folder = Path(run)
+    read_run(folder)  # refuses a configuration that is none
+    config = read_config(folder)
+    model = load_model(folder)
+    record = read_data_record(folder)
+    evaluations = read_evaluations(folder)
+    metrics, speed = read_metrics(folder), read_speed(folder)
+    left_out = [log.left_out for log in (metrics, speed) if log.left_out]
+    left_out += _scored_otherwise(model, evaluations)
+    for sentence in left_out:
+        console.err.print(sentence, markup=False, soft_wrap=True)
+    try:
+        samples = data_of(model).splits
+    except VitkitError as error:
+        console.err.print(f"Without pictures of images: {error}", markup=False)
+        samples = {}
+    _check_ids(folder, evaluations, samples)
+    quoted = shlex.quote(str(folder))
+    content = ReportContent(
+        title=folder.resolve().name,
+        model=model,
+        config=config["run"],
+        data=record,
+        metrics=metrics.lines,
+        speed=speed.lines,
+        left_out=left_out,
+        evaluations=evaluations,
+        samples=samples,
+        commands=[
+            str(config.get("command") or "vitkit.train(...)"),
+            f"vitkit evaluate {quoted}",
+            f"vitkit predict {quoted} IMAGE_OR_FOLDER",
+            f"vitkit inspect {quoted}",
+        ],
+        environment=_environment(folder),
+    )
+    path = folder / "report.html"
+    with console.err.status("writing the report") as status:
+        page = render_report(content, lambda part: status.update(f"writing the report: {part}"))
+    replace_file(path, [page.encode()])
+    return path
+
+
+def _scored_otherwise(
+    model: ImageModel, evaluations: Mapping[str, tuple[Classification, Predictions]]
+) -> list[str]:
+    """Sentences on evaluations of a version that scored every model by softmax."""
+    return [
+        f"The evaluation of {split} was scored by {result.loss_function}, but the model was trained with "
+        f"the {model.card.loss} loss: run vitkit evaluate with --split {split} again."
+        for split, (result, _) in evaluations.items()
+        if result.loss_function != model.card.loss
+    ]
+
+
+def _check_ids(
+    folder: Path,
+    evaluations: Mapping[str, tuple[Classification, Predictions]],
+    samples: Mapping[str, Samples],
+) -> None:
+    """Refuse predictions for images that the data does not have."""
+    for split, (_, predictions) in evaluations.items():
+        count = len(samples[split]) if split in samples else None
+        if count is not None and predictions.ids.max() >= count:
+            raise VitkitError(
+                f"{folder / 'evaluation' / split}.npz: ids: expected numbers of the {count:,} {split} "
+                f"images, found {predictions.ids.max():,}. Run the evaluation again to write it anew."
+            )
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """Where the run was trained, by its last checkpoint, and when this page was written."""
+    checkpoint, _ = find_checkpoint(folder)
+    trained: Any = {}
+    if checkpoint is not None:
+        manifest = read_json(checkpoint / "manifest.json")
+        trained = manifest.get("environment") if isinstance(manifest, dict) else None
+        if not isinstance(trained, dict):
+            raise VitkitError(
+                f"{checkpoint / 'manifest.json'}: environment: expected an object, found "
+                f"{type(trained).__name__}. Put the original file back."
+            )
+    return {
+        **{str(key): str(value) for key, value in trained.items()},
+        "report written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "report by": f"vitkit {__version__}, torch {torch.__version__}, Python {platform.python_version()}",
+        "report on": f"{processor_name()}, {os.cpu_count()} cores",
+    }
+
+
+def main(arguments: list[str]) -> None:
+    def command(run: Annotated[str, tyro.conf.Positional]) -> None:
+        """Write a run's report.html again.
+
+        Args:
+            run: run folder.
+        """
+        path = write_report(run)
+        console.out.print(
+            f"{path} ({format_bytes(path.stat().st_size)}). Open it in a browser; it needs no network.",
+            markup=False,
+            soft_wrap=True,
+        )
+
+    tyro.cli(command, args=arguments, prog="vitkit report")

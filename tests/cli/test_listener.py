@@ -1,0 +1,40 @@
+"""How the terminal hears a job."""
+
+import pytest
+
+from vitkit.cli.listener import TerminalListener
+from vitkit.jobs.listener import SILENT
+
+
+def test_sentences_go_to_standard_error_and_summaries_to_standard_output(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    listener = TerminalListener()
+    listener.note("a note [with brackets]")
+    listener.warn("a warning \x1b[31m")
+    listener.show([("data", ["10 images", "of 2 classes"]), ("model", ["ViT"])])
+    out, err = capsys.readouterr()
+    assert err.splitlines() == ["a note [with brackets]", "a warning \\x1b[31m"]
+    assert [line.split() for line in out.splitlines()] == [
+        ["data", "10", "images"],
+        ["of", "2", "classes"],
+        ["model", "ViT"],
+    ]
+
+
+def test_a_milestone_is_a_line_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with TerminalListener().progress("training", 4) as progress:
+        progress(1)
+        progress(2, detail="val 50.0 %", milestone=True)
+        progress(3)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("training 2/4") and lines[0].endswith("val 50.0 %")
+
+
+def test_nothing_is_heard_unless_somebody_listens(capsys: pytest.CaptureFixture[str]) -> None:
+    SILENT.note("a note")
+    SILENT.warn("a warning")
+    SILENT.show([("data", ["10 images"])])
+    with SILENT.progress("training", 4) as progress:
+        progress(1, milestone=True)
+    assert capsys.readouterr() == ("", "")

@@ -1,0 +1,304 @@
+"""Conversion leaves a file that is the same model, or none."""
+
+import dataclasses
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from vitkit.cli.main import run
+from vitkit.errors import VitkitError
+from vitkit.jobs import convert as convert_module
+from vitkit.jobs.convert import compare, convert, fixed_images
+from vitkit.models.card import ModelCard
+from vitkit.models.image_model import ImageModel
+from vitkit.models.resnet_config import ResNetConfig
+from vitkit.models.zoo import build_model, vit_config
+from vitkit.weights import DIALECTS, Format, Saved, load_model, save, save_model
+from vitkit.weights.pixels import PixelRule
+
+
+def random_model(name: str, size: int = 32, seed: int = 0, **changes: Any) -> ImageModel:
+    """A model in which every parameter is random, its head too."""
+    generator = torch.Generator().manual_seed(seed)
+    model = build_model(dataclasses.replace(vit_config(name, 3, size), **changes), generator)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
+    model.card = ModelCard(class_names=("cat", "dog", "émeu"))
+    return model.eval()
+
+
+PLAIN = "ViT-64x2x2/16"
+"""A ViT that every layout has a name for."""
+
+
+@pytest.mark.parametrize("to", [dialect.name for dialect in DIALECTS if dialect.name != "torchvision"])
+def test_every_layout_gives_the_model_back(to: Format, tmp_path: Path) -> None:
+    model = random_model(PLAIN)
+    save_model(model, tmp_path / "model")
+    result = convert(tmp_path / "model", tmp_path / "out", to)
+    assert result.parity.agreement == 1 and result.parity.within(1e-5)
+    again = load_model(result.path, num_heads=2)
+    assert compare(model, again).within(1e-5)
+    if to in ("vitkit", "timm", "huggingface"):
+        assert again.card.class_names == model.card.class_names
+    else:
+        assert "class names" in result.lost
+    assert {path.name for path in tmp_path.iterdir()} == {"model", result.path.name}
+
+
+def test_around_all_libraries_and_back_to_the_same_bits(tmp_path: Path) -> None:
+    """official -> timm -> Hugging Face -> big_vision -> official -> ours."""
+    path = save_model(random_model(PLAIN), tmp_path / "start.npz", "official")
+    first = load_model(path)
+    steps: tuple[Format, ...] = ("timm", "huggingface", "big_vision", "official", "vitkit")
+    for step in steps:
+        path = convert(path, tmp_path / step, step).path
+    last = load_model(path)
+    state = last.state_dict()
+    for key, value in first.state_dict().items():
+        if key in ("class_token", "positions.0.embedding"):
+            continue  # big_vision adds the class token's position to it, once and for all
+        assert torch.equal(state[key], value), key
+    assert compare(first, last).within(1e-6)
+
+
+def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
+    path = save_model(random_model(PLAIN), tmp_path / "model.npz", "official")
+    before = path.read_bytes()
+    with pytest.raises(VitkitError, match="is there already"):
+        convert(path, path, "official")
+    with pytest.raises(VitkitError, match="is there already"):  # the suffix is added to the name given
+        convert(path, tmp_path / "model", "official")
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
+
+
+def test_arithmetic_that_a_layout_cannot_say_is_refused_or_measured(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_model(random_model(PLAIN, gelu="erf"), tmp_path / "erf")
+    with pytest.raises(VitkitError, match=r"cannot say: GELU.*--accept-change"):
+        convert(tmp_path / "erf", tmp_path / "out.npz", "official")
+    assert not (tmp_path / "out.npz").exists()
+    with caplog.at_level(logging.ERROR, "vitkit"):
+        result = convert(tmp_path / "erf", tmp_path / "out.npz", "official", accept_change=True)
+    assert not result.parity.within(1e-5) and any("GELU" in words for words in result.lost)
+
+
+def test_a_result_that_differs_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_model(random_model(PLAIN), tmp_path / "model")
+
+    def damaging(model: ImageModel, path: Path, to: Format) -> Saved:
+        with torch.no_grad():
+            broken = random_model(PLAIN)
+            broken.get_parameter("blocks.1.mlp.fc2.weight")[3, 4] += 0.5
+        return save(broken, path, to)
+
+    monkeypatch.setattr(convert_module, "save", damaging)
+    with pytest.raises(VitkitError, match=r"is not the same model: logits .* differ"):
+        convert(tmp_path / "model", tmp_path / "out", "official")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_values_that_are_not_finite_agree_with_nothing() -> None:
+    model, other = random_model(PLAIN), random_model(PLAIN)
+    with torch.no_grad():
+        other.get_parameter("norm.bias")[0] = float("nan")
+    assert not compare(model, other).within(1e9)
+
+
+def test_weights_that_are_not_finite_are_no_fault_of_the_conversion(tmp_path: Path) -> None:
+    model = random_model(PLAIN)
+    with torch.no_grad():
+        model.get_parameter("norm.bias")[0] = float("inf")
+    save_model(model, tmp_path / "model")
+    with pytest.raises(VitkitError, match="not finite"):
+        convert(tmp_path / "model", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_images_are_the_same_every_time_and_not_noise_alone() -> None:
+    model = random_model(PLAIN)
+    images = fixed_images(model)
+    assert torch.equal(images, fixed_images(model)) and images.dtype == torch.uint8
+    steps = images.float().diff(dim=-1).abs().mean((1, 2, 3))
+    assert steps.max() > 3 * steps.min()
+    assert images.float().std() > 30
+
+
+def test_a_loss_that_no_layout_knows_is_said_to_be_lost(tmp_path: Path) -> None:
+    model = random_model(PLAIN)
+    model.card = ModelCard(class_names=("a", "b", "c"), origin={"loss": "sigmoid"})
+    save_model(model, tmp_path / "model")
+    result = convert(tmp_path / "model", tmp_path / "out", "timm")
+    assert any("sigmoid loss" in words for words in result.lost)
+    assert not convert(tmp_path / "model", tmp_path / "same", "vitkit").lost
+
+
+def test_preprocessing_that_a_layout_cannot_say_is_said_to_be_lost(tmp_path: Path) -> None:
+    model = random_model(PLAIN)
+    rule = PixelRule((32, 32), "shortest", 0.9, interpolation="bicubic")
+    model.card = ModelCard(preprocessing={**rule.record(), "decode": {"apply_exif": False}})
+    save_model(model, tmp_path / "model")
+
+    def lost(to: Format) -> str:
+        return "; ".join(convert(tmp_path / "model", tmp_path / to, to).lost)
+
+    assert lost("vitkit") == ""
+    assert lost("timm") == "preprocessing's decode.apply_exif: False -> True"
+    assert "crop_offset: 'even' becomes 'down'" in lost("huggingface")
+    assert "interpolation: 'bicubic' becomes 'bilinear'" in lost("official")
+
+
+def test_pixel_statistics_that_a_file_does_not_say_are_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = save_model(random_model(PLAIN, gelu="erf", norm_eps=1e-6), tmp_path / "timm", "timm")
+    (path / "config.json").unlink()
+    words = ["convert", str(path / "model.safetensors"), str(tmp_path / "out"), "--num-heads", "2"]
+    assert run([*words, "--image-mean", "0.485", "0.456", "0.406", "--image-std", "0.25"]) == 0
+    again = load_model(tmp_path / "out")
+    assert again.config.image_mean == (0.485, 0.456, 0.406) and again.config.image_std == (0.25,) * 3
+    assert [one.what for one in again.card.assumed] == ["resizing"]
+    assert run(["card", str(tmp_path / "out")]) == 0
+    assert "resizing not in the file: the shortest side resized to 35" in capsys.readouterr().out
+    assert run([*words[:2], str(tmp_path / "other"), *words[3:], "--image-std", "0"]) == 1
+    assert "image_std of finite ones above 0" in capsys.readouterr().err
+
+
+def test_nothing_is_left_after_a_refusal_or_a_signal(tmp_path: Path) -> None:
+    save_model(random_model(PLAIN, register_tokens=1), tmp_path / "model")
+    with pytest.raises(VitkitError, match="no place for register_tokens"):
+        convert(tmp_path / "model", tmp_path / "new" / "folders" / "out.npz", "official")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+    script = (
+        "import os, signal, sys\n"
+        "from vitkit.jobs import convert\n"
+        "from vitkit.cli.main import run\n"
+        "convert.compare = lambda *models: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "sys.exit(run(sys.argv[1:]))\n"
+    )
+    arguments = ["convert", str(tmp_path / "model"), str(tmp_path / "new" / "out")]
+    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True)
+    assert done.returncode == 143, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_places_that_cannot_be_are_explained(tmp_path: Path) -> None:
+    save_model(random_model(PLAIN), tmp_path / "model")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(VitkitError, match="file is a file, and"):
+        convert(tmp_path / "model", tmp_path / "file" / "out")
+    with pytest.raises(VitkitError, match=r"timm layout is a folder.*\.safetensors"):
+        convert(tmp_path / "model", tmp_path / "out.safetensors", "timm")
+
+
+def test_a_new_head_is_announced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_model(random_model(PLAIN), tmp_path / "model")
+    arguments = ["convert", str(tmp_path / "model"), str(tmp_path / "out"), "--num-classes", "7"]
+    assert run([*arguments, "--image-size", "48"]) == 0  # one number is a square
+    said = capsys.readouterr().out
+    assert "head     new, of zeros, for 7 classes" in said and "cat, dog, émeu, is dropped" in said
+    assert "top-1" not in said  # of a head of zeros it would say nothing
+    assert load_model(tmp_path / "out").config.image_size == (48, 48)
+
+
+def test_a_resnet_that_does_not_say_its_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    resnet = build_model(ResNetConfig((40, 40), (1,), 3, width_factor=0.5)).eval()
+    path = save_model(resnet, tmp_path / "r.npz", "official")
+    assert run(["convert", str(path), str(tmp_path / "out")]) == 1
+    assert "vitkit convert FILE OUT" in capsys.readouterr().err
+    assert run(["convert", str(path), str(tmp_path / "out"), "--image-size", "40", "40"]) == 0
+
+
+def test_without_a_head_features_are_compared(tmp_path: Path) -> None:
+    model = random_model(PLAIN)
+    save_model(model, tmp_path / "model")
+    result = convert(tmp_path / "model", tmp_path / "out", num_classes=0)
+    assert result.parity.logits is None and result.parity.features is not None
+    assert "logits" not in str(result.parity) and "top-1" not in str(result.parity)
+
+
+def test_another_size_and_head_on_the_way(tmp_path: Path) -> None:
+    save_model(random_model(PLAIN), tmp_path / "model")
+    path = convert(tmp_path / "model", tmp_path / "out", image_size=(48, 64), num_classes=7).path
+    model = load_model(path)
+    assert model.config.grid == (3, 4) and not model.state_dict()["head.weight"].any()
+
+
+def test_a_library_that_has_no_part_in_it_is_refused(tmp_path: Path) -> None:
+    save_model(random_model(PLAIN), tmp_path / "model")
+    with pytest.raises(VitkitError, match="neither what is read"):
+        convert(tmp_path / "model", tmp_path / "out", "official", against="timm")
+
+
+def test_a_library_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> None:
+        raise ImportError(f"No module named '{name}'")
+
+    monkeypatch.setattr("vitkit.jobs.against.import_module", absent)
+    save_model(random_model(PLAIN), tmp_path / "model")
+    with pytest.raises(VitkitError, match="pip install timm"):
+        convert(tmp_path / "model", tmp_path / "out", "timm", against="timm")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_library_is_held_against_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_model(random_model(PLAIN), tmp_path / "model")
+    model = load_model(tmp_path / "model")
+
+    def honest(library: str, path: Path, images: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return model(images)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(convert_module, "library_logits", honest)
+    result = convert(tmp_path / "model", tmp_path / "good", "timm", against="timm")
+    assert result.beside_library is not None and result.beside_library.within(1e-5)
+    monkeypatch.setattr(convert_module, "library_logits", lambda *a: honest(*a) + 0.01)
+    with pytest.raises(VitkitError, match="computes something else"):
+        convert(tmp_path / "model", tmp_path / "bad", "timm", against="timm")
+    assert not (tmp_path / "bad").exists()
+
+
+def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_model(random_model(PLAIN), tmp_path / "model")
+    assert run(["convert", str(tmp_path / "model"), str(tmp_path / "out.npz")]) == 0
+    said = capsys.readouterr().out
+    assert "parity   read back by vitkit: logits (up to" in said
+    assert "images; this is vitkit beside itself, as --against knows no library of these layouts" in said
+    assert "no place for class names" in said and "Next: vitkit card" in said
+    with np.load(tmp_path / "out.npz") as file:
+        assert "Transformer/encoder_norm/scale" in file.files
+    assert run(["convert", str(tmp_path / "model"), str(tmp_path / "out.npz")]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("vitkit: ") and said.count("\n") == 1 and "already" in said
+    assert run(["convert", str(tmp_path / "nothing"), str(tmp_path / "x")]) == 1
+    assert "No checkpoint at" in capsys.readouterr().err
+
+
+def test_the_card_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = save_model(random_model(PLAIN), tmp_path / "model.npz", "official")
+    assert run(["card", str(path)]) == 0
+    said = capsys.readouterr().out
+    for words in ("official layout", "GELU: tanh form", "LayerNorm epsilon 1e-06", "width 64", "mean 0.5"):
+        assert words in said, words
+    assert run(["card", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["dialect"] == "official"
+
+
+def test_a_card_is_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = random_model("R50+ViT-64x2x2/16")
+    model.card = ModelCard(origin={"notes": ["one", "two"], "rate": 0.30000000000000004, "of": {"seed": 3}})
+    assert run(["card", str(save_model(model, tmp_path / "model"))]) == 0
+    said = capsys.readouterr().out
+    assert "{" not in said and '["' not in said and "images to 32x32" in said
+    for words in ("one; two", "rate 0.3 ", "of seed 3", "backbone layers 3-4-9", "w / (std + 1e-05)"):
+        assert words in said, words

@@ -1,0 +1,167 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vitkit.analysis.cost import forward_flops, parameters
+from vitkit.analysis.memory import training_memory
+from vitkit.cli.main import run
+from vitkit.jobs.models import matching
+from vitkit.models.zoo import create_model, list_models, model_config
+from vitkit.training.optim import OptimizerConfig
+from vitkit.weights import save_model
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert run(["cost", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def numbers(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    return json.loads(printed(capsys, *arguments, "--json"))
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert run(["cost", *arguments]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_one_model_in_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    [found] = numbers(capsys, "ViT-B/16", "--batch-size", "32", "--num-classes", "10")
+    config = model_config("ViT-B/16", 10)
+    assert found["parameters"] == parameters(config)
+    assert found["tokens"] == 197
+    assert found["training_flops"] == 3 * found["forward_flops"] == 3 * forward_flops(config, head=True)
+    assert found["training_memory"]["float32"]["peak"] == training_memory(config, 32).peak
+    assert "h100_days" not in found
+
+
+def test_one_model_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "ViT-B/16")
+    assert "86,567,656" in text and "memory of 128 images" in text and "estimate" in text
+    assert "with the zeros of padding are left" in text
+    assert text.splitlines()[-1].startswith("Next: ")
+    assert "average" not in text and "H100" not in text
+
+
+def test_several_models_have_a_row_each(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "ViT-B/16", "R50+ViT-B/16", "BiT-R50x1")
+    rows = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
+    assert rows["ViT-B/16"][1:3] == ["86,567,656", "197"]
+    assert rows["BiT-R50x1"][1:3] == ["25,549,352", "-"]
+    assert "R50+ViT-B/16" in rows
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("ViT-B/16", "--image-size", "384"),
+        ("ViT-B/16", "--image-size", "384", "384"),
+        ("--image-size", "384", "ViT-B/16"),
+        ("--image-size", "384", "384", "ViT-B/16"),
+    ],
+)
+def test_image_sizes_as_people_write_them(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    [found] = numbers(capsys, *arguments)
+    assert (found["image_size"], found["tokens"]) == ([384, 384], 577)
+
+
+def test_the_compute_of_a_training(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ("ViT-L/16", "--epochs", "14", "--images", "303000000")
+    [found] = numbers(capsys, *given)
+    assert found["pretraining_flops"] == pytest.approx(1567e18, rel=0.005)
+    [half] = numbers(capsys, *given, "--utilization", "0.2")
+    assert half["h100_days"] == pytest.approx(2 * found["h100_days"])
+    assert found["h100_days"] == pytest.approx(found["pretraining_flops"] / 989e12 / 0.4 / 86400)
+    text = printed(capsys, *given)
+    assert "assumed" in text and "estimate" in text and "1,567" in text
+
+
+def test_what_is_stored_for_each_weight(capsys: pytest.CaptureFixture[str]) -> None:
+    [found] = numbers(capsys, "ViT-Ti/16", "--optimizer", "sgd", "--average")
+    expected = training_memory(
+        model_config("ViT-Ti/16"), 128, optimizer=OptimizerConfig(optimizer="sgd", polyak=0.9)
+    )
+    memory = found["training_memory"]["float32"]
+    assert memory["optimizer_state"] == memory["average"] == memory["weights"] == expected.weights
+    assert memory["peak"] == expected.peak
+
+
+def test_table_6(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = numbers(capsys, "--table6")
+    assert len(rows) == 18
+    assert rows[5] == {
+        "model": "ViT-H/14",
+        "epochs": 14,
+        "paper": 4262,
+        "ours": pytest.approx(4258, abs=0.1),
+        "ratio": pytest.approx(0.999, abs=5e-4),
+    }
+    text = printed(capsys, "--table6")
+    assert all(row["model"] in text for row in rows) and "0.969" in text
+
+
+def test_a_checkpoint_is_costed_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_model(create_model("ViT-32x1x2/8", 5, (32, 16)), tmp_path / "mine")
+    [found] = numbers(capsys, str(tmp_path / "mine"))
+    assert found["image_size"] == [32, 16]
+    assert found["parameters"] == parameters(model_config("ViT-32x1x2/8", 5, (32, 16)))
+    [larger] = numbers(capsys, str(tmp_path / "mine"), "--image-size", "64", "--num-classes", "7")
+    assert larger["parameters"] == parameters(model_config("ViT-32x1x2/8", 7, 64))
+    assert "Next: vitkit card" in printed(capsys, str(tmp_path / "mine"))
+
+
+def test_more_memory_in_bfloat16_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "BiT-R50x1", "ViT-B/16", "--batch-size", "32")
+    assert "BiT-R50x1: more in bfloat16" in text and "step of 32 images" in text
+    assert "more in bfloat16" not in printed(capsys, "ViT-B/16")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("VitB16",), "Did you mean"),
+        ((), "Name a model"),
+        (("nothere.pth",), "No checkpoint at nothere.pth"),
+        (("runs/digits",), "No checkpoint at runs/digits"),
+        (("https://example.org/weights.txt",), "expected the address of one file"),
+        (("ViT-B/16", "--num-heads", "3"), "--num-heads is for a checkpoint"),
+        (("ViT-B/16", "--image-size", "8"), "hold no patch of 16x16"),
+        (("ViT-B/16", "--epochs", "3"), "--epochs and --images together"),
+        (("ViT-B/16", "--epochs", "0", "--images", "5"), "above 0"),
+        (("ViT-B/16", "--batch-size", "0"), "batch_size is at least 1"),
+        (("ViT-1000000000x1000000000x1/16",), "width of at most 1,048,576"),
+        (("ViT-8x1000000000x1/16",), "depth of at most 1,000"),
+        (("BiT-R50x99999999999",), "width_factor is at most 1,024"),
+        (("ViT-B/16-reg99999999999",), "register_tokens is from 0 to"),
+        (("ViT-B/16", "--utilization", "40"), "share above 0"),
+    ],
+)
+def test_what_cannot_be_costed(
+    arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert words in refusal(capsys, *arguments)
+
+
+def test_models_lists_every_family_in_a_narrow_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["models"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = {line.split()[0]: line for line in lines if line.strip()}
+    assert set(list_models()) <= rows.keys()
+    assert rows["BiT-R50x1"].split()[1:5] == ["3-4-6-3", "2048", "-", "-"]
+    assert rows["R50+ViT-B/16"].split()[1:6] == ["3-4-9", "+", "12", "768", "12"]
+    assert rows["ViT-B/16"].split()[1:5] == ["12", "768", "12", "197"]
+    assert all(len(rows[name].rstrip()) <= 100 for name in list_models())
+
+
+def test_models_by_patterns_parts_and_composed_names() -> None:
+    assert matching([]) == list_models()
+    assert matching(["ViT-b/32"]) == ["ViT-b/32"]  # not ViT-B/32
+    assert matching(["bit-r152*"]) == ["BiT-R152x1", "BiT-R152x2", "BiT-R152x4"]
+    assert matching(["r152", "BiT-R152x1", "ViT-H/14"])[3:] == ["ViT-H/14"]
+    assert matching(["ViT-96x6x3/4-gap"]) == ["ViT-96x6x3/4-gap"]

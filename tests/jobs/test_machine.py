@@ -1,0 +1,61 @@
+"""Memory that the machine still gives, from files of the system as Linux writes them."""
+
+from pathlib import Path
+
+import pytest
+
+from vitkit.jobs.machine import available_memory
+
+GIB = 2**30
+
+
+def system(root: Path, files: dict[str, str]) -> Path:
+    files = {"proc/meminfo": f"MemTotal: 99999999 kB\nMemAvailable: {8 * GIB // 1024} kB\n"} | files
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def test_memory_of_this_machine_is_known() -> None:
+    found = available_memory()
+    assert found is not None and found > 2**20
+
+
+def test_memory_without_control_groups(tmp_path: Path) -> None:
+    assert available_memory(system(tmp_path, {"proc/self/cgroup": "0::/\n"})) == 8 * GIB
+
+
+@pytest.mark.parametrize("path", ["/", "/job/step"])
+def test_memory_below_the_limit_of_a_group_of_version_2(tmp_path: Path, path: str) -> None:
+    folder = "sys/fs/cgroup" + path.rstrip("/")
+    files = {
+        "proc/self/cgroup": f"0::{path}\n",
+        f"{folder}/memory.max": f"{3 * GIB}\n",
+        f"{folder}/memory.current": f"{2 * GIB}\n",
+        f"{folder}/memory.stat": f"anon 5\ninactive_file {GIB // 2}\n",
+    }
+    assert available_memory(system(tmp_path, files)) == GIB + GIB // 2
+
+
+def test_memory_below_the_limit_of_a_group_above(tmp_path: Path) -> None:
+    files = {
+        "proc/self/cgroup": "0::/job/step\n",
+        "sys/fs/cgroup/job/step/memory.max": "max\n",
+        "sys/fs/cgroup/job/step/memory.current": "1\n",
+        "sys/fs/cgroup/job/memory.max": f"{2 * GIB}\n",
+        "sys/fs/cgroup/job/memory.current": f"{3 * GIB}\n",
+    }
+    assert available_memory(system(tmp_path, files)) == 0
+
+
+def test_memory_below_the_limit_of_a_group_of_version_1(tmp_path: Path) -> None:
+    files = {
+        "proc/self/cgroup": "4:cpu,memory:/job\n3:cpuset:/\n0::/\n",
+        "sys/fs/cgroup/memory/job/memory.limit_in_bytes": f"{2 * GIB}\n",
+        "sys/fs/cgroup/memory/job/memory.usage_in_bytes": f"{GIB}\n",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+        "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{GIB}\n",
+    }
+    assert available_memory(system(tmp_path, files)) == GIB

@@ -1,0 +1,84 @@
+"""The recipes say what the paper's Table 3 says."""
+
+import numpy as np
+import pytest
+
+from vitkit.config import from_json, to_json
+from vitkit.data.transforms import Augmentation, Preprocessing, augment, preprocess
+from vitkit.errors import VitkitError
+from vitkit.jobs.recipes import RECIPES, TABLE_3, recipe
+from vitkit.jobs.run_config import Run
+from vitkit.models.vit_config import ViTConfig
+
+# model, data -> epochs, base rate, decay of the rate, weight decay, dropout (paper, Table 3)
+PAPER = {
+    ("ViT-B/16", "jft"): (7, 8e-4, "linear", 0.1, 0.0),
+    ("ViT-B/32", "jft"): (7, 8e-4, "linear", 0.1, 0.0),
+    ("ViT-L/32", "jft"): (7, 6e-4, "linear", 0.1, 0.0),
+    ("ViT-L/16", "jft"): (14, 4e-4, "linear", 0.1, 0.0),
+    ("ViT-H/14", "jft"): (14, 3e-4, "linear", 0.1, 0.0),
+    ("R50+ViT-B/16", "jft"): (7, 8e-4, "linear", 0.1, 0.0),
+    ("R50+ViT-B/32", "jft"): (7, 8e-4, "linear", 0.1, 0.0),
+    ("R50+ViT-L/32", "jft"): (7, 2e-4, "linear", 0.1, 0.0),
+    ("R50+ViT-L/16", "jft"): (14, 4e-4, "linear", 0.1, 0.0),
+    ("BiT-R50x1", "jft"): (7, 1e-3, "linear", 0.1, None),
+    ("BiT-R50x2", "jft"): (7, 1e-3, "linear", 0.1, None),
+    ("BiT-R101x1", "jft"): (7, 8e-4, "linear", 0.1, None),
+    ("BiT-R152x1", "jft"): (7, 6e-4, "linear", 0.1, None),
+    ("BiT-R152x2", "jft"): (7, 6e-4, "linear", 0.1, None),
+    ("ViT-B/16", "imagenet21k"): (90, 1e-3, "linear", 0.03, 0.1),
+    ("ViT-L/32", "imagenet21k"): (90, 1e-3, "linear", 0.03, 0.1),
+    ("ViT-B/16", "imagenet"): (300, 3e-3, "cosine", 0.3, 0.1),
+    ("ViT-L/16", "imagenet"): (300, 3e-3, "cosine", 0.3, 0.1),
+}
+
+
+@pytest.mark.parametrize(("row", "values"), PAPER.items())
+def test_rows_of_table_3(row: tuple[str, str], values: tuple[float, float, str, float, float | None]) -> None:
+    model, data = row
+    run = recipe(f"{data}-{model.lower().replace('/', '').replace('+', '-').removeprefix('bit-')}")
+    assert run.model == model
+    optimizer = run.optimizer
+    found = (run.training.epochs, optimizer.learning_rate, optimizer.schedule, optimizer.weight_decay)
+    assert (*found, run.architecture.dropout) == values
+    assert (optimizer.optimizer, optimizer.beta1, optimizer.beta2) == ("adamw", 0.9, 0.999)
+    assert (run.training.batch_size, optimizer.warmup_steps, run.preprocessing.image_size) == (
+        *(4096, 10_000),
+        (224, 224),
+    )
+    # Straight to the size by plain bilinear sampling, as tf.image.resize does (input_pipeline.py:207-214).
+    assert run.preprocessing == Preprocessing((224, 224), resize="stretch", antialias=False)
+    assert optimizer.clip_norm == (1.0 if data == "imagenet" else None)
+    config = run.architecture.of(run.model, 1000, run.preprocessing)
+    if isinstance(config, ViTConfig):
+        assert config.representation_size == config.width and config.dropout == values[4]
+
+
+@pytest.mark.parametrize("name", TABLE_3)
+def test_table_3_resizes_without_antialiasing(name: str) -> None:
+    """A white line between two samples of the plain rule is not seen; averaging would make it grey."""
+    preprocessing = recipe(name).preprocessing
+    image = np.zeros((448, 896, 3), np.uint8)
+    image[:, ::4] = 255  # the samples lie at columns 1.5, 5.5, ...: between columns 1 and 2, never 0
+    assert preprocess(image, preprocessing).max() == 0
+    whole = Augmentation(crop_area=(1.0, 1.0), crop_aspect=(2.0, 2.0), flip=False)
+    assert augment(image, preprocessing, whole, np.random.default_rng(0)).max() == 0
+
+
+def test_two_lengths_where_the_paper_has_two() -> None:
+    assert recipe("jft-vit-l16-7ep").training.epochs == 7
+    assert recipe("imagenet21k-vit-l16-30ep").training.epochs == 30
+    assert len(TABLE_3) == 26
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_is_a_run_that_survives_being_written_down(name: str) -> None:
+    run = recipe(name)
+    assert run.recipe == name
+    assert from_json(Run, to_json(run), "config.json") == run
+    run.architecture.of(run.model, 10, run.preprocessing)
+
+
+def test_a_wrong_name_is_told_the_nearest() -> None:
+    with pytest.raises(VitkitError, match="Did you mean 'imagenet-vit-b16'"):
+        recipe("imagenet-b16")

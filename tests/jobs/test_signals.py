@@ -1,0 +1,265 @@
+"""Signals that ask a run to stop: whenever they come, to whomever, nothing is lost. Real processes."""
+
+import itertools
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.jobs.forked_runs import MOMENTS, Case, Outcome, fork_server
+from vitkit.training.checkpoint import find_checkpoint
+
+SMALL = [
+    *("--model", "ViT-16x1x2/4", "--image-size", "8", "8", "--batch-size", "8", "--steps", "12"),
+    *("--warmup-steps", "2", "--evaluate-every", "6", "--checkpoint-every", "12", "--log-every", "2"),
+    *("--threads", "1", "--memory-gib", "0", "--no-flip", "--crop-area", "0.5", "1.0", "--dropout", "0.1"),
+]
+TERM, HUP, USR1, INT = signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGINT
+MATRIX = list(itertools.product([TERM, HUP, USR1, INT], [False, True], [0, 2], [False, True]))
+SAMPLE = [(TERM, True, 2, True), (USR1, False, 0, True), (INT, True, 2, True)]
+
+Runs = Callable[[Case], Outcome]
+
+
+@pytest.fixture(scope="module")
+def forked() -> Iterator[Runs]:
+    with fork_server() as ask:
+        yield ask
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("signals") / "images"
+    generator = np.random.default_rng(0)
+    for number in range(60):
+        path = folder / ("dark" if number % 2 else "light") / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = generator.integers(0, 128, (9 + number % 5, 11, 3)) + 120 * (number % 2)
+        Image.fromarray(pixels.astype(np.uint8)).save(path)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(forked: Runs, images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The results of a run that nothing happened to."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    done = forked(Case(arguments(images, out), moment="nowhere"))
+    assert done.code == 0, done.err
+    return results(out)
+
+
+def arguments(images: Path, out: Path, workers: int = 0) -> list[str]:
+    return ["train", "--data", str(images), "--out", str(out), "--workers", str(workers), *SMALL]
+
+
+def results(run: Path) -> dict[str, bytes]:
+    checkpoint, rejected = find_checkpoint(run)
+    assert checkpoint is not None and not rejected
+    names = ("model.safetensors", "optimizer.safetensors", "state.json")
+    found = {name: (checkpoint / name).read_bytes() for name in names}
+    return found | {
+        "log": (run / "metrics.jsonl").read_bytes(),
+        "finished": (run / "model.safetensors").read_bytes(),
+    }
+
+
+def assert_stopped(done: Outcome, number: int) -> None:
+    """It ended by its own will and left nothing running, and no word that a user need not read."""
+    assert done.code == 128 + number, done.err
+    assert "Traceback" not in done.err and "Exception ignored" not in done.err, done.err
+    words = [line for line in done.err.splitlines() if not line.startswith("training ")]  # its progress
+    assert len(words) == 1 and words[0].startswith("vitkit: "), done.err
+    assert not done.survivors and not done.shared_memory
+
+
+def finish(forked: Runs, images: Path, out: Path, whole: dict[str, bytes]) -> None:
+    """Go on to the end, which is the end of a run that nothing happened to."""
+    done = forked(Case(arguments(images, out), moment="nowhere"))
+    assert done.code == 0, done.err
+    assert results(out) == whole
+
+
+def check(
+    forked: Runs,
+    images: Path,
+    out: Path,
+    whole: dict[str, bytes],
+    combination: tuple[signal.Signals, bool, int, bool],
+) -> None:
+    number, group, workers, twice = combination
+    command = arguments(images, out, workers)
+    done = forked(Case(command, (number,) * (1 + twice), group=group, again=twice))
+    assert_stopped(done, number)
+    assert done.workers == workers
+    assert f"at step 2 of 12, which is committed (stopped by {number.name})" in done.err
+    assert f"vitkit train --resume {out} --threads 1" in done.err
+    checkpoint, _ = find_checkpoint(out)
+    assert checkpoint is not None and checkpoint.name == "step-00000002"
+    finish(forked, images, out, whole)
+
+
+@pytest.mark.parametrize("combination", SAMPLE, ids=str)
+def test_stopped_in_a_step_it_goes_on_to_the_same_bits(
+    forked: Runs,
+    images: Path,
+    tmp_path: Path,
+    whole: dict[str, bytes],
+    combination: tuple[signal.Signals, bool, int, bool],
+) -> None:
+    check(forked, images, tmp_path / "run", whole, combination)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("combination", MATRIX, ids=str)
+def test_every_signal_to_everyone(
+    forked: Runs,
+    images: Path,
+    tmp_path: Path,
+    whole: dict[str, bytes],
+    combination: tuple[signal.Signals, bool, int, bool],
+) -> None:
+    check(forked, images, tmp_path / "run", whole, combination)
+
+
+# Where a run is at, and the step that a checkpoint holds after the signal.
+STEP_KEPT = {
+    "listing": None,
+    "building": None,
+    "reading": None,
+    "speed": None,
+    "validation": 6,
+    "save": 7,  # the step after it
+    "evaluation": 12,
+    "report": 12,
+}
+
+
+@pytest.mark.parametrize("moment", STEP_KEPT)
+def test_stopped_anywhere_nothing_is_lost(
+    forked: Runs, images: Path, tmp_path: Path, whole: dict[str, bytes], moment: str
+) -> None:
+    """To the group, twice in a row, with workers wherever there are some."""
+    command = arguments(images, tmp_path / "run", 2)
+    done = forked(Case(command, (TERM, TERM), moment, group=True))
+    assert_stopped(done, TERM)
+    assert "stopped by SIGTERM" in done.err
+    assert ("vitkit train --resume" in done.err) or ("run the same command again" in done.err)
+    assert (done.workers > 0) == (moment in ("validation", "save", "evaluation"))
+    checkpoint, _ = find_checkpoint(tmp_path / "run")
+    step = STEP_KEPT[moment]
+    assert (checkpoint and checkpoint.name) == (None if step is None else f"step-{step:08d}")
+    assert not (tmp_path / "run" / "report.html").exists()
+    if step is not None:  # else it is a new run
+        finish(forked, images, tmp_path / "run", whole)
+    assert not list((tmp_path / "run").rglob("*.tmp"))
+
+
+def test_moments_are_all_visited() -> None:
+    assert set(MOMENTS) == {*STEP_KEPT, "step", "nowhere"}
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_end_of_the_step(
+    forked: Runs, images: Path, tmp_path: Path, whole: dict[str, bytes]
+) -> None:
+    command = arguments(images, tmp_path / "run", 2)
+    done = forked(Case(command, (INT, INT), group=True, same_seconds=0.0))
+    assert_stopped(done, INT)
+    assert "before the first checkpoint was committed" in done.err
+    assert find_checkpoint(tmp_path / "run")[0] is None
+    done = forked(Case(command, (INT, INT), moment="evaluation", group=True, same_seconds=0.0))
+    assert_stopped(done, INT)
+    assert "after the last step, which is committed" in done.err
+    finish(forked, images, tmp_path / "run", whole)
+
+
+def test_what_was_ignored_stays_ignored(forked: Runs, images: Path, tmp_path: Path) -> None:
+    """`nohup` ignores SIGHUP, `trap '' TERM` ignores SIGTERM."""
+    command = arguments(images, tmp_path / "run", 2)
+    done = forked(Case(command, (HUP, TERM, USR1), group=True, ignored=(HUP, TERM)))
+    assert_stopped(done, USR1)
+
+
+def test_a_lost_terminal_keeps_no_checkpoint_from_being_written(
+    forked: Runs, images: Path, tmp_path: Path, whole: dict[str, bytes]
+) -> None:
+    """Every line printed after that is refused by the system, and SIGHUP comes by itself."""
+    command = arguments(images, tmp_path / "run", 2)
+    done = forked(Case(command, lost_terminal=True))
+    assert done.code == 128 + HUP
+    assert not done.survivors and not done.shared_memory
+    checkpoint, _ = find_checkpoint(tmp_path / "run")
+    assert checkpoint is not None and checkpoint.name <= "step-00000003"
+    finish(forked, images, tmp_path / "run", whole)
+
+
+def test_a_worker_that_does_not_answer_is_named(forked: Runs, images: Path, tmp_path: Path) -> None:
+    command = [*arguments(images, tmp_path / "run", 2), "--worker-timeout", "1"]
+    done = forked(Case(command, worker_signal=signal.SIGSTOP))
+    assert done.code == 1
+    assert re.search(r"Batch \d+ did not come within 1 s: the data loading process \d+", done.err)
+    assert "run the same command again" in done.err and "--worker-timeout" in done.err
+    assert "Traceback" not in done.err
+    assert not done.survivors and not done.shared_memory
+
+
+def test_a_worker_that_is_killed_is_named(forked: Runs, images: Path, tmp_path: Path) -> None:
+    done = forked(Case(arguments(images, tmp_path / "run", 2), worker_signal=signal.SIGKILL))
+    assert done.code == 1
+    assert "A data loading process died" in done.err and "by SIGKILL" in done.err
+    assert "Traceback" not in done.err
+    assert not done.survivors and not done.shared_memory
+
+
+@pytest.mark.parametrize("verb", ["data", "evaluate"])
+def test_other_commands_end_at_once(forked: Runs, images: Path, tmp_path: Path, verb: str) -> None:
+    if verb == "data":
+        command, moment = ["data", "check", str(images)], "vitkit.jobs.data_check.check_data"
+    else:
+        trained = arguments(images, tmp_path / "run")
+        assert forked(Case(trained, moment="nowhere")).code == 0
+        command, moment = ["evaluate", str(tmp_path / "run"), "--workers", "2"], "evaluation"
+    done = forked(Case(command, (HUP, HUP), moment, group=True))
+    assert_stopped(done, HUP)
+    assert "stopped by SIGHUP" in done.err and not done.out
+
+
+def test_workers_end_with_a_parent_that_is_killed(forked: Runs, images: Path, tmp_path: Path) -> None:
+    done = forked(Case(arguments(images, tmp_path / "run", 2), (signal.SIGKILL,)))
+    assert done.code == -signal.SIGKILL and done.workers == 2
+    assert not done.survivors and not done.shared_memory
+
+
+@pytest.mark.slow
+def test_a_signal_at_a_moment_that_nobody_chose(
+    forked: Runs, images: Path, tmp_path: Path, whole: dict[str, bytes]
+) -> None:
+    """From outside, to the group of a process begun as users begin it, and then every 20 ms to its end."""
+    run = tmp_path / "run"
+    for number in (TERM, HUP, USR1):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "vitkit", *arguments(images, run, 2)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("time"):
+                break
+        while process.poll() is None:
+            os.killpg(process.pid, number)
+            time.sleep(0.02)
+        _, errors = process.communicate()
+        assert process.returncode == 128 + number, errors
+        words = [line for line in errors.splitlines() if not line.startswith("training ")]
+        assert len(words) == 1 and words[0].startswith("vitkit: Stopped "), errors
+    finish(forked, images, run, whole)

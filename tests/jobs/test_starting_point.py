@@ -1,0 +1,438 @@
+"""A run folder that was edited or damaged, and images that changed: nothing is lost, all is said in words."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from vitkit.cli.main import run
+from vitkit.jobs import training_run
+from vitkit.training.checkpoint_files import damage, step_name, survey
+
+OPTIONS = [
+    *("--model", "ViT-8x1x2/4", "--image-size", "8", "--batch-size", "8", "--steps", "12", "--polyak", "0.9"),
+    *("--warmup-steps", "0"),
+    *(
+        "--evaluate-every",
+        "3",
+        "--checkpoint-every",
+        "3",
+        "--log-every",
+        "2",
+        "--warmup-steps",
+        "0",
+        "--keep",
+        "4",
+    ),
+]
+
+
+@pytest.fixture(autouse=True)
+def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pictures take seconds and are none of this file's business."""
+
+    def write_report(folder: Path) -> Path:
+        (folder / "report.html").write_text("report")
+        return folder / "report.html"
+
+    monkeypatch.setattr(training_run, "write_report", write_report)
+
+
+def draw(root: Path) -> None:
+    generator = np.random.default_rng(0)
+    for number in range(60):
+        path = root / ("dark" if number % 2 else "light") / f"{number}.bmp"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = generator.integers(0, 128, (8, 8, 3)) + 120 * (number % 2)
+        Image.fromarray(pixels.astype(np.uint8)).save(path)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images, a finished run, and the same run as a kill after step 9 leaves it."""
+    root = tmp_path_factory.mktemp("made")
+    draw(root / "images")
+    with pytest.MonkeyPatch.context() as patch:
+        _no_report.__wrapped__(patch)  # type: ignore[attr-defined]
+        assert run(["train", "--data", str(root / "images"), "--out", str(root / "whole"), *OPTIONS]) == 0
+    shutil.copytree(root / "whole", root / "half")
+    for path in (root / "half").iterdir():
+        if path.name in ("evaluation", "model.safetensors", "model.json", "report.html"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    shutil.rmtree(root / "half" / "checkpoints" / "step-00000012")
+    return root
+
+
+@pytest.fixture
+def half(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made / "half", tmp_path / "run")
+    return tmp_path / "run"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def flip(path: Path) -> None:
+    whole = path.read_bytes()
+    path.write_bytes(whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
+
+
+def newest(folder: Path) -> Path:
+    found = survey(folder).whole
+    assert found is not None
+    return found
+
+
+def result(folder: Path) -> dict[str, bytes]:
+    names = ("model.safetensors", "average.safetensors", "optimizer.safetensors")
+    return {name: (newest(folder) / name).read_bytes() for name in names} | {
+        "finished": (folder / "model.safetensors").read_bytes()
+    }
+
+
+def edit(path: Path, change: Callable[[Any], Any]) -> None:
+    data = json.loads(path.read_text())
+    replaced = change(data)
+    path.write_text(json.dumps(data if replaced is None else replaced))
+
+
+def refused(capsys: pytest.CaptureFixture[str], folder: Path, *options: str) -> str:
+    """The message with which a resume is refused; nothing in the folder has changed."""
+    before = contents(folder)
+    capsys.readouterr()
+    assert run(["train", "--resume", str(folder), *options]) == 1
+    assert contents(folder) == before
+    return " ".join(capsys.readouterr().err.split())
+
+
+def test_resumed_it_ends_like_the_whole_run(made: Path, half: Path) -> None:
+    assert run(["train", "--resume", str(half)]) == 0
+    assert result(half) == result(made / "whole")
+    assert (half / "metrics.jsonl").read_bytes() == (made / "whole" / "metrics.jsonl").read_bytes()
+
+
+def test_the_finished_model_is_the_average_of_the_weights(made: Path) -> None:
+    finished = load_file(made / "whole" / "model.safetensors")
+    origin = json.loads((made / "whole" / "model.json").read_text())["origin"]["weights"]
+    step = int(re.findall("[0-9]+", origin)[0])
+    checkpoint = made / "whole" / "checkpoints" / step_name(step)
+    average, last = (load_file(checkpoint / f"{name}.safetensors") for name in ("average", "model"))
+    assert origin.startswith("Polyak average of")
+    assert all(torch.equal(value, finished[name]) for name, value in average.items())
+    assert any(not torch.equal(value, finished[name]) for name, value in last.items())
+
+
+def test_a_checkpoint_that_cannot_be_read_for_a_moment_stops_the_run(
+    half: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = os.open
+
+    def refuse(path: Any, *arguments: Any, **options: Any) -> int:
+        if "checkpoints" in str(path) and str(path).endswith("model.safetensors"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return original(path, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        message = refused(capsys, half)
+    assert "step-00000009/model.safetensors cannot be read: Permission denied" in message
+    assert "nothing was changed or removed" in message
+    assert run(["train", "--resume", str(half)]) == 0
+
+
+def test_a_damaged_checkpoint_is_named_at_once_and_at_the_end(
+    made: Path, half: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = half / "checkpoints" / "step-00000009"
+    flip(damaged / "optimizer.safetensors")
+    before = contents(damaged)
+    capsys.readouterr()
+    assert run(["train", "--resume", str(half)]) == 0
+    message = capsys.readouterr().err
+    kept = half / "checkpoints" / "damaged-step-00000009"
+    assert contents(kept) == before
+    assert message.count(f"rm -r {kept}") == 2 and "optimizer.safetensors is damaged" in message
+    assert result(half) == result(made / "whole")
+    assert run(["train", "--resume", str(half)]) == 0  # finished: it is named still
+    assert f"rm -r {kept}" in capsys.readouterr().err
+
+
+def test_when_no_checkpoint_is_whole_the_user_decides(
+    made: Path, half: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "leave --from-scratch out" in refused(capsys, half, "--from-scratch")
+    for checkpoint in (half / "checkpoints").iterdir():
+        flip(checkpoint / "model.safetensors")
+    before = contents(half)
+    message = refused(capsys, half)
+    assert "None of the checkpoints" in message and "--from-scratch" in message
+    assert run(["train", "--resume", str(half), "--from-scratch"]) == 0
+    assert result(half) == result(made / "whole")
+    after = contents(half)
+    for name, content in before.items():
+        if name.startswith("checkpoints/"):
+            assert after[name.replace("checkpoints/", "checkpoints/damaged-")] == content
+    assert after["damaged-metrics.jsonl"] == before["metrics.jsonl"]
+
+
+def test_edited_options_are_named_and_refused(half: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = (half / "config.json").read_bytes()
+    for section, option, value in (
+        ("training", "seed", 7),
+        ("optimizer", "learning_rate", 0.003),
+        ("optimizer", "polyak", None),
+        ("training", "steps", 6),
+    ):
+        edit(half / "config.json", lambda c: c["run"][section].update({option: value}))  # noqa: B023
+        message = refused(capsys, half)
+        assert f"{section}.{option}:" in message and f"-> {value!r}" in message and "config.json" in message
+        (half / "config.json").write_bytes(whole)
+    edit(half / "config.json", lambda c: c["run"]["loading"].update({"workers": 0}))
+    edit(half / "config.json", lambda c: c["run"]["training"].update({"micro_batch_size": 8}))
+    assert run(["train", "--resume", str(half)]) == 0
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("config.json", b""),
+        ("config.json", b"null"),
+        ("config.json", b'{"run": 3}'),
+        ("config.json", DEEP.encode()),
+        ("config.json", b'{"run": {"training": {"seed": "x"}}}'),
+        ("config.json", b'{"run": {"training": {"batch_size": 1e400}}}'),
+        ("config.json", b"\xff\xfe"),
+        ("data.json", b"[]"),
+        ("data.json", b"null"),
+        ("data.json", b'"\xff"'),
+        ("data.json", DEEP.encode()),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_damaged_json_of_a_run_is_said_in_words(
+    half: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes
+) -> None:
+    (half / name).write_bytes(content)
+    assert name in refused(capsys, half)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rejects": 3},
+        {"rejects": {"train": 3}},
+        {"rejects": {"train": {"a": 3}}},
+        {"fingerprint": None},
+        {"counts": {"train": {"dark": "many"}}},
+        {"other": 1},
+    ],
+    ids=str,
+)
+def test_fields_of_data_json_are_checked(
+    half: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any]
+) -> None:
+    edit(half / "data.json", lambda data: data.update(change))
+    message = refused(capsys, half)
+    assert "data.json" in message and next(iter(change)) in message
+
+
+def test_something_else_among_the_files_of_a_run(half: Path) -> None:
+    (half / "checkpoints" / "step-99999999").write_text("a file")
+    (half / ".x.tmp").mkdir()
+    (half / ".model.json.12345.tmp").write_text("half of it")
+    assert run(["train", "--resume", str(half)]) == 0
+    assert (half / "checkpoints" / "damaged-step-99999999").read_text() == "a file"
+    assert (half / ".x.tmp").is_dir() and not (half / ".model.json.12345.tmp").exists()
+
+
+@pytest.fixture
+def own(half: Path, made: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """The half-done run with a copy of the images that a test may change."""
+    images = tmp_path / "images"
+    shutil.copytree(made / "images", images)  # with their times
+    assert survey(half).whole is not None
+    return half, images
+
+
+def test_images_that_changed_are_noticed(own: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    folder, images = own
+    place = ("--data", str(images))
+    changed = images / "dark" / "7.bmp"
+    times = changed.stat()
+    flip(changed)
+    message = refused(capsys, folder, *place)
+    assert "1 image file of" in message and str(changed) in message and "--check-images names" in message
+    os.utime(changed, ns=(times.st_atime_ns, times.st_mtime_ns))  # same size, same time: as good as the same
+    (images / "dark").rename(images / "other")
+    (images / "light").rename(images / "dark")
+    (images / "other").rename(images / "light")
+    assert refused(capsys, folder, *place)  # two class folders swapped: other names
+    shutil.rmtree(images)
+    draw(images)  # the same bytes at another time
+    message = refused(capsys, folder, *place)
+    assert "60 image files" in message and "and 55 more" in message and "times of change" in message
+    assert "hashes" in refused(capsys, folder, *place, "--check-images", "content")
+    assert run(["train", "--resume", str(folder), *place, "--check-images", "names"]) == 0
+    assert run(["train", "--resume", str(folder), *place]) == 0  # those are the ones from now on
+
+
+def test_the_bytes_of_images_decide_if_so_asked(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images, folder = tmp_path / "images", tmp_path / "run"
+    draw(images)
+    command = ["train", "--data", str(images), "--out", str(folder), *OPTIONS, "--check-images", "content"]
+    assert run(command) == 0
+    draw(images)
+    assert run(command) == 0
+    flip(images / "dark" / "7.bmp")
+    capsys.readouterr()
+    assert run(command) == 1
+    assert "7.bmp" in capsys.readouterr().err
+
+
+def test_a_record_of_the_images_that_is_damaged(half: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (half / "image-files.npy").unlink()
+    assert "image-files.npy" in refused(capsys, half)
+    (half / "image-files.npy").write_bytes(b"other")
+    assert "--check-images names" in refused(capsys, half)
+    assert run(["train", "--resume", str(half), "--check-images", "names"]) == 0
+
+
+def test_a_model_that_does_not_belong_to_its_description_is_written_again(made: Path, tmp_path: Path) -> None:
+    """As a kill between the two files leaves it."""
+    folder = tmp_path / "run"
+    shutil.copytree(made / "whole", folder)
+    weights = (folder / "model.safetensors").read_bytes()
+    for stale in ({"bytes": len(weights), "sha256": "0" * 64}, {"bytes": 3}, 7):
+        edit(folder / "model.json", lambda data: data.update(weights=stale))  # noqa: B023
+        assert run(["train", "--resume", str(folder)]) == 0
+        recorded = json.loads((folder / "model.json").read_text()).get("weights")
+        assert recorded != stale and (folder / "model.safetensors").read_bytes() == weights
+    right = {"bytes": len(weights), "sha256": hashlib.sha256(weights).hexdigest(), "xxh3_128": ""}
+    edit(folder / "model.json", lambda data: data.update(weights=right))
+    before = contents(folder)
+    assert run(["train", "--resume", str(folder)]) == 0 and contents(folder) == before
+
+
+def unfinished(made: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """A run whose training has ended and whose best checkpoint is not the last; no files of the end yet."""
+    folder = tmp_path / "run"
+    shutil.copytree(made / "whole", folder)
+    (folder / "model.safetensors").unlink()
+    last = newest(folder)
+    state, manifest = last / "state.json", last / "manifest.json"
+    edit(state, lambda data: data.update(best_step=9))
+    data = state.read_bytes()
+    record = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    edit(manifest, lambda data: data["files"].update({"state.json": record}))
+    (last / "COMMIT").write_text(hashlib.sha256(manifest.read_bytes()).hexdigest())
+    assert damage(last) is None
+    return folder, folder / "checkpoints" / "step-00000009"
+
+
+def test_a_best_checkpoint_that_cannot_be_read_is_not_replaced_by_the_last(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, best = unfinished(made, tmp_path)
+    original = os.open
+
+    def refuse(path: Any, *arguments: Any, **options: Any) -> int:
+        if best.name in str(path):
+            raise OSError(5, "Input/output error", str(path))
+        return original(path, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        capsys.readouterr()
+        assert run(["train", "--resume", str(folder)]) == 1
+    assert "run the same command again" in capsys.readouterr().err.replace("\n", " ")
+    assert best.is_dir() and not (folder / "model.safetensors").exists()
+    assert run(["train", "--resume", str(folder)]) == 0
+    assert "Polyak average of step 9" in (folder / "model.json").read_text()
+
+
+def test_a_best_checkpoint_that_is_damaged_is_kept_and_the_last_weights_are_used(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, best = unfinished(made, tmp_path)
+    flip(best / "average.safetensors")
+    assert run(["train", "--resume", str(folder)]) == 0
+    assert "step-00000009, the best validation, is not whole" in (folder / "model.json").read_text()
+    assert best.with_name("damaged-step-00000009").is_dir() and not best.exists()
+    assert "damaged-step-00000009" in capsys.readouterr().err
+
+
+def test_a_run_of_the_first_version_goes_on(
+    made: Path, half: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the options in its checkpoints, hashes of its log, and states of its images."""
+    last = newest(half)
+    edit(last / "state.json", lambda data: data.pop("log_sha256") and None)
+    data = (last / "state.json").read_bytes()
+    record = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    edit(last / "manifest.json", lambda data: data["files"].update({"state.json": record}))
+    edit(last / "manifest.json", lambda data: data.pop("configuration") and None)
+    (last / "COMMIT").write_text(hashlib.sha256((last / "manifest.json").read_bytes()).hexdigest())
+    edit(half / "data.json", lambda data: data.pop("image_files") and None)
+    edit(half / "config.json", lambda data: data["run"]["loading"].pop("check_images") and None)
+    (half / "image-files.npy").unlink()
+    capsys.readouterr()
+    assert run(["train", "--resume", str(half)]) == 0
+    message = " ".join(capsys.readouterr().err.split())
+    assert "did not write the options" in message and "were not written down" in message
+    assert result(half) == result(made / "whole")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--epochs", "1e308", "--steps", "None"], "epochs"),
+        (["--steps", "1000000000000000000000"], "steps"),
+        (["--model", "ViT-100000x1x1/8"], "does not fit into memory"),
+        (["--model", "ViT-8x1000000000x2/4"], "depth of at most 1,000"),
+        (["--batch-size", "1000000000000"], "does not fit into memory"),
+        (["--splits.val-fraction", "nan"], "val_fraction: expected a finite number"),
+        (["--learning-rate", "nan"], "learning_rate: expected a finite number"),
+        (["--head-bias-init", "inf"], "head_bias_init: expected a finite number"),
+        (["--memory-gib", "inf"], "memory_gib: expected a finite number"),
+        (["--checkpoint-minutes", "nan"], "checkpoint_minutes: expected a finite number"),
+        (["--mixup", "nan"], "mixup: expected a finite number"),
+        (["--rotate", "nan"], "rotate: expected a finite number"),
+    ],
+    ids=str,
+)
+def test_options_that_no_run_can_have_make_no_folder(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+) -> None:
+    out = tmp_path / "run"
+    try:
+        code = run(["train", "--data", str(made / "images"), "--out", str(out), *OPTIONS, *options])
+    except SystemExit as error:
+        code = error.code  # type: ignore[assignment]
+    captured = capsys.readouterr()
+    assert code in (1, 2) and words in " ".join((captured.err + captured.out).split()), captured
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("size", ["y", "2", ""])
+def test_several_processes_are_refused_in_words(
+    half: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, size: str
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", size)
+    assert "several processes" in refused(capsys, half)

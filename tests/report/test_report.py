@@ -1,0 +1,391 @@
+import base64
+import dataclasses
+import hashlib
+import re
+import time
+from collections.abc import Mapping
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from vitkit.data.decode import DecodeError, Header
+from vitkit.data.loader import evaluation_batches
+from vitkit.data.transforms import Preprocessing
+from vitkit.evaluation.classify import Classification, Predictions, classification, predict
+from vitkit.models.card import ModelCard
+from vitkit.models.image_model import ImageModel
+from vitkit.models.resnet_config import ResNetConfig
+from vitkit.models.vit import ViT
+from vitkit.models.zoo import build_model, create_model
+from vitkit.report.page import ReportContent, _class_rows, render_report
+
+SECTIONS = (
+    "results curves confusion classes mistakes calibration attention inside configuration data environment"
+)
+HOSTILE = '"><script>alert("x")</script><img src=http://evil.example/a.png>$^{'
+
+
+class Noise:
+    """Random pictures of random classes; every tenth file is damaged."""
+
+    def __init__(
+        self, classes: int, count: int, size: tuple[int, int] = (8, 8), damaged: bool = True
+    ) -> None:
+        rng = np.random.default_rng(0)
+        self.labels: NDArray[np.int64] = rng.integers(0, classes, count)
+        self.pixels = rng.integers(0, 256, (count, *size, 3), dtype=np.uint8)
+        self.damaged = damaged
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def key(self, index: int) -> str:
+        return f"{HOSTILE}/\udcff{index}.png"
+
+    def file(self, index: int) -> bytes | Path:
+        raise NotImplementedError
+
+    def header(self, index: int) -> Header:
+        raise NotImplementedError
+
+    def size(self, index: int) -> tuple[int, int]:
+        return self.pixels.shape[1:3]
+
+    def decode(self, index: int) -> NDArray[np.uint8]:
+        if self.damaged and index % 10 == 5:
+            raise DecodeError(f"{HOSTILE} is truncated")
+        image: NDArray[np.uint8] = self.pixels[index]
+        return image
+
+
+def names(classes: int) -> tuple[str, ...]:
+    return tuple(f"{HOSTILE} {i}" if i % 2 else f"class {i}" for i in range(classes))
+
+
+def evaluated(model: ImageModel, samples: Noise) -> tuple[Classification, Predictions]:
+    size = model.config.image_size
+    made = predict(model, evaluation_batches(samples, Preprocessing(size), 64))
+    return classification(made, names(model.config.num_classes)), made
+
+
+def content(
+    classes: int = 4, count: int = 60, split: str = "test", damaged: bool = True, **changes: Any
+) -> ReportContent:
+    model = create_model("ViT-16x2x2/2", classes, 8, generator=torch.Generator().manual_seed(0))
+    torch.nn.init.normal_(model.get_parameter("head.weight"), generator=torch.Generator().manual_seed(1))
+    model.card = ModelCard("ViT-16x2x2/2", names(classes), {"image_size": [8, 8]}, {}, {"run": HOSTILE})
+    samples = Noise(classes, count, damaged=damaged)
+    rejects = {samples.key(i): f"{HOSTILE} is truncated" for i in range(5, count, 10)}
+    whole = ReportContent(
+        title=f"run {HOSTILE}",
+        model=model,
+        config={"training": {"steps": 7, "batch_size": 128}, "note": HOSTILE},
+        data={
+            "name": "noise",
+            "spec": HOSTILE,
+            "kind": "folder",
+            "class_names": list(names(classes)),
+            "counts": {"train": dict.fromkeys(names(classes), 1234), split: dict.fromkeys(names(classes), 2)},
+            "notes": [f"Split by {HOSTILE}."],
+            "rejects": {split: rejects},
+            "fingerprint": "abc",
+        },
+        metrics=[
+            *(
+                {"kind": "train", "step": s, "epoch": s / 9, "loss": 9 / s, "learning_rate": 1e-3}
+                for s in range(1, 30)
+            ),
+            *(
+                {"kind": "validation", "step": s, "epoch": s / 9, "loss": 1.0, "accuracy": 0.5}
+                for s in (9, 18)
+            ),
+        ],
+        speed=[{"step": 9, "images_per_second": 1000.0, "seconds": 70.0, "memory_bytes": 2**30}],
+        evaluations={split: evaluated(model, samples)},
+        samples={split: samples},
+        commands=["vitkit train --data x", f"vitkit predict {HOSTILE}"],
+        environment={"torch": torch.__version__, "machine": HOSTILE},
+    )
+    return dataclasses.replace(whole, **changes)
+
+
+def bare(**changes: Any) -> ReportContent:
+    """Nothing but the model: quick to draw."""
+    empty: dict[str, Any] = {name: {} for name in ("config", "data", "evaluations", "samples", "environment")}
+    return content(count=12, **(empty | {"metrics": [], "speed": [], "commands": []} | changes))
+
+
+@pytest.fixture(scope="module")
+def whole() -> str:
+    return render_report(content())
+
+
+class Page(HTMLParser):
+    """What a browser would find in the page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.headings: list[str] = []
+        self.tags: list[tuple[str, Mapping[str, str | None]]] = []
+        self.text = ""
+        self.open: list[str] = []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attributes)))
+        self.open.append(tag)
+        if tag in ("section", "header"):
+            self.ids.append(dict(attributes).get("id") or "")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in self.open:
+            while self.open.pop() != tag:
+                pass
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open and "script" not in self.open:
+            self.text += data
+
+    def all(self, tag: str) -> list[Mapping[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def check_safe(html: str) -> Page:
+    """Nothing is loaded from anywhere, nothing of the names became markup, every picture has words."""
+    page = Page(html)
+    for tag, attributes in page.tags:
+        assert tag not in ("link", "iframe", "object", "embed", "base", "form"), tag
+        for name, value in attributes.items():
+            assert not name.startswith("on"), (tag, name)
+            if name in ("src", "href", "xlink:href", "action", "srcset"):
+                assert value and value.startswith(("data:image/", "#")), (tag, name, value)
+    assert len(page.all("script")) == 1
+    assert all(image["alt"] for image in page.all("img"))
+    figures = [tag for tag in page.all("div") if tag.get("class") == "plot"]
+    assert len(figures) == len(page.all("svg"))
+    assert all(figure["role"] == "img" and figure["aria-label"] for figure in figures)
+    assert not re.search(r"url\((?!#)", html) and "@import" not in html
+    outside = set(re.findall(r"https?://[^\s\"'<>&]+", html)) - {"http://evil.example/a.png"}
+    assert outside <= {"http://www.w3.org/1999/xlink", "http://www.w3.org/2000/svg"}
+    html.encode("utf-8")
+    return page
+
+
+def test_whole_page(whole: str) -> None:
+    page = check_safe(whole)
+    assert page.ids == SECTIONS.split()
+    assert HOSTILE in page.text  # shown as it is, not as markup
+    assert len(whole) < 2_000_000
+    result = content().evaluations["test"][0]
+    assert f"{result.correct} of {result.count} test images" in page.text
+    assert "6 files could not be read" in page.text
+    assert len(page.all("img")) == 24 + 2 * 12  # mistakes, and pairs of image and attention
+    assert "is truncated" in page.text and "training.batch_size" in page.text and "1,234" in page.text
+    for words in (
+        "Figure 6",
+        "Figure 7, left",
+        "Figure 7, centre",
+        "Figure 7, right",
+        "expected calibration",
+    ):
+        assert words in page.text
+    assert "70 s" in page.text and "1.0 GiB" in page.text
+
+
+def test_only_our_script_may_run(whole: str) -> None:
+    (script,) = re.findall(r"<script>(.*?)</script>", whole, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = next(tag["content"] for tag in Page(whole).all("meta") if tag.get("http-equiv"))
+    assert policy is not None and f"script-src 'sha256-{digest}'" in policy and "default-src 'none'" in policy
+
+
+def test_same_content_same_page_in_seconds(whole: str) -> None:
+    parts: list[str] = []
+    started = time.monotonic()
+    again = render_report(content(), parts.append)
+    assert time.monotonic() - started < 20
+    assert again == whole
+    assert len(parts) == 5
+
+
+def test_validation_stands_in_for_test() -> None:
+    page = check_safe(render_report(content(split="val")))
+    assert "There is no evaluation on a test split" in page.text and "validation images" in page.text
+
+
+def test_test_split_comes_first() -> None:
+    both = content()
+    evaluations = {"val": evaluated(both.model, Noise(4, 8, damaged=False)), **both.evaluations}
+    page = check_safe(render_report(dataclasses.replace(both, evaluations=evaluations)))
+    assert "54 test images" in page.text and "no evaluation on a test split" not in page.text
+
+
+def test_without_evaluation_or_anything() -> None:
+    page = check_safe(render_report(bare()))
+    assert page.ids == SECTIONS.split()
+    for words in ("has not been evaluated", "No metrics were logged", "No file was rejected"):
+        assert words in page.text
+    assert len(page.all("svg")) == 2  # filters and positions need no data
+
+
+def test_without_validation() -> None:
+    metrics = [line for line in content().metrics if line["kind"] == "train"]
+    assert "This run has no validation" in check_safe(render_report(bare(metrics=metrics))).text
+
+
+def test_without_pictures() -> None:
+    page = check_safe(render_report(content(samples={})))
+    assert page.text.count("not at hand") == 2 and "no images at hand" in page.text
+    assert not page.all("img")
+
+
+def test_one_image_and_two_classes() -> None:
+    page = check_safe(render_report(content(classes=2, count=1)))
+    assert "of 1 test image" in page.text and "1 test images" not in page.text
+
+
+def test_all_right() -> None:
+    samples = Noise(2, 6, damaged=False)
+    logits = np.eye(2, dtype=np.float32)[samples.labels]
+    made = Predictions(logits, samples.labels, np.arange(6), np.zeros(0, np.int64))
+    right = content(
+        classes=2, evaluations={"test": (classification(made, names(2)), made)}, samples={"test": samples}
+    )
+    assert "every image was classified rightly" in check_safe(render_report(right)).text
+
+
+def test_thousand_classes_stay_usable() -> None:
+    html = render_report(content(classes=1000, count=100))
+    check_safe(html)
+    assert len(html) < 10_000_000
+
+
+def test_large_pictures_are_made_small() -> None:
+    large = content(count=30)
+    samples = Noise(4, 30, (900, 1400), damaged=False)
+    html = render_report(
+        dataclasses.replace(
+            large, samples={"test": samples}, evaluations={"test": evaluated(large.model, samples)}
+        )
+    )
+    check_safe(html)
+    assert len(html) < 2_000_000
+
+
+def test_many_rejects_are_cut() -> None:
+    rejects = {"train": {f"file{i}.jpg": "empty" for i in range(5000)}}
+    page = check_safe(render_report(bare(data={"rejects": rejects})))
+    assert "5,000 files could not be read" in page.text and "And 4,800 more" in page.text
+
+
+def test_resumed_runs_add_up() -> None:
+    speed = [
+        {"step": step, "images_per_second": 10.0, "seconds": seconds, "memory_bytes": 0}
+        for step, seconds in ((10, 100.0), (20, 200.0), (15, 60.0), (30, 400.0))
+    ]
+    assert "10 min" in Page(render_report(bare(speed=speed))).text  # 200 s and 400 s
+
+
+def test_losses_that_are_no_numbers() -> None:
+    metrics = [
+        {"kind": "train", "step": step, "epoch": 0.1, "loss": loss, "learning_rate": 1e-3}
+        for step, loss in enumerate((None, float("nan"), float("inf")), start=1)
+    ]
+    check_safe(render_report(bare(metrics=metrics)))
+
+
+def test_mean_pooling_and_oblong_images() -> None:
+    square = content(count=20)
+    model = ViT(dataclasses.replace(square.model.config, pool="mean", image_size=(8, 6)))
+    page = check_safe(render_report(dataclasses.replace(square, model=model)))
+    assert "images of 8 x 6 pixels" in page.text
+
+
+def test_a_model_without_attention_says_so() -> None:
+    usual = content(count=20)
+    model = build_model(ResNetConfig((8, 8), (1,), 4, width_factor=0.5))
+    page = check_safe(render_report(dataclasses.replace(usual, model=model)))
+    assert "no attention between all its places" in page.text
+    assert "nothing to lay attention over" not in page.text and "no images at hand" not in page.text
+
+
+def test_attention_distance_is_measured_on_as_many_images_as_in_the_paper() -> None:
+    samples = Noise(4, 150, damaged=False)
+    usual = content(count=20)
+    page = check_safe(
+        render_report(
+            dataclasses.replace(
+                usual, samples={"test": samples}, evaluations={"test": evaluated(usual.model, samples)}
+            )
+        )
+    )
+    assert "128 test images of 8 x 8 pixels" in page.text
+
+
+def sigmoid(**changes: Any) -> ReportContent:
+    """The usual content of a model that was trained with the sigmoid loss."""
+    usual = content()
+    usual.model.card = dataclasses.replace(usual.model.card, origin={"loss": "sigmoid", **changes})
+    samples = Noise(4, 60)
+    made = predict(
+        usual.model, evaluation_batches(samples, Preprocessing((8, 8)), 64), loss=usual.model.card.loss
+    )
+    return dataclasses.replace(usual, evaluations={"test": (classification(made, names(4)), made)})
+
+
+def test_sigmoid_models_are_shown_by_their_own_probabilities() -> None:
+    shown = sigmoid(weights="Polyak average of step 7")
+    _, made = shown.evaluations["test"]
+    page = check_safe(render_report(shown))
+    assert "binary cross entropy, summed over classes (nats)" in page.text
+    assert "cross entropy (nats)" not in page.text
+    assert "Weights: Polyak average of step 7." in page.text
+    surest = max(
+        1 / (1 + np.exp(-row.max().astype(float)))
+        for row, label in zip(made.logits, made.labels, strict=True)
+        if row.argmax() != label
+    )
+    assert f"{100 * surest:.1f}%" in page.text.split("Most confident mistakes")[1]
+
+
+def test_what_makes_the_two_losses_different_is_named() -> None:
+    objective = {"loss": "softmax", "label_smoothing": 0.1, "mixup": 0.2}
+    page = check_safe(render_report(content(count=12, config={"objective": objective})))
+    assert "label smoothing 0.1 and mixup 0.2 and the validation loss without" in page.text
+    assert "training (with label smoothing 0.1 and mixup 0.2)" in page.text  # in the figure
+    plain = check_safe(render_report(bare(metrics=content(count=12).metrics)))
+    assert "validation loss without" not in plain.text and "cross entropy (nats)" in plain.text
+
+
+@pytest.mark.parametrize(
+    ("sure", "words"),
+    [(0.9, "too sure of itself"), (0.1, "not sure enough"), (0.48, "as far as 60 test images can tell")],
+)
+def test_calibration_is_judged_by_what_the_images_can_tell(sure: float, words: str) -> None:
+    """Half of 60 images are right: a confidence between 38 and 62 % agrees with that."""
+    usual = content(damaged=False)
+    result, made = usual.evaluations["test"]
+    bins = tuple(
+        dataclasses.replace(one, count=60 if i == 7 else 0, confidence=sure if i == 7 else None, accuracy=0.5)
+        for i, one in enumerate(result.calibration)
+    )
+    changed = dataclasses.replace(
+        result, correct=30, accuracy=0.5, accuracy_interval=(0.377, 0.623), calibration=bins
+    )
+    assert words in check_safe(render_report(bare(evaluations={"test": (changed, made)}))).text
+
+
+def test_classes_equally_often_taken_for_another_are_all_named() -> None:
+    labels = np.array([0, 0, 0, 1, 2, 2, 2])
+    predicted = np.array([1, 2, 0, 1, 0, 0, 1])
+    made = Predictions(np.eye(3, dtype=np.float32)[predicted], labels, np.arange(7), np.zeros(0, np.int64))
+    result = classification(made, ["zero", "one", "two"])
+    assert [mistake for _, mistake in _class_rows(result)] == ["one, two (1 each)", "", "zero (2)"]
+    assert "one, two (1 each)" in render_report(bare(evaluations={"test": (result, made)}))
