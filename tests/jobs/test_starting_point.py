@@ -402,6 +402,7 @@ def test_a_run_of_the_first_version_goes_on(
     ("options", "words"),
     [
         (["--epochs", "1e308", "--steps", "None"], "epochs"),
+        (["--threads", "1" + "0" * 30], "threads is from 1"),
         (["--steps", "1000000000000000000000"], "steps"),
         (["--model", "ViT-100000x1x1/8"], "does not fit into memory"),
         (["--model", "ViT-8x1000000000x2/4"], "depth of at most 1,000"),

@@ -19,6 +19,9 @@ from vitkit.jobs.run_config import Run, changed_options, read_config, read_run, 
 from vitkit.jobs.run_folder import locked, place
 from vitkit.jobs.training_run import TrainingRun
 
+MOST_THREADS = 4096
+"""Several times the processors of the largest machines."""
+
 
 def train(
     run: Run,
@@ -59,8 +62,8 @@ def train(
             "and labels, or a folder of .parquet files."
         )
     if threads is not None:
-        if threads < 1:
-            raise VitkitError(f"threads is at least 1, found {threads}.")
+        if not 1 <= threads <= MOST_THREADS:
+            raise VitkitError(f"threads is from 1 to {MOST_THREADS:,}, found {threads}.")
         torch.set_num_threads(threads)
     if "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1").strip() != "1":
         raise VitkitError(

@@ -30,7 +30,7 @@ from vitkit.data.loader import (
     largest_decoding,
 )
 from vitkit.data.sources import ImageData
-from vitkit.durable import replace_json
+from vitkit.durable import open_to_append, replace_json
 from vitkit.evaluation.classify import classification, predict
 from vitkit.jobs.data_record import RECORD, check_data
 from vitkit.jobs.evaluate import evaluate_split
@@ -353,7 +353,7 @@ class TrainingRun:
     @contextmanager
     def _speed_log(self) -> Iterator[Callable[[dict[str, Any]], None]]:
         started = time.monotonic()
-        with (self.folder / "speed.jsonl").open("a", encoding="utf-8") as file:
+        with open_to_append(self.folder / "speed.jsonl") as file:
             if file.tell():
                 file.write("\n")  # the last line may have been cut short by a crash
 
