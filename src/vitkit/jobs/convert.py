@@ -22,6 +22,7 @@ from torch import Tensor
 
 from vitkit.cli import console
 from vitkit.cli.download import download
+from vitkit.cli.options import parse
 from vitkit.config import difference, to_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import evaluating
@@ -374,7 +375,7 @@ def main(arguments: list[str]) -> None:
             )
         console.out.print(f"Next: vitkit card {shlex.quote(str(result.path))}", markup=False, soft_wrap=True)
 
-    tyro.cli(command, args=arguments, prog="vitkit convert")
+    parse(command, arguments, "convert")
 
 
 def _evidence(result: Converted, against: Library | None, formats: tuple[str, str]) -> str:
