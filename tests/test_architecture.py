@@ -14,7 +14,7 @@ MAY_IMPORT = {
     # Evaluators are handed to the trainer, which knows none; nor do they know it.
     "evaluation": {"data", "models", "weights"},
     "analysis": {"data", "models", "weights", "training", "evaluation"},
-    "report": {"data", "models", "weights", "training", "evaluation", "analysis", "jobs", "cli"},
+    "report": {"data", "models", "weights", "training", "evaluation", "analysis"},
     "jobs": {"data", "models", "weights", "training", "evaluation", "analysis", "report", "cli"},
     "cli": {"data", "models", "weights", "training", "evaluation", "analysis", "report", "jobs"},
 }

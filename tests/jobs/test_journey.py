@@ -17,7 +17,7 @@ from vitkit.cli.main import run
 from vitkit.data.decode import DecodeError, decode
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
-from vitkit.jobs import inspect as inspection
+from vitkit.jobs.inspect import InspectOptions
 from vitkit.jobs.run_config import is_run
 from vitkit.models.card import ModelCard
 
@@ -278,8 +278,8 @@ def test_why_there_are_no_pictures_of_attention(tmp_path: Path, capsys: pytest.C
 
 
 def test_pictures_of_a_model_by_address_are_put_here(tmp_path: Path) -> None:
-    assert inspection._folder("https://example.org/a/model.npz", None) == Path("inspect")
-    assert inspection._folder(tmp_path / "model.npz", None) == tmp_path / "inspect"
+    assert InspectOptions("https://example.org/a/model.npz").folder == Path("inspect")
+    assert InspectOptions(str(tmp_path / "model.npz")).folder == tmp_path / "inspect"
 
 
 def test_a_folder_with_a_config_of_another_library_is_no_run(trained: Path, tmp_path: Path) -> None:
@@ -585,12 +585,3 @@ def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
     assert "digits" in capsys.readouterr().out
     assert run(["--version"]) == 0
     assert vitkit.__version__ in capsys.readouterr().out
-
-
-def test_one_number_is_a_square() -> None:
-    from vitkit.cli.main import _squared
-
-    assert _squared(["a", "--image-size", "32", "--x"]) == ["a", "--image-size", "32", "32", "--x"]
-    assert _squared(["--image-size", "32", "48"]) == ["--image-size", "32", "48"]
-    assert _squared(["--image-size=32", "--x"]) == ["--image-size", "32", "32", "--x"]
-    assert _squared(["--image-size", "32"]) == ["--image-size", "32", "32"]

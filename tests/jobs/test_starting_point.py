@@ -41,7 +41,7 @@ OPTIONS = [
 def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its pictures take seconds and are none of this file's business."""
 
-    def write_report(folder: Path) -> Path:
+    def write_report(folder: Path, **_options: Any) -> Path:
         (folder / "report.html").write_text("report")
         return folder / "report.html"
 

@@ -11,8 +11,9 @@ from rich.table import Table
 from vitkit.analysis.cost import forward_flops, parameters
 from vitkit.cli import console
 from vitkit.cli.download import download
+from vitkit.cli.options import parse
 from vitkit.config import to_json
-from vitkit.jobs.predict import NOT_SAID, SizeOption, said, without_predictions
+from vitkit.evaluation.classify import explain_no_classes
 from vitkit.models.image_config import format_size
 from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.vit_config import ViTConfig
@@ -64,7 +65,7 @@ def _values(numbers: tuple[float, ...]) -> str:
 def main(arguments: list[str]) -> None:
     def command(
         file: Annotated[str, tyro.conf.Positional],
-        image_size: SizeOption = NOT_SAID,
+        image_size: tuple[int, int] | None = None,
         num_heads: int | None = None,
         json_output: Annotated[bool, tyro.conf.arg(name="json")] = False,
     ) -> None:
@@ -77,7 +78,7 @@ def main(arguments: list[str]) -> None:
             json_output: print everything as JSON.
         """
         download(file)
-        identity = identify(file, said(image_size), num_heads)
+        identity = identify(file, image_size, num_heads)
         if json_output:
             console.print_json(_record(identity))
             return
@@ -105,11 +106,11 @@ def main(arguments: list[str]) -> None:
         console.out.print(grid)
         place = shlex.quote(file)
         following = [f"vitkit inspect {place}", f"vitkit convert {place} OUT"]
-        if not without_predictions(config):
+        if not explain_no_classes(config):
             following = [f"vitkit predict {place} IMAGE", *following]
         console.out.print(f"\nNext: {', '.join(following)}", markup=False, soft_wrap=True)
 
-    tyro.cli(command, args=arguments, prog="vitkit card")
+    parse(command, arguments, "card")
 
 
 def _differences(config: ModelConfig) -> list[tuple[str, Any]]:

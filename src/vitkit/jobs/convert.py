@@ -22,16 +22,17 @@ from torch import Tensor
 
 from vitkit.cli import console
 from vitkit.cli.download import download
+from vitkit.cli.options import parse
 from vitkit.config import difference, to_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import evaluating
 from vitkit.jobs.against import Library, library_logits
 from vitkit.jobs.card import described
-from vitkit.jobs.run_folder import preprocessing_of
 from vitkit.models.image_model import ImageModel
 from vitkit.models.position import Interpolation
 from vitkit.weights import Format, Loaded, load, save, unsaid
 from vitkit.weights.pixels import rule_of, unlike
+from vitkit.weights.preprocessing import preprocessing_of
 
 IMAGES = 8
 """Images that the two models are compared on."""
@@ -374,7 +375,7 @@ def main(arguments: list[str]) -> None:
             )
         console.out.print(f"Next: vitkit card {shlex.quote(str(result.path))}", markup=False, soft_wrap=True)
 
-    tyro.cli(command, args=arguments, prog="vitkit convert")
+    parse(command, arguments, "convert")
 
 
 def _evidence(result: Converted, against: Library | None, formats: tuple[str, str]) -> str:

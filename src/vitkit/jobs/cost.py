@@ -12,15 +12,16 @@ from rich.table import Table
 from vitkit.analysis.cost import forward_flops, parameters, table6, training_flops
 from vitkit.analysis.memory import InferenceMemory, TrainingMemory, inference_memory, training_memory
 from vitkit.cli import console
-from vitkit.cli.download import download, is_address
+from vitkit.cli.download import download
+from vitkit.cli.options import parse
 from vitkit.errors import VitkitError
-from vitkit.jobs.predict import NOT_SAID, said
 from vitkit.models.image_config import format_size
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig, model_config
 from vitkit.text import format_bytes, format_count
 from vitkit.training.optim import OptimizerConfig
 from vitkit.weights import identify
+from vitkit.weights.files.address import is_address
 from vitkit.weights.files.source import ENDINGS
 
 H100_FLOPS = 989e12
@@ -231,8 +232,8 @@ def main(arguments: list[str]) -> None:
     def command(
         models: Annotated[tuple[str, ...], tyro.conf.Positional] = (),
         image_size: Annotated[
-            tuple[int, int], tyro.conf.arg(help_behavior_hint="(default: 224, or the checkpoint's)")
-        ] = NOT_SAID,
+            tuple[int, int] | None, tyro.conf.arg(help_behavior_hint="(default: 224, or the checkpoint's)")
+        ] = None,
         batch_size: int = 128,
         num_classes: int | None = None,
         num_heads: int | None = None,
@@ -275,13 +276,12 @@ def main(arguments: list[str]) -> None:
             raise VitkitError(f"utilization is a share above 0 and at most 1, found {utilization}.")
         seen = epochs * images if epochs is not None and images is not None else None
         stored = OptimizerConfig(optimizer=optimizer, polyak=0.9999 if average else None)
-        size = said(image_size)
         for name in models:
             download(name)
         costs = [
             cost_of(
                 name,
-                configuration(name, size, num_classes, num_heads),
+                configuration(name, image_size, num_classes, num_heads),
                 batch_size,
                 stored,
                 seen,
@@ -314,4 +314,4 @@ def main(arguments: list[str]) -> None:
             following = f"vitkit card {shlex.quote(models[0])}"
         console.out.print(f"\nNext: {following}", markup=False, soft_wrap=True)
 
-    tyro.cli(command, args=arguments, prog="vitkit cost")
+    parse(command, arguments, "cost")

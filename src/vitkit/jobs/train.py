@@ -10,9 +10,10 @@ from typing import Annotated
 import torch
 import tyro
 
+from vitkit.cli.options import square_sizes
 from vitkit.data.sources import ImageData, open_data
 from vitkit.errors import VitkitError
-from vitkit.jobs.machine import find_device
+from vitkit.jobs.machine import deterministic, find_device
 from vitkit.jobs.memory import require_memory
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.run_config import Run, changed_options, read_config, read_run, write_config
@@ -85,7 +86,7 @@ def train(
     folder = Path(out) if out is not None else _free_folder(run, data)
     _check_folder(folder, run, resume)
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder):
+    with locked(folder), deterministic(chosen):
         if not (folder / "config.json").exists():
             write_config(folder, run, command)
         again = f"vitkit train --resume {shlex.quote(str(folder))}"
@@ -166,7 +167,7 @@ def main(arguments: list[str]) -> None:
             command=line,
         )
 
-    tyro.cli(command, args=arguments, prog="vitkit train")
+    tyro.cli(command, args=square_sizes(arguments), prog="vitkit train")
 
 
 def _refuse_what_was_meant_otherwise(arguments: list[str]) -> None:

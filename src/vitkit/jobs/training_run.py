@@ -18,6 +18,7 @@ from torch import nn
 from vitkit._version import __version__
 from vitkit.analysis.cost import forward_flops
 from vitkit.cli import console
+from vitkit.cli.listener import TerminalListener
 from vitkit.config import to_json
 from vitkit.data.listing import counted
 from vitkit.data.loader import (
@@ -35,6 +36,7 @@ from vitkit.evaluation.classify import classification, predict
 from vitkit.jobs.data_record import RECORD, check_data
 from vitkit.jobs.evaluate import evaluate_split
 from vitkit.jobs.machine import InterruptedTraining, available_memory, memory_used
+from vitkit.jobs.report import write_report
 from vitkit.jobs.run_config import Run
 from vitkit.jobs.run_folder import run_origin, write_evaluation
 from vitkit.jobs.starting_point import (
@@ -43,7 +45,6 @@ from vitkit.jobs.starting_point import (
     name_what_was_set_aside,
     starting_point,
 )
-from vitkit.jobs.write_report import write_report
 from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit_config import ViTConfig
@@ -123,7 +124,7 @@ class TrainingRun:
         self._evaluate(weights)
         self._record_rejects()
         self._say_rejects()
-        report = write_report(self.folder)
+        report = write_report(self.folder, listener=TerminalListener())
         console.out.print(f"report   {escape(str(report))}")
         name_what_was_set_aside(self.folder)
         self._say_what_next()
@@ -193,7 +194,12 @@ class TrainingRun:
         )
         # The loss is the objective's without smoothing and mixup; of the logits nothing else is needed.
         predictions = predict(
-            model, batches, device=self.device, loss=self.run.objective.loss, keep_logits=False
+            model,
+            batches,
+            device=self.device,
+            precision=self.run.training.precision,
+            loss=self.run.objective.loss,
+            keep_logits=False,
         )
         result = classification(predictions, self.data.class_names)
         return {"loss": result.loss, "accuracy": result.accuracy}
@@ -266,9 +272,11 @@ class TrainingRun:
                 split,
                 self.device,
                 rejects,
+                precision=self.run.training.precision,
                 workers=workers,
                 worker_timeout=self.run.loading.worker_timeout,
                 folder=self.folder,
+                listener=TerminalListener(),
             )
             write_evaluation(self.folder, split, result, predictions)
             low, high = result.accuracy_interval
