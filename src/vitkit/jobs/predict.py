@@ -81,6 +81,8 @@ class PredictedImage:
 def predict_images(options: PredictOptions, listener: Listener = SILENT) -> Generator[PredictedImage]:
     """Name what is in images, a batch at a time and in their order.
 
+    Only files and folders are read here: a "-" among the names is for `vitkit.cli.options.read_names`.
+
     Raises:
         VitkitError: there is no such model, it cannot classify, or an image is named by address. Files that
             cannot be read are no error: they are yielded with the reason.
