@@ -29,7 +29,7 @@ NAMES_SHOWN = 10
 
 @dataclass(frozen=True)
 class EvaluateOptions:
-    """What to evaluate on what."""
+    """The options of an evaluation; what is written below them is their help."""
 
     model: str
     """run folder, or any checkpoint that vitkit convert reads."""
@@ -54,7 +54,7 @@ class EvaluateOptions:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What `evaluate` found."""
+    """The result of an evaluation."""
 
     split: str
     data: ImageData
@@ -181,7 +181,7 @@ def _match_by_order(path: str, model: ImageModel, data: ImageData) -> str:
 
 
 def _no_split(data: ImageData, split: str | None, trained_on: bool) -> str:
-    """Why there is nothing to evaluate on, and what to do."""
+    """Say why there is nothing to evaluate on, and what to do."""
     splits = list(data.splits)
     if splits == ["train"] and trained_on:
         return (

@@ -41,7 +41,7 @@ AXIAL = "an axial model attends along rows and columns, and has no map of all to
 
 @dataclass(frozen=True)
 class InspectOptions:
-    """What to draw of what."""
+    """The options of an inspection; what is written below them is their help."""
 
     model: str
     """run folder, or any checkpoint that vitkit convert reads."""
@@ -68,7 +68,7 @@ class InspectOptions:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was drawn."""
+    """The result of an inspection."""
 
     pictures: list[Path]
     """The files written."""
@@ -154,7 +154,7 @@ def _draw(model: ImageModel, images: Sequence[str], folder: Path, listener: List
 def _images(
     model: ImageModel, sources: Sequence[str], listener: Listener
 ) -> tuple[list[str], list[NDArray[np.uint8]]]:
-    """Names and pixels at the model's size; none where there are none to be had."""
+    """Read images at the model's size, with their names; none where there are none to be had."""
     preprocessing = preprocessing_of(model)
     names: list[str] = []
     pixels: list[NDArray[np.uint8]] = []
@@ -190,7 +190,7 @@ def _images(
 
 
 def _guesses(model: ImageModel, batch: Tensor) -> list[str]:
-    """What the model takes each image for, and how sure it is."""
+    """Say what the model takes each image for, and how sure it is."""
     names = model.card.class_names
     with evaluating(model):
         shares = probabilities(model(batch).float().numpy(), model.card.loss)
@@ -201,6 +201,7 @@ def _guesses(model: ImageModel, batch: Tensor) -> list[str]:
 
 
 def _explain_no_attention(model: ImageModel) -> str:
+    """Say why there are no pictures of attention."""
     if not isinstance(model, ViT):
         attends = getattr(model.config, "mixing", None) == "axial"
         return AXIAL if attends else "a ResNet has none"

@@ -30,7 +30,7 @@ or (height, width) of uint8, or a tensor (3, height, width) of uint8."""
 
 @dataclass(frozen=True)
 class PredictOptions:
-    """What to predict with what."""
+    """The options of a prediction; what is written below them is their help."""
 
     model: str
     """run folder, or any checkpoint that vitkit convert reads."""
@@ -81,8 +81,11 @@ class PredictedImage:
 def predict_images(options: PredictOptions, listener: Listener = SILENT) -> Generator[PredictedImage]:
     """Name what is in images, a batch at a time and in their order.
 
+    Only files and folders are read here: a "-" among the names is for `vitkit.cli.options.read_names`.
+
     Raises:
-        VitkitError: as `Predictor` and `find_images`.
+        VitkitError: there is no such model, it cannot classify, or an image is named by address. Files that
+            cannot be read are no error: they are yielded with the reason.
     """
     predictor = Predictor(
         options.model,
@@ -162,7 +165,7 @@ class Predictor:
         self.class_names = self.model.card.class_names or tuple(f"class {i}" for i in range(count))
 
     def __call__(self, image: ImageLike, top: int = 5) -> list[Guess]:
-        """The `top` most probable classes of one image, best first.
+        """Return the `top` most probable classes of one image, best first.
 
         Raises:
             DecodeError: the image cannot be read; the message names the file.
@@ -171,7 +174,7 @@ class Predictor:
         return self.many([image], top)[0]
 
     def many(self, images: Sequence[ImageLike], top: int = 5) -> list[list[Guess]]:
-        """The same for several images at once: a list or tuple, or an array or tensor of four dimensions."""
+        """Do the same for several images at once: a list or tuple, an array or tensor of four dimensions."""
         if isinstance(images, str | bytes | os.PathLike | Image.Image) or getattr(images, "ndim", 4) != 4:
             raise VitkitError("many() takes several images: give a list, of one image too.")
         if top < 1:
@@ -196,7 +199,7 @@ class Predictor:
         ]
 
     def _pixels(self, image: Any) -> NDArray[np.uint8]:
-        """One image as `(height, width, 3)`, whatever it is given as."""
+        """Return one image as `(height, width, 3)`, whatever it is given as."""
         rule = self.preprocessing.decode
         if isinstance(image, Image.Image):
             return decode_image(image, rule)

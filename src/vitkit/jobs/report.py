@@ -85,7 +85,7 @@ def write_report(run: str | Path, *, listener: Listener = SILENT) -> Path:
 def _scored_otherwise(
     model: ImageModel, evaluations: Mapping[str, tuple[Classification, Predictions]]
 ) -> list[str]:
-    """Sentences on evaluations of a version that scored every model by softmax."""
+    """Name the evaluations of a version that scored every model by softmax, in sentences."""
     return [
         f"The evaluation of {split} was scored by {result.loss_function}, but the model was trained with "
         f"the {model.card.loss} loss: run vitkit evaluate with --split {split} again."
@@ -110,7 +110,7 @@ def _check_ids(
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """Where the run was trained, by its last checkpoint, and when this page was written."""
+    """Say where the run was trained, by its last checkpoint, and when this page was written."""
     checkpoint, _ = find_checkpoint(folder)
     trained: Any = {}
     if checkpoint is not None:
