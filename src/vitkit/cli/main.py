@@ -22,7 +22,7 @@ VERBS = {
     "report": ("write a run's report.html again", "vitkit.jobs.write_report"),
     "inspect": ("filters, positions and attention of a model as pictures", "vitkit.jobs.inspect"),
     "data": ("data check PATH: counts, sizes, bad files, duplicates", "vitkit.jobs.data_check"),
-    "convert": ("a checkpoint in another library's layout, compared", "vitkit.jobs.convert"),
+    "convert": ("a checkpoint in another library's format, compared", "vitkit.cli.convert"),
     "card": ("what a checkpoint is and how it computes", "vitkit.jobs.card"),
     "cost": ("parameters, FLOPs, memory and compute of models", "vitkit.jobs.cost"),
     "models": ("names, parameters and FLOPs of the models", "vitkit.jobs.models"),

@@ -30,7 +30,7 @@ def described(identity: Identity) -> str:
     classes = f"{config.num_classes:,} classes" if config.num_classes else "no head"
     return (
         f"{name} at {format_size(config.image_size)}, {classes}, "
-        f"{format_count(parameters(config))} parameters ({identity.format} layout)"
+        f"{format_count(parameters(config))} parameters ({identity.format} format)"
     )
 
 
