@@ -23,7 +23,7 @@ VERBS = {
     "inspect": ("filters, positions and attention of a model as pictures", "vitkit.jobs.inspect"),
     "data": ("data check PATH: counts, sizes, bad files, duplicates", "vitkit.jobs.data_check"),
     "convert": ("a checkpoint in another library's format, compared", "vitkit.cli.convert"),
-    "card": ("what a checkpoint is and how it computes", "vitkit.jobs.card"),
+    "card": ("what a checkpoint is and how it computes", "vitkit.cli.card"),
     "cost": ("parameters, FLOPs, memory and compute of models", "vitkit.jobs.cost"),
     "models": ("names, parameters and FLOPs of the models", "vitkit.jobs.models"),
     "recipes": ("named training runs and what they are for", "vitkit.jobs.recipes"),
