@@ -24,7 +24,7 @@ VERBS = {
     "data": ("data check PATH: counts, sizes, bad files, duplicates", "vitkit.jobs.data_check"),
     "convert": ("a checkpoint in another library's format, compared", "vitkit.cli.convert"),
     "card": ("what a checkpoint is and how it computes", "vitkit.cli.card"),
-    "cost": ("parameters, FLOPs, memory and compute of models", "vitkit.jobs.cost"),
+    "cost": ("parameters, FLOPs, memory and compute of models", "vitkit.cli.cost"),
     "models": ("names, parameters and FLOPs of the models", "vitkit.jobs.models"),
     "recipes": ("named training runs and what they are for", "vitkit.jobs.recipes"),
 }
