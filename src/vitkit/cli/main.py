@@ -25,7 +25,7 @@ VERBS = {
     "convert": ("a checkpoint in another library's format, compared", "vitkit.cli.convert"),
     "card": ("what a checkpoint is and how it computes", "vitkit.cli.card"),
     "cost": ("parameters, FLOPs, memory and compute of models", "vitkit.cli.cost"),
-    "models": ("names, parameters and FLOPs of the models", "vitkit.jobs.models"),
+    "models": ("names, parameters and FLOPs of the models", "vitkit.cli.models"),
     "recipes": ("named training runs and what they are for", "vitkit.jobs.recipes"),
 }
 
