@@ -26,7 +26,7 @@ VERBS = {
     "card": ("what a checkpoint is and how it computes", "vitkit.cli.card"),
     "cost": ("parameters, FLOPs, memory and compute of models", "vitkit.cli.cost"),
     "models": ("names, parameters and FLOPs of the models", "vitkit.cli.models"),
-    "recipes": ("named training runs and what they are for", "vitkit.jobs.recipes"),
+    "recipes": ("named training runs and what they are for", "vitkit.cli.recipes"),
 }
 
 MEMORY = (
