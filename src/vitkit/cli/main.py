@@ -21,7 +21,7 @@ VERBS = {
     "predict": ("name what is in images", "vitkit.jobs.predict"),
     "report": ("write a run's report.html again", "vitkit.jobs.write_report"),
     "inspect": ("filters, positions and attention of a model as pictures", "vitkit.jobs.inspect"),
-    "data": ("data check PATH: counts, sizes, bad files, duplicates", "vitkit.jobs.data_check"),
+    "data": ("data check PATH: counts, sizes, bad files, duplicates", "vitkit.cli.data"),
     "convert": ("a checkpoint in another library's format, compared", "vitkit.cli.convert"),
     "card": ("what a checkpoint is and how it computes", "vitkit.cli.card"),
     "cost": ("parameters, FLOPs, memory and compute of models", "vitkit.cli.cost"),
