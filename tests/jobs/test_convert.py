@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.jobs.recorder import Recorder
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 from vitkit.jobs import convert as convert_module
@@ -23,6 +24,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.zoo import build_model, vit_config
 from vitkit.weights import DIALECTS, Format, Saved, load_model, save, save_model
+from vitkit.weights.formats import find_format, format_for
 from vitkit.weights.pixels import PixelRule
 
 
@@ -46,6 +48,7 @@ def test_every_format_gives_the_model_back(to: Format, tmp_path: Path) -> None:
     model = random_model(PLAIN)
     save_model(model, tmp_path / "model")
     result = convert(tmp_path / "model", tmp_path / "out", to)
+    assert result.path.is_dir() == find_format(to).is_folder
     assert result.parity.agreement == 1 and result.parity.within(1e-5)
     again = load_model(result.path, num_heads=2)
     assert compare(model, again).within(1e-5)
@@ -54,6 +57,25 @@ def test_every_format_gives_the_model_back(to: Format, tmp_path: Path) -> None:
     else:
         assert "class names" in result.lost
     assert {path.name for path in tmp_path.iterdir()} == {"model", result.path.name}
+
+
+def test_a_conversion_prints_nothing_and_tells_how_far_it_is(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    save_model(random_model(PLAIN), tmp_path / "model")
+    recorder = Recorder()
+    convert(tmp_path / "model", tmp_path / "out", listener=recorder)
+    assert capfd.readouterr() == ("", "")
+    assert recorder.loops == {"comparing images": [(done, 8) for done in range(1, 9)]}
+
+
+def test_the_ending_of_a_name_chooses_the_format() -> None:
+    assert [format_for(name) for name in ("a/b.npz", "b.pth", Path("b.pt"))] == [
+        *("official", "torchvision", "torchvision"),
+    ]
+    assert format_for("runs/new.folder") == format_for("out") == "vitkit"
+    for ending in ("npz", "pth", "pt"):
+        assert not find_format(format_for(f"out.{ending}")).is_folder
 
 
 def test_around_all_libraries_and_back_to_the_same_bits(tmp_path: Path) -> None:
