@@ -3,8 +3,8 @@
 from pathlib import PurePosixPath
 
 from vitkit.cli import console
+from vitkit.weights.files.address import is_address
 from vitkit.weights.files.remote import fetch
-from vitkit.weights.files.source import is_address as is_address
 
 
 def download(path: str) -> None:

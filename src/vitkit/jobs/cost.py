@@ -12,7 +12,8 @@ from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig, model_config
 from vitkit.training.optim import OptimizerConfig
 from vitkit.weights import identify
-from vitkit.weights.files.source import ENDINGS, is_address
+from vitkit.weights.files.address import is_address
+from vitkit.weights.files.source import ENDINGS
 
 H100_FLOPS = 989e12
 """bfloat16 operations a second at the peak of an H100 SXM, without sparsity (NVIDIA's data sheet)."""

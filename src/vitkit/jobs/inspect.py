@@ -21,7 +21,7 @@ from vitkit.analysis.inspect import (
     position_similarity,
 )
 from vitkit.cli import console
-from vitkit.cli.download import download, is_address
+from vitkit.cli.download import download
 from vitkit.data.decode import DecodeError, decode
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
@@ -33,6 +33,7 @@ from vitkit.jobs.run_folder import data_of, preprocessing_of
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViT
 from vitkit.weights import load_model
+from vitkit.weights.files.address import is_address
 
 IMAGES = 128
 """Images that attention is averaged over: the paper's number (Figure 11)."""

@@ -44,11 +44,6 @@ TORCH_ENDINGS = (".pth", ".pt", ".bin", ".ckpt", ".pth.tar")
 ENDINGS = (".safetensors", ".npz", *TORCH_ENDINGS)
 
 
-def is_address(path: str | Path) -> bool:
-    """Whether a checkpoint is fetched from somewhere: hf:org/name, https://... and so on."""
-    return bool(re.match(r"hf:|[A-Za-z][\w+.-]+:/", str(path))) and not Path(path).exists()
-
-
 @dataclass(frozen=True)
 class Source:
     """The tensors of a checkpoint by name, and what stands beside them."""
