@@ -1,6 +1,7 @@
 """`vitkit convert`: a checkpoint in another library's format, read back and compared."""
 
 import shlex
+from dataclasses import dataclass
 from typing import get_args
 
 import tyro
@@ -17,14 +18,15 @@ NAMES_SHOWN = 5
 """Class names of the old head that are printed."""
 
 
+@dataclass(frozen=True)
+class Command(ConvertOptions):
+    """Write a checkpoint in another library's format, read it back and compare the two."""
+
+
 def main(arguments: list[str]) -> None:
     """Parse the command line, convert a checkpoint and print what came of it."""
     options = tyro.cli(
-        ConvertOptions,
-        args=arguments,
-        prog="vitkit convert",
-        description="Write a checkpoint in another library's format, read it back and compare the two.",
-        config=(tyro.conf.PositionalRequiredArgs,),
+        Command, args=arguments, prog="vitkit convert", config=(tyro.conf.PositionalRequiredArgs,)
     )
     download(options.source)
     loaded = read_source(options)

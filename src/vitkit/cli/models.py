@@ -1,5 +1,7 @@
 """`vitkit models`: the models that can be made by name, and how large they are."""
 
+from dataclasses import dataclass
+
 import tyro
 from rich.table import Table
 
@@ -8,15 +10,15 @@ from vitkit.jobs.models import ModelSize, ModelsOptions, measure_models
 from vitkit.text import format_count
 
 
+@dataclass(frozen=True)
+class Command(ModelsOptions):
+    """List models with their sizes. Other patches, sizes and options can be named too: ViT-96x6x3/4-gap."""
+
+
 def main(arguments: list[str]) -> None:
     """Parse the command line and print the models."""
     options = tyro.cli(
-        ModelsOptions,
-        args=arguments,
-        prog="vitkit models",
-        description="List models with their sizes. Other patches, sizes and options can be named too: "
-        "ViT-96x6x3/4-gap.",
-        config=(tyro.conf.PositionalRequiredArgs,),
+        Command, args=arguments, prog="vitkit models", config=(tyro.conf.PositionalRequiredArgs,)
     )
     print_models(measure_models(options))
 
