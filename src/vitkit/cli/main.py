@@ -21,12 +21,12 @@ VERBS = {
     "predict": ("name what is in images", "vitkit.cli.predict"),
     "report": ("write a run's report.html again", "vitkit.cli.report"),
     "inspect": ("filters, positions and attention of a model as pictures", "vitkit.cli.inspect"),
-    "data": ("data check PATH: counts, sizes, bad files, duplicates", "vitkit.jobs.data_check"),
-    "convert": ("a checkpoint in another library's layout, compared", "vitkit.jobs.convert"),
-    "card": ("what a checkpoint is and how it computes", "vitkit.jobs.card"),
-    "cost": ("parameters, FLOPs, memory and compute of models", "vitkit.jobs.cost"),
-    "models": ("names, parameters and FLOPs of the models", "vitkit.jobs.models"),
-    "recipes": ("named training runs and what they are for", "vitkit.jobs.recipes"),
+    "data": ("data check PATH: counts, sizes, bad files, duplicates", "vitkit.cli.data"),
+    "convert": ("a checkpoint in another library's format, compared", "vitkit.cli.convert"),
+    "card": ("what a checkpoint is and how it computes", "vitkit.cli.card"),
+    "cost": ("parameters, FLOPs, memory and compute of models", "vitkit.cli.cost"),
+    "models": ("names, parameters and FLOPs of the models", "vitkit.cli.models"),
+    "recipes": ("named training runs and what they are for", "vitkit.cli.recipes"),
 }
 
 MEMORY = (

@@ -170,7 +170,7 @@ def _opened(path: str | Path, hints: Hints) -> Iterator[tuple[Source, Identity, 
             first = ", ".join(sorted(source.shapes)[:3])
             raise VitkitError(
                 f"{source.path} holds no model we know: {len(source.shapes)} tensors (first: {first})."
-                f"{named_prefix(source)} Known are the layouts of "
+                f"{named_prefix(source)} Known are the formats of "
                 f"{', '.join(dialect.name for dialect in DIALECTS)}."
             )
         translation = _read(dialect, source, hints)

@@ -1,6 +1,7 @@
 """The layouts that are read and written, and how a file under none of them may be mended."""
 
 from collections import Counter
+from pathlib import Path
 from typing import Literal
 
 from vitkit.config import nearest
@@ -25,6 +26,14 @@ DIALECTS = (
 
 PREFIXES_TRIED = 8
 """The beginnings that most names have."""
+
+_FORMAT_OF_ENDING: dict[str, Format] = {".npz": "official", ".pth": "torchvision", ".pt": "torchvision"}
+"""The formats that are files and meant where a file to write is named and no format."""
+
+
+def format_for(path: str | Path) -> Format:
+    """Choose the format of a path to write by its ending; vitkit's own, a folder, if it suggests none."""
+    return _FORMAT_OF_ENDING.get(Path(path).suffix, "vitkit")
 
 
 def find_format(format: str) -> Dialect:

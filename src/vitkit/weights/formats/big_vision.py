@@ -135,7 +135,7 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
 def absent(config: ModelConfig) -> list[str]:
     """What big_vision's ViT cannot build; its ResNets load the original release's file."""
     if not isinstance(config, ViTConfig):
-        return ["ResNets (its own code reads them from the official layout)"]
+        return ["ResNets (its own code reads them from the official format)"]
     known = {key: values for key, values in PLAIN.items() if key != "class_token_position"}
     return departures(
         config, {**known, "pool": ("token", "mean", "map"), "position": ("learned", "sincos_2d")}
@@ -152,7 +152,7 @@ def unsaid(config: ModelConfig) -> list[str]:
     return words
 
 
-DIALECT = Dialect("big_vision", recognises, read, write, absent, unsaid)
+DIALECT = Dialect("big_vision", recognises, read, write, absent, unsaid, is_folder=False)
 
 
 def name_table(config: ViTConfig) -> list[Row]:

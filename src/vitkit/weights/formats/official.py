@@ -122,7 +122,7 @@ def unsaid(config: ModelConfig) -> list[str]:
     return unsaid_arithmetic(config) + unsaid_pixels(config)
 
 
-DIALECT = Dialect("official", recognises, read, write, absent, unsaid)
+DIALECT = Dialect("official", recognises, read, write, absent, unsaid, is_folder=False)
 
 
 # What big_vision's layout has in common with this one.

@@ -201,7 +201,7 @@ def unsaid(config: ModelConfig) -> list[str]:
     return words
 
 
-DIALECT = Dialect("torchvision", recognises, read, write, absent, unsaid)
+DIALECT = Dialect("torchvision", recognises, read, write, absent, unsaid, is_folder=False)
 
 
 def _layer(number: int) -> str:
