@@ -1,21 +1,17 @@
-"""`vitkit train`: from images to a trained, evaluated, explained model."""
+"""From images to a trained, evaluated, explained model."""
 
-import difflib
 import os
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
 import torch
-import tyro
 
 from vitkit.data.sources import ImageData, open_data
 from vitkit.errors import VitkitError
 from vitkit.jobs.machine import find_device
 from vitkit.jobs.memory import require_memory
-from vitkit.jobs.recipes import recipe
-from vitkit.jobs.run_config import Run, changed_options, read_config, read_run, write_config
+from vitkit.jobs.run_config import Run, changed_options, read_config, write_config
 from vitkit.jobs.run_folder import locked, place
 from vitkit.jobs.training_run import TrainingRun
 
@@ -122,75 +118,3 @@ def _check_folder(folder: Path, run: Run, resume: bool) -> None:
 def run_difference(folder: Path, run: Run, moved: bool = False) -> list[str]:
     """The options in which a run differs from a folder's, but for those that may: see `changed_options`."""
     return changed_options(read_config(folder)["run"], str(folder / "config.json"), run, moved)
-
-
-def main(arguments: list[str]) -> None:
-    """The command: `--recipe` or `--resume` choose the defaults that all other options change."""
-    line = shlex.join(["vitkit", "train", *arguments])
-    name, resume = _take(arguments, "--recipe"), _take(arguments, "--resume")
-    if name is not None and resume is not None:
-        raise VitkitError("--resume continues a run with its own options: give it without --recipe.")
-    if resume is not None and any(a == "--out" or a.startswith("--out=") for a in arguments):
-        raise VitkitError("--resume continues in the run's own folder: leave --out out.")
-    _refuse_what_was_meant_otherwise(arguments)
-    default = read_run(Path(resume)) if resume else recipe(name) if name else Run()
-
-    def command(
-        run: Annotated[Run, tyro.conf.arg(name="")] = default,
-        out: str | None = None,
-        device: str = "auto",
-        threads: int | None = None,
-        from_scratch: bool = False,
-    ) -> None:
-        """Train a Vision Transformer on your images, evaluate it, and write a report.
-
-        --recipe NAME starts from a recipe (vitkit recipes lists them), --resume RUN continues a run folder.
-
-        Args:
-            run: the options.
-            out: run folder; left out, runs/DATA-MODEL. The same command again continues there.
-            device: auto, cpu, cuda.
-            threads: of the processor; left out, as many as there are.
-            from_scratch: begin again at step 0 where every checkpoint of the run is damaged; they are kept.
-        """
-        train(
-            run,
-            resume or out,
-            resume=bool(resume),
-            device=device,
-            threads=threads,
-            from_scratch=from_scratch,
-            command=line,
-        )
-
-    tyro.cli(command, args=arguments, prog="vitkit train")
-
-
-def _refuse_what_was_meant_otherwise(arguments: list[str]) -> None:
-    """Name the right option for images without one, and for misspellings of options that are not in the
-    parser's list."""
-    if arguments and not arguments[0].startswith("-"):
-        data = shlex.quote(arguments[0])
-        raise VitkitError(f"What to train on is given with --data: vitkit train --data {data}")
-    for argument in arguments:
-        name = argument.partition("=")[0]
-        near = difflib.get_close_matches(name, ["--recipe", "--resume"], n=1, cutoff=0.8)
-        if near and name == near[0]:
-            raise VitkitError(f"{name} is given twice: once is enough.")
-        if near:
-            raise VitkitError(f"No option is named {name}. Did you mean {near[0]}?")
-
-
-def _take(arguments: list[str], option: str) -> str | None:
-    """Remove an option and its value from the arguments; returns the value."""
-    for i, argument in enumerate(arguments):
-        if argument == option:
-            if i + 1 == len(arguments):
-                raise VitkitError(f"{option} needs a value.")
-            value = arguments[i + 1]
-            del arguments[i : i + 2]
-            return value
-        if argument.startswith(option + "="):
-            del arguments[i]
-            return argument.split("=", 1)[1]
-    return None
