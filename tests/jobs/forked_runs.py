@@ -183,7 +183,7 @@ MOMENTS = {
     "listing": "vitkit.jobs.train.open_data",
     "building": "vitkit.jobs.training_run.build_model",
     "reading": "vitkit.jobs.training_run.keep_in_memory",
-    "speed": "vitkit.jobs.training_run._seconds_per_step",
+    "speed": "vitkit.jobs.training_run.measure_step",
     "step": "vitkit.training.trainer.Trainer.update",
     "validation": "vitkit.jobs.training_run.predict",
     "save": "vitkit.training.trainer.save_checkpoint",

@@ -1,6 +1,5 @@
 """One run from its first screen to its report, built from its configuration."""
 
-import copy
 import json
 import shlex
 import time
@@ -12,16 +11,14 @@ from typing import Any
 
 import torch
 from rich.markup import escape
-from rich.table import Table
 from torch import nn
 
 from vitkit._version import __version__
-from vitkit.analysis.cost import forward_flops
 from vitkit.cli import console
+from vitkit.cli.listener import TerminalListener
 from vitkit.config import to_json
 from vitkit.data.listing import counted
 from vitkit.data.loader import (
-    Batch,
     MemorySamples,
     TrainLoader,
     check_decode_memory,
@@ -34,6 +31,7 @@ from vitkit.durable import replace_json
 from vitkit.evaluation.classify import classification, predict
 from vitkit.jobs.data_record import RECORD, check_data
 from vitkit.jobs.evaluate import evaluate_split
+from vitkit.jobs.first_screen import Prospect, first_screen, measure_step
 from vitkit.jobs.machine import InterruptedTraining, available_memory, memory_used
 from vitkit.jobs.run_config import Run
 from vitkit.jobs.run_folder import run_origin, write_evaluation
@@ -45,15 +43,13 @@ from vitkit.jobs.starting_point import (
 )
 from vitkit.jobs.write_report import write_report
 from vitkit.models.card import ModelCard
-from vitkit.models.image_model import ImageModel
-from vitkit.models.vit_config import ViTConfig
-from vitkit.models.zoo import build_model, count_parameters
+from vitkit.models.zoo import build_model
 from vitkit.signals import StopRequest, StopSignals, stop_signals
-from vitkit.text import format_bytes, format_count, format_duration
+from vitkit.text import format_bytes
 from vitkit.training.checkpoint import load_weights
 from vitkit.training.checkpoint_files import FOLDER, damage, read_progress, step_name
 from vitkit.training.objectives import Classification
-from vitkit.training.trainer import Trainer, out_of_memory_explained
+from vitkit.training.trainer import Trainer
 from vitkit.weights import save_model
 
 
@@ -280,75 +276,15 @@ class TrainingRun:
         console.out.print(f"weights  {weights}: {escape(str(self.folder / 'model.safetensors'))}")
 
     def _first_screen(self, trainer: Trainer, checkpoint: Path | None) -> None:
-        run, config = self.run, self.model.config
-        train = self.data.splits["train"]
-        counts = " · ".join(f"{split} {len(samples):,}" for split, samples in self.data.splits.items())
-        names = self.data.class_names
-        shown = ", ".join(names[:8]) + (f", ... {names[-1]}" if len(names) > 8 else "")
-        memory = (
-            f"kept in memory (limit {run.loading.memory_gib:g} GiB a split)"
-            if isinstance(train, MemorySamples)
-            else f"read as needed by {run.loading.workers_for(train)} workers: decoded, they exceed "
-            f"{run.loading.memory_gib:g} GiB"
+        prospect = Prospect(
+            self.folder,
+            str(self.device),
+            torch.get_num_threads(),
+            measure_step(self.model, trainer, self.run.training.batch_size),
+            trainer.state.progress.step,
+            None if checkpoint is None else checkpoint.name,
         )
-        remaining = trainer.total_steps - trainer.state.progress.step
-        seconds = remaining * _seconds_per_step(self.model, trainer, run.training.batch_size)
-        state_bytes = count_parameters(self.model) * 4 * (3 + (run.optimizer.polyak is not None))
-        grid = Table.grid(padding=(0, 2))
-        rows = [
-            ("data", f"{self.data.name} ({self.data.kind}): {counts} images, {memory}"),
-            ("", *self.data.notes),
-            ("classes", f"{len(names)}: {shown}"),
-            (
-                "model",
-                f"{run.model} at {config.image_size[0]}x{config.image_size[1]}: "
-                + (f"{config.num_tokens} tokens, " if isinstance(config, ViTConfig) else "")
-                + f"{format_count(count_parameters(self.model))} parameters, "
-                f"{format_count(forward_flops(config, head=True), 'FLOPs')} per image",
-                *self._warnings(trainer),
-            ),
-            (
-                "training",
-                f"{trainer.total_steps:,} steps of {run.training.batch_size} images "
-                f"({trainer.total_steps * run.training.batch_size / len(train):.1f} epochs), "
-                f"{run.optimizer.optimizer}, rate {run.optimizer.learning_rate:g} {run.optimizer.schedule}, "
-                f"seed {run.training.seed}; it ends with the "
-                + ("best" if run.training.select == "best" and trainer.evaluator else "last")
-                + " weights",
-            ),
-            ("device", f"{self.device}, {counted(torch.get_num_threads(), 'thread')}"),
-            (
-                "folder",
-                f"{self.folder} (checkpoints of {format_bytes(state_bytes)} every "
-                f"{run.training.checkpoint_every or trainer.evaluate_every} steps)",
-            ),
-            ("time", f"about {format_duration(seconds)} (measured on a few steps)"),
-        ]
-        if checkpoint is not None:
-            rows.append(("resumed", f"from step {trainer.state.progress.step} ({checkpoint.name})"))
-        for name, *lines in rows:
-            for line in lines:
-                grid.add_row(f"[bold]{name}[/]", escape(line))
-                name = ""
-        console.out.print(grid)
-
-    def _warnings(self, trainer: Trainer) -> list[str]:
-        """What is allowed but seldom meant."""
-        config, warmup = self.model.config, self.run.optimizer.warmup_steps
-        found = []
-        if isinstance(config, ViTConfig) and config.backbone is None:
-            lost = tuple(
-                size % patch for size, patch in zip(config.image_size, config.patch_size, strict=True)
-            )
-        else:
-            lost = (0, 0)  # a ResNet pads what its strides do not divide
-        if any(lost):
-            found.append(f"! {lost[0]} rows below and {lost[1]} columns at the right fill no patch: cut off")
-        if warmup > trainer.total_steps / 2:
-            found.append(
-                f"! {warmup} of {trainer.total_steps} steps are warm-up: lower --warmup-steps or train on"
-            )
-        return found
+        TerminalListener().show(first_screen(self.run, self.data, self.model, prospect))
 
     @contextmanager
     def _speed_log(self) -> Iterator[Callable[[dict[str, Any]], None]]:
@@ -388,24 +324,3 @@ class TrainingRun:
         if self.run.data == "digits":
             lines.append("         vitkit train --recipe photos --data FOLDER_OF_YOUR_CLASS_FOLDERS")
         console.out.print("", *lines, sep="\n", markup=False, soft_wrap=True)
-
-
-def _seconds_per_step(model: ImageModel, trainer: Trainer, batch_size: int) -> float:
-    """Time of a step, from two passes of a copy of the model over a few images."""
-    trial = copy.deepcopy(model).train()
-    config = model.config
-    count = min(batch_size, trainer.config.micro_batch_size or batch_size, 64)
-    shape = (count, config.in_channels, *config.image_size)
-    images = torch.zeros(shape, dtype=torch.uint8, device=trainer.device)
-    nothing = torch.zeros(count, dtype=torch.int64, device=trainer.device)
-    batch = Batch(images, nothing, nothing == 0, nothing)
-    elapsed = 0.0
-    with out_of_memory_explained(count, images.shape):
-        for _ in range(2):  # the first one warms up
-            started = time.monotonic()
-            with trainer.autocast():
-                loss, _metrics = trainer.objective(trial, batch)
-            loss.backward()  # type: ignore[no-untyped-call]
-            loss.item()
-            elapsed = time.monotonic() - started
-    return elapsed * batch_size / count
