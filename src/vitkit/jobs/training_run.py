@@ -17,7 +17,6 @@ from vitkit._version import __version__
 from vitkit.cli import console
 from vitkit.cli.listener import TerminalListener
 from vitkit.config import to_json
-from vitkit.data.listing import counted
 from vitkit.data.loader import (
     MemorySamples,
     TrainLoader,
@@ -27,12 +26,12 @@ from vitkit.data.loader import (
     largest_decoding,
 )
 from vitkit.data.sources import ImageData
-from vitkit.durable import replace_json
 from vitkit.evaluation.classify import classification, predict
-from vitkit.jobs.data_record import RECORD, check_data
+from vitkit.jobs.data_record import check_data
 from vitkit.jobs.evaluate import evaluate_split
 from vitkit.jobs.first_screen import Prospect, first_screen, measure_step
 from vitkit.jobs.machine import InterruptedTraining, available_memory, memory_used
+from vitkit.jobs.rejected_files import RejectedFiles
 from vitkit.jobs.run_config import Run
 from vitkit.jobs.run_folder import run_origin, write_evaluation
 from vitkit.jobs.starting_point import (
@@ -70,8 +69,8 @@ class TrainingRun:
         self.from_scratch = from_scratch
         self._stopped_at = "before the first step"
         fingerprint = data.fingerprint()
-        self.record = check_data(folder, data, fingerprint, run.loading.check_images)
-        self.rejects = {split: dict(files) for split, files in self.record.rejects.items()}
+        record = check_data(folder, data, fingerprint, run.loading.check_images)
+        self.rejects = RejectedFiles(folder, record)
         config = run.architecture.of(run.model, len(data.class_names), run.preprocessing)
         generator = torch.Generator().manual_seed(run.training.seed)
         self.model = build_model(config, generator)
@@ -117,8 +116,8 @@ class TrainingRun:
         weights = self._finished_weights(trainer)
         save_model(self.model, self.folder)
         self._evaluate(weights)
-        self._record_rejects()
-        self._say_rejects()
+        self.rejects.write()
+        self.rejects.tell(TerminalListener())
         report = write_report(self.folder)
         console.out.print(f"report   {escape(str(report))}")
         name_what_was_set_aside(self.folder)
@@ -147,7 +146,7 @@ class TrainingRun:
                     console.err.print(f"[yellow]{split}: {escape(warning)}[/]")
             if isinstance(kept, MemorySamples) and kept.bad:
                 found = {kept.key(index): reason for index, reason in kept.bad.items()}
-                self.rejects.setdefault(split, {}).update(found)
+                self.rejects.of(split).update(found)
         self.data = replace(self.data, splits=splits)
 
     def _trainer(self) -> Trainer:
@@ -162,9 +161,7 @@ class TrainingRun:
             bad_quota=run.loading.bad_quota,
             worker_timeout=run.loading.worker_timeout,
         )
-        # What was found before counts on, so that a resumed run knows all and the quota is the run's.
-        self.loader.rejects.update(self.rejects.get("train", {}))
-        self.rejects["train"] = self.loader.rejects
+        self.loader.rejects = self.rejects.of("train")
         return Trainer(
             self.folder,
             self.model.to(self.device),
@@ -184,7 +181,7 @@ class TrainingRun:
             self.run.preprocessing,
             self.run.training.micro_batch_size or self.run.training.batch_size,
             self.run.loading.workers_for(samples),
-            self.rejects.setdefault("val", {}),
+            self.rejects.of("val"),
             worker_timeout=self.run.loading.worker_timeout,
         )
         # The loss is the objective's without smoothing and mixup; of the logits nothing else is needed.
@@ -218,7 +215,7 @@ class TrainingRun:
                     self._stopped_at = f"at step {report.step} of {report.total_steps}, which is committed"
                     if stop.number is not None:
                         stop.let_nothing_interrupt()
-                    self._record_rejects()
+                    self.rejects.write()
                 if report.step % self.run.training.log_every == 0 or report.finished:
                     log({"step": report.step, "images_per_second": round(speed, 1), "memory_bytes": memory})
                     elapsed, steps = 0.0, 0
@@ -254,7 +251,7 @@ class TrainingRun:
         for split in ("val", "test"):
             if split not in self.data.splits:
                 continue
-            rejects = self.rejects.setdefault(split, {})
+            rejects = self.rejects.of(split)
             workers = self.run.loading.workers_for(self.data.splits[split])
             result, predictions = evaluate_split(
                 self.model,
@@ -299,20 +296,6 @@ class TrainingRun:
                 file.flush()
 
             yield log
-
-    def _record_rejects(self) -> None:
-        """Keep the names of unreadable files in the folder as they are found."""
-        found = {split: dict(files) for split, files in self.rejects.items() if files}
-        if self.record.rejects != found:
-            self.record = replace(self.record, rejects=found)
-            replace_json(self.folder / RECORD, to_json(self.record))
-
-    def _say_rejects(self) -> None:
-        for split, files in self.rejects.items():
-            if files:
-                console.out.print(
-                    f"[yellow]{counted(len(files), 'image')} of {split} could not be read: see the report.[/]"
-                )
 
     def _say_what_next(self) -> None:
         run = shlex.quote(str(self.folder))
