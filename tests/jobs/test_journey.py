@@ -453,7 +453,9 @@ def test_a_refused_run_leaves_no_folder(photos: Path, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.txt"]
 
 
-@pytest.mark.parametrize("call", ["save_model", "evaluate_split", "write_evaluation", "write_report"])
+@pytest.mark.parametrize(
+    "call", ["train.save_model", "ending.evaluate_split", "ending.write_evaluation", "train.write_report"]
+)
 def test_ended_after_training_the_rest_is_made_up_for(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
@@ -463,10 +465,10 @@ def test_ended_after_training_the_rest_is_made_up_for(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"vitkit.jobs.training_run.{call}", end)
+        patch.setattr(f"vitkit.jobs.{call}", end)
         assert run(options) == 130
     (tmp_path / "run" / ".report.html.77.tmp").write_text("left by a killed process")
-    if call != "save_model":
+    if call != "train.save_model":
         assert run(["report", "run"]) == 0  # written early, it does not make the run a finished one
     assert run(options) == 0
     names = {path.name for path in (tmp_path / "run").iterdir() if path.name != ".lock"}
@@ -484,7 +486,7 @@ def test_a_damaged_best_checkpoint_is_not_used(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("vitkit.jobs.training_run.save_model", end)
+        patch.setattr("vitkit.jobs.train.save_model", end)
         assert run(options) == 130
     best, *_ = sorted((tmp_path / "run" / "checkpoints").iterdir())
     weights = best / "average.safetensors"

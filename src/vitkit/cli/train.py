@@ -8,6 +8,8 @@ from typing import Annotated
 
 import tyro
 
+from vitkit.cli import console
+from vitkit.cli.listener import TerminalListener
 from vitkit.data.transforms import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs.recipes import recipe
@@ -77,17 +79,32 @@ def main(arguments: list[str]) -> None:
             threads: of the processor; left out, as many as there are.
             from_scratch: begin again at step 0 where every checkpoint of the run is damaged; they are kept.
         """
-        train(
-            run.run(),
+        given = run.run()
+        folder = train(
+            given,
             resume or out,
             resume=bool(resume),
             device=device,
             threads=threads,
             from_scratch=from_scratch,
             command=line,
+            listener=TerminalListener(),
         )
+        _print_what_comes_next(folder, given)
 
     tyro.cli(command, args=arguments, prog="vitkit train")
+
+
+def _print_what_comes_next(folder: Path, run: Run) -> None:
+    quoted = shlex.quote(str(folder))
+    lines = [
+        f"Next:    open {folder / 'report.html'} in a browser",
+        f"         vitkit predict {quoted} IMAGE_OR_FOLDER",
+        f"         vitkit inspect {quoted}",
+    ]
+    if run.data == "digits":
+        lines.append("         vitkit train --recipe photos --data FOLDER_OF_YOUR_CLASS_FOLDERS")
+    console.out.print("", *lines, sep="\n", markup=False, soft_wrap=True)
 
 
 def _refuse_what_was_meant_otherwise(arguments: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""From images to a trained, evaluated, explained model."""
+"""The job of training: from images to a trained, evaluated, explained model."""
 
 import os
 import shlex
@@ -9,11 +9,19 @@ import torch
 
 from vitkit.data.sources import ImageData, open_data
 from vitkit.errors import VitkitError
+from vitkit.jobs.building import Parts, build_parts, build_trainer, read_images
+from vitkit.jobs.ending import evaluate_finished, is_complete, take_final_weights
+from vitkit.jobs.first_screen import Prospect, first_screen, measure_step
+from vitkit.jobs.fitting import Standing, fit
+from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import find_device
 from vitkit.jobs.memory import require_memory
 from vitkit.jobs.run_config import Run, changed_options, read_config, write_config
 from vitkit.jobs.run_folder import locked, place
-from vitkit.jobs.training_run import TrainingRun
+from vitkit.jobs.starting_point import name_what_was_set_aside, starting_point
+from vitkit.jobs.write_report import write_report
+from vitkit.signals import StopRequest, StopSignals, stop_signals
+from vitkit.weights import save_model
 
 
 def train(
@@ -25,6 +33,7 @@ def train(
     threads: int | None = None,
     from_scratch: bool = False,
     command: str = "",
+    listener: Listener = SILENT,
 ) -> Path:
     """Train a model, evaluate it on images it never saw, and write its report.
 
@@ -39,6 +48,7 @@ def train(
         threads: of the processor; left out, as PyTorch chooses. Bit-identical results need the same number.
         from_scratch: begin again at step 0 where every checkpoint of the run is damaged; they are kept.
         command: what to write down as the command that made the run.
+        listener: hears how it goes; left out, nothing is printed.
 
     Returns:
         The run folder, with `model.safetensors`, `model.json` and `report.html`.
@@ -49,42 +59,111 @@ def train(
             step at hand was finished and a checkpoint of it is committed. A second Ctrl-C does not wait
             for the end of the step. Only the main thread answers signals.
     """
-    if not run.data:
-        raise VitkitError(
-            "Which images? Give data (--data): digits (built in), a folder of class folders, a .csv of paths "
-            "and labels, or a folder of .parquet files."
-        )
+    _refuse_options(run, threads)
     if threads is not None:
-        if threads < 1:
-            raise VitkitError(f"threads is at least 1, found {threads}.")
         torch.set_num_threads(threads)
-    if "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1").strip() != "1":
-        raise VitkitError(
-            "Training on several processes is not there yet: start one process, without torchrun (RANK is "
-            f"set and WORLD_SIZE is {os.environ.get('WORLD_SIZE')!r})."
-        )
     run = replace(run, data=place(run.data))
     data = open_data(run.data, run.splits, run.preprocessing.decode)
-    if run.training.patience is not None and "val" not in data.splits:
-        raise VitkitError(
-            "patience waits for a better validation, but there are no validation images: give "
-            "--splits.val-fraction, or leave patience out."
-        )
     # Refused before a folder is made: what is no model, does not fit into memory, or has no end.
-    config = run.architecture.of(run.model, len(data.class_names), run.preprocessing)
-    chosen = find_device(device)
-    require_memory(config, run, chosen)
-    run.training.total_steps(len(data.splits["train"]))
+    found_device = _check(run, data, device)
     folder = Path(out) if out is not None else _free_folder(run, data)
     _check_folder(folder, run, resume)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         if not (folder / "config.json").exists():
             write_config(folder, run, command)
-        again = f"vitkit train --resume {shlex.quote(str(folder))}"
-        again += f" --threads {threads}" if threads is not None else ""
-        again += f" --device {device}" if device != "auto" else ""
-        return TrainingRun(run, data, folder, chosen, again, from_scratch).complete()
+        parts = build_parts(run, data, folder, listener)
+        standing = Standing(_command_to_continue(folder, threads, device))
+        with stop_signals() as stop:
+            try:
+                _complete(parts, found_device, from_scratch, standing, stop, listener)
+            except StopRequest as request:
+                raise standing.interrupted(request) from None
+    return folder
+
+
+def _complete(
+    parts: Parts,
+    device: torch.device,
+    from_scratch: bool,
+    standing: Standing,
+    stop: StopSignals,
+    listener: Listener,
+) -> None:
+    """Bring a run to its end, wherever it stands.
+
+    Raises:
+        StopRequest: a signal asked to stop; `standing` says where that was.
+    """
+    run, folder, model = parts.run, parts.folder, parts.model
+    checkpoint = starting_point(folder, run, from_scratch, listener)
+    if is_complete(parts, checkpoint):
+        listener.show([("", [f"This run has finished: {folder}"])])
+        name_what_was_set_aside(folder, listener)
+        return
+    parts = read_images(parts, listener)
+    trainer = build_trainer(parts, device)
+    differences = []
+    if checkpoint is not None:
+        differences = trainer.resume(checkpoint)
+        standing.point = f"at step {trainer.state.progress.step}, which was committed before"
+    prospect = Prospect(
+        folder,
+        str(device),
+        torch.get_num_threads(),
+        measure_step(model, trainer, run.training.batch_size),
+        trainer.state.progress.step,
+        None if checkpoint is None else checkpoint.name,
+    )
+    listener.show(first_screen(run, parts.data, model, prospect))
+    for sentence in differences:
+        listener.warn(sentence)
+    fit(trainer, parts.rejects, standing, stop, listener)
+    standing.point = "after the last step, which is committed, before the report was written"
+    weights = take_final_weights(model, trainer, listener)
+    save_model(model, folder)
+    evaluate_finished(parts, device, listener)
+    listener.show([("weights", [f"{weights}: {folder / 'model.safetensors'}"])])
+    parts.rejects.write()
+    parts.rejects.tell(listener)
+    listener.show([("report", [str(write_report(folder))])])
+    name_what_was_set_aside(folder, listener)
+
+
+def _refuse_options(run: Run, threads: int | None) -> None:
+    """Refuse what no data and no machine could mend."""
+    if not run.data:
+        raise VitkitError(
+            "Which images? Give data (--data): digits (built in), a folder of class folders, a .csv of paths "
+            "and labels, or a folder of .parquet files."
+        )
+    if threads is not None and threads < 1:
+        raise VitkitError(f"threads is at least 1, found {threads}.")
+    if "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1").strip() != "1":
+        raise VitkitError(
+            "Training on several processes is not there yet: start one process, without torchrun (RANK is "
+            f"set and WORLD_SIZE is {os.environ.get('WORLD_SIZE')!r})."
+        )
+
+
+def _check(run: Run, data: ImageData, device: str) -> torch.device:
+    """Refuse a run that its data, its model or the machine does not allow; returns the device."""
+    if run.training.patience is not None and "val" not in data.splits:
+        raise VitkitError(
+            "patience waits for a better validation, but there are no validation images: give "
+            "--splits.val-fraction, or leave patience out."
+        )
+    config = run.architecture.of(run.model, len(data.class_names), run.preprocessing)
+    found = find_device(device)
+    require_memory(config, run, found)
+    run.training.total_steps(len(data.splits["train"]))
+    return found
+
+
+def _command_to_continue(folder: Path, threads: int | None, device: str) -> str:
+    command = f"vitkit train --resume {shlex.quote(str(folder))}"
+    command += f" --threads {threads}" if threads is not None else ""
+    return command + (f" --device {device}" if device != "auto" else "")
 
 
 def _free_folder(run: Run, data: ImageData) -> Path:
