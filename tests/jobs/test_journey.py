@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 import vitkit
+from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
 from vitkit.data.decode import DecodeError, decode
 from vitkit.data.transforms import preprocess
@@ -529,13 +530,33 @@ def test_a_disk_that_refuses_is_one_message(
     assert "speed.jsonl" in message and "same command again" in message
 
 
-def test_training_from_python(photos: Path, tmp_path: Path) -> None:
-    from dataclasses import replace
-
+def test_training_from_python_is_silent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_options = vitkit.recipe("digits")
-    short = replace(run_options, training=replace(run_options.training, steps=2), model="ViT-16x1x2/4")
+    short = dataclasses.replace(
+        run_options, training=dataclasses.replace(run_options.training, steps=2), model="ViT-16x1x2/4"
+    )
     out = vitkit.train(short, tmp_path / "run")
     assert vitkit.load_model(out).card.class_names == tuple("0123456789")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_listener_hears_how_training_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_options, heard = vitkit.recipe("digits"), Hearing()
+    training = dataclasses.replace(run_options.training, steps=4, evaluate_every=2)
+    short = dataclasses.replace(run_options, training=training, model="ViT-16x1x2/4")
+    out = vitkit.train(short, tmp_path / "run", listener=heard)
+    headings = [heading for heading, _ in heard.rows if heading]
+    assert headings == [
+        *("data", "classes", "model", "training", "device", "folder", "time"),
+        *("val", "test", "weights", "report"),
+    ]
+    assert {"reading train images", "training"} <= set(heard.loops)
+    assert [(loop, done) for loop, done, _ in heard.milestones] == [("training", 2), ("training", 4)]
+    assert all("  val " in detail and "images/s" in detail for _, _, detail in heard.milestones)
+    again = Hearing()
+    assert vitkit.train(short, out, listener=again) == out
+    assert again.rows == [("", [f"This run has finished: {out}"])]
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(

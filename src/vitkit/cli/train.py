@@ -96,6 +96,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _print_what_comes_next(folder: Path, run: Run) -> None:
+    """Print commands that use the finished run."""
     quoted = shlex.quote(str(folder))
     lines = [
         f"Next:    open {folder / 'report.html'} in a browser",

@@ -64,8 +64,8 @@ def train(
         torch.set_num_threads(threads)
     run = replace(run, data=place(run.data))
     data = open_data(run.data, run.splits, run.preprocessing.decode)
-    # Refused before a folder is made: what is no model, does not fit into memory, or has no end.
-    found_device = _check(run, data, device)
+    found_device = find_device(device)
+    _refuse_run(run, data, found_device)  # before a folder is made
     folder = Path(out) if out is not None else _free_folder(run, data)
     _check_folder(folder, run, resume)
     folder.mkdir(parents=True, exist_ok=True)
@@ -108,12 +108,12 @@ def _complete(
         differences = trainer.resume(checkpoint)
         standing.point = f"at step {trainer.state.progress.step}, which was committed before"
     prospect = Prospect(
-        folder,
-        str(device),
-        torch.get_num_threads(),
-        measure_step(model, trainer, run.training.batch_size),
-        trainer.state.progress.step,
-        None if checkpoint is None else checkpoint.name,
+        folder=folder,
+        device=str(device),
+        threads=torch.get_num_threads(),
+        step_seconds=measure_step(model, trainer, run.training.batch_size),
+        step=trainer.state.progress.step,
+        checkpoint=None if checkpoint is None else checkpoint.name,
     )
     listener.show(first_screen(run, parts.data, model, prospect))
     for sentence in differences:
@@ -131,7 +131,7 @@ def _complete(
 
 
 def _refuse_options(run: Run, threads: int | None) -> None:
-    """Refuse what no data and no machine could mend."""
+    """Refuse options that are wrong whatever the images are."""
     if not run.data:
         raise VitkitError(
             "Which images? Give data (--data): digits (built in), a folder of class folders, a .csv of paths "
@@ -146,21 +146,20 @@ def _refuse_options(run: Run, threads: int | None) -> None:
         )
 
 
-def _check(run: Run, data: ImageData, device: str) -> torch.device:
-    """Refuse a run that its data, its model or the machine does not allow; returns the device."""
+def _refuse_run(run: Run, data: ImageData, device: torch.device) -> None:
+    """Refuse a run whose model is none or does not fit into memory, or that has no end."""
     if run.training.patience is not None and "val" not in data.splits:
         raise VitkitError(
             "patience waits for a better validation, but there are no validation images: give "
             "--splits.val-fraction, or leave patience out."
         )
     config = run.architecture.of(run.model, len(data.class_names), run.preprocessing)
-    found = find_device(device)
-    require_memory(config, run, found)
+    require_memory(config, run, device)
     run.training.total_steps(len(data.splits["train"]))
-    return found
 
 
 def _command_to_continue(folder: Path, threads: int | None, device: str) -> str:
+    """Write the command that continues the run in a folder on the same machine."""
     command = f"vitkit train --resume {shlex.quote(str(folder))}"
     command += f" --threads {threads}" if threads is not None else ""
     return command + (f" --device {device}" if device != "auto" else "")
