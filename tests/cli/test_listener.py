@@ -22,6 +22,20 @@ def test_sentences_go_to_standard_error_and_summaries_to_standard_output(
     ]
 
 
+def test_rows_without_headings_are_lines_and_short_headings_stand_in_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    listener = TerminalListener()
+    listener.show([("", ["This run has finished: runs/[mine]"])])
+    listener.show([("val", ["50 %"])])
+    listener.show([("weights", ["of the last step"])])
+    assert capsys.readouterr().out.splitlines() == [
+        "This run has finished: runs/[mine]",
+        "val      50 %",
+        "weights  of the last step",
+    ]
+
+
 def test_a_milestone_is_a_line_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with TerminalListener().progress("training", 4) as progress:
         progress(1)

@@ -20,7 +20,7 @@ from vitkit.cli import main as cli
 from vitkit.data import decode as decoding
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import Predictions
-from vitkit.jobs import training_run
+from vitkit.jobs import train as training
 from vitkit.weights import identify
 
 torch.set_num_threads(1)
@@ -74,8 +74,8 @@ def without_pictures() -> None:
         page.write_text("<!doctype html>")
         return page
 
-    if hasattr(training_run, "write_report"):
-        training_run.write_report = empty
+    if hasattr(training, "write_report"):
+        training.write_report = empty
 
 
 def run_command(arguments: list[str]) -> int:

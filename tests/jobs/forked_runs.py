@@ -181,11 +181,11 @@ def _run(case: Case, folder: Path) -> None:
 
 MOMENTS = {
     "listing": "vitkit.jobs.train.open_data",
-    "building": "vitkit.jobs.training_run.build_model",
-    "reading": "vitkit.jobs.training_run.keep_in_memory",
-    "speed": "vitkit.jobs.training_run._seconds_per_step",
+    "building": "vitkit.jobs.building.build_model",
+    "reading": "vitkit.jobs.building.keep_in_memory",
+    "speed": "vitkit.jobs.train.measure_step",
     "step": "vitkit.training.trainer.Trainer.update",
-    "validation": "vitkit.jobs.training_run.predict",
+    "validation": "vitkit.jobs.building.predict",
     "save": "vitkit.training.trainer.save_checkpoint",
     "evaluation": "vitkit.jobs.evaluate.predict",
     "report": "vitkit.jobs.report.render_report",

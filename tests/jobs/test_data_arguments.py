@@ -10,7 +10,7 @@ from PIL import Image
 import vitkit
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError
-from vitkit.jobs import training_run
+from vitkit.jobs import building
 from vitkit.jobs.run_folder import data_of, place
 
 
@@ -50,7 +50,7 @@ def test_a_check_of_data_with_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_training_warns_of_memory_that_decoding_may_lack(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(training_run, "available_memory", lambda: 1000)
+    monkeypatch.setattr(building, "available_memory", lambda: 1000)
     root = images(tmp_path / "data")
     tiny = ("--model", "ViT-8x1x1/8", "--image-size", "16", "--batch-size", "8", "--warmup-steps", "0")
     command = ["train", "--data", str(root), "--epochs", "1", "--workers", "0", *tiny]

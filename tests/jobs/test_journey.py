@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 
 import vitkit
+from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
 from vitkit.data.decode import DecodeError, decode
 from vitkit.data.transforms import preprocess
@@ -250,9 +251,9 @@ def test_a_run_is_validated_and_evaluated_in_its_own_precision(
         asked.append(options["precision"])
         return classify.predict(*arguments, **options)
 
-    for job in ("training_run", "evaluate"):  # validation, and what comes after training
+    for job in ("building", "evaluate"):  # validation, and what comes after training
         monkeypatch.setattr(f"vitkit.jobs.{job}.predict", spy)
-    monkeypatch.setattr("vitkit.jobs.training_run.write_report", lambda folder, **_options: folder)
+    monkeypatch.setattr("vitkit.jobs.train.write_report", lambda folder, **_options: folder)
     options = ["train", "--data", str(photos), "--out", "run", *TINY, "--precision", "bfloat16"]
     assert run(options) == 0
     assert len(asked) >= 3 and set(asked) == {"bfloat16"}
@@ -543,7 +544,9 @@ def test_a_refused_run_leaves_no_folder(photos: Path, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.txt"]
 
 
-@pytest.mark.parametrize("call", ["save_model", "evaluate_split", "write_evaluation", "write_report"])
+@pytest.mark.parametrize(
+    "call", ["train.save_model", "ending.evaluate_split", "ending.write_evaluation", "train.write_report"]
+)
 def test_ended_after_training_the_rest_is_made_up_for(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
@@ -553,10 +556,10 @@ def test_ended_after_training_the_rest_is_made_up_for(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"vitkit.jobs.training_run.{call}", end)
+        patch.setattr(f"vitkit.jobs.{call}", end)
         assert run(options) == 130
     (tmp_path / "run" / ".report.html.77.tmp").write_text("left by a killed process")
-    if call != "save_model":
+    if call != "train.save_model":
         assert run(["report", "run"]) == 0  # written early, it does not make the run a finished one
     assert run(options) == 0
     names = {path.name for path in (tmp_path / "run").iterdir() if path.name != ".lock"}
@@ -574,7 +577,7 @@ def test_a_damaged_best_checkpoint_is_not_used(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("vitkit.jobs.training_run.save_model", end)
+        patch.setattr("vitkit.jobs.train.save_model", end)
         assert run(options) == 130
     best, *_ = sorted((tmp_path / "run" / "checkpoints").iterdir())
     weights = best / "average.safetensors"
@@ -617,13 +620,33 @@ def test_a_disk_that_refuses_is_one_message(
     assert "speed.jsonl" in message and "same command again" in message
 
 
-def test_training_from_python(photos: Path, tmp_path: Path) -> None:
-    from dataclasses import replace
-
+def test_training_from_python_is_silent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_options = vitkit.recipe("digits")
-    short = replace(run_options, training=replace(run_options.training, steps=2), model="ViT-16x1x2/4")
+    short = dataclasses.replace(
+        run_options, training=dataclasses.replace(run_options.training, steps=2), model="ViT-16x1x2/4"
+    )
     out = vitkit.train(short, tmp_path / "run")
     assert vitkit.load_model(out).card.class_names == tuple("0123456789")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_listener_hears_how_training_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_options, heard = vitkit.recipe("digits"), Hearing()
+    training = dataclasses.replace(run_options.training, steps=4, evaluate_every=2)
+    short = dataclasses.replace(run_options, training=training, model="ViT-16x1x2/4")
+    out = vitkit.train(short, tmp_path / "run", listener=heard)
+    headings = [heading for heading, _ in heard.rows if heading]
+    assert headings == [
+        *("data", "classes", "model", "training", "device", "folder", "time"),
+        *("val", "test", "weights", "report"),
+    ]
+    assert {"reading train images", "training"} <= set(heard.loops)
+    assert [(loop, done) for loop, done, _ in heard.milestones] == [("training", 2), ("training", 4)]
+    assert all("  val " in detail and "images/s" in detail for _, _, detail in heard.milestones)
+    again = Hearing()
+    assert vitkit.train(short, out, listener=again) == out
+    assert again.rows == [("", [f"This run has finished: {out}"])]
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from vitkit.cli.main import run
-from vitkit.jobs import training_run
+from vitkit.jobs import train as training
 from vitkit.training.checkpoint_files import damage, step_name, survey
 
 OPTIONS = [
@@ -45,7 +45,7 @@ def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
         (folder / "report.html").write_text("report")
         return folder / "report.html"
 
-    monkeypatch.setattr(training_run, "write_report", write_report)
+    monkeypatch.setattr(training, "write_report", write_report)
 
 
 def draw(root: Path) -> None:

@@ -10,6 +10,9 @@ from vitkit.cli import console
 from vitkit.jobs.listener import Listener, Progress
 from vitkit.text import visible
 
+HEADING_WIDTH = 7
+"""Columns of a heading at least, so that short summaries that follow one another stand in line."""
+
 
 class TerminalListener(Listener):
     """Shows what a job tells to the person at the terminal, or to the log where there is none."""
@@ -21,7 +24,12 @@ class TerminalListener(Listener):
         console.err.print(f"[yellow]{escape(sentence)}[/]", soft_wrap=True)
 
     def show(self, rows: list[tuple[str, list[str]]]) -> None:
+        if not any(heading for heading, _ in rows):
+            for _, lines in rows:
+                console.out.print(*lines, sep="\n", markup=False)
+            return
         grid = Table.grid(padding=(0, 2))
+        grid.add_column(min_width=HEADING_WIDTH)
         for heading, lines in rows:
             for line in lines:
                 grid.add_row(f"[bold]{escape(heading)}[/]", escape(line))

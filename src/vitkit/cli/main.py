@@ -16,7 +16,7 @@ from vitkit.text import visible
 
 # verb -> what it does, and the module whose `main(arguments)` does it
 VERBS = {
-    "train": ("train a model on your images, evaluate it, write a report", "vitkit.jobs.train"),
+    "train": ("train a model on your images, evaluate it, write a report", "vitkit.cli.train"),
     "evaluate": ("how good a model is on images it never saw", "vitkit.cli.evaluate"),
     "predict": ("name what is in images", "vitkit.cli.predict"),
     "report": ("write a run's report.html again", "vitkit.cli.report"),

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
-from vitkit.cli import console
 from vitkit.config import from_json, to_json
 from vitkit.data.file_states import States, changed_files, file_states
 from vitkit.data.listing import counted
 from vitkit.data.sources import ImageData
 from vitkit.durable import read_json, read_regular_file, replace_file, replace_json
 from vitkit.errors import VitkitError
+from vitkit.jobs.listener import Listener
 
 RECORD = "data.json"
 STATES = "image-files.npy"
@@ -66,7 +66,7 @@ def read_record(folder: Path) -> DataRecord | None:
         return None
 
 
-def check_data(folder: Path, data: ImageData, fingerprint: str, check: str) -> DataRecord:
+def check_data(folder: Path, data: ImageData, fingerprint: str, check: str, listener: Listener) -> DataRecord:
     """Write down what the images of a run are, or make sure that they are still those.
 
     Args:
@@ -74,6 +74,7 @@ def check_data(folder: Path, data: ImageData, fingerprint: str, check: str) -> D
         data: the images as listed now.
         fingerprint: of the listing.
         check: "time", "content" or "names", as in `Loading.check_images`.
+        listener: hears how far the check is.
 
     Raises:
         VitkitError: they are others, or the record is damaged.
@@ -82,7 +83,7 @@ def check_data(folder: Path, data: ImageData, fingerprint: str, check: str) -> D
     if record is None:
         record = describe_data(data, fingerprint)
         if check != "names":
-            record = _with_states(folder, record, _states(data, check == "content"))
+            record = _with_states(folder, record, _states(data, check == "content", listener))
         replace_json(folder / RECORD, to_json(record))
         return record
     if record.fingerprint != fingerprint:
@@ -91,13 +92,12 @@ def check_data(folder: Path, data: ImageData, fingerprint: str, check: str) -> D
             "removed or moved). Bring them back, or start a new run with another --out."
         )
     if check == "names":
-        return record if record.image_files is None else _renewed(folder, record, data)
-    now = _states(data, check == "content")
+        return record if record.image_files is None else _renewed(folder, record, data, listener)
+    now = _states(data, check == "content", listener)
     if record.image_files is None:
         if len(now):
-            console.err.print(
-                "[yellow]Sizes and times of the image files were not written down when this run began: they "
-                "are now.[/]"
+            listener.warn(
+                "Sizes and times of the image files were not written down when this run began: they are now."
             )
             record = _with_states(folder, record, now)
             replace_json(folder / RECORD, to_json(record))
@@ -119,11 +119,11 @@ def check_data(folder: Path, data: ImageData, fingerprint: str, check: str) -> D
     return record
 
 
-def _renewed(folder: Path, record: DataRecord, data: ImageData) -> DataRecord:
+def _renewed(folder: Path, record: DataRecord, data: ImageData, listener: Listener) -> DataRecord:
     """The record with the files as they are: the user said that they are the right ones."""
     before = _recorded_states(folder, record)
     content = before is not None and before.shape[1] == 6
-    record = _with_states(folder, record, _states(data, content))
+    record = _with_states(folder, record, _states(data, content, listener))
     replace_json(folder / RECORD, to_json(record))
     return record
 
@@ -151,8 +151,8 @@ def _refuse_changes(folder: Path, data: ImageData, before: States, now: States) 
     )
 
 
-def _states(data: ImageData, content: bool) -> States:
-    with console.reaching("checking image files") as progress:
+def _states(data: ImageData, content: bool, listener: Listener) -> States:
+    with listener.progress("checking image files") as progress:
         return file_states(data, content, progress)
 
 

@@ -5,9 +5,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-import tyro
+from typing import Any, Literal
 
 from vitkit._version import __version__
 from vitkit.config import difference, from_json, require_finite, shown, to_json
@@ -111,19 +109,15 @@ class Run:
     """Images with labels: "digits" (built in), a folder of class folders, a .csv or a folder of .parquet."""
     model: str = "ViT-Ti/16"
     """A name of `vitkit models` (ViT-B/16, R50+ViT-B/16, BiT-R50x1), or ViT-WIDTHxDEPTHxHEADS/PATCH."""
-    architecture: Annotated[Architecture, tyro.conf.OmitArgPrefixes] = field(default_factory=Architecture)
-    preprocessing: Annotated[Preprocessing, tyro.conf.OmitArgPrefixes] = field(
-        default_factory=lambda: Preprocessing(image_size=(224, 224))
-    )
-    augmentation: Annotated[Augmentation, tyro.conf.OmitArgPrefixes] = field(default_factory=Augmentation)
-    objective: Annotated[ClassificationConfig, tyro.conf.OmitArgPrefixes] = field(
-        default_factory=ClassificationConfig
-    )
-    optimizer: Annotated[OptimizerConfig, tyro.conf.OmitArgPrefixes] = field(default_factory=OptimizerConfig)
-    training: Annotated[TrainingConfig, tyro.conf.OmitArgPrefixes] = field(default_factory=TrainingConfig)
+    architecture: Architecture = field(default_factory=Architecture)
+    preprocessing: Preprocessing = field(default_factory=lambda: Preprocessing(image_size=(224, 224)))
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    objective: ClassificationConfig = field(default_factory=ClassificationConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
     splits: Splits = field(default_factory=Splits)
-    loading: Annotated[Loading, tyro.conf.OmitArgPrefixes] = field(default_factory=Loading)
-    recipe: Annotated[str, tyro.conf.Suppress] = ""
+    loading: Loading = field(default_factory=Loading)
+    recipe: str = ""
 
 
 def write_config(folder: Path, run: Run, command: str) -> None:

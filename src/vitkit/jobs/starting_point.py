@@ -5,11 +5,9 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from rich.markup import escape
-
-from vitkit.cli import console
 from vitkit.durable import hash_file, read_json
 from vitkit.errors import VitkitError
+from vitkit.jobs.listener import Listener
 from vitkit.jobs.run_config import Run, changed_options
 from vitkit.training.checkpoint_files import (
     kept_aside,
@@ -21,13 +19,14 @@ from vitkit.training.checkpoint_files import (
 from vitkit.training.trainer import LOG
 
 
-def starting_point(folder: Path, run: Run, from_scratch: bool) -> Path | None:
+def starting_point(folder: Path, run: Run, from_scratch: bool, listener: Listener) -> Path | None:
     """The checkpoint to continue from, None to begin at step 0; leftovers of killed processes are removed.
 
     Args:
         folder: the run folder, locked.
         run: its options.
         from_scratch: begin at step 0 where every checkpoint is damaged.
+        listener: hears what was damaged and removed.
 
     Raises:
         VitkitError: every checkpoint is damaged, or there is none while `from_scratch` would pass over a
@@ -47,16 +46,14 @@ def starting_point(folder: Path, run: Run, from_scratch: bool) -> Path | None:
                 f"{found.whole} is whole: leave --from-scratch out to continue from it, or start a new run "
                 "with another --out."
             )
-        _require_same_options(found.whole, run)
+        _require_same_options(found.whole, run, listener)
     for path in found.uncommitted:
-        console.err.print(
-            f"{path} was never committed, because its save was cut short: removed.", markup=False
-        )
+        listener.note(f"{path} was never committed, because its save was cut short: removed.")
     for (path, reason), kept in zip(found.damaged.items(), sweep(folder, found), strict=True):
-        _tell_damage(path, reason, kept)
+        _tell_damage(path, reason, kept, listener)
     if found.lost and (folder / LOG).exists():
         kept = set_aside(folder / LOG)
-        console.err.print(f"[yellow]The log of the run so far is kept as {escape(str(kept))}.[/]")
+        listener.warn(f"The log of the run so far is kept as {kept}.")
     for leftover in [*folder.iterdir(), *folder.glob("evaluation/.*")]:
         # What `replace_file` was writing when it was killed.
         if re.fullmatch(r"\..+\.\d+\.tmp", leftover.name) and leftover.is_file():
@@ -64,27 +61,19 @@ def starting_point(folder: Path, run: Run, from_scratch: bool) -> Path | None:
     return found.whole
 
 
-def keep_damaged(damaged: Mapping[Path, str]) -> None:
+def keep_damaged(damaged: Mapping[Path, str], listener: Listener) -> None:
     """Set damaged checkpoints aside, those that are still there, and say so."""
     for path, reason in damaged.items():
         if path.exists():
-            _tell_damage(path, reason, set_aside(path))
+            _tell_damage(path, reason, set_aside(path), listener)
 
 
-def name_what_was_set_aside(folder: Path) -> None:
+def name_what_was_set_aside(folder: Path, listener: Listener) -> None:
     """Say what of a run was damaged and is still there, and how it is cleared away."""
     kept = kept_aside(folder)
     if kept:
-        console.err.print(
-            "[yellow]Damaged and set aside, now or earlier:[/]",
-            *[f"  {escape(str(path))}" for path in kept],
-            sep="\n",
-        )
-        console.err.print(
-            f"Remove it with:\n  rm -r {' '.join(shlex.quote(str(path)) for path in kept)}",
-            markup=False,
-            soft_wrap=True,
-        )
+        listener.warn("\n  ".join(["Damaged and set aside, now or earlier:", *map(str, kept)]))
+        listener.note(f"Remove it with:\n  rm -r {' '.join(shlex.quote(str(path)) for path in kept)}")
 
 
 def model_is_whole(folder: Path) -> bool:
@@ -102,12 +91,12 @@ def model_is_whole(folder: Path) -> bool:
         return False  # in doubt, both are written again
 
 
-def _require_same_options(checkpoint: Path, run: Run) -> None:
+def _require_same_options(checkpoint: Path, run: Run, listener: Listener) -> None:
     recorded = read_manifest(checkpoint).configuration
     if recorded is None:
-        console.err.print(
-            f"[yellow]{escape(checkpoint.name)} was made by a version that did not write the options into "
-            "it: config.json is taken as it is.[/]"
+        listener.warn(
+            f"{checkpoint.name} was made by a version that did not write the options into it: config.json is "
+            "taken as it is."
         )
         return
     changes = changed_options(recorded, str(checkpoint / "manifest.json"), run, moved=True)
@@ -121,9 +110,6 @@ def _require_same_options(checkpoint: Path, run: Run) -> None:
         )
 
 
-def _tell_damage(path: Path, reason: str, kept: Path) -> None:
-    console.err.print(
-        f"[yellow]{escape(str(path))} is not whole: {escape(reason)}. It is kept as {escape(str(kept))}.[/]\n"
-        f"  To remove it: rm -r {escape(shlex.quote(str(kept)))}",
-        soft_wrap=True,
-    )
+def _tell_damage(path: Path, reason: str, kept: Path, listener: Listener) -> None:
+    listener.warn(f"{path} is not whole: {reason}. It is kept as {kept}.")
+    listener.note(f"  To remove it: rm -r {shlex.quote(str(kept))}")

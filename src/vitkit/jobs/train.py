@@ -1,24 +1,27 @@
-"""`vitkit train`: from images to a trained, evaluated, explained model."""
+"""The job of training: from images to a trained, evaluated, explained model."""
 
-import difflib
 import os
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
 import torch
-import tyro
 
-from vitkit.cli.options import square_sizes
 from vitkit.data.sources import ImageData, open_data
 from vitkit.errors import VitkitError
+from vitkit.jobs.building import Parts, build_parts, build_trainer, read_images
+from vitkit.jobs.ending import evaluate_finished, is_complete, take_final_weights
+from vitkit.jobs.first_screen import Prospect, first_screen, measure_step
+from vitkit.jobs.fitting import Standing, fit
+from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import deterministic, find_device
 from vitkit.jobs.memory import require_memory
-from vitkit.jobs.recipes import recipe
-from vitkit.jobs.run_config import Run, changed_options, read_config, read_run, write_config
+from vitkit.jobs.report import write_report
+from vitkit.jobs.run_config import Run, changed_options, read_config, write_config
 from vitkit.jobs.run_folder import locked, place
-from vitkit.jobs.training_run import TrainingRun
+from vitkit.jobs.starting_point import name_what_was_set_aside, starting_point
+from vitkit.signals import StopRequest, StopSignals, stop_signals
+from vitkit.weights import save_model
 
 MOST_THREADS = 4096
 """Several times the processors of the largest machines."""
@@ -33,6 +36,7 @@ def train(
     threads: int | None = None,
     from_scratch: bool = False,
     command: str = "",
+    listener: Listener = SILENT,
 ) -> Path:
     """Train a model, evaluate it on images it never saw, and write its report.
 
@@ -47,6 +51,7 @@ def train(
         threads: of the processor; left out, as PyTorch chooses. Bit-identical results need the same number.
         from_scratch: begin again at step 0 where every checkpoint of the run is damaged; they are kept.
         command: what to write down as the command that made the run.
+        listener: hears how it goes; left out, nothing is printed.
 
     Returns:
         The run folder, with `model.safetensors`, `model.json` and `report.html`.
@@ -57,42 +62,110 @@ def train(
             step at hand was finished and a checkpoint of it is committed. A second Ctrl-C does not wait
             for the end of the step. Only the main thread answers signals.
     """
+    _refuse_options(run, threads)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    run = replace(run, data=place(run.data))
+    data = open_data(run.data, run.splits, run.preprocessing.decode)
+    found_device = find_device(device)
+    _refuse_run(run, data, found_device)  # before a folder is made
+    folder = Path(out) if out is not None else _free_folder(run, data)
+    _check_folder(folder, run, resume)
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder), deterministic(found_device):
+        if not (folder / "config.json").exists():
+            write_config(folder, run, command)
+        parts = build_parts(run, data, folder, listener)
+        standing = Standing(_command_to_continue(folder, threads, device))
+        with stop_signals() as stop:
+            try:
+                _complete(parts, found_device, from_scratch, standing, stop, listener)
+            except StopRequest as request:
+                raise standing.interrupted(request) from None
+    return folder
+
+
+def _complete(
+    parts: Parts,
+    device: torch.device,
+    from_scratch: bool,
+    standing: Standing,
+    stop: StopSignals,
+    listener: Listener,
+) -> None:
+    """Bring a run to its end, wherever it stands.
+
+    Raises:
+        StopRequest: a signal asked to stop; `standing` says where that was.
+    """
+    run, folder, model = parts.run, parts.folder, parts.model
+    checkpoint = starting_point(folder, run, from_scratch, listener)
+    if is_complete(parts, checkpoint):
+        listener.show([("", [f"This run has finished: {folder}"])])
+        name_what_was_set_aside(folder, listener)
+        return
+    parts = read_images(parts, listener)
+    trainer = build_trainer(parts, device)
+    differences = []
+    if checkpoint is not None:
+        differences = trainer.resume(checkpoint)
+        standing.point = f"at step {trainer.state.progress.step}, which was committed before"
+    prospect = Prospect(
+        folder=folder,
+        device=str(device),
+        threads=torch.get_num_threads(),
+        step_seconds=measure_step(model, trainer, run.training.batch_size),
+        step=trainer.state.progress.step,
+        checkpoint=None if checkpoint is None else checkpoint.name,
+    )
+    listener.show(first_screen(run, parts.data, model, prospect))
+    for sentence in differences:
+        listener.warn(sentence)
+    fit(trainer, parts.rejects, standing, stop, listener)
+    standing.point = "after the last step, which is committed, before the report was written"
+    weights = take_final_weights(model, trainer, listener)
+    save_model(model, folder)
+    evaluate_finished(parts, device, listener)
+    listener.show([("weights", [f"{weights}: {folder / 'model.safetensors'}"])])
+    parts.rejects.write()
+    parts.rejects.tell(listener)
+    listener.show([("report", [str(write_report(folder, listener=listener))])])
+    name_what_was_set_aside(folder, listener)
+
+
+def _refuse_options(run: Run, threads: int | None) -> None:
+    """Refuse options that are wrong whatever the images are."""
     if not run.data:
         raise VitkitError(
             "Which images? Give data (--data): digits (built in), a folder of class folders, a .csv of paths "
             "and labels, or a folder of .parquet files."
         )
-    if threads is not None:
-        if not 1 <= threads <= MOST_THREADS:
-            raise VitkitError(f"threads is from 1 to {MOST_THREADS:,}, found {threads}.")
-        torch.set_num_threads(threads)
+    if threads is not None and not 1 <= threads <= MOST_THREADS:
+        raise VitkitError(f"threads is from 1 to {MOST_THREADS:,}, found {threads}.")
     if "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1").strip() != "1":
         raise VitkitError(
             "Training on several processes is not there yet: start one process, without torchrun (RANK is "
             f"set and WORLD_SIZE is {os.environ.get('WORLD_SIZE')!r})."
         )
-    run = replace(run, data=place(run.data))
-    data = open_data(run.data, run.splits, run.preprocessing.decode)
+
+
+def _refuse_run(run: Run, data: ImageData, device: torch.device) -> None:
+    """Refuse a run whose model is none or does not fit into memory, or that has no end."""
     if run.training.patience is not None and "val" not in data.splits:
         raise VitkitError(
             "patience waits for a better validation, but there are no validation images: give "
             "--splits.val-fraction, or leave patience out."
         )
-    # Refused before a folder is made: what is no model, does not fit into memory, or has no end.
     config = run.architecture.of(run.model, len(data.class_names), run.preprocessing)
-    chosen = find_device(device)
-    require_memory(config, run, chosen)
+    require_memory(config, run, device)
     run.training.total_steps(len(data.splits["train"]))
-    folder = Path(out) if out is not None else _free_folder(run, data)
-    _check_folder(folder, run, resume)
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder), deterministic(chosen):
-        if not (folder / "config.json").exists():
-            write_config(folder, run, command)
-        again = f"vitkit train --resume {shlex.quote(str(folder))}"
-        again += f" --threads {threads}" if threads is not None else ""
-        again += f" --device {device}" if device != "auto" else ""
-        return TrainingRun(run, data, folder, chosen, again, from_scratch).complete()
+
+
+def _command_to_continue(folder: Path, threads: int | None, device: str) -> str:
+    """Write the command that continues the run in a folder on the same machine."""
+    command = f"vitkit train --resume {shlex.quote(str(folder))}"
+    command += f" --threads {threads}" if threads is not None else ""
+    return command + (f" --device {device}" if device != "auto" else "")
 
 
 def _free_folder(run: Run, data: ImageData) -> Path:
@@ -126,75 +199,3 @@ def _check_folder(folder: Path, run: Run, resume: bool) -> None:
 def run_difference(folder: Path, run: Run, moved: bool = False) -> list[str]:
     """The options in which a run differs from a folder's, but for those that may: see `changed_options`."""
     return changed_options(read_config(folder)["run"], str(folder / "config.json"), run, moved)
-
-
-def main(arguments: list[str]) -> None:
-    """The command: `--recipe` or `--resume` choose the defaults that all other options change."""
-    line = shlex.join(["vitkit", "train", *arguments])
-    name, resume = _take(arguments, "--recipe"), _take(arguments, "--resume")
-    if name is not None and resume is not None:
-        raise VitkitError("--resume continues a run with its own options: give it without --recipe.")
-    if resume is not None and any(a == "--out" or a.startswith("--out=") for a in arguments):
-        raise VitkitError("--resume continues in the run's own folder: leave --out out.")
-    _refuse_what_was_meant_otherwise(arguments)
-    default = read_run(Path(resume)) if resume else recipe(name) if name else Run()
-
-    def command(
-        run: Annotated[Run, tyro.conf.arg(name="")] = default,
-        out: str | None = None,
-        device: str = "auto",
-        threads: int | None = None,
-        from_scratch: bool = False,
-    ) -> None:
-        """Train a Vision Transformer on your images, evaluate it, and write a report.
-
-        --recipe NAME starts from a recipe (vitkit recipes lists them), --resume RUN continues a run folder.
-
-        Args:
-            run: the options.
-            out: run folder; left out, runs/DATA-MODEL. The same command again continues there.
-            device: auto, cpu, cuda.
-            threads: of the processor; left out, as many as there are.
-            from_scratch: begin again at step 0 where every checkpoint of the run is damaged; they are kept.
-        """
-        train(
-            run,
-            resume or out,
-            resume=bool(resume),
-            device=device,
-            threads=threads,
-            from_scratch=from_scratch,
-            command=line,
-        )
-
-    tyro.cli(command, args=square_sizes(arguments), prog="vitkit train")
-
-
-def _refuse_what_was_meant_otherwise(arguments: list[str]) -> None:
-    """Name the right option for images without one, and for misspellings of options that are not in the
-    parser's list."""
-    if arguments and not arguments[0].startswith("-"):
-        data = shlex.quote(arguments[0])
-        raise VitkitError(f"What to train on is given with --data: vitkit train --data {data}")
-    for argument in arguments:
-        name = argument.partition("=")[0]
-        near = difflib.get_close_matches(name, ["--recipe", "--resume"], n=1, cutoff=0.8)
-        if near and name == near[0]:
-            raise VitkitError(f"{name} is given twice: once is enough.")
-        if near:
-            raise VitkitError(f"No option is named {name}. Did you mean {near[0]}?")
-
-
-def _take(arguments: list[str], option: str) -> str | None:
-    """Remove an option and its value from the arguments; returns the value."""
-    for i, argument in enumerate(arguments):
-        if argument == option:
-            if i + 1 == len(arguments):
-                raise VitkitError(f"{option} needs a value.")
-            value = arguments[i + 1]
-            del arguments[i : i + 2]
-            return value
-        if argument.startswith(option + "="):
-            del arguments[i]
-            return argument.split("=", 1)[1]
-    return None

@@ -1,0 +1,144 @@
+"""The parts of a run, built from its configuration and its images: card, model, loader, trainer."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from vitkit.config import to_json
+from vitkit.data.loader import (
+    MemorySamples,
+    TrainLoader,
+    check_decode_memory,
+    evaluation_batches,
+    keep_in_memory,
+    largest_decoding,
+)
+from vitkit.data.sources import ImageData
+from vitkit.evaluation.classify import classification, predict
+from vitkit.jobs.data_record import check_data
+from vitkit.jobs.listener import Listener
+from vitkit.jobs.machine import available_memory
+from vitkit.jobs.rejected_files import RejectedFiles
+from vitkit.jobs.run_config import Run
+from vitkit.jobs.run_folder import run_origin
+from vitkit.models.card import ModelCard
+from vitkit.models.image_model import ImageModel
+from vitkit.models.zoo import build_model
+from vitkit.training.objectives import Classification
+from vitkit.training.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run is made of."""
+
+    run: Run
+    data: ImageData
+    folder: Path
+    """The run folder, locked."""
+    model: ImageModel
+    """With its card; on the device from when the trainer is built."""
+    rejects: RejectedFiles
+
+
+def build_parts(run: Run, data: ImageData, folder: Path, listener: Listener) -> Parts:
+    """Build the parts of a run, once its images are known to be those it began with.
+
+    Raises:
+        VitkitError: the images are others, or the record of them is damaged.
+    """
+    fingerprint = data.fingerprint()
+    record = check_data(folder, data, fingerprint, run.loading.check_images, listener)
+    config = run.architecture.of(run.model, len(data.class_names), run.preprocessing)
+    model = build_model(config, torch.Generator().manual_seed(run.training.seed))
+    model.card = ModelCard(
+        name=run.model,
+        class_names=data.class_names,
+        preprocessing=to_json(run.preprocessing),
+        augmentation=to_json(run.augmentation),
+        origin=run_origin(run, data, fingerprint),
+    )
+    return Parts(run, data, folder, model, RejectedFiles(folder, record))
+
+
+def read_images(parts: Parts, listener: Listener) -> Parts:
+    """Decode small splits once; what is too large is read as it is needed."""
+    loading = parts.run.loading
+    limit, splits = int(loading.memory_gib * 2**30), {}
+    for split, samples in parts.data.splits.items():
+        with listener.progress(f"reading {split} images") as progress:
+            splits[split] = kept = keep_in_memory(samples, limit, progress)
+        if not isinstance(kept, MemorySamples):
+            warning = check_decode_memory(
+                largest_decoding(kept), loading.workers_for(kept), available_memory()
+            )
+            if warning is not None:
+                listener.warn(f"{split}: {warning}")
+        elif kept.bad:
+            found = {kept.key(index): reason for index, reason in kept.bad.items()}
+            parts.rejects.of(split).update(found)
+    return replace(parts, data=replace(parts.data, splits=splits))
+
+
+def build_trainer(parts: Parts, device: torch.device) -> Trainer:
+    """Move the model to its device and build what trains it."""
+    run, data = parts.run, parts.data
+    return Trainer(
+        parts.folder,
+        parts.model.to(device),
+        Classification(run.objective, len(data.class_names)),
+        build_loader(parts),
+        len(data.splits["train"]),
+        run.training,
+        run.optimizer,
+        build_validation(parts, device) if "val" in data.splits else None,
+        configuration=to_json(run),
+    )
+
+
+def build_loader(parts: Parts) -> TrainLoader:
+    """Build the stream of training images; it adds the files that it cannot read to the rejected ones."""
+    run, train = parts.run, parts.data.splits["train"]
+    loader = TrainLoader(
+        train,
+        run.preprocessing,
+        run.augmentation,
+        batch_size=run.training.batch_size,
+        seed=run.training.seed,
+        workers=run.loading.workers_for(train),
+        bad_quota=run.loading.bad_quota,
+        worker_timeout=run.loading.worker_timeout,
+    )
+    loader.rejects = parts.rejects.of("train")  # those of before count towards the quota
+    return loader
+
+
+def build_validation(parts: Parts, device: torch.device) -> Callable[[nn.Module], Mapping[str, float]]:
+    """Build the function that measures loss and accuracy of a model on the validation images."""
+    run, samples = parts.run, parts.data.splits["val"]
+
+    def validate(model: nn.Module) -> Mapping[str, float]:
+        batches = evaluation_batches(
+            samples,
+            run.preprocessing,
+            run.training.micro_batch_size or run.training.batch_size,
+            run.loading.workers_for(samples),
+            parts.rejects.of("val"),
+            worker_timeout=run.loading.worker_timeout,
+        )
+        # The loss is the objective's without smoothing and mixup; of the logits nothing else is needed.
+        predictions = predict(
+            model,
+            batches,
+            device=device,
+            precision=run.training.precision,
+            loss=run.objective.loss,
+            keep_logits=False,
+        )
+        result = classification(predictions, parts.data.class_names)
+        return {"loss": result.loss, "accuracy": result.accuracy}
+
+    return validate

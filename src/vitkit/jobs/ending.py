@@ -1,0 +1,83 @@
+"""What a run ends with: its final weights and their evaluation; and whether all of it is there."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from vitkit._version import __version__
+from vitkit.jobs.building import Parts
+from vitkit.jobs.evaluate import evaluate_split
+from vitkit.jobs.listener import Listener
+from vitkit.jobs.run_folder import write_evaluation
+from vitkit.jobs.starting_point import keep_damaged, model_is_whole
+from vitkit.models.image_model import ImageModel
+from vitkit.training.checkpoint import load_weights
+from vitkit.training.checkpoint_files import FOLDER, damage, read_progress, step_name
+from vitkit.training.trainer import Trainer
+
+EVALUATED = ("val", "test")
+"""The splits that a finished run is evaluated on, those of them that its data has."""
+
+
+def is_complete(parts: Parts, checkpoint: Path | None) -> bool:
+    """Whether everything that a run ends with is there; the report is what is written last."""
+    if checkpoint is None or not read_progress(checkpoint).finished:
+        return False
+    evaluations = [f"evaluation/{split}.json" for split in EVALUATED if split in parts.data.splits]
+    names = ("model.safetensors", "model.json", *evaluations, "report.html")
+    return all((parts.folder / name).exists() for name in names) and model_is_whole(parts.folder)
+
+
+def take_final_weights(model: ImageModel, trainer: Trainer, listener: Listener) -> str:
+    """Put the weights that a run ends with into its model, and write into its card which they are.
+
+    Returns:
+        Which they are, in words.
+    """
+    progress, config = trainer.state.progress, trainer.config
+    kind = "weights" if trainer.state.average is None else "Polyak average"
+    model.load_state_dict(trainer.evaluated_model.state_dict())
+    which = f"{kind} of the last step, {progress.step}"
+    best = progress.best_step
+    if config.select == "best" and best not in (None, progress.step):
+        checkpoint = trainer.run / FOLDER / step_name(best)
+        reason = damage(checkpoint)
+        if reason is None:
+            model.load_state_dict(load_weights(checkpoint))
+            which = f"{kind} of step {best}, the best validation"
+        else:
+            which += f", because {checkpoint.name}, the best validation, is not whole"
+            keep_damaged({checkpoint: reason}, listener)
+    origin = {**model.card.origin, "weights": which, "vitkit": __version__, "torch": torch.__version__}
+    model.card = replace(model.card, origin=origin)
+    model.eval()
+    return which
+
+
+def evaluate_finished(parts: Parts, device: torch.device, listener: Listener) -> None:
+    """Evaluate the finished model on validation and test images, and keep what was found."""
+    loading = parts.run.loading
+    for split in EVALUATED:
+        if split not in parts.data.splits:
+            continue
+        result, predictions = evaluate_split(
+            parts.model,
+            parts.data,
+            split,
+            device,
+            parts.rejects.of(split),
+            precision=parts.run.training.precision,
+            workers=loading.workers_for(parts.data.splits[split]),
+            worker_timeout=loading.worker_timeout,
+            folder=parts.folder,
+            listener=listener,
+        )
+        write_evaluation(parts.folder, split, result, predictions)
+        low, high = result.accuracy_interval
+        unread = f", {result.bad} unreadable" if result.bad else ""
+        line = (
+            f"{result.accuracy:.2%} accuracy on {result.count:,} images{unread} "
+            f"(95 % interval {low:.1%} to {high:.1%})"
+        )
+        listener.show([(split, [line])])

@@ -1,0 +1,94 @@
+"""The steps of a run, from where it stands to the last one: told, logged, and stopped where nothing is lost.
+
+speed.jsonl   images/s and memory by the clock, a line for each that the metrics log has
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitkit.durable import open_to_append
+from vitkit.jobs.listener import Listener
+from vitkit.jobs.machine import InterruptedTraining, memory_used
+from vitkit.jobs.rejected_files import RejectedFiles
+from vitkit.signals import StopRequest, StopSignals
+from vitkit.text import format_bytes
+from vitkit.training.trainer import Trainer
+
+
+@dataclass
+class Standing:
+    """Where a run stands, for the message of a run that is asked to stop."""
+
+    again: str
+    """The command that continues the run."""
+    point: str = "before the first step"
+    """What follows "Stopped"; written as the run goes on."""
+
+    def interrupted(self, request: StopRequest) -> InterruptedTraining:
+        """Return the error that says where the run was stopped and how it goes on."""
+        return InterruptedTraining(
+            f"Stopped {self.point} ({request}). Continue with: {self.again}", request.number
+        )
+
+
+def fit(
+    trainer: Trainer, rejects: RejectedFiles, standing: Standing, stop: StopSignals, listener: Listener
+) -> None:
+    """Train to the end.
+
+    Raises:
+        StopRequest: a signal asked to stop; the step at hand is finished and committed.
+        VitkitError: as `Trainer.fit`.
+    """
+    batch_size, log_every, device = trainer.config.batch_size, trainer.config.log_every, trainer.device
+    start, accuracy = trainer.state.progress.step, ""
+    with (
+        listener.progress("training", trainer.total_steps) as progress,
+        stop.held(),
+        speed_log(trainer.run) as log,
+    ):
+        if start:
+            progress(start)
+        else:
+            standing.point = "before the first checkpoint was committed"
+        seconds, steps = 0.0, 0
+        for report in trainer.fit(lambda: stop.number is not None):
+            steps, seconds = steps + 1, seconds + report.seconds
+            if report.validation is not None:
+                accuracy = f"  val {report.validation['accuracy']:.1%}"
+            speed = steps * batch_size / max(seconds, 1e-9)
+            memory = memory_used(device)
+            progress(
+                report.step,
+                detail=f"loss {report.loss:.3f}{accuracy}  {speed:,.0f} images/s  {format_bytes(memory)}",
+                milestone=report.validation is not None,
+            )
+            if report.checkpoint is not None:
+                standing.point = f"at step {report.step} of {report.total_steps}, which is committed"
+                if stop.number is not None:
+                    stop.let_nothing_interrupt()
+                rejects.write()
+            if report.step % log_every == 0 or report.finished:
+                log({"step": report.step, "images_per_second": round(speed, 1), "memory_bytes": memory})
+                seconds, steps = 0.0, 0
+
+
+@contextmanager
+def speed_log(folder: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Open the speed log of a run folder; each line gets the seconds since then."""
+    started = time.monotonic()
+    with open_to_append(folder / "speed.jsonl") as file:
+        if file.tell():
+            file.write("\n")  # the last line may have been cut short by a crash
+
+        def log(line: dict[str, Any]) -> None:
+            line["seconds"] = round(time.monotonic() - started, 3)
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+
+        yield log

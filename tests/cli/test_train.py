@@ -1,0 +1,25 @@
+"""The options of `vitkit train`: those of a run, and nothing of the parser in a run."""
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+
+import vitkit
+from vitkit.cli.train import RunOptions
+from vitkit.jobs.run_config import Run
+
+
+@pytest.mark.parametrize("run", [Run(), vitkit.recipe("digits"), vitkit.recipe("imagenet-vit-b16")])
+def test_options_stand_for_the_run_that_they_were_made_of(run: Run) -> None:
+    assert RunOptions() == RunOptions.of(Run())
+    assert RunOptions.of(run).run() == run
+    assert [one.name for one in dataclasses.fields(RunOptions)] == [
+        one.name for one in dataclasses.fields(Run)
+    ]
+
+
+def test_a_run_needs_no_option_parser() -> None:
+    code = "import sys, vitkit.jobs.run_config; sys.exit('tyro' in sys.modules or 'rich' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

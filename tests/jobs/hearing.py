@@ -1,0 +1,39 @@
+"""A listener that remembers, for tests of what a job tells."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from vitkit.jobs.listener import Listener, Progress
+
+
+class Hearing(Listener):
+    """Remembers everything that it hears."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.warnings: list[str] = []
+        self.rows: list[tuple[str, list[str]]] = []
+        self.loops: list[str] = []
+        self.milestones: list[tuple[str, int, str]] = []
+        """Loop, units that were done, and the details, of each moment worth a line."""
+
+    def note(self, sentence: str) -> None:
+        self.notes.append(sentence)
+
+    def warn(self, sentence: str) -> None:
+        self.warnings.append(sentence)
+
+    def show(self, rows: list[tuple[str, list[str]]]) -> None:
+        self.rows += rows
+
+    @contextmanager
+    def progress(self, what: str, total: int | None = None, *, unit: str = "") -> Iterator[Progress]:
+        self.loops.append(what)
+
+        def progress(
+            done: int, total: int | None = None, *, detail: str = "", milestone: bool = False
+        ) -> None:
+            if milestone:
+                self.milestones.append((what, done, detail))
+
+        yield progress
