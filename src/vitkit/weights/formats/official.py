@@ -242,7 +242,8 @@ def unsaid_arithmetic(config: ViTConfig) -> list[str]:
     if config.dropout or config.attention_dropout:
         words.append(f"dropout {max(config.dropout, config.attention_dropout):g}, which training alone uses")
     if config.gelu != "tanh":
-        words.append("GELU in its exact form (the original computes the tanh form)")
+        form = {"erf": "exact", "quick": "quick"}[config.gelu]
+        words.append(f"GELU in its {form} form (the original computes the tanh form)")
     if config.norm_eps != 1e-6:
         words.append(f"norm_eps {config.norm_eps} (the original: 1e-06)")
     if config.backbone:

@@ -189,7 +189,7 @@ def unsaid(config: ModelConfig) -> list[str]:
         return []
     words = []
     if config.gelu != "erf":
-        words.append("GELU in its tanh form (torchvision: exact)")
+        words.append(f"GELU in its {config.gelu} form (torchvision: exact)")
     if config.norm_eps != NORM_EPS:
         words.append(f"LayerNorm's epsilon {config.norm_eps} (torchvision: {NORM_EPS})")
     if HEADS.get(config.width) != config.num_heads:

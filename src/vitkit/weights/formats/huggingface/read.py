@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from vitkit.config import to_json
 from vitkit.durable import replace_file, replace_json
@@ -19,7 +18,7 @@ from vitkit.errors import VitkitError
 from vitkit.models.card import Assumption, ModelCard
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import GROUPS, ResNetConfig
-from vitkit.models.vit_config import ViTConfig
+from vitkit.models.vit_config import Gelu, ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.files.safetensors import safetensors_chunks
 from vitkit.weights.files.source import Source
@@ -47,7 +46,7 @@ from vitkit.weights.table import (
     to_theirs,
 )
 
-GELU: dict[str, Literal["tanh", "erf"]] = {
+GELU: dict[str, Gelu] = {
     "gelu": "erf",
     "gelu_python": "erf",
     "gelu_new": "tanh",
@@ -55,8 +54,9 @@ GELU: dict[str, Literal["tanh", "erf"]] = {
     "gelu_accurate": "tanh",
     "gelu_pytorch_tanh": "tanh",
     "gelu_python_tanh": "tanh",
+    "quick_gelu": "quick",
 }
-"""Their names of one function's two forms (transformers `activations.py`)."""
+"""Their names of one function's three forms (transformers `activations.py`)."""
 
 SIGMOID = "multi_label_classification"
 """Their `problem_type` of a loss that asks yes or no of every class."""
@@ -297,7 +297,7 @@ def _vit_settings(config: ViTConfig, card: ModelCard) -> ViTSettings:
         num_channels=config.in_channels,
         image_size=one_number(config.image_size),
         patch_size=one_number(config.patch_size),
-        hidden_act="gelu_pytorch_tanh" if config.gelu == "tanh" else "gelu",
+        hidden_act={"tanh": "gelu_pytorch_tanh", "erf": "gelu", "quick": "quick_gelu"}[config.gelu],
         layer_norm_eps=config.norm_eps,
         hidden_dropout_prob=config.dropout,
         attention_probs_dropout_prob=config.attention_dropout,
