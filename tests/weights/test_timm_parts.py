@@ -73,7 +73,7 @@ def slow_logits(tensors: Mapping[str, Tensor], images: Tensor, described: Mappin
     return linear(norm(pools[arguments["global_pool"]](x), "fc_norm"), "head")
 
 
-SCALES = {f"blocks.{i}.ls{j}.gamma": (WIDTH,) for i in range(2) for j in (1, 2)}
+SCALES: dict[str, tuple[int, ...]] = {f"blocks.{i}.ls{j}.gamma": (WIDTH,) for i in range(2) for j in (1, 2)}
 AFTER = {"norm.weight": (), "norm.bias": (), "fc_norm.weight": (WIDTH,), "fc_norm.bias": (WIDTH,)}
 BEFORE = {"norm_pre.weight": (WIDTH,), "norm_pre.bias": (WIDTH,), "patch_embed.proj.bias": ()}
 

@@ -17,6 +17,7 @@ from vitkit.models.vit_config import PoolKind, ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats.bit import check_axes, check_pointwise
+from vitkit.weights.formats.resnet_channels import with_channels
 from vitkit.weights.formats.timm.grid import find_image_size
 from vitkit.weights.formats.timm.names import BACKBONE, bit_rows, vit_rows
 from vitkit.weights.formats.timm.settings import (
@@ -43,7 +44,7 @@ READ_ARGUMENTS = {
     *("img_size", "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "num_heads", "mlp_ratio"),
     *("class_token", "global_pool", "fc_norm", "no_embed_class", "reg_tokens", "pool_include_prefix"),
     *("act_layer", "norm_layer", "pos_embed", "qkv_bias", "final_norm", "proj_bias"),
-    *("init_values", "pre_norm"),
+    *("init_values", "pre_norm", "channels", "stem_chs"),
     *("padding_same", "proj_drop_rate", "pos_drop_rate", "attn_drop_rate"),
 }
 """`model_args` that are understood here, or show in the tensors' names and shapes."""
@@ -59,6 +60,8 @@ UNKNOWN_PARTS = {
     "gamma_1": "layer scale under the names of BEiT",
     "gamma_2": "layer scale under the names of BEiT",
     "q_norm": "norms of queries and keys (qk_norm)",
+    "in_proj": "attention and MLP of one projection (parallel blocks)",
+    "lambda_q1": "differential attention",
     "attns": "several attentions side by side (parallel blocks)",
     "rope": "rotary position embeddings",
     "rel_pos": "relative position embeddings of another kind",
@@ -314,7 +317,6 @@ def _read_bit(source: Source, settings: Settings, hints: Hints) -> Translation:
         size,
         _layers(source, "stages."),
         num_classes=source.shapes["head.fc.weight"][0] if "head.fc.weight" in source else 0,
-        width_factor=root[0] / 64,
         in_channels=root[1],
         norm_eps=GROUP_NORM_EPS,
         standardization_eps=STANDARDIZATION_EPS,
@@ -322,6 +324,10 @@ def _read_bit(source: Source, settings: Settings, hints: Hints) -> Translation:
         image_mean=settings.statistics("mean", root[1], mean),
         image_std=settings.statistics("std", root[1], std),
     )
+    last = [f"stages.{s}.blocks.0.conv3.weight" for s in range(len(config.layers))]
+    for key in last:
+        check_axes(source, key, 4)
+    config = with_channels(config, root[0], tuple(source.shapes[key][0] for key in last))
     return Translation(config, bit_rows(config), _card(settings, config, source))
 
 

@@ -9,10 +9,11 @@ from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.models.image_config import format_size
 from vitkit.models.image_model import ImageModel
-from vitkit.models.resnet_config import ResNetConfig
+from vitkit.models.resnet_config import GROUPS, ResNetConfig
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.files.safetensors import safetensors_chunks
+from vitkit.weights.formats.resnet_channels import absent_from_libraries, has_usual_channels
 from vitkit.weights.formats.timm.names import bit_rows, vit_rows
 from vitkit.weights.formats.timm.settings import (
     CLIP_NORM_EPS,
@@ -69,7 +70,7 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     config = model.config
     tensors = model.state_dict()
     if isinstance(config, ResNetConfig):
-        arguments, rows = _shared_arguments(config), bit_rows(config)
+        arguments, rows = _bit_arguments(config), bit_rows(config)
         first, head = "stem.conv", "head.fc"
     else:
         arguments, rows = _vit_arguments(config), vit_rows(config)
@@ -155,6 +156,21 @@ def _vit_arguments(config: ViTConfig) -> dict[str, Any]:
     }
 
 
+def _bit_arguments(config: ResNetConfig) -> dict[str, Any]:
+    """Give `model_args`; an architecture's name says the units, and the channels where it can."""
+    arguments = _shared_arguments(config)
+    if _is_named(config):
+        return arguments
+    return {**arguments, "channels": list(config.stage_channels), "stem_chs": config.root_channels}
+
+
+def _is_named(config: ResNetConfig) -> bool:
+    """Whether one of timm's architectures has these units and channels."""
+    factor = config.root_channels // 64
+    usual = has_usual_channels(config) and config.root_channels % 64 == 0
+    return usual and (config.layers, factor) in BIT_NAMES
+
+
 def _ratio(mlp_dim: int, width: int) -> float:
     """A number whose product with the width timm cuts off to exactly `mlp_dim`."""
     ratio = mlp_dim / width
@@ -164,7 +180,8 @@ def _ratio(mlp_dim: int, width: int) -> float:
 def _architecture(config: ModelConfig) -> str:
     """timm's name nearest to a configuration that it can build; the arguments say the rest."""
     if isinstance(config, ResNetConfig):
-        return BIT_NAMES[config.layers, int(config.width_factor)]
+        factor = config.root_channels // 64 if _is_named(config) else 1
+        return BIT_NAMES[config.layers, factor]
     if config.backbone:
         return HYBRID_NAMES[config.backbone.layers]
     if config.norm_eps == CLIP_NORM_EPS:
@@ -177,11 +194,14 @@ def _architecture(config: ModelConfig) -> str:
 def absent(config: ModelConfig) -> list[str]:
     """What timm cannot build."""
     if isinstance(config, ResNetConfig):
-        named = (config.layers, int(config.width_factor)) in BIT_NAMES and config.width_factor % 1 == 0
-        if named and config.mixing == "convolution":
-            return []
-        what = f"a ResNet of {config.layers} units, {config.width_factor:g} times as wide, {config.mixing}"
-        return [f"{what} (only {', '.join(BIT_NAMES.values())})"]
+        words = absent_from_libraries(config)
+        if config.mixing != "convolution":
+            words.append(f"{config.mixing} attention in a ResNet")
+        if config.groups != GROUPS:
+            words.append(f"groups {config.groups} (only {GROUPS})")
+        if not _is_named(config) and (config.layers, 1) not in BIT_NAMES:
+            words.append(f"a ResNet of {config.layers} units (only {', '.join(BIT_NAMES.values())})")
+        return words
     known = {key: PLAIN[key] for key in ("position_at", "attention", "rotary")}
     words = departures(config, {**known, "position": ("learned", "none")})
     if config.norm_before_blocks and config.position != "learned":
