@@ -188,6 +188,8 @@ def unsaid(config: ModelConfig) -> list[str]:
     if not isinstance(config, ViTConfig):
         return []
     words = []
+    if config.dropout or config.attention_dropout:
+        words.append(f"dropout {max(config.dropout, config.attention_dropout):g}, which training alone uses")
     if config.gelu != "erf":
         words.append(f"GELU in its {config.gelu} form (torchvision: exact)")
     if config.norm_eps != NORM_EPS:
