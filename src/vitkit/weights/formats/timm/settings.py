@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from vitkit.errors import VitkitError
 from vitkit.models.card import Assumption
-from vitkit.models.vit_config import Gelu, PoolKind
+from vitkit.models.vit_config import DINOV3_ROTARY, EVA02_ROTARY, Gelu, PoolKind, RotaryConfig
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats.huggingface.settings import typed
 from vitkit.weights.pixels import (
@@ -65,6 +65,12 @@ TANH_NAMES = re.compile(
     r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip_.*|vit_large_patch16_siglip_(gap_)?512"
 )
 """Architectures whose GELU is the tanh form without being told; timm's default is the exact one."""
+
+ROTARY: tuple[tuple[str, RotaryConfig], ...] = (
+    (r"vit_(tiny|small|base|large)_patch16_(dinov3|dinov3_qkvb|lingbot)", DINOV3_ROTARY),
+    (r"vit_\w+_patch16_rope_reg\d_gap_256", EVA02_ROTARY),
+)
+"""Architectures with rotary positions, of timm's class Eva; other names of that class are refused."""
 
 POOLS: dict[str, PoolKind] = {
     "token": "token",
@@ -208,6 +214,12 @@ class Settings:
         return GELUS[name]
 
     @property
+    def rotary(self) -> RotaryConfig | None:
+        """Rotary positions, which the architecture's name alone says."""
+        names = (rotary for pattern, rotary in ROTARY if re.fullmatch(pattern, self.architecture))
+        return next(names, None)
+
+    @property
     def layer_scale(self) -> float:
         """First value of layer scale, where there is one."""
         return self.arguments.init_values or LAYER_SCALE
@@ -218,6 +230,8 @@ class Settings:
 
     def norm_eps(self, source: Source) -> float:
         """Epsilon of every LayerNorm: by the architecture's name; without one, CLIP shows in its norm_pre."""
+        if self.rotary == DINOV3_ROTARY:
+            return CLIP_NORM_EPS
         clip = "_clip_" in self.architecture if self.known else self.norm_before_blocks(source)
         return CLIP_NORM_EPS if clip and self.arguments.norm_layer is None else NORM_EPS
 
