@@ -19,7 +19,7 @@ from vitkit.weights.files.source import Source
 from vitkit.weights.formats.bit import check_axes, check_pointwise
 from vitkit.weights.formats.resnet_channels import with_channels
 from vitkit.weights.formats.timm.grid import find_image_size
-from vitkit.weights.formats.timm.names import BACKBONE, bit_rows, vit_rows
+from vitkit.weights.formats.timm.names import BACKBONE, QKVBias, bit_rows, vit_rows
 from vitkit.weights.formats.timm.settings import (
     GROUP_NORM_EPS,
     POOLS,
@@ -216,13 +216,14 @@ def _layer_scale(source: Source, settings: Settings) -> float | None:
     return settings.layer_scale if names & source.shapes.keys() else None
 
 
-def _qkv_bias(source: Source, settings: Settings) -> bool:
-    """Whether queries, keys and values have biases: all blocks or none."""
-    if settings.rotary is not None:
-        return "blocks.0.attn.q_bias" in source
-    if settings.known:
-        return settings.qkv_bias
-    return any(re.fullmatch(r"blocks\.\d+\.attn\.qkv\.bias", key) for key in source.shapes)
+def _qkv_bias(source: Source, settings: Settings) -> QKVBias:
+    """Find whether queries, keys and values have biases: in all blocks or in none."""
+    if settings.rotary is not None and "blocks.0.attn.q_bias" in source:
+        return "split"
+    if settings.known and settings.rotary is None:
+        return "fused" if settings.qkv_bias else "none"
+    found = any(re.fullmatch(r"blocks\.\d+\.attn\.qkv\.bias", key) for key in source.shapes)
+    return "fused" if found else "none"
 
 
 def _default_statistics(settings: Settings) -> tuple[tuple[float, ...], tuple[float, ...]]:

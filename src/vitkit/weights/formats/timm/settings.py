@@ -10,7 +10,14 @@ from typing import Any, Literal
 
 from vitkit.errors import VitkitError
 from vitkit.models.card import Assumption
-from vitkit.models.vit_config import DINOV3_ROTARY, EVA02_ROTARY, Gelu, PoolKind, RotaryConfig
+from vitkit.models.vit_config import (
+    DINOV3_ROTARY,
+    EVA02_ROTARY,
+    ROPE_VIT_ROTARY,
+    Gelu,
+    PoolKind,
+    RotaryConfig,
+)
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats.huggingface.settings import typed
 from vitkit.weights.pixels import (
@@ -68,6 +75,7 @@ TANH_NAMES = re.compile(
 
 ROTARY: tuple[tuple[str, RotaryConfig], ...] = (
     (r"vit_(tiny|small|base|large)_patch16_(dinov3|dinov3_qkvb|lingbot)", DINOV3_ROTARY),
+    (r"vit_(small|base|large)_patch16_rope(_ape)?_224", ROPE_VIT_ROTARY),
     (r"vit_\w+_patch16_rope_reg\d_gap_256", EVA02_ROTARY),
 )
 """Architectures with rotary positions, of timm's class Eva; other names of that class are refused."""
