@@ -21,6 +21,8 @@ MOST_FIXED_POSITIONS = 2**28
 PositionKind = Literal["learned", "learned_2d", "relative", "sincos_2d", "none"]
 PositionsAt = Literal["stem", "every_layer", "every_layer_shared"]
 PoolKind = Literal["token", "mean", "max", "map", "none"]
+Gelu = Literal["tanh", "erf", "quick"]
+"""The tanh form (the original's), the exact one, or x times the logistic function of 1.702 x (CLIP)."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class RotaryConfig:
     temperature: float
     reference_grid: tuple[int, int] | None = None
     """The grid that positions counted in patches are scaled to: all image sizes then see the same range."""
+    first: Literal["row", "column"] = "row"
+    """Whose angle turns the first half of the pairs; the other one's turns the second."""
 
     def __post_init__(self) -> None:
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
@@ -48,6 +52,9 @@ class RotaryConfig:
 
 EVA02_ROTARY = RotaryConfig("interleaved", "patches", temperature=10_000.0, reference_grid=(16, 16))
 """Of EVA-02 (Fang et al. 2023, arXiv 2303.11331), pre-trained on 16x16 patches."""
+
+ROPE_VIT_ROTARY = RotaryConfig("interleaved", "patches", temperature=100.0, first="column")
+"""Of RoPE-ViT's axial models (Heo et al. 2024, arXiv 2403.13298)."""
 
 DINOV3_ROTARY = RotaryConfig("halves", "centered", temperature=100.0)
 """Of DINOv3 (Simeoni et al. 2025, arXiv 2508.10104)."""
@@ -100,7 +107,7 @@ class ViTConfig:
     dropout: float = 0.0
     """After the position embeddings and every dense layer but qkv (paper, Appendix B)."""
     attention_dropout: float = 0.0
-    gelu: Literal["tanh", "erf"] = "tanh"
+    gelu: Gelu = "tanh"
     norm_eps: float = 1e-6
     head_bias_init: float = 0.0
     image_mean: tuple[float, ...] = (0.5, 0.5, 0.5)

@@ -8,31 +8,38 @@ since release 5 are read too.
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from vitkit.config import to_json
 from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
-from vitkit.models.card import Assumption, ModelCard
+from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
-from vitkit.models.resnet_config import GROUPS, ResNetConfig
-from vitkit.models.vit_config import ViTConfig
+from vitkit.models.resnet_config import ResNetConfig
+from vitkit.models.vit_config import Gelu, ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.files.safetensors import safetensors_chunks
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats.bit import check_axes
-from vitkit.weights.formats.huggingface.pixels import (
-    one_number,
-    read_pixels,
-    read_rule,
-    size_of,
-    write_processor,
+from vitkit.weights.formats.huggingface.bit import (
+    BIT_NORM_EPS,
+    BIT_STANDARDIZATION_EPS,
+    bit_settings,
+    bit_table,
+    read_bit,
 )
-from vitkit.weights.formats.huggingface.settings import BitSettings, Processor, ViTSettings, settings_of
-from vitkit.weights.pixels import assumed_resizing, assumed_statistics
+from vitkit.weights.formats.huggingface.common import (
+    labels_of,
+    make_card,
+    outputs_of,
+    prefix_of,
+    problem_type,
+    refuse,
+)
+from vitkit.weights.formats.huggingface.pixels import one_number, read_pixels, write_processor
+from vitkit.weights.formats.huggingface.settings import BitSettings, ViTSettings, settings_of
+from vitkit.weights.formats.resnet_channels import absent_from_libraries
 from vitkit.weights.table import (
     PLAIN,
     Dialect,
@@ -47,7 +54,7 @@ from vitkit.weights.table import (
     to_theirs,
 )
 
-GELU: dict[str, Literal["tanh", "erf"]] = {
+GELU: dict[str, Gelu] = {
     "gelu": "erf",
     "gelu_python": "erf",
     "gelu_new": "tanh",
@@ -55,15 +62,9 @@ GELU: dict[str, Literal["tanh", "erf"]] = {
     "gelu_accurate": "tanh",
     "gelu_pytorch_tanh": "tanh",
     "gelu_python_tanh": "tanh",
+    "quick_gelu": "quick",
 }
-"""Their names of one function's two forms (transformers `activations.py`)."""
-
-SIGMOID = "multi_label_classification"
-"""Their `problem_type` of a loss that asks yes or no of every class."""
-
-BIT_NORM_EPS = 1e-5
-BIT_STANDARDIZATION_EPS = 1e-8
-"""Of all convolutions, the first one's too. No `config.json` says either (transformers `modeling_bit.py`)."""
+"""Their names of one function's three forms (transformers `activations.py`)."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def read(source: Source, hints: Hints) -> Translation:
     if kind in ("vit", "deit"):
         return _read_vit(source, hints)
     if kind == "bit":
-        return _read_bit(source, hints)
+        return read_bit(source, hints)
     if kind == "vit-hybrid":
         raise VitkitError(
             f"{source.path}: hybrids of Hugging Face ('vit-hybrid') are not read: load the same weights "
@@ -147,7 +148,7 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
         settings = _vit_settings(config, model.card)
         rows = vit_table(config, "vit." if config.num_classes else "", FILES)
     else:
-        settings = _bit_settings(config, model.card)
+        settings = bit_settings(config, model.card)
         rows = bit_table(config, "bit." if config.num_classes else "")
     if (path / "model.json").exists():
         raise VitkitError(f"{path} holds a model of vitkit's own format: choose another folder.")
@@ -163,7 +164,8 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
 def absent(config: ModelConfig) -> list[str]:
     """What transformers cannot build; its hybrid is retired."""
     if isinstance(config, ResNetConfig):
-        return [] if config.mixing == "convolution" else [f"{config.mixing} attention in a ResNet"]
+        mixing = [] if config.mixing == "convolution" else [f"{config.mixing} attention in a ResNet"]
+        return mixing + absent_from_libraries(config)
     words = departures(config, PLAIN)
     if config.representation_size and config.num_classes:
         words.append("a tanh layer before the head (load with head='new' to drop it)")
@@ -190,19 +192,16 @@ def unsaid(config: ModelConfig) -> list[str]:
 DIALECT = Dialect("huggingface", recognises, read, write, absent, unsaid)
 
 
-# ViT
-
-
 def _read_vit(source: Source, hints: Hints) -> Translation:
     said = settings_of(ViTSettings, source, "config.json")
     shapes = source.shapes
-    prefix = _prefix(source, "embeddings.cls_token")
+    prefix = prefix_of(source, "embeddings.cls_token")
     heads = said.num_attention_heads or hints.num_heads
     if heads is None:
         raise NotSaidError(
             f"{source.path}: its config.json does not say num_attention_heads: give num_heads (12 in a Base)."
         )
-    classes = _outputs(source, "classifier.weight")
+    classes = outputs_of(source, "classifier.weight")
     pooler = f"{prefix}pooler.dense.weight"
     naming = MODULES if f"{prefix}layers.0.{MODULES.fc1}.weight" in shapes else FILES
     stem = f"{prefix}embeddings.patch_embeddings.projection.weight"
@@ -212,7 +211,7 @@ def _read_vit(source: Source, hints: Hints) -> Translation:
         raise VitkitError(f"{source.path} holds no whole ViT: absent: {', '.join(missing)}.")
     check_axes(source, stem, 4)
     width, in_channels, patch_height, patch_width = shapes[stem]
-    _refuse(
+    refuse(
         source,
         {
             f"a distillation token ({prefix}embeddings.distillation_token)": (
@@ -238,10 +237,10 @@ def _read_vit(source: Source, hints: Hints) -> Translation:
         width=width,
         depth=len(layers),
         num_heads=heads,
-        mlp_dim=_outputs(source, fc1),
+        mlp_dim=outputs_of(source, fc1),
         num_classes=classes,
         in_channels=in_channels,
-        representation_size=None if classes else _outputs(source, pooler) or None,
+        representation_size=None if classes else outputs_of(source, pooler) or None,
         dropout=said.hidden_dropout_prob,
         attention_dropout=said.attention_probs_dropout_prob,
         gelu=GELU[said.hidden_act],
@@ -255,7 +254,7 @@ def _read_vit(source: Source, hints: Hints) -> Translation:
     if classes:
         unused = "a pooler beside a classifier, which does not look at it"
         ignored |= {f"{prefix}pooler.dense.{part}": unused for part in ("weight", "bias")}
-    card = _card(source, said, classes, processor, config)
+    card = make_card(source, said, classes, processor, config)
     return Translation(config, vit_table(config, prefix, naming), card, ignored)
 
 
@@ -287,7 +286,7 @@ def vit_table(config: ViTConfig, prefix: str, naming: Naming) -> list[Row]:
 
 
 def _vit_settings(config: ViTConfig, card: ModelCard) -> ViTSettings:
-    names = _labels(card, config.num_classes)
+    names = labels_of(card, config.num_classes)
     return ViTSettings(
         architectures=("ViTForImageClassification" if config.num_classes else "ViTModel",),
         num_attention_heads=config.num_heads,
@@ -297,165 +296,12 @@ def _vit_settings(config: ViTConfig, card: ModelCard) -> ViTSettings:
         num_channels=config.in_channels,
         image_size=one_number(config.image_size),
         patch_size=one_number(config.patch_size),
-        hidden_act="gelu_pytorch_tanh" if config.gelu == "tanh" else "gelu",
+        hidden_act={"tanh": "gelu_pytorch_tanh", "erf": "gelu", "quick": "quick_gelu"}[config.gelu],
         layer_norm_eps=config.norm_eps,
         hidden_dropout_prob=config.dropout,
         attention_probs_dropout_prob=config.attention_dropout,
         pooler_output_size=config.representation_size or config.width,
-        problem_type=_problem_type(card),
+        problem_type=problem_type(card),
         id2label={str(i): name for i, name in enumerate(names)},
         label2id={name: i for i, name in enumerate(names)},
     )
-
-
-# BiT
-
-
-def _read_bit(source: Source, hints: Hints) -> Translation:
-    said = settings_of(BitSettings, source, "config.json")
-    prefix = _prefix(source, "embedder.convolution.weight")
-    stages = len(said.depths)
-    if said.depths and (min(said.depths) < 1 or sum(said.depths) > len(source.shapes)):
-        raise VitkitError(
-            f"{source.path}: depths {said.depths} in config.json: stages of at least one unit each, and no "
-            "more than its arrays can be, were expected."
-        )
-    sizes = tuple(4 * said.embedding_size * 2**s for s in range(stages))
-    _refuse(
-        source,
-        {
-            f"layers of the kind {said.layer_type}": said.layer_type != "preactivation",
-            f"the activation {said.hidden_act}": said.hidden_act != "relu",
-            f"padding {said.global_padding}": said.global_padding is not None,
-            "a max-pooling padded dynamically (embedding_dynamic_padding)": said.embedding_dynamic_padding,
-            f"GroupNorm of {said.num_groups} groups": said.num_groups != GROUPS,
-            f"hidden_sizes {said.hidden_sizes} on an embedding_size of {said.embedding_size}": (
-                said.hidden_sizes != sizes
-            ),
-            f"an output_stride of {said.output_stride}, which dilates": said.output_stride
-            < 2 ** (stages + 1),
-            f"a width_factor of {said.width_factor} (theirs makes a model only of 1)": said.width_factor != 1,
-        },
-    )
-    if said.drop_path_rate:
-        source.notes.append(
-            f"trained with drop_path_rate {said.drop_path_rate}, which is not here; predictions have none"
-        )
-    processor, mean, std = read_pixels(source, said.num_channels)
-    size = size_of(source, processor, "crop_size" if processor.do_center_crop else "size") or hints.image_size
-    if size is None:
-        raise NotSaidError(
-            f"{source.path}: nothing here says the size of the images: give image_size=(height, width), "
-            "224x224 usually, or put preprocessor_config.json beside the weights."
-        )
-    classes = _outputs(source, "classifier.1.weight")
-    config = ResNetConfig(
-        image_size=size,
-        layers=said.depths,
-        num_classes=classes,
-        width_factor=said.embedding_size / 64,
-        in_channels=said.num_channels,
-        norm_eps=BIT_NORM_EPS,
-        standardization_eps=BIT_STANDARDIZATION_EPS,
-        max_pool_padding="zeros",
-        image_mean=mean,
-        image_std=std,
-    )
-    card = _card(source, said, classes, processor, config)
-    return Translation(config, bit_table(config, prefix), card)
-
-
-def bit_table(config: ResNetConfig, prefix: str) -> list[Row]:
-    """Every parameter of a BiT ResNet of `config` and what Hugging Face calls it."""
-    rows = [same("root.weight", f"{prefix}embedder.convolution.weight")]
-    for s, units in enumerate(config.layers):
-        for u in range(units):
-            ours, theirs = f"stages.{s}.{u}", f"{prefix}encoder.stages.{s}.layers.{u}"
-            for number in (1, 2, 3):
-                rows += pair(f"{ours}.norm{number}", f"{theirs}.norm{number}")
-                rows.append(same(f"{ours}.conv{number}.weight", f"{theirs}.conv{number}.weight"))
-            if u == 0:
-                rows.append(same(f"{ours}.proj.weight", f"{theirs}.downsample.conv.weight"))
-    rows += pair("norm", f"{prefix}norm")
-    if config.num_classes:
-        rows += pair("head", "classifier.1")
-    return rows
-
-
-def _bit_settings(config: ResNetConfig, card: ModelCard) -> BitSettings:
-    names = _labels(card, config.num_classes)
-    channels = int(64 * config.width_factor)
-    stages = len(config.layers)
-    return BitSettings(
-        architectures=("BitForImageClassification" if config.num_classes else "BitModel",),
-        num_channels=config.in_channels,
-        embedding_size=channels,
-        hidden_sizes=tuple(4 * channels * 2**s for s in range(stages)),
-        depths=config.layers,
-        output_stride=max(32, 2 ** (stages + 1)),
-        problem_type=_problem_type(card),
-        id2label={str(i): name for i, name in enumerate(names)},
-        label2id={name: i for i, name in enumerate(names)},
-    )
-
-
-# What both have
-
-
-def _refuse(source: Source, features: Mapping[str, bool]) -> None:
-    found = [words for words, there in features.items() if there]
-    if found:
-        raise VitkitError(f"{source.path} has what no model of ours has: {'; '.join(found)}.")
-
-
-def _prefix(source: Source, key: str) -> str:
-    """What stands before the names of the trunk: "vit." under a classifier, nothing in a trunk alone."""
-    found = [name for name in source.shapes if name.endswith(key)]
-    if not found:
-        raise VitkitError(
-            f"{source.path}: its config.json says {source.config['model_type']}, but no {key} is there."
-        )
-    return found[0].removesuffix(key)
-
-
-def _outputs(source: Source, weight: str) -> int:
-    """How many numbers a linear layer makes; 0 where there is none."""
-    shape = source.shapes.get(weight, (0, 0))
-    if len(shape) != 2:
-        raise VitkitError(f"{source.path}: {weight} is no matrix, its shape is {shape}.")
-    return shape[0]
-
-
-def _labels(card: ModelCard, num_classes: int) -> tuple[str, ...]:
-    """Class names, or what transformers writes where there are none."""
-    return card.class_names or tuple(f"LABEL_{i}" for i in range(num_classes))
-
-
-def _problem_type(card: ModelCard) -> str | None:
-    return SIGMOID if card.origin.get("loss") == "sigmoid" else None
-
-
-def _card(
-    source: Source,
-    said: ViTSettings | BitSettings,
-    classes: int,
-    processor: Processor,
-    config: ModelConfig,
-) -> ModelCard:
-    labels = said.id2label
-    names: tuple[str, ...] = ()
-    if classes and labels and any(name != f"LABEL_{i}" for i, name in labels.items()):
-        if set(labels) != {str(i) for i in range(classes)}:
-            raise VitkitError(
-                f"{source.path}: id2label in config.json has {len(labels)} names for {classes} classes."
-            )
-        names = tuple(str(labels[str(i)]) for i in range(classes))
-    origin = {"loss": "sigmoid"} if said.problem_type == SIGMOID else {}
-    rule = read_rule(source, processor, config.image_size)
-    assumed: list[Assumption] = []
-    if processor.do_normalize and not {"image_mean", "image_std"} <= source.preprocessor.keys():
-        whose = "the default of their image processor"
-        assumed.append(assumed_statistics(config.image_mean, config.image_std, whose))
-    if not source.preprocessor:
-        assumed.append(assumed_resizing(rule, "as their ViTImageProcessor does"))
-    return ModelCard(class_names=names, preprocessing=rule.record(), assumed=tuple(assumed), origin=origin)

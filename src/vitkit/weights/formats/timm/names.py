@@ -1,24 +1,32 @@
 """Every parameter of a ViT, a hybrid or a BiT ResNet, and where timm keeps it."""
 
+from typing import Literal
+
 import torch
 
 from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.vit_config import ViTConfig
 from vitkit.weights.table import Row, pair, same
 
+QKVBias = Literal["fused", "split", "none"]
+"""Biases of queries, keys and values: one tensor; two, as the keys have none (timm's class Eva); or none."""
+
 BACKBONE = "patch_embed.backbone."
 """Before the names of a hybrid's ResNet."""
 
 
-def vit_rows(config: ViTConfig, qkv_bias: bool = True) -> list[Row]:
-    """Every parameter of a ViT or hybrid of `config` and where timm keeps it.
+def vit_rows(config: ViTConfig, *, qkv_bias: QKVBias = "fused", stem_bias: bool = True) -> list[Row]:
+    """Pair every parameter of a ViT or hybrid of `config` with the tensors where timm keeps it.
 
-    Without `qkv_bias` the file has no biases of queries, keys and values: zeros, which is the same.
+    Where `qkv_bias` is "none" the file has no biases of queries, keys and values, without `stem_bias` none of
+    the patch projection: zeros, which is the same.
     """
     rows: list[Row] = []
     if config.backbone:
         rows += _hybrid_rows(config.backbone)
-    rows += pair("stem.projection" if config.backbone else "stem", "patch_embed.proj")
+    stem, theirs = "stem.projection" if config.backbone else "stem", "patch_embed.proj"
+    rows.append(same(f"{stem}.weight", f"{theirs}.weight"))
+    rows.append(_bias(f"{stem}.bias", theirs, stem_bias))
     if config.class_token:
         rows.append(same("class_token", "cls_token"))
     if config.register_tokens:
@@ -29,15 +37,22 @@ def vit_rows(config: ViTConfig, qkv_bias: bool = True) -> list[Row]:
         block = f"blocks.{i}"
         rows += pair(f"{block}.norm1", f"{block}.norm1")
         rows.append(same(f"{block}.attention.qkv.weight", f"{block}.attn.qkv.weight"))
-        if qkv_bias:
-            rows.append(same(f"{block}.attention.qkv.bias", f"{block}.attn.qkv.bias"))
+        if qkv_bias == "split":
+            names = (f"{block}.attn.q_bias", f"{block}.attn.v_bias")
+            rows.append(Row(f"{block}.attention.qkv.bias", names, _between_zeros))
         else:
-            rows.append(Row(f"{block}.attention.qkv.bias", (f"{block}.attn.qkv.weight",), _zeros))
+            rows.append(_bias(f"{block}.attention.qkv.bias", f"{block}.attn.qkv", qkv_bias == "fused"))
         rows += pair(f"{block}.attention.out", f"{block}.attn.proj")
         rows += pair(f"{block}.norm2", f"{block}.norm2")
         rows += pair(f"{block}.mlp.fc1", f"{block}.mlp.fc1")
         rows += pair(f"{block}.mlp.fc2", f"{block}.mlp.fc2")
-    rows += pair("norm", "norm")
+        if config.layer_scale is not None:
+            names = ("gamma_1", "gamma_2") if config.rotary is not None else ("ls1.gamma", "ls2.gamma")
+            rows.append(same(f"{block}.attention_scale", f"{block}.{names[0]}"))
+            rows.append(same(f"{block}.mlp_scale", f"{block}.{names[1]}"))
+    if config.norm_before_blocks:
+        rows += pair("pre_norm", "norm_pre")
+    rows += pair("norm", "fc_norm" if config.norm_after_pooling else "norm")
     if config.pool == "map":
         rows += _attention_pool_rows()
     if config.representation_size:
@@ -56,9 +71,22 @@ def _attention_pool_rows() -> list[Row]:
     return rows + pair(f"{ours}.mlp.fc1", f"{theirs}.mlp.fc1") + pair(f"{ours}.mlp.fc2", f"{theirs}.mlp.fc2")
 
 
+def _bias(ours: str, theirs: str, there: bool) -> Row:
+    """Pair a layer's bias; where the file has none, it is read as zeros, and written nowhere."""
+    if there:
+        return same(ours, f"{theirs}.bias")
+    return Row(ours, (f"{theirs}.weight",), _zeros)
+
+
 def _zeros(tensors: list[torch.Tensor]) -> torch.Tensor:
     """The bias that a layer of this weight does without."""
     return tensors[0].new_zeros(len(tensors[0]))
+
+
+def _between_zeros(biases: list[torch.Tensor]) -> torch.Tensor:
+    """Join the biases of queries and values; timm's class Eva has none for the keys."""
+    queries, values = biases
+    return torch.cat([queries, torch.zeros_like(queries), values])
 
 
 def _query_and_rest(qkv: torch.Tensor) -> list[torch.Tensor]:
