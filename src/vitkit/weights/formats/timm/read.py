@@ -38,7 +38,7 @@ from vitkit.weights.table import (
     usual_heads,
 )
 
-UNLIKE_NAMES = re.compile(r"rope|relpos|_xp_|_rpn_|naflex|samvit|radio")
+UNLIKE_NAMES = re.compile(r"rope|relpos|_pe_|_xp_|_rpn_|naflex|samvit|radio")
 """Architectures whose arithmetic differs where their tensors may not."""
 
 READ_ARGUMENTS = {
