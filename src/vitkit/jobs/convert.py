@@ -27,11 +27,11 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import evaluating
 from vitkit.jobs.against import Library, library_logits
 from vitkit.jobs.card import described
-from vitkit.jobs.run_folder import preprocessing_of
 from vitkit.models.image_model import ImageModel
 from vitkit.models.position import Interpolation
 from vitkit.weights import Format, Loaded, load, save, unsaid
 from vitkit.weights.pixels import rule_of, unlike
+from vitkit.weights.preprocessing import preprocessing_of
 
 IMAGES = 8
 """Images that the two models are compared on."""

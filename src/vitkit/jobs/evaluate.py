@@ -18,9 +18,10 @@ from vitkit.evaluation.classify import Classification, Predictions, classificati
 from vitkit.jobs.machine import find_device
 from vitkit.jobs.predict import NOT_SAID, SizeOption, said, without_predictions
 from vitkit.jobs.run_config import is_run
-from vitkit.jobs.run_folder import data_of, place, preprocessing_of, recorded_data, write_evaluation
+from vitkit.jobs.run_folder import data_of, place, recorded_data, write_evaluation
 from vitkit.models.image_model import ImageModel
 from vitkit.weights import load_model
+from vitkit.weights.preprocessing import preprocessing_of
 
 NAMES_SHOWN = 10
 

@@ -29,10 +29,11 @@ from vitkit.evaluation.classify import evaluating
 from vitkit.evaluation.scores import probabilities
 from vitkit.jobs.predict import NOT_SAID, SizeOption, listed, said, without_predictions
 from vitkit.jobs.run_config import is_run
-from vitkit.jobs.run_folder import data_of, preprocessing_of
+from vitkit.jobs.run_folder import data_of
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViT
 from vitkit.weights import load_model
+from vitkit.weights.preprocessing import preprocessing_of
 
 IMAGES = 128
 """Images that attention is averaged over: the paper's number (Figure 11)."""

@@ -27,10 +27,10 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import evaluating
 from vitkit.evaluation.scores import probabilities
 from vitkit.jobs.machine import find_device
-from vitkit.jobs.run_folder import preprocessing_of
 from vitkit.models.zoo import ModelConfig
 from vitkit.text import visible
 from vitkit.weights import load
+from vitkit.weights.preprocessing import preprocessing_of
 
 ImageLike = str | os.PathLike[str] | bytes | IO[bytes] | Image.Image | NDArray[np.uint8] | torch.Tensor
 """A path, the bytes of a file, a file opened for reading bytes, a Pillow image, an array (height, width, 3)

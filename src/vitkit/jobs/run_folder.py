@@ -21,13 +21,13 @@ from typing import Any
 from vitkit.config import from_json, to_json
 from vitkit.data.listing import expanded
 from vitkit.data.sources import ImageData, Splits, open_data
-from vitkit.data.transforms import Preprocessing, read_preprocessing
 from vitkit.durable import read_json, replace_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import Classification, Predictions
 from vitkit.jobs.run_config import Run
 from vitkit.jobs.run_records import check_evaluation
 from vitkit.models.image_model import ImageModel
+from vitkit.weights.preprocessing import preprocessing_of
 
 
 @contextmanager
@@ -78,11 +78,6 @@ def read_evaluations(run: Path) -> dict[str, tuple[Classification, Predictions]]
         check_evaluation(result, predictions, str(path))
         found[split] = (result, predictions)
     return found
-
-
-def preprocessing_of(model: ImageModel) -> Preprocessing:
-    """How images become the model's input; without a record, as the original evaluates: stretched."""
-    return read_preprocessing(model.card.preprocessing, model.config.image_size, "model.json: preprocessing")
 
 
 def data_of(model: ImageModel, spec: str | None = None) -> ImageData:

@@ -13,9 +13,9 @@ from vitkit.data.decode import DecodeError
 from vitkit.data.sources import Samples
 from vitkit.data.transforms import preprocess
 from vitkit.evaluation.classify import Classification, Predictions
-from vitkit.jobs.run_folder import preprocessing_of
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViT
+from vitkit.weights.preprocessing import preprocessing_of
 
 MISTAKES_SHOWN = 24
 ROLLOUTS_SHOWN = 12
