@@ -19,6 +19,7 @@ from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.text import format_count
 from vitkit.weights import Identity, identify
+from vitkit.weights.preprocessing import notable_fields
 
 CLASSES_SHOWN = 10
 
@@ -135,10 +136,12 @@ def _backbone(backbone: BackboneConfig | None) -> str:
 
 
 def _preprocessing(identity: Identity) -> list[str]:
-    saved = identity.card.preprocessing
-    if not saved:
+    recorded = identity.card.preprocessing
+    if recorded is None:
         return [f"not known: vitkit stretches images to {format_size(identity.config.image_size)}"]
-    lines = [f"{key} {_plain(value, key)}" for key, value in saved.items()]
+    # A run chose every field; in another library's file, what is usual goes without saying.
+    fields = to_json(recorded) if identity.format == "vitkit" else notable_fields(recorded)
+    lines = [f"{key} {_plain(value, key)}" for key, value in fields.items()]
     return lines + [f"{one.what} not in the file: {one.taken}" for one in identity.card.assumed]
 
 
@@ -147,7 +150,7 @@ def _origin(identity: Identity) -> dict[str, Any]:
     shown = set(identity.notes)
     return {
         key: value
-        for key, value in identity.card.origin.items()
+        for key, value in identity.card.history().items()
         if key != "notes" or not shown.issuperset(value if isinstance(value, list) else [value])
     }
 
@@ -183,6 +186,7 @@ def _record(identity: Identity) -> dict[str, Any]:
         "parameters": parameters(identity.config),
         "architecture": to_json(identity.config),
         **to_json(identity.card),
+        "origin": identity.card.history(),
         "left_out": identity.left_out,
         "notes": list(identity.notes),
         "weights": None if identity.checksum is None else to_json(identity.checksum),

@@ -30,8 +30,7 @@ from vitkit.jobs.card import described
 from vitkit.models.image_model import ImageModel
 from vitkit.models.position import Interpolation
 from vitkit.weights import Format, Loaded, load, save, unsaid
-from vitkit.weights.pixels import rule_of, unlike
-from vitkit.weights.preprocessing import preprocessing_of
+from vitkit.weights.preprocessing import changed_pixels, preprocessing_of
 
 IMAGES = 8
 """Images that the two models are compared on."""
@@ -201,12 +200,11 @@ def _lost_of_the_card(model: ImageModel, again: ImageModel) -> list[str]:
     words = []
     if model.card.class_names and not again.card.class_names:
         words.append("class names")
-    if "loss" in model.card.origin and model.card.origin["loss"] != again.card.origin.get("loss", "softmax"):
-        words.append(f"the {model.card.origin['loss']} loss it was trained with (predict will use softmax)")
-    size = model.config.image_size
-    words += unlike(*(rule_of(one.card.preprocessing, size) for one in (model, again)))
-    before, after = (preprocessing_of(one).decode for one in (model, again))
-    changes = difference(to_json(before), to_json(after), "decode.")
+    if model.card.loss != again.card.loss:
+        words.append(f"the {model.card.loss} loss it was trained with (predict will use softmax)")
+    before, after = preprocessing_of(model), preprocessing_of(again)
+    words += changed_pixels(before, after)
+    changes = difference(to_json(before.decode), to_json(after.decode), "decode.")
     return words + [f"preprocessing's {change}" for change in changes]
 
 

@@ -18,9 +18,10 @@ from vitkit.evaluation.classify import Classification, Predictions, classificati
 from vitkit.jobs.machine import find_device
 from vitkit.jobs.predict import NOT_SAID, SizeOption, said, without_predictions
 from vitkit.jobs.run_config import is_run
-from vitkit.jobs.run_folder import data_of, place, recorded_data, write_evaluation
+from vitkit.jobs.run_folder import data_of, place, write_evaluation
 from vitkit.models.image_model import ImageModel
 from vitkit.weights import load_model
+from vitkit.weights.card import card_of
 from vitkit.weights.preprocessing import preprocessing_of
 
 NAMES_SHOWN = 10
@@ -74,7 +75,7 @@ def evaluate(
     images = data_of(model, data)
     if not model.card.class_names:
         _match_by_order(path, model, images)
-    recorded = recorded_data(model)
+    recorded = card_of(model).data
     trained_on = data is None or (recorded is not None and place(data) == recorded.spec)
     if split is None:
         split = next((name for name in ("test", "val") if name in images.splits), None)

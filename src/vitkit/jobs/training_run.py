@@ -36,7 +36,7 @@ from vitkit.jobs.data_record import RECORD, check_data
 from vitkit.jobs.evaluate import evaluate_split
 from vitkit.jobs.machine import InterruptedTraining, available_memory, memory_used
 from vitkit.jobs.run_config import Run
-from vitkit.jobs.run_folder import run_origin, write_evaluation
+from vitkit.jobs.run_folder import run_card, write_evaluation
 from vitkit.jobs.starting_point import (
     keep_damaged,
     model_is_whole,
@@ -44,7 +44,6 @@ from vitkit.jobs.starting_point import (
     starting_point,
 )
 from vitkit.jobs.write_report import write_report
-from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import build_model, count_parameters
@@ -55,6 +54,7 @@ from vitkit.training.checkpoint_files import FOLDER, damage, read_progress, step
 from vitkit.training.objectives import Classification
 from vitkit.training.trainer import Trainer, out_of_memory_explained
 from vitkit.weights import save_model
+from vitkit.weights.card import card_of
 
 
 class TrainingRun:
@@ -79,13 +79,7 @@ class TrainingRun:
         config = run.architecture.of(run.model, len(data.class_names), run.preprocessing)
         generator = torch.Generator().manual_seed(run.training.seed)
         self.model = build_model(config, generator)
-        self.model.card = ModelCard(
-            name=run.model,
-            class_names=data.class_names,
-            preprocessing=to_json(run.preprocessing),
-            augmentation=to_json(run.augmentation),
-            origin=run_origin(run, data, fingerprint),
-        )
+        self.model.card = run_card(run, data, fingerprint)
 
     def complete(self) -> Path:
         """Bring the run to its end, wherever it stands.
@@ -244,13 +238,14 @@ class TrainingRun:
             else:
                 which += f", because {checkpoint.name}, the best validation, is not whole"
                 keep_damaged({checkpoint: reason})
+        card = card_of(self.model)
         origin = {
-            **self.model.card.origin,
+            **card.origin,
             "weights": which,
             "vitkit": __version__,
             "torch": torch.__version__,
         }
-        self.model.card = replace(self.model.card, origin=origin)
+        self.model.card = replace(card, origin=origin)
         self.model.eval()
         return which
 

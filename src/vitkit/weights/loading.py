@@ -11,18 +11,17 @@ import torch
 from torch import Tensor
 
 from vitkit.errors import VitkitError
-from vitkit.models.card import ModelCard
 from vitkit.models.image_config import format_size
 from vitkit.models.image_model import ImageModel
 from vitkit.models.position import Interpolation, resize_line, resize_position_embedding
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig, build_model, name_of
 from vitkit.weights.accounting import build, check, names_that_are_not_finite, translate
+from vitkit.weights.card import ModelCard
 from vitkit.weights.files.checksum import Checksum
 from vitkit.weights.files.remote import fetch
 from vitkit.weights.files.source import Source, open_source
 from vitkit.weights.formats import DIALECTS, named_prefix, native
-from vitkit.weights.pixels import with_statistics
 from vitkit.weights.table import Dialect, Hints, NotSaidError, Translation
 
 NAMES_SHOWN = 5
@@ -81,7 +80,7 @@ def load(
                 f"{num_classes}: leave out num_classes, or ask for a new head."
             )
         tensors = translate(source, translation)
-    config, card = with_statistics(identity.config, identity.card, image_mean, image_std)
+    config, card = _with_statistics(identity.config, identity.card, image_mean, image_std)
     check(config, tensors, str(path))  # before anything is made to fit
     assumed = [assumption.sentence() for assumption in card.assumed]
     notes = [*identity.notes, *assumed, *_doubts(tensors)]
@@ -89,15 +88,14 @@ def load(
         num_classes = config.num_classes
     if head == "new" or (head is None and num_classes != config.num_classes):
         config, tensors = _with_new_head(config, tensors, num_classes)
-        # What it was trained on, and how, is said of the head that is gone.
-        origin = {key: value for key, value in card.origin.items() if key not in ("loss", "data")}
-        card = replace(card, class_names=(), origin=origin)
+        # What it was trained on, and how, is recorded of the head that is gone.
+        card = replace(card, class_names=(), task=None, data=None)
     elif "head.weight" in tensors and not tensors["head.weight"].any():
         notes.append("its head is all zeros: it was never trained, and all classes look alike")
     if size is not None and size != config.image_size:
         config, tensors = _at_size(config, tensors, size, interpolation, notes)
-    if "image_size" in card.preprocessing:
-        card = replace(card, preprocessing={**card.preprocessing, "image_size": list(config.image_size)})
+    if card.preprocessing is not None:
+        card = replace(card, preprocessing=replace(card.preprocessing, image_size=config.image_size))
     model = build(config, tensors, str(path))
     model.card = card
     return Loaded(model.eval(), identity, tuple(notes))
@@ -214,6 +212,25 @@ def _read(dialect: Dialect, source: Source, hints: Hints) -> Translation:
         if str(source.path.parent) in str(error):
             raise
         raise VitkitError(f"{source.path}: {error}") from error
+
+
+def _with_statistics(
+    config: ModelConfig, card: ModelCard, mean: tuple[float, ...] | None, std: tuple[float, ...] | None
+) -> tuple[ModelConfig, ModelCard]:
+    """Put in the pixel statistics that are given: a value for each channel, or one for all.
+
+    Raises:
+        VitkitError: another number of values, or such as no pixels have.
+    """
+    channels = config.in_channels
+    if mean is not None:
+        config = replace(config, image_mean=mean * channels if len(mean) == 1 else mean)
+    if std is not None:
+        config = replace(config, image_std=std * channels if len(std) == 1 else std)
+    if mean is not None and std is not None:
+        left = tuple(one for one in card.assumed if one.what != "pixel statistics")
+        card = replace(card, assumed=left)
+    return config, card
 
 
 def _doubts(tensors: dict[str, Tensor]) -> list[str]:

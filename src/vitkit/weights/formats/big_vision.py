@@ -15,16 +15,16 @@ from typing import Any
 
 from torch import Tensor
 
+from vitkit.data.transforms import Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
+from vitkit.weights.card import ModelCard
 from vitkit.weights.files.npz import write_npz
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats import bit, official
 from vitkit.weights.formats.official import LINEN, attention, layer_norm, mlp
-from vitkit.weights.pixels import PixelRule
 from vitkit.weights.table import (
     PLAIN,
     Dialect,
@@ -82,10 +82,11 @@ def read(source: Source, hints: Hints) -> Translation:
         rows = _by_array(rows)
     # SigLIP resizes straight to the size; classifiers cut out the middle, as resize_small(256) and
     # central_crop(224) do, the former by averaging the source's pixels (big_vision pp/ops_image.py).
-    rule = PixelRule(config.image_size, "crop")
+    preprocessing = Preprocessing(config.image_size, "crop")
     if "tower" in origin:
-        rule = PixelRule(config.image_size, antialias=False)
-    return Translation(config, rows, ModelCard(preprocessing=rule.record(), origin=origin), ignored, tree)
+        preprocessing = Preprocessing(config.image_size, antialias=False)
+    card = ModelCard(preprocessing=preprocessing, origin=origin)
+    return Translation(config, rows, card, ignored, tree)
 
 
 def big_vision_config(source: Source, image_size: tuple[int, int] | None = None) -> ViTConfig:

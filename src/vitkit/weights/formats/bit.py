@@ -6,12 +6,12 @@ of the TensorFlow code that trained them (big_transfer `bit_pytorch/models.py:93
 
 import re
 
+from vitkit.data.transforms import Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.card import ModelCard
 from vitkit.models.image_config import format_size
 from vitkit.models.resnet_config import ResNetConfig
+from vitkit.weights.card import ModelCard
 from vitkit.weights.files.source import Source
-from vitkit.weights.pixels import PixelRule
 from vitkit.weights.table import Hints, NotSaidError, Row, Translation, same
 
 ROOT = "resnet/root_block/standardized_conv2d/kernel"
@@ -51,7 +51,7 @@ def read(source: Source, hints: Hints) -> Translation:
         image_std=(0.5,) * in_channels,
     )
     # Straight to the size, by torchvision's resizing of PIL images (big_transfer bit_pytorch/train.py:59-63).
-    card = ModelCard(preprocessing=PixelRule(config.image_size).record())
+    card = ModelCard(preprocessing=Preprocessing(config.image_size))
     return Translation(config, name_table(config), card, source=source)
 
 

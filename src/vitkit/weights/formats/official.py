@@ -13,17 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitkit.data.transforms import Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.card import ModelCard
 from vitkit.models.image_config import format_size
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
+from vitkit.weights.card import ModelCard
 from vitkit.weights.files.npz import write_npz
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats import bit
-from vitkit.weights.pixels import PixelRule
 from vitkit.weights.table import (
     PLAIN,
     Dialect,
@@ -74,7 +74,7 @@ def read(source: Source, hints: Hints) -> Translation:
     tree, ignored = parameters_of(source, root_of(source, ROOTS) or "")
     config = official_config(tree, hints.image_size)
     # Straight to the size, by tf.image.resize (vision_transformer input_pipeline.py:212-214).
-    card = ModelCard(preprocessing=PixelRule(config.image_size, antialias=False).record())
+    card = ModelCard(preprocessing=Preprocessing(config.image_size, antialias=False))
     return Translation(config, name_table(config, naming_of(tree)), card, ignored, tree)
 
 

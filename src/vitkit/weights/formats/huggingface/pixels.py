@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from vitkit.data.transforms import Interpolation, Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.card import ModelCard
 from vitkit.models.image_config import format_size
-from vitkit.models.zoo import ModelConfig
+from vitkit.models.image_model import ImageModel
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats.huggingface.settings import DEFAULTS, LARGEST, Processor, processor_of
-from vitkit.weights.pixels import Interpolation, PixelRule, fraction_of, noted_changes, rule_of
+from vitkit.weights.preprocessing import changed_pixels_noted, fraction_of, preprocessing_of
 
 RESAMPLING: tuple[Interpolation, ...] = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 """By Pillow's numbers."""
@@ -40,7 +40,7 @@ def read_pixels(source: Source, channels: int) -> tuple[Processor, tuple[float, 
     return said, statistics[0], statistics[1]
 
 
-def read_rule(source: Source, said: Processor, size: tuple[int, int]) -> PixelRule:
+def read_rule(source: Source, said: Processor, size: tuple[int, int]) -> Preprocessing:
     """The same in our words; what they cannot say is added to the notes."""
     if not 0 <= said.resample < len(RESAMPLING):
         known = ", ".join(f"{number} ({name})" for number, name in enumerate(RESAMPLING))
@@ -55,24 +55,24 @@ def read_rule(source: Source, said: Processor, size: tuple[int, int]) -> PixelRu
     return rule
 
 
-def _rule(source: Source, said: Processor, size: tuple[int, int]) -> tuple[PixelRule, list[str]]:
+def _rule(source: Source, said: Processor, size: tuple[int, int]) -> tuple[Preprocessing, list[str]]:
     """The rule and, in words, what of theirs it leaves out."""
     kind = RESAMPLING[said.resample]
     resized = size_of(source, said, "size")
     edge = isinstance(said.size, Mapping) and "shortest_edge" in said.size
     if not said.do_resize or resized is None:
         if said.do_center_crop:
-            return PixelRule(size, "none", crop_offset="down"), []
-        return PixelRule(size, interpolation=kind), []
+            return Preprocessing(size, "none", crop_offset="down"), []
+        return Preprocessing(size, interpolation=kind), []
     if not said.do_center_crop:
-        ours = PixelRule(size, interpolation=kind)
+        ours = Preprocessing(size, interpolation=kind)
         if edge:
             return ours, ["the proportions of the image (here: stretched to the model's size)"]
         return ours, [f"images of {format_size(resized)} (here: {format_size(size)})"] * (resized != size)
     cropped = size_of(source, said, "crop_size") or size
     differences = [f"a crop of {format_size(cropped)} (here: {format_size(size)})"] * (cropped != size)
     # Borders and offsets are theirs with any fraction; one fraction serves both sides of nearly all models.
-    ours = PixelRule(
+    ours = Preprocessing(
         size,
         "shortest" if edge else "squash",
         fraction_of(cropped[0], resized[0]),
@@ -86,24 +86,24 @@ def _rule(source: Source, said: Processor, size: tuple[int, int]) -> tuple[Pixel
     return ours, differences
 
 
-def nearest_rule(rule: PixelRule) -> PixelRule:
+def nearest_rule(rule: Preprocessing) -> Preprocessing:
     """What transformers' processors do that is nearest to a rule of ours."""
     (rows, columns), fraction = rule.image_size, rule.crop_fraction
     kind = rule.interpolation
     if rule.resize in ("squash", "none"):
-        return PixelRule(rule.image_size, rule.resize, fraction, interpolation=kind, crop_offset="down")
+        return Preprocessing(rule.image_size, rule.resize, fraction, interpolation=kind, crop_offset="down")
     if rule.resize in ("crop", "shortest") and rows == columns:
         fraction = fraction_of(rows, rule.resized(0))
-        return PixelRule(rule.image_size, "shortest", fraction, interpolation=kind, crop_offset="down")
-    return PixelRule(rule.image_size, interpolation=kind)
+        return Preprocessing(rule.image_size, "shortest", fraction, interpolation=kind, crop_offset="down")
+    return Preprocessing(rule.image_size, interpolation=kind)
 
 
-def write_processor(config: ModelConfig, card: ModelCard, notes: list[str]) -> dict[str, Any]:
+def write_processor(model: ImageModel, notes: list[str]) -> dict[str, Any]:
     """`preprocessor_config.json`: as we prepare images, as near as theirs can; a difference is noted."""
+    config = model.config
     rows, columns = config.image_size
-    rule = rule_of(card.preprocessing, config.image_size)
-    theirs = nearest_rule(rule)
-    notes += noted_changes(rule, theirs, card, "preprocessor_config.json")
+    theirs = nearest_rule(preprocessing_of(model))
+    notes += changed_pixels_noted(model, theirs, "preprocessor_config.json")
     said: dict[str, Any] = {
         "image_processor_type": "ViTImageProcessor",
         "do_resize": theirs.resize != "none",

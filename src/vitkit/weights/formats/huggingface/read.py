@@ -16,11 +16,13 @@ from typing import Literal
 from vitkit.config import to_json
 from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
-from vitkit.models.card import Assumption, ModelCard
+from vitkit.models.card import Card
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import GROUPS, ResNetConfig
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
+from vitkit.weights.assumptions import Assumption, assumed_resizing, assumed_statistics
+from vitkit.weights.card import ModelCard, Task
 from vitkit.weights.files.safetensors import safetensors_chunks
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats.bit import check_axes
@@ -32,7 +34,6 @@ from vitkit.weights.formats.huggingface.pixels import (
     write_processor,
 )
 from vitkit.weights.formats.huggingface.settings import BitSettings, Processor, ViTSettings, settings_of
-from vitkit.weights.pixels import assumed_resizing, assumed_statistics
 from vitkit.weights.table import (
     PLAIN,
     Dialect,
@@ -155,7 +156,7 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     chunks = safetensors_chunks(to_theirs(model.state_dict(), rows), metadata={"format": "pt"})
     replace_file(path / "model.safetensors", chunks)
     replace_json(path / "config.json", to_json(settings))
-    processor = write_processor(config, model.card, notes)
+    processor = write_processor(model, notes)
     replace_json(path / "preprocessor_config.json", processor)
     return path
 
@@ -286,7 +287,7 @@ def vit_table(config: ViTConfig, prefix: str, naming: Naming) -> list[Row]:
     return rows
 
 
-def _vit_settings(config: ViTConfig, card: ModelCard) -> ViTSettings:
+def _vit_settings(config: ViTConfig, card: Card) -> ViTSettings:
     names = _labels(card, config.num_classes)
     return ViTSettings(
         architectures=("ViTForImageClassification" if config.num_classes else "ViTModel",),
@@ -382,7 +383,7 @@ def bit_table(config: ResNetConfig, prefix: str) -> list[Row]:
     return rows
 
 
-def _bit_settings(config: ResNetConfig, card: ModelCard) -> BitSettings:
+def _bit_settings(config: ResNetConfig, card: Card) -> BitSettings:
     names = _labels(card, config.num_classes)
     channels = int(64 * config.width_factor)
     stages = len(config.layers)
@@ -426,13 +427,13 @@ def _outputs(source: Source, weight: str) -> int:
     return shape[0]
 
 
-def _labels(card: ModelCard, num_classes: int) -> tuple[str, ...]:
+def _labels(card: Card, num_classes: int) -> tuple[str, ...]:
     """Class names, or what transformers writes where there are none."""
     return card.class_names or tuple(f"LABEL_{i}" for i in range(num_classes))
 
 
-def _problem_type(card: ModelCard) -> str | None:
-    return SIGMOID if card.origin.get("loss") == "sigmoid" else None
+def _problem_type(card: Card) -> str | None:
+    return SIGMOID if card.loss == "sigmoid" else None
 
 
 def _card(
@@ -450,7 +451,7 @@ def _card(
                 f"{source.path}: id2label in config.json has {len(labels)} names for {classes} classes."
             )
         names = tuple(str(labels[str(i)]) for i in range(classes))
-    origin = {"loss": "sigmoid"} if said.problem_type == SIGMOID else {}
+    task = Task(loss="sigmoid") if said.problem_type == SIGMOID else None
     rule = read_rule(source, processor, config.image_size)
     assumed: list[Assumption] = []
     if processor.do_normalize and not {"image_mean", "image_std"} <= source.preprocessor.keys():
@@ -458,4 +459,4 @@ def _card(
         assumed.append(assumed_statistics(config.image_mean, config.image_std, whose))
     if not source.preprocessor:
         assumed.append(assumed_resizing(rule, "as their ViTImageProcessor does"))
-    return ModelCard(class_names=names, preprocessing=rule.record(), assumed=tuple(assumed), origin=origin)
+    return ModelCard(class_names=names, task=task, preprocessing=rule, assumed=tuple(assumed))

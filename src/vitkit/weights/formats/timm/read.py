@@ -12,10 +12,10 @@ import re
 from typing import Any, Literal
 
 from vitkit.errors import VitkitError
-from vitkit.models.card import ModelCard
 from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
+from vitkit.weights.card import ModelCard
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats.bit import check_axes, check_pointwise
 from vitkit.weights.formats.timm.names import BACKBONE, bit_rows, vit_rows
@@ -398,7 +398,7 @@ def _card(settings: Settings, config: ModelConfig, source: Source) -> ModelCard:
         origin["notes"] = notes
     return ModelCard(
         class_names=names,
-        preprocessing=rule.record(),
+        preprocessing=rule,
         assumed=settings.assumptions(rule, config.image_mean, config.image_std),
         origin=origin,
     )
