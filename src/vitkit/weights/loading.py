@@ -21,7 +21,8 @@ from vitkit.weights.card import ModelCard
 from vitkit.weights.files.checksum import Checksum
 from vitkit.weights.files.remote import fetch
 from vitkit.weights.files.source import Source, open_source
-from vitkit.weights.formats import DIALECTS, named_prefix, native
+from vitkit.weights.formats import native
+from vitkit.weights.formats.known import DIALECTS, named_prefix
 from vitkit.weights.table import Dialect, Hints, NotSaidError, Translation
 
 NAMES_SHOWN = 5

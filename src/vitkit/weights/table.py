@@ -112,6 +112,16 @@ def stacked(ours: str, theirs: Iterable[str]) -> Row:
     return Row(ours, names, torch.cat, lambda tensor: list(tensor.chunk(len(names))))
 
 
+def convolution(ours: str, theirs: str) -> Row:
+    """Name the kernel of a convolution, which Flax and TensorFlow keep as (height, width, in, out)."""
+    return Row(
+        ours,
+        (theirs,),
+        lambda arrays: arrays[0].permute(3, 2, 0, 1),
+        lambda tensor: [tensor.permute(2, 3, 1, 0)],
+    )
+
+
 PLAIN: Mapping[str, Collection[Any]] = {
     "backbone": (None,),
     "pool": ("token",),

@@ -23,8 +23,9 @@ from vitkit.models.zoo import ModelConfig
 from vitkit.weights.card import ModelCard
 from vitkit.weights.files.npz import write_npz
 from vitkit.weights.files.source import Source
-from vitkit.weights.formats import bit, official
+from vitkit.weights.formats import official
 from vitkit.weights.formats.official import LINEN, attention, layer_norm, mlp
+from vitkit.weights.shapes import check_axes
 from vitkit.weights.table import (
     PLAIN,
     Dialect,
@@ -102,7 +103,7 @@ def big_vision_config(source: Source, image_size: tuple[int, int] | None = None)
     pool = "token" if "cls" in source else "map" if f"{POOL}/probe" in source else "mean"
     config = replace(official.encoder_config(source, pool), class_token_position=False)
     if POSITION in source:
-        bit.check_axes(source, POSITION, 3)
+        check_axes(source, POSITION, 3)
         positions = source.shapes[POSITION][1]
         return replace(config, image_size=official.image_size_of(source, config, positions, image_size))
     if image_size is None:

@@ -12,7 +12,8 @@ from vitkit.models.image_config import format_size
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.weights.card import ModelCard
 from vitkit.weights.files.source import Source
-from vitkit.weights.table import Hints, NotSaidError, Row, Translation, same
+from vitkit.weights.shapes import check_axes, check_pointwise, count_outputs, count_units
+from vitkit.weights.table import Hints, NotSaidError, Row, Translation, convolution, same
 
 ROOT = "resnet/root_block/standardized_conv2d/kernel"
 HEAD = "resnet/head/conv2d"
@@ -43,8 +44,8 @@ def read(source: Source, hints: Hints) -> Translation:
         check_axes(source, f"{HEAD}/bias", 1)
     config = ResNetConfig(
         image_size=hints.image_size,
-        layers=units(source, "resnet/"),
-        num_classes=outputs(source, HEAD) or 0,
+        layers=count_units(source, "resnet/"),
+        num_classes=count_outputs(source, HEAD) or 0,
         width_factor=root_channels / 64,
         in_channels=in_channels,
         image_mean=(0.5,) * in_channels,
@@ -87,64 +88,6 @@ def name_table(config: ResNetConfig) -> list[Row]:
         )
         rows += [head, same("head.bias", f"{HEAD}/bias")]
     return rows
-
-
-def convolution(ours: str, theirs: str) -> Row:
-    """The kernel of a convolution, (height, width, in, out) there."""
-    return Row(
-        ours,
-        (theirs,),
-        lambda arrays: arrays[0].permute(3, 2, 0, 1),
-        lambda tensor: [tensor.permute(2, 3, 1, 0)],
-    )
-
-
-def units(source: Source, prefix: str) -> tuple[int, ...]:
-    """Units in each stage of a ResNet, by the names of its arrays.
-
-    Raises:
-        VitkitError: a stage between others has none.
-    """
-    matches = [re.match(prefix + r"block(\d{1,3})/unit(\d{1,3})/", key) for key in source.shapes]
-    found = {(int(match[1]), int(match[2])) for match in matches if match}
-    stages = range(1, max((stage for stage, _ in found), default=0) + 1)
-    counts = tuple(sum(stage == number for stage, _ in found) for number in stages)
-    if 0 in counts:
-        raise VitkitError(
-            f"{source.path}: the arrays of {prefix}block{counts.index(0) + 1} are missing, "
-            f"those of {prefix}block{len(counts)} are there: the file is not whole."
-        )
-    return counts
-
-
-def outputs(source: Source, layer: str) -> int | None:
-    """Outputs of a dense layer; None where there is none."""
-    keys = (f"{layer}/kernel", f"{layer}/bias")
-    return next((source.shapes[key][-1] for key in keys if source.shapes.get(key)), None)
-
-
-def check_axes(source: Source, key: str, axes: int) -> None:
-    """Refuse an array that cannot be what its name says.
-
-    Raises:
-        VitkitError: it has another number of axes, or nothing along one of them.
-    """
-    shape = tuple(source.shapes[key])
-    if len(shape) != axes or 0 in shape:
-        empty = ", none of them empty" if len(shape) == axes else ""
-        raise VitkitError(f"{source.path}: {key}: expected an array of {axes} axes{empty}, found {shape}.")
-
-
-def check_pointwise(source: Source, key: str, places: tuple[int, int]) -> None:
-    """Refuse a kernel that cannot be a dense layer's.
-
-    Raises:
-        VitkitError: it has not four axes, or not 1 along both of those that are rows and columns.
-    """
-    check_axes(source, key, 4)
-    shape = tuple(source.shapes[key])
-    if [shape[place] for place in places] != [1, 1]:
-        raise VitkitError(f"{source.path}: {key}: expected a convolution of 1x1 pixels, found {shape}.")
 
 
 def _convolution(ours: str, theirs: str) -> Row:

@@ -24,6 +24,7 @@ from vitkit.weights.card import ModelCard
 from vitkit.weights.files.npz import write_npz
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats import bit
+from vitkit.weights.shapes import check_axes, count_outputs, count_units
 from vitkit.weights.table import (
     PLAIN,
     Dialect,
@@ -31,6 +32,7 @@ from vitkit.weights.table import (
     NotSaidError,
     Row,
     Translation,
+    convolution,
     departures,
     same,
     to_theirs,
@@ -90,7 +92,7 @@ def official_config(source: Source, image_size: tuple[int, int] | None = None) -
         VitkitError: arrays that are needed to know are missing, or the grid is not square.
     """
     need(source, POSITION)
-    bit.check_axes(source, POSITION, 3)
+    check_axes(source, POSITION, 3)
     config = encoder_config(source, "token" if "cls" in source else "mean")
     positions = source.shapes[POSITION][1] - config.prefix_positions
     return replace(config, image_size=image_size_of(source, config, positions, image_size))
@@ -183,12 +185,12 @@ def encoder_config(source: Source, pool: Any) -> ViTConfig:
     heads, hidden = f"{first}/{naming.attention}/query/kernel", f"{first}/{naming.mlp}/Dense_0/kernel"
     need(source, "embedding/kernel", heads, hidden)
     for key, axes in (("embedding/kernel", 4), (heads, 3), (hidden, 2)):
-        bit.check_axes(source, key, axes)
+        check_axes(source, key, axes)
     patch_height, patch_width, in_channels, width = shapes["embedding/kernel"]
     backbone = None
     if "conv_root/kernel" in source:
-        bit.check_axes(source, "conv_root/kernel", 4)
-        backbone = BackboneConfig(bit.units(source, ""), width_factor=shapes["conv_root/kernel"][-1] / 64)
+        check_axes(source, "conv_root/kernel", 4)
+        backbone = BackboneConfig(count_units(source, ""), width_factor=shapes["conv_root/kernel"][-1] / 64)
         in_channels = shapes["conv_root/kernel"][-2]
     token_size = (patch_height, patch_width)
     if backbone:
@@ -201,11 +203,11 @@ def encoder_config(source: Source, pool: Any) -> ViTConfig:
         depth=len(blocks),
         num_heads=shapes[heads][1],
         mlp_dim=shapes[hidden][1],
-        num_classes=bit.outputs(source, "head") or 0,
+        num_classes=count_outputs(source, "head") or 0,
         in_channels=in_channels,
         backbone=backbone,
         pool=pool,
-        representation_size=bit.outputs(source, "pre_logits"),
+        representation_size=count_outputs(source, "pre_logits"),
         image_mean=(0.5,) * in_channels,
         image_std=(0.5,) * in_channels,
     )
@@ -290,9 +292,9 @@ def name_table(config: ViTConfig, naming: Naming) -> list[Row]:
 def stem(config: ViTConfig) -> list[Row]:
     """Patch projection, and what stands before it in a hybrid."""
     if config.backbone is None:
-        return [bit.convolution("stem.weight", "embedding/kernel"), same("stem.bias", "embedding/bias")]
+        return [convolution("stem.weight", "embedding/kernel"), same("stem.bias", "embedding/bias")]
     rows = [
-        bit.convolution("stem.root.weight", "conv_root/kernel"),
+        convolution("stem.root.weight", "conv_root/kernel"),
         *_group_norm("stem.root_norm", "gn_root"),
     ]
     for s, units in enumerate(config.backbone.layers):
@@ -301,12 +303,10 @@ def stem(config: ViTConfig) -> list[Row]:
             names = [(f"conv{n}", f"norm{n}", f"conv{n}", f"gn{n}") for n in (1, 2, 3)]
             if u == 0:  # the channels change in every stage's first unit, in the first stage too
                 names.append(("proj", "proj_norm", "conv_proj", "gn_proj"))
-            for convolution, norm, their_convolution, their_norm in names:
-                rows.append(
-                    bit.convolution(f"{ours}.{convolution}.weight", f"{theirs}/{their_convolution}/kernel")
-                )
+            for kernel, norm, their_kernel, their_norm in names:
+                rows.append(convolution(f"{ours}.{kernel}.weight", f"{theirs}/{their_kernel}/kernel"))
                 rows += _group_norm(f"{ours}.{norm}", f"{theirs}/{their_norm}")
-    projection = bit.convolution("stem.projection.weight", "embedding/kernel")
+    projection = convolution("stem.projection.weight", "embedding/kernel")
     return [*rows, projection, same("stem.projection.bias", "embedding/bias")]
 
 

@@ -22,8 +22,8 @@ from vitkit.models.zoo import ModelConfig
 from vitkit.weights.assumptions import assumed_resizing, assumed_statistics
 from vitkit.weights.card import ModelCard
 from vitkit.weights.files.source import Source
-from vitkit.weights.formats.bit import check_axes
 from vitkit.weights.preprocessing import fraction_of
+from vitkit.weights.shapes import check_axes
 from vitkit.weights.table import (
     IMAGENET_MEAN,
     IMAGENET_STD,

@@ -17,7 +17,6 @@ from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.card import ModelCard
 from vitkit.weights.files.source import Source
-from vitkit.weights.formats.bit import check_axes, check_pointwise
 from vitkit.weights.formats.timm.names import BACKBONE, bit_rows, vit_rows
 from vitkit.weights.formats.timm.settings import (
     GROUP_NORM_EPS,
@@ -27,6 +26,7 @@ from vitkit.weights.formats.timm.settings import (
     Settings,
 )
 from vitkit.weights.formats.timm.write import HYBRID_NAMES, absent, unsaid, write
+from vitkit.weights.shapes import check_axes, check_pointwise
 from vitkit.weights.table import (
     IMAGENET_MEAN,
     IMAGENET_STD,

@@ -12,8 +12,8 @@ from vitkit.data.transforms import Interpolation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.weights.assumptions import Assumption, assumed_resizing, assumed_statistics
 from vitkit.weights.files.source import Source
-from vitkit.weights.formats.huggingface.settings import typed
 from vitkit.weights.preprocessing import border_colour
+from vitkit.weights.settings import typed
 
 NORM_EPS = 1e-6
 """Of timm's LayerNorm in ViTs."""
