@@ -21,7 +21,7 @@ from vitkit.jobs.convert import compare, convert, fixed_images
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.zoo import build_model, vit_config
-from vitkit.weights import DIALECTS, Format, Saved, load_model, save, save_model
+from vitkit.weights import FORMATS, Format, Saved, load_model, save, save_model
 from vitkit.weights.card import ModelCard, Task, card_of
 
 
@@ -40,7 +40,7 @@ PLAIN = "ViT-64x2x2/16"
 """A ViT that every layout has a name for."""
 
 
-@pytest.mark.parametrize("to", [dialect.name for dialect in DIALECTS if dialect.name != "torchvision"])
+@pytest.mark.parametrize("to", [one.name for one in FORMATS if one.name != "torchvision"])
 def test_every_layout_gives_the_model_back(to: Format, tmp_path: Path) -> None:
     model = random_model(PLAIN)
     save_model(model, tmp_path / "model")

@@ -29,7 +29,7 @@ from vitkit.jobs.against import Library, library_logits
 from vitkit.jobs.card import described
 from vitkit.models.image_model import ImageModel
 from vitkit.models.position import Interpolation
-from vitkit.weights import Format, Loaded, load, save, unsaid
+from vitkit.weights import Format, Loaded, load, lost_numerics, save
 from vitkit.weights.preprocessing import changed_pixels, preprocessing_of
 
 IMAGES = 8
@@ -168,7 +168,7 @@ def _convert(
             f"--against {against} runs {against}'s own model on a {against} checkpoint, and neither what is "
             f"read ({found.format}) nor what is written ({to}) is one."
         )
-    lost = unsaid(model.config, to)
+    lost = lost_numerics(model.config, to)
     with _beside(out) as folder:
         # What the layout cannot say is measured here and returned, so the notes of both are not needed.
         written = save(model, folder / out.name, to).path

@@ -1,20 +1,20 @@
 """Checkpoints in, checkpoints out: the format is found by itself, every key is accounted for."""
 
-from vitkit.weights.formats.known import DIALECTS, Format
+from vitkit.weights.formats.known import FORMATS, Format
 from vitkit.weights.loading import Identity, Loaded, identify, load, load_model
-from vitkit.weights.saving import Saved, absent, save, save_model, unsaid
+from vitkit.weights.saving import Saved, lost_numerics, save, save_model, unsupported
 
 __all__ = [
-    "DIALECTS",
+    "FORMATS",
     "Format",
     "Identity",
     "Loaded",
     "Saved",
-    "absent",
     "identify",
     "load",
     "load_model",
+    "lost_numerics",
     "save",
     "save_model",
-    "unsaid",
+    "unsupported",
 ]

@@ -22,8 +22,8 @@ from vitkit.weights.files.checksum import Checksum
 from vitkit.weights.files.remote import fetch
 from vitkit.weights.files.source import Source, open_source
 from vitkit.weights.formats import native
-from vitkit.weights.formats.known import DIALECTS, named_prefix
-from vitkit.weights.table import Dialect, Hints, NotSaidError, Translation
+from vitkit.weights.formats.known import FORMATS, named_prefix
+from vitkit.weights.table import CheckpointFormat, Hints, NotRecordedError, Translation
 
 NAMES_SHOWN = 5
 
@@ -164,15 +164,15 @@ def identify(
 def _opened(path: str | Path, hints: Hints) -> Iterator[tuple[Source, Identity, Translation]]:
     fetched = fetch(path)
     with open_source(fetched.path) as source:
-        dialect = next((dialect for dialect in DIALECTS if dialect.recognises(source)), None)
-        if dialect is None:
+        found = next((one for one in FORMATS if one.recognises(source)), None)
+        if found is None:
             first = ", ".join(sorted(source.shapes)[:3])
             raise VitkitError(
                 f"{source.path} holds no model we know: {len(source.shapes)} tensors (first: {first})."
                 f"{named_prefix(source)} Known are the layouts of "
-                f"{', '.join(dialect.name for dialect in DIALECTS)}."
+                f"{', '.join(one.name for one in FORMATS)}."
             )
-        translation = _read(dialect, source, hints)
+        translation = _read(found, source, hints)
         heads = getattr(translation.config, "num_heads", None)
         if hints.num_heads not in (None, heads):
             raise VitkitError(
@@ -181,9 +181,9 @@ def _opened(path: str | Path, hints: Hints) -> Iterator[tuple[Source, Identity, 
             )
         card = translation.card
         notes = list(source.notes)
-        if dialect is not native.DIALECT:
+        if found is not native.CHECKPOINT_FORMAT:
             notes += card.origin.get("notes", [])
-            origin = {"file": source.path.name, "dialect": dialect.name, **fetched.origin, **card.origin}
+            origin = {"file": source.path.name, "dialect": found.name, **fetched.origin, **card.origin}
             card = replace(card, name=card.name or name_of(translation.config), origin=origin)
         elif "source" not in card.origin:
             card = replace(card, origin={**card.origin, **fetched.origin})
@@ -193,7 +193,7 @@ def _opened(path: str | Path, hints: Hints) -> Iterator[tuple[Source, Identity, 
                 left_out.setdefault(reason, []).append(key)
         identity = Identity(
             source.path,
-            dialect.name,
+            found.name,
             translation.config,
             card,
             left_out,
@@ -203,11 +203,11 @@ def _opened(path: str | Path, hints: Hints) -> Iterator[tuple[Source, Identity, 
         yield source, identity, translation
 
 
-def _read(dialect: Dialect, source: Source, hints: Hints) -> Translation:
+def _read(checkpoint_format: CheckpointFormat, source: Source, hints: Hints) -> Translation:
     """Read a file's description; what is wrong with a configuration is said of the file."""
     try:
-        return dialect.read(source, hints)
-    except NotSaidError:
+        return checkpoint_format.read(source, hints)
+    except NotRecordedError:
         raise
     except VitkitError as error:
         if str(source.path.parent) in str(error):

@@ -48,8 +48,8 @@ def save(model: ImageModel, path: str | Path, format: Format = "vitkit") -> Save
     Args and errors are those of `save_model`.
     """
     path = Path(path)
-    dialect = find_format(format)
-    lacking = dialect.absent(model.config)
+    chosen = find_format(format)
+    lacking = chosen.unsupported(model.config)
     if lacking:
         raise VitkitError(
             f"The {format} layout has no place for {'; '.join(lacking)}. "
@@ -60,18 +60,18 @@ def save(model: ImageModel, path: str | Path, format: Format = "vitkit") -> Save
         raise VitkitError(
             f"model.card has {names} class names for a model of {model.config.num_classes} classes: mend it."
         )
-    lost = dialect.unsaid(model.config)
+    lost = chosen.lost_numerics(model.config)
     path.parent.mkdir(parents=True, exist_ok=True)
     notes = [f"the {format} format cannot say: {'; '.join(lost)}"] if lost else []
-    written = dialect.write(model, path, notes)
+    written = chosen.write(model, path, notes)
     return Saved(written, tuple(notes))
 
 
-def absent(config: ModelConfig, format: Format) -> list[str]:
-    """What of an architecture a format has no name for, in words; nothing if `save_model` can write it."""
-    return find_format(format).absent(config)
+def unsupported(config: ModelConfig, format: Format) -> list[str]:
+    """Name what of an architecture a format cannot hold; nothing if `save_model` can write it."""
+    return find_format(format).unsupported(config)
 
 
-def unsaid(config: ModelConfig, format: Format) -> list[str]:
-    """What of a model's arithmetic a format has no place for, in words; nothing if it says everything."""
-    return find_format(format).unsaid(config)
+def lost_numerics(config: ModelConfig, format: Format) -> list[str]:
+    """Name the numerics that a format does not record; nothing if it records everything."""
+    return find_format(format).lost_numerics(config)

@@ -28,9 +28,9 @@ from vitkit.weights.formats.official import LINEN, attention, layer_norm, mlp
 from vitkit.weights.shapes import check_axes
 from vitkit.weights.table import (
     PLAIN,
-    Dialect,
+    CheckpointFormat,
     Hints,
-    NotSaidError,
+    NotRecordedError,
     Row,
     Translation,
     departures,
@@ -107,7 +107,7 @@ def big_vision_config(source: Source, image_size: tuple[int, int] | None = None)
         positions = source.shapes[POSITION][1]
         return replace(config, image_size=official.image_size_of(source, config, positions, image_size))
     if image_size is None:
-        raise NotSaidError(
+        raise NotRecordedError(
             f"{source.path}: without a {POSITION} array its positions are sines and cosines, which fit every "
             "image size: give image_size=(height, width), 224 usually."
         )
@@ -134,7 +134,7 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     )
 
 
-def absent(config: ModelConfig) -> list[str]:
+def unsupported(config: ModelConfig) -> list[str]:
     """What big_vision's ViT cannot build; its ResNets load the original release's file."""
     if not isinstance(config, ViTConfig):
         return ["ResNets (its own code reads them from the official layout)"]
@@ -144,17 +144,17 @@ def absent(config: ModelConfig) -> list[str]:
     )
 
 
-def unsaid(config: ModelConfig) -> list[str]:
+def lost_numerics(config: ModelConfig) -> list[str]:
     """What the layout has no place for: big_vision's code is its only description."""
     if not isinstance(config, ViTConfig):
         return []
-    words = official.unsaid_arithmetic(config) + official.unsaid_pixels(config)
+    words = official.lost_arithmetic(config) + official.lost_pixels(config)
     if config.position == "sincos_2d" and not any("image size" in word for word in words):
         words.append("the image size, which is to be given when the file is loaded")
     return words
 
 
-DIALECT = Dialect("big_vision", recognises, read, write, absent, unsaid)
+CHECKPOINT_FORMAT = CheckpointFormat("big_vision", recognises, read, write, unsupported, lost_numerics)
 
 
 def name_table(config: ViTConfig) -> list[Row]:

@@ -1,6 +1,6 @@
 """The `.npz` layout of google-research/big_transfer: the ResNets of BiT, the paper's baseline.
 
-The official dialect reads and writes it under its own name, as one release beside the other. Names are those
+The official format reads and writes it under its own name, as one release beside the other. Names are those
 of the TensorFlow code that trained them (big_transfer `bit_pytorch/models.py:93-174`).
 """
 
@@ -13,7 +13,7 @@ from vitkit.models.resnet_config import ResNetConfig
 from vitkit.weights.card import ModelCard
 from vitkit.weights.files.source import Source
 from vitkit.weights.shapes import check_axes, check_pointwise, count_outputs, count_units
-from vitkit.weights.table import Hints, NotSaidError, Row, Translation, convolution, same
+from vitkit.weights.table import Hints, NotRecordedError, Row, Translation, convolution, same
 
 ROOT = "resnet/root_block/standardized_conv2d/kernel"
 HEAD = "resnet/head/conv2d"
@@ -31,7 +31,7 @@ def read(source: Source, hints: Hints) -> Translation:
     """
     source = _one_naming(source)
     if hints.image_size is None:
-        raise NotSaidError(
+        raise NotRecordedError(
             f"{source.path}: a BiT file does not say which images it is for: give image_size=(height, "
             "width), usually 224 for the pre-trained files and 480 for those fine-tuned on ImageNet."
         )
@@ -56,7 +56,7 @@ def read(source: Source, hints: Hints) -> Translation:
     return Translation(config, name_table(config), card, source=source)
 
 
-def unsaid(config: ResNetConfig) -> list[str]:
+def lost_numerics(config: ResNetConfig) -> list[str]:
     """What the layout has no place for: big_transfer's code is its only description."""
     usual = ResNetConfig(config.image_size, config.layers, config.num_classes)
     size = f"the image size {format_size(config.image_size)}, which is to be given when the file is loaded"

@@ -1,4 +1,4 @@
-"""The layouts that are read and written, and how a file under none of them may be mended."""
+"""The formats that are read and written, and how a file in none of them may be mended."""
 
 from collections import Counter
 from typing import Literal
@@ -9,39 +9,39 @@ from vitkit.weights.files.source import Source
 from vitkit.weights.formats import big_vision, native, official, torchvision
 from vitkit.weights.formats.huggingface import read as huggingface
 from vitkit.weights.formats.timm import read as timm
-from vitkit.weights.table import Dialect
+from vitkit.weights.table import CheckpointFormat
 
 Format = Literal["vitkit", "official", "big_vision", "huggingface", "timm", "torchvision"]
 
 # The first that recognises a file reads it.
-DIALECTS = (
-    native.DIALECT,
-    big_vision.DIALECT,
-    official.DIALECT,
-    huggingface.DIALECT,
-    timm.DIALECT,
-    torchvision.DIALECT,
+FORMATS = (
+    native.CHECKPOINT_FORMAT,
+    big_vision.CHECKPOINT_FORMAT,
+    official.CHECKPOINT_FORMAT,
+    huggingface.CHECKPOINT_FORMAT,
+    timm.CHECKPOINT_FORMAT,
+    torchvision.CHECKPOINT_FORMAT,
 )
 
 PREFIXES_TRIED = 8
-"""The beginnings that most names have."""
+"""Prefixes are tried in the order of how many names have them; a training script adds one or two."""
 
 
-def find_format(format: str) -> Dialect:
-    """The layout of a name.
+def find_format(format: str) -> CheckpointFormat:
+    """Find the format of a name.
 
     Raises:
         VitkitError: none has it; the nearest known one is named.
     """
-    dialect = next((dialect for dialect in DIALECTS if dialect.name == format), None)
-    if dialect is None:
-        names = [dialect.name for dialect in DIALECTS]
+    found = next((one for one in FORMATS if one.name == format), None)
+    if found is None:
+        names = [one.name for one in FORMATS]
         raise VitkitError(f"No format is named '{format}'. {nearest(str(format), names)}")
-    return dialect
+    return found
 
 
 def named_prefix(source: Source) -> str:
-    """A sentence about the prefix that hides a known layout, as training scripts put before every name.
+    """Name the prefix that hides a known format, as training scripts put before every name, in a sentence.
 
     Empty where no prefix does.
     """
@@ -53,7 +53,7 @@ def named_prefix(source: Source) -> str:
     for prefix, count in beginnings.most_common(PREFIXES_TRIED):
         names = {key.removeprefix(prefix): key for key in source.shapes if key.startswith(prefix)}
         bare = source.renamed(names)
-        found = next((dialect.name for dialect in DIALECTS if dialect.recognises(bare)), None)
+        found = next((one.name for one in FORMATS if one.recognises(bare)), None)
         if found is not None:
             return (
                 f" {count} of its names are those of {found} after the prefix '{prefix}': strip the prefix "

@@ -23,7 +23,7 @@ from vitkit.weights.card import ModelCard, Task, TrainingData, card_of
 from vitkit.weights.files.checksum import HashingWriter, read_record, verify
 from vitkit.weights.files.safetensors import safetensors_chunks
 from vitkit.weights.files.source import Source
-from vitkit.weights.table import Dialect, Hints, Translation, same
+from vitkit.weights.table import CheckpointFormat, Hints, Translation, same
 
 FORMAT = "vitkit-model"
 FORMAT_VERSION = 2
@@ -84,7 +84,7 @@ def save_native(model: ImageModel, folder: Path, notes: list[str]) -> Path:
     return folder
 
 
-DIALECT = Dialect("vitkit", recognises, read, save_native)
+CHECKPOINT_FORMAT = CheckpointFormat("vitkit", recognises, read, save_native)
 
 
 def describe(model: ImageModel) -> dict[str, Any]:

@@ -27,9 +27,9 @@ from vitkit.weights.formats import bit
 from vitkit.weights.shapes import check_axes, count_outputs, count_units
 from vitkit.weights.table import (
     PLAIN,
-    Dialect,
+    CheckpointFormat,
     Hints,
-    NotSaidError,
+    NotRecordedError,
     Row,
     Translation,
     convolution,
@@ -109,7 +109,7 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     return write_npz(npz_path(path), to_theirs(model.state_dict(), rows))
 
 
-def absent(config: ModelConfig) -> list[str]:
+def unsupported(config: ModelConfig) -> list[str]:
     """What the original's code cannot build."""
     if isinstance(config, ResNetConfig):
         return [] if config.mixing == "convolution" else [f"{config.mixing} attention in a ResNet"]
@@ -117,14 +117,14 @@ def absent(config: ModelConfig) -> list[str]:
     return departures(config, {**known, "pool": ("token", "mean")})
 
 
-def unsaid(config: ModelConfig) -> list[str]:
+def lost_numerics(config: ModelConfig) -> list[str]:
     """What the layout has no place for: the original's code is its only description."""
     if isinstance(config, ResNetConfig):
-        return bit.unsaid(config) + unsaid_pixels(config)
-    return unsaid_arithmetic(config) + unsaid_pixels(config)
+        return bit.lost_numerics(config) + lost_pixels(config)
+    return lost_arithmetic(config) + lost_pixels(config)
 
 
-DIALECT = Dialect("official", recognises, read, write, absent, unsaid)
+CHECKPOINT_FORMAT = CheckpointFormat("official", recognises, read, write, unsupported, lost_numerics)
 
 
 # What big_vision's layout has in common with this one.
@@ -231,14 +231,14 @@ def image_size_of(
         if rows * columns == positions and (rows == columns or side * side != positions):
             return image_size
     if side * side != positions:
-        raise NotSaidError(
+        raise NotRecordedError(
             f"{source.path}: its {positions} position embeddings are no square grid: "
             "give the image size they were made for, image_size=(height, width)."
         )
     return side * config.token_size[0], side * config.token_size[1]
 
 
-def unsaid_arithmetic(config: ViTConfig) -> list[str]:
+def lost_arithmetic(config: ViTConfig) -> list[str]:
     """What a ViT computes and the names of its arrays do not tell."""
     words = []
     if config.dropout or config.attention_dropout:
@@ -261,7 +261,7 @@ def unsaid_arithmetic(config: ViTConfig) -> list[str]:
     return words
 
 
-def unsaid_pixels(config: ModelConfig) -> list[str]:
+def lost_pixels(config: ModelConfig) -> list[str]:
     half = (0.5,) * config.in_channels
     if config.image_mean == config.image_std == half:
         return []

@@ -28,9 +28,9 @@ from vitkit.weights.table import (
     IMAGENET_MEAN,
     IMAGENET_STD,
     PLAIN,
-    Dialect,
+    CheckpointFormat,
     Hints,
-    NotSaidError,
+    NotRecordedError,
     Row,
     Translation,
     departures,
@@ -107,7 +107,7 @@ def _num_heads(source: Source, hints: Hints, width: int) -> int:
     heads = hints.num_heads or HEADS.get(width)
     if heads:
         return heads
-    raise NotSaidError(
+    raise NotRecordedError(
         f"{source.path}: its tensors do not say how many attention heads share the width of {width}: "
         f"give num_heads.{usual_heads(width)}"
     )
@@ -122,7 +122,7 @@ def _image_size(source: Source, hints: Hints, patch: tuple[int, int]) -> tuple[i
         if (height // patch[0]) * (width // patch[1]) == patches:
             return hints.image_size
     if side < 1 or side * side != patches:
-        raise NotSaidError(
+        raise NotRecordedError(
             f"{source.path}: its {patches} position embeddings are no square grid: give the image size they "
             "were made for, image_size=(height, width)."
         )
@@ -156,7 +156,7 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     return path
 
 
-def absent(config: ModelConfig) -> list[str]:
+def unsupported(config: ModelConfig) -> list[str]:
     """What torchvision's ViT cannot build."""
     if not isinstance(config, ViTConfig):
         return ["ResNets of this kind"]
@@ -185,7 +185,7 @@ def _pth_chunks(tensors: Mapping[str, Tensor], folder: Path) -> Iterator[bytes]:
             yield piece
 
 
-def unsaid(config: ModelConfig) -> list[str]:
+def lost_numerics(config: ModelConfig) -> list[str]:
     """Arithmetic that torchvision's models do not have, and what a state dict does not say."""
     if not isinstance(config, ViTConfig):
         return []
@@ -203,7 +203,7 @@ def unsaid(config: ModelConfig) -> list[str]:
     return words
 
 
-DIALECT = Dialect("torchvision", recognises, read, write, absent, unsaid)
+CHECKPOINT_FORMAT = CheckpointFormat("torchvision", recognises, read, write, unsupported, lost_numerics)
 
 
 def _layer(number: int) -> str:

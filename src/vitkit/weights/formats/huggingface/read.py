@@ -31,12 +31,12 @@ from vitkit.weights.formats.huggingface.settings import (
     ViTSettings,
     settings_of,
 )
-from vitkit.weights.formats.huggingface.write import absent, unsaid, write
+from vitkit.weights.formats.huggingface.write import lost_numerics, unsupported, write
 from vitkit.weights.shapes import check_axes
 from vitkit.weights.table import (
-    Dialect,
+    CheckpointFormat,
     Hints,
-    NotSaidError,
+    NotRecordedError,
     Translation,
 )
 
@@ -84,7 +84,7 @@ def read(source: Source, hints: Hints) -> Translation:
     raise VitkitError(f"{source.path}: of Hugging Face's models, vit and bit are read, found {kind!r}.")
 
 
-DIALECT = Dialect("huggingface", recognises, read, write, absent, unsaid)
+CHECKPOINT_FORMAT = CheckpointFormat("huggingface", recognises, read, write, unsupported, lost_numerics)
 
 
 # ViT
@@ -96,7 +96,7 @@ def _read_vit(source: Source, hints: Hints) -> Translation:
     prefix = _prefix(source, "embeddings.cls_token")
     heads = said.num_attention_heads or hints.num_heads
     if heads is None:
-        raise NotSaidError(
+        raise NotRecordedError(
             f"{source.path}: its config.json does not say num_attention_heads: give num_heads (12 in a Base)."
         )
     classes = _outputs(source, "classifier.weight")
@@ -192,7 +192,7 @@ def _read_bit(source: Source, hints: Hints) -> Translation:
     processor, mean, std = read_pixels(source, said.num_channels)
     size = size_of(source, processor, "crop_size" if processor.do_center_crop else "size") or hints.image_size
     if size is None:
-        raise NotSaidError(
+        raise NotRecordedError(
             f"{source.path}: nothing here says the size of the images: give image_size=(height, width), "
             "224x224 usually, or put preprocessor_config.json beside the weights."
         )

@@ -59,7 +59,7 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     return path
 
 
-def absent(config: ModelConfig) -> list[str]:
+def unsupported(config: ModelConfig) -> list[str]:
     """What transformers cannot build; its hybrid is retired."""
     if isinstance(config, ResNetConfig):
         return [] if config.mixing == "convolution" else [f"{config.mixing} attention in a ResNet"]
@@ -69,7 +69,7 @@ def absent(config: ModelConfig) -> list[str]:
     return words
 
 
-def unsaid(config: ModelConfig) -> list[str]:
+def lost_numerics(config: ModelConfig) -> list[str]:
     """What their code fixes and we do not."""
     if isinstance(config, ViTConfig):
         return ["dropout after the GELU, which they do not apply"] if config.dropout else []

@@ -25,14 +25,14 @@ from vitkit.weights.formats.timm.settings import (
     STANDARDIZATION_EPS,
     Settings,
 )
-from vitkit.weights.formats.timm.write import HYBRID_NAMES, absent, unsaid, write
+from vitkit.weights.formats.timm.write import HYBRID_NAMES, lost_numerics, unsupported, write
 from vitkit.weights.shapes import check_axes, check_pointwise
 from vitkit.weights.table import (
     IMAGENET_MEAN,
     IMAGENET_STD,
-    Dialect,
+    CheckpointFormat,
     Hints,
-    NotSaidError,
+    NotRecordedError,
     Translation,
     usual_heads,
 )
@@ -222,7 +222,7 @@ def _num_heads(source: Source, settings: Settings, hints: Hints, width: int) -> 
     if heads:
         return heads
     where = f"nor does config.json for '{settings.architecture}'" if settings.known else "and no config.json"
-    raise NotSaidError(
+    raise NotRecordedError(
         f"{source.path}: its tensors do not say how many attention heads share the width of {width}, "
         f"{where}: give num_heads.{usual_heads(width)}"
     )
@@ -241,7 +241,7 @@ def _image_size(
     if "pos_embed" not in source:
         if given:
             return given[0], True
-        raise NotSaidError(
+        raise NotRecordedError(
             f"{source.path}: no position embeddings tell its image size: give image_size. The usual: 224."
         )
     count = source.shapes["pos_embed"][1]
@@ -256,7 +256,7 @@ def _image_size(
     stride = backbone.stride if backbone else 1
     if usual is not None and other is None:
         return (usual * patch[0] * stride, usual * patch[1] * stride), True
-    raise NotSaidError(
+    raise NotRecordedError(
         f"{source.path}: its {count} position embeddings are {_readings(count, prefix, usual, other)}, and "
         "nothing says which: give the image size they were made for, image_size=(height, width) "
         "(--image-size HEIGHT WIDTH)."
@@ -348,7 +348,7 @@ def _read_bit(source: Source, settings: Settings, hints: Hints) -> Translation:
         raise VitkitError(f"{source.path}: global_pool: BiT's is 'avg', found {settings.global_pool!r}.")
     size = settings.image_size or hints.image_size
     if size is None:
-        raise NotSaidError(
+        raise NotRecordedError(
             f"{source.path}: the tensors of a ResNet do not tell its image size: give image_size. The usual: "
             "224, and 448 where it was fine-tuned on ImageNet."
         )
@@ -404,4 +404,4 @@ def _card(settings: Settings, config: ModelConfig, source: Source) -> ModelCard:
     )
 
 
-DIALECT = Dialect("timm", recognises, read, write, absent, unsaid)
+CHECKPOINT_FORMAT = CheckpointFormat("timm", recognises, read, write, unsupported, lost_numerics)

@@ -147,7 +147,7 @@ def _architecture(config: ModelConfig) -> str:
     return name if name in PLAIN_NAMES else "vit_base_patch16_224"
 
 
-def absent(config: ModelConfig) -> list[str]:
+def unsupported(config: ModelConfig) -> list[str]:
     """What timm cannot build."""
     if isinstance(config, ResNetConfig):
         named = (config.layers, int(config.width_factor)) in BIT_NAMES and config.width_factor % 1 == 0
@@ -197,7 +197,7 @@ def _crop(rule: Preprocessing) -> dict[str, Any]:
     return {"interpolation": rule.interpolation, "crop_mode": mode, "crop_pct": fraction}
 
 
-def unsaid(config: ModelConfig) -> list[str]:
+def lost_numerics(config: ModelConfig) -> list[str]:
     """Arithmetic that timm has no argument for."""
     words: list[str] = []
 
