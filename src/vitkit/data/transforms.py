@@ -76,7 +76,10 @@ class Preprocessing:
             raise VitkitError(f"border must be three numbers in 0..255, found {self.border}.")
 
     def resized(self, axis: Literal[0, 1]) -> int:
-        """The side that images are resized to, or that one side is, in pixels; `crop` alone rounds."""
+        """Compute the side in pixels that images, or their shortest or longest side, are resized to.
+
+        `crop` rounds to the nearest pixel, as big_vision does; the others down, as timm and torchvision do.
+        """
         side = self.image_size[axis] / self.crop_fraction
         return round(side) if self.resize == "crop" else max(math.floor(side), 1)
 

@@ -14,14 +14,14 @@ LARGEST = 2**20
 T = TypeVar("T")
 
 
-def typed(kind: type[T], said: Mapping[str, Any], where: str) -> T:
+def typed(kind: type[T], values: Mapping[str, Any], where: str) -> T:
     """Read the fields of the dataclass `kind` from a JSON object; null is the same as absent.
 
     Raises:
         VitkitError: a value of another type, or a number that none can be.
     """
     asked = {one.name for one in fields(kind)}  # type: ignore[arg-type]
-    known = {key: value for key, value in said.items() if key in asked and value is not None}
+    known = {key: value for key, value in values.items() if key in asked and value is not None}
     for key, value in known.items():
         _check_numbers(value, f"{where}: {key}")
     return from_json(kind, known, where)

@@ -135,7 +135,7 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
 
 
 def unsupported(config: ModelConfig) -> list[str]:
-    """What big_vision's ViT cannot build; its ResNets load the original release's file."""
+    """Name what big_vision's ViT cannot build; its ResNets load the original release's file."""
     if not isinstance(config, ViTConfig):
         return ["ResNets (its own code reads them from the official layout)"]
     known = {key: values for key, values in PLAIN.items() if key != "class_token_position"}
@@ -145,7 +145,7 @@ def unsupported(config: ModelConfig) -> list[str]:
 
 
 def lost_numerics(config: ModelConfig) -> list[str]:
-    """What the layout has no place for: big_vision's code is its only description."""
+    """Name what the format does not record: big_vision's code is its only description."""
     if not isinstance(config, ViTConfig):
         return []
     words = official.lost_arithmetic(config) + official.lost_pixels(config)

@@ -57,7 +57,7 @@ def read(source: Source, hints: Hints) -> Translation:
 
 
 def lost_numerics(config: ResNetConfig) -> list[str]:
-    """What the layout has no place for: big_transfer's code is its only description."""
+    """Name what the format does not record: big_transfer's code is its only description."""
     usual = ResNetConfig(config.image_size, config.layers, config.num_classes)
     size = f"the image size {format_size(config.image_size)}, which is to be given when the file is loaded"
     return [size] + [

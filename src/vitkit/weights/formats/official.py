@@ -110,7 +110,7 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
 
 
 def unsupported(config: ModelConfig) -> list[str]:
-    """What the original's code cannot build."""
+    """Name what the original's code cannot build."""
     if isinstance(config, ResNetConfig):
         return [] if config.mixing == "convolution" else [f"{config.mixing} attention in a ResNet"]
     known = {key: values for key, values in PLAIN.items() if key not in ("backbone", "class_token_position")}
@@ -118,7 +118,7 @@ def unsupported(config: ModelConfig) -> list[str]:
 
 
 def lost_numerics(config: ModelConfig) -> list[str]:
-    """What the layout has no place for: the original's code is its only description."""
+    """Name what the format does not record: the original's code is its only description."""
     if isinstance(config, ResNetConfig):
         return bit.lost_numerics(config) + lost_pixels(config)
     return lost_arithmetic(config) + lost_pixels(config)

@@ -107,18 +107,18 @@ def processor_of(source: Source) -> Processor:
     A size of one number is written out, as that processor understands it.
     """
     file = "preprocessor_config.json"
-    said = {key: value for key, value in source.settings.get(file, {}).items() if value is not None}
-    named = said.get("image_processor_type") or said.get("feature_extractor_type") or ""
+    fields = {key: value for key, value in source.settings.get(file, {}).items() if value is not None}
+    named = fields.get("image_processor_type") or fields.get("feature_extractor_type") or ""
     if not isinstance(named, str):
         raise VitkitError(
             f"{source.path.with_name(file)}: image_processor_type: expected str, found {named!r}."
         )
     kind = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", named)
-    said = {**DEFAULTS.get(kind, {}), **said, "image_processor_type": kind}
+    fields = {**DEFAULTS.get(kind, {}), **fields, "image_processor_type": kind}
     by_model = {"bit": "Bit", "deit": "DeiT"}.get(str(source.config.get("model_type")), "ViT")
-    if (kind or by_model) in SHORTEST_EDGE and isinstance(said.get("size"), int):
-        said["size"] = {"shortest_edge": said["size"]}
-    return typed(Processor, said, str(source.path.with_name(file)))
+    if (kind or by_model) in SHORTEST_EDGE and isinstance(fields.get("size"), int):
+        fields["size"] = {"shortest_edge": fields["size"]}
+    return typed(Processor, fields, str(source.path.with_name(file)))
 
 
 T = TypeVar("T")

@@ -60,7 +60,7 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
 
 
 def unsupported(config: ModelConfig) -> list[str]:
-    """What transformers cannot build; its hybrid is retired."""
+    """Name what transformers cannot build; its hybrid is retired."""
     if isinstance(config, ResNetConfig):
         return [] if config.mixing == "convolution" else [f"{config.mixing} attention in a ResNet"]
     words = departures(config, PLAIN)
@@ -70,7 +70,7 @@ def unsupported(config: ModelConfig) -> list[str]:
 
 
 def lost_numerics(config: ModelConfig) -> list[str]:
-    """What their code fixes and we do not."""
+    """Name the numerics that their code fixes and ours does not."""
     if isinstance(config, ViTConfig):
         return ["dropout after the GELU, which they do not apply"] if config.dropout else []
     words = []
