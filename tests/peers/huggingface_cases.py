@@ -28,6 +28,7 @@ ALLOWED = 1e-4
 """Of logits of about 1: float32, sums in another order."""
 
 TINY = {"hidden_size": 192, "num_hidden_layers": 12, "num_attention_heads": 3, "intermediate_size": 768}
+UNUSUAL_BIT = {"embedding_size": 48, "hidden_sizes": [96, 192, 64], "depths": [1, 2, 1], "num_groups": 8}
 SMALL_BIT = {"embedding_size": 32, "hidden_sizes": [128, 256, 512], "depths": [2, 2, 1]}
 
 
@@ -46,6 +47,7 @@ def _theirs_in_ours(folder: Path) -> Iterator[Case]:
         "ViT-Ti/16, tanh GELU": TINY | {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6},
         "ViT-Ti/16x8, 96x64": TINY
         | {"image_size": [96, 64], "patch_size": [16, 8], "hidden_act": "gelu_new"},
+        "ViT-Ti/16, quick GELU": TINY | {"hidden_act": "quick_gelu"},
         "ViT-B/16": {},
         "ViT-B/32, 384": {"image_size": 384, "patch_size": 32, "hidden_act": "gelu_fast"},
     }
@@ -53,7 +55,8 @@ def _theirs_in_ours(folder: Path) -> Iterator[Case]:
         their_config = library.ViTConfig(**fields, num_labels=10)
         yield _from_theirs(library.ViTForImageClassification(their_config), name, direction, folder)
     yield _from_theirs(library.ViTModel(library.ViTConfig(**TINY)), "ViT-Ti/16, pooler", direction, folder)
-    for name, fields in {"BiT, three stages": SMALL_BIT, "BiT-R50x1": {}}.items():
+    bits = {"BiT, three stages": SMALL_BIT, "BiT, 8 groups, other channels": UNUSUAL_BIT, "BiT-R50x1": {}}
+    for name, fields in bits.items():
         theirs = library.BitForImageClassification(library.BitConfig(**fields, num_labels=10))
         # Even and odd: the only sizes at which a padding could differ.
         for side in (96, 97):
@@ -71,9 +74,13 @@ def _ours_in_theirs(folder: Path) -> Iterator[Case]:
     classifiers: dict[str, ModelConfig] = {
         "ViT-Ti/16": tiny,
         "ViT-Ti/16, erf GELU": replace(tiny, gelu="erf"),
+        "ViT-Ti/16, quick GELU": replace(tiny, gelu="quick"),
         "ViT-Ti/16x8, 96x64": wide,
         "ViT-B/16": base,
         "BiT-R50x1": theirs_exactly,
+        "BiT, 8 groups, other channels": replace(
+            theirs_exactly, layers=(1, 2, 1), root_width=48, stage_widths=(96, 192, 64), groups=8
+        ),
         "BiT-R50x1, epsilon 1e-10": bit,
     }
     for name, config in classifiers.items():

@@ -35,6 +35,8 @@ class Spec:
     """Another image size, to which both resize the position embeddings."""
     arguments: dict[str, Any] = field(default_factory=dict)
     """Of timm's model."""
+    fields: dict[str, Any] = field(default_factory=dict)
+    """Of our configuration, where no name says them."""
     allowed: float = VIT_ALLOWED
 
 
@@ -65,7 +67,33 @@ SPECS = (
     Spec("vit_tiny_r_s16_p8_224", "R+ViT-Ti/16"),
     Spec("vit_small_r26_s32_224", "R26+ViT-S/32", other=288),
     Spec("vit_large_r50_s32_224", "R50+ViT-L/32", size=96, other=128),
+    Spec(
+        "vit_tiny_patch16_224",
+        "ViT-Ti/16",
+        arguments={"init_values": 0.5, "global_pool": "avg"},
+        fields={"layer_scale": 0.5, "pool": "mean", "extra_class_token": True, "norm_after_pooling": True},
+    ),
+    Spec(
+        "vit_tiny_patch16_224",
+        "ViT-Ti/16-gap-reg4",
+        arguments={**GAP, "global_pool": "max", "reg_tokens": 4, "no_embed_class": True},
+        fields={"pool": "max"},
+    ),
+    Spec(
+        "vit_base_patch16_clip_quickgelu_224",
+        "ViT-B/16",
+        fields={"norm_before_blocks": True, "norm_eps": 1e-5, "gelu": "quick"},
+    ),
     Spec("resnetv2_50x1_bit", "BiT-R50x1", allowed=BIT_ALLOWED),
+    Spec(
+        "resnetv2_50x1_bit",
+        "BiT-R50x1",
+        size=96,
+        other=65,
+        arguments={"channels": (128, 256, 64, 384), "stem_chs": 32},
+        fields={"root_width": 32, "stage_widths": (128, 256, 64, 384)},
+        allowed=BIT_ALLOWED,
+    ),
     Spec("resnetv2_101x1_bit", "BiT-R101x1", size=128, other=96, allowed=BIT_ALLOWED),
 )
 
@@ -96,7 +124,7 @@ def timm_to_vitkit(spec: Spec, folder: Path) -> Iterator[Case]:
 
 def vitkit_to_timm(spec: Spec, folder: Path) -> Iterator[Case]:
     timm: Any = importlib.import_module("timm")
-    ours = build_model(sayable(model_config(spec.vitkit, image_size=spec.size))).eval()
+    ours = build_model(configured(spec)).eval()
     randomize(ours)
     save_model(ours, folder, format="timm")
     theirs = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
@@ -117,6 +145,12 @@ def at_other_size(spec: Spec, way: str, folder: Path) -> Case:
 def _sized(spec: Spec, size: int) -> dict[str, int]:
     """timm's ResNets take images of any size."""
     return {} if spec.timm.startswith("resnetv2") else {"img_size": size}
+
+
+def configured(spec: Spec) -> ModelConfig:
+    """Make our configuration of a model, in the arithmetic that timm's files can say."""
+    config = model_config(spec.vitkit, image_size=spec.size)
+    return sayable(replace(config, **spec.fields))
 
 
 def sayable(config: ModelConfig) -> ModelConfig:

@@ -34,6 +34,7 @@ TINY = ViTConfig(
     num_classes=5,
     gelu="erf",
 )
+SWIGLU = {"weight": (88, 32), "bias": (88,)}
 TIMM_RESNET = {"norm_eps": 1e-5, "standardization": "variance", "standardization_eps": 1e-8}
 
 
@@ -564,11 +565,14 @@ def test_the_query_of_attention_pooling_stands_before_keys_and_values(tmp_path: 
     ("extra", "words"),
     [
         ({"dist_token": (1, 1, 32)}, "distillation token"),
-        ({"blocks.0.ls1.gamma": (32,)}, "layer scale"),
-        ({"blocks.1.gamma_2": (32,)}, "layer scale"),
+        ({"blocks.1.ls1.gamma": (32,)}, r"blocks\.1\.ls1\.gamma: unexpected"),
+        ({"blocks.0.ls1.gamma": (32,)}, r"blocks\.0\.ls2\.gamma: missing"),
+        ({"blocks.1.gamma_2": (32,)}, "layer scale under the names of BEiT"),
         ({"blocks.0.attn.q_norm.weight": (8,)}, "qk_norm"),
-        ({"norm_pre.weight": (32,)}, "pre_norm"),
-        ({"fc_norm.weight": (32,)}, "fc_norm"),
+        ({"norm_pre.weight": (32,)}, r"norm_pre\.bias: missing"),
+        ({"fc_norm.weight": (32,)}, r"fc_norm\.bias: missing"),
+        ({"norm.weight": (), "norm.bias": ()}, "no final norm"),
+        ({f"blocks.0.mlp.fc1.{part}": shape for part, shape in SWIGLU.items()}, "SwiGLU"),
         ({"blocks.0.mystery.weight": (3,)}, r"blocks\.0\.mystery\.weight: unexpected"),
         ({"blocks.1.norm2.bias": ()}, r"blocks\.1\.norm2\.bias: missing"),
         ({"patch_embed.backbone.0.conv.weight": (8, 3, 3, 3)}, "no ResNet with GroupNorm"),
@@ -585,11 +589,16 @@ def test_parts_that_we_have_not_are_named(
     ("architecture", "arguments", "words"),
     [
         ("vit_base_patch16_rope_224", {}, "rope"),
-        ("vit_tiny_patch16_224", {"act_layer": "quick_gelu"}, "quick_gelu"),
+        ("vit_tiny_patch16_224", {"act_layer": "relu"}, "found 'relu'"),
         ("vit_tiny_patch16_224", {"norm_layer": "rmsnorm"}, "rmsnorm"),
         ("vit_tiny_patch16_224", {"scale_attn_norm": True}, "scale_attn_norm"),
-        ("vit_tiny_patch16_224", {"global_pool": "avg"}, "global_pool 'avg' with a class token"),
-        ("vit_tiny_patch16_224", {"global_pool": "max"}, "global_pool 'max'"),
+        ("vit_tiny_patch16_224", {"global_pool": "avgmax"}, "global_pool 'avgmax' with a class token"),
+        (
+            "vit_tiny_patch16_224",
+            {"global_pool": "max", "pool_include_prefix": True},
+            "global_pool 'max' with a class token, which the pooling includes",
+        ),
+        ("vit_tiny_patch16_224", {"global_pool": "map"}, "leaves out its 1 first tokens"),
     ],
 )
 def test_arithmetic_that_we_have_not_is_named(

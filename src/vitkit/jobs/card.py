@@ -45,7 +45,8 @@ def arithmetic(config: ModelConfig) -> list[str]:
             f"root max-pooling padded with {config.max_pool_padding}",
         ]
     else:
-        form = "tanh form, the original's" if config.gelu == "tanh" else "exact"
+        forms = {"tanh": "tanh form, the original's", "erf": "exact", "quick": "x * sigmoid(1.702 x), CLIP's"}
+        form = forms[config.gelu]
         lines += [f"GELU: {form}", f"LayerNorm epsilon {config.norm_eps:g}"]
         if config.backbone is not None:
             eps = f"{config.backbone.standardization_eps:g}"

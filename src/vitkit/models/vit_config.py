@@ -21,6 +21,8 @@ MOST_FIXED_POSITIONS = 2**28
 PositionKind = Literal["learned", "learned_2d", "relative", "sincos_2d", "none"]
 PositionsAt = Literal["stem", "every_layer", "every_layer_shared"]
 PoolKind = Literal["token", "mean", "max", "map", "none"]
+Gelu = Literal["tanh", "erf", "quick"]
+"""The tanh form (the original's), the exact one, or x times the logistic function of 1.702 x (CLIP)."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class ViTConfig:
     dropout: float = 0.0
     """After the position embeddings and every dense layer but qkv (paper, Appendix B)."""
     attention_dropout: float = 0.0
-    gelu: Literal["tanh", "erf"] = "tanh"
+    gelu: Gelu = "tanh"
     norm_eps: float = 1e-6
     head_bias_init: float = 0.0
     image_mean: tuple[float, ...] = (0.5, 0.5, 0.5)

@@ -36,6 +36,8 @@ def check_axes(source: Source, key: str, axes: int) -> None:
     Raises:
         VitkitError: it has another number of axes, or nothing along one of them.
     """
+    if key not in source:
+        raise VitkitError(f"{source.path}: {key}: missing.")
     shape = tuple(source.shapes[key])
     if len(shape) != axes or 0 in shape:
         empty = ", none of them empty" if len(shape) == axes else ""

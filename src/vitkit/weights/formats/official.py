@@ -24,6 +24,7 @@ from vitkit.weights.card import ModelCard
 from vitkit.weights.files.npz import write_npz
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats import bit
+from vitkit.weights.formats.resnet_channels import absent_from_release
 from vitkit.weights.shapes import check_axes, count_outputs, count_units
 from vitkit.weights.table import (
     PLAIN,
@@ -112,7 +113,7 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
 def unsupported(config: ModelConfig) -> list[str]:
     """Name what the original's code cannot build."""
     if isinstance(config, ResNetConfig):
-        return [] if config.mixing == "convolution" else [f"{config.mixing} attention in a ResNet"]
+        return absent_from_release(config)
     known = {key: values for key, values in PLAIN.items() if key not in ("backbone", "class_token_position")}
     return departures(config, {**known, "pool": ("token", "mean")})
 
@@ -244,7 +245,8 @@ def lost_arithmetic(config: ViTConfig) -> list[str]:
     if config.dropout or config.attention_dropout:
         words.append(f"dropout {max(config.dropout, config.attention_dropout):g}, which training alone uses")
     if config.gelu != "tanh":
-        words.append("GELU in its exact form (the original computes the tanh form)")
+        form = {"erf": "exact", "quick": "quick"}[config.gelu]
+        words.append(f"GELU in its {form} form (the original computes the tanh form)")
     if config.norm_eps != 1e-6:
         words.append(f"norm_eps {config.norm_eps} (the original: 1e-06)")
     if config.backbone:

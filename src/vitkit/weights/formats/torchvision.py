@@ -190,8 +190,10 @@ def lost_numerics(config: ModelConfig) -> list[str]:
     if not isinstance(config, ViTConfig):
         return []
     words = []
+    if config.dropout or config.attention_dropout:
+        words.append(f"dropout {max(config.dropout, config.attention_dropout):g}, which training alone uses")
     if config.gelu != "erf":
-        words.append("GELU in its tanh form (torchvision: exact)")
+        words.append(f"GELU in its {config.gelu} form (torchvision: exact)")
     if config.norm_eps != NORM_EPS:
         words.append(f"LayerNorm's epsilon {config.norm_eps} (torchvision: {NORM_EPS})")
     if HEADS.get(config.width) != config.num_heads:

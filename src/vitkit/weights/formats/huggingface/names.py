@@ -8,12 +8,7 @@ from dataclasses import dataclass
 
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.vit_config import ViTConfig
-from vitkit.weights.table import (
-    Row,
-    pair,
-    same,
-    stacked,
-)
+from vitkit.weights.table import Row, pair, same, stacked
 
 
 @dataclass(frozen=True)

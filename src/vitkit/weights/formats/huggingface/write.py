@@ -11,18 +11,19 @@ from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.files.safetensors import safetensors_chunks
-from vitkit.weights.formats.huggingface.names import FILES, bit_rows, vit_rows
-from vitkit.weights.formats.huggingface.pixels import (
-    one_number,
-    write_processor,
+from vitkit.weights.formats.huggingface.common import (
+    labels_of,
+    problem_type,
 )
+from vitkit.weights.formats.huggingface.names import FILES, bit_rows, vit_rows
+from vitkit.weights.formats.huggingface.pixels import one_number, write_processor
 from vitkit.weights.formats.huggingface.settings import (
     BIT_NORM_EPS,
     BIT_STANDARDIZATION_EPS,
-    SIGMOID,
     BitSettings,
     ViTSettings,
 )
+from vitkit.weights.formats.resnet_channels import absent_from_libraries
 from vitkit.weights.table import (
     PLAIN,
     departures,
@@ -62,7 +63,8 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
 def unsupported(config: ModelConfig) -> list[str]:
     """Name what transformers cannot build; its hybrid is retired."""
     if isinstance(config, ResNetConfig):
-        return [] if config.mixing == "convolution" else [f"{config.mixing} attention in a ResNet"]
+        mixing = [] if config.mixing == "convolution" else [f"{config.mixing} attention in a ResNet"]
+        return mixing + absent_from_libraries(config)
     words = departures(config, PLAIN)
     if config.representation_size and config.num_classes:
         words.append("a tanh layer before the head (load with head='new' to drop it)")
@@ -87,7 +89,7 @@ def lost_numerics(config: ModelConfig) -> list[str]:
 
 
 def _vit_settings(config: ViTConfig, card: Card) -> ViTSettings:
-    names = _labels(card, config.num_classes)
+    names = labels_of(card, config.num_classes)
     return ViTSettings(
         architectures=("ViTForImageClassification" if config.num_classes else "ViTModel",),
         num_attention_heads=config.num_heads,
@@ -97,38 +99,29 @@ def _vit_settings(config: ViTConfig, card: Card) -> ViTSettings:
         num_channels=config.in_channels,
         image_size=one_number(config.image_size),
         patch_size=one_number(config.patch_size),
-        hidden_act="gelu_pytorch_tanh" if config.gelu == "tanh" else "gelu",
+        hidden_act={"tanh": "gelu_pytorch_tanh", "erf": "gelu", "quick": "quick_gelu"}[config.gelu],
         layer_norm_eps=config.norm_eps,
         hidden_dropout_prob=config.dropout,
         attention_probs_dropout_prob=config.attention_dropout,
         pooler_output_size=config.representation_size or config.width,
-        problem_type=_problem_type(card),
+        problem_type=problem_type(card),
         id2label={str(i): name for i, name in enumerate(names)},
         label2id={name: i for i, name in enumerate(names)},
     )
 
 
 def _bit_settings(config: ResNetConfig, card: Card) -> BitSettings:
-    names = _labels(card, config.num_classes)
-    channels = int(64 * config.width_factor)
+    names = labels_of(card, config.num_classes)
     stages = len(config.layers)
     return BitSettings(
         architectures=("BitForImageClassification" if config.num_classes else "BitModel",),
         num_channels=config.in_channels,
-        embedding_size=channels,
-        hidden_sizes=tuple(4 * channels * 2**s for s in range(stages)),
+        embedding_size=config.root_channels,
+        hidden_sizes=config.stage_channels,
+        num_groups=config.groups,
         depths=config.layers,
         output_stride=max(32, 2 ** (stages + 1)),
-        problem_type=_problem_type(card),
+        problem_type=problem_type(card),
         id2label={str(i): name for i, name in enumerate(names)},
         label2id={name: i for i, name in enumerate(names)},
     )
-
-
-def _labels(card: Card, num_classes: int) -> tuple[str, ...]:
-    """Class names, or what transformers writes where there are none."""
-    return card.class_names or tuple(f"LABEL_{i}" for i in range(num_classes))
-
-
-def _problem_type(card: Card) -> str | None:
-    return SIGMOID if card.loss == "sigmoid" else None

@@ -10,15 +10,18 @@ BACKBONE = "patch_embed.backbone."
 """Before the names of a hybrid's ResNet."""
 
 
-def vit_rows(config: ViTConfig, qkv_bias: bool = True) -> list[Row]:
-    """Every parameter of a ViT or hybrid of `config` and where timm keeps it.
+def vit_rows(config: ViTConfig, *, qkv_bias: bool = True, stem_bias: bool = True) -> list[Row]:
+    """Pair every parameter of a ViT or hybrid of `config` with the tensors where timm keeps it.
 
-    Without `qkv_bias` the file has no biases of queries, keys and values: zeros, which is the same.
+    Without `qkv_bias` the file has no biases of queries, keys and values, without `stem_bias` none of the
+    patch projection: zeros, which is the same.
     """
     rows: list[Row] = []
     if config.backbone:
         rows += _hybrid_rows(config.backbone)
-    rows += pair("stem.projection" if config.backbone else "stem", "patch_embed.proj")
+    stem, theirs = "stem.projection" if config.backbone else "stem", "patch_embed.proj"
+    rows.append(same(f"{stem}.weight", f"{theirs}.weight"))
+    rows.append(_bias(f"{stem}.bias", theirs, stem_bias))
     if config.class_token:
         rows.append(same("class_token", "cls_token"))
     if config.register_tokens:
@@ -29,15 +32,17 @@ def vit_rows(config: ViTConfig, qkv_bias: bool = True) -> list[Row]:
         block = f"blocks.{i}"
         rows += pair(f"{block}.norm1", f"{block}.norm1")
         rows.append(same(f"{block}.attention.qkv.weight", f"{block}.attn.qkv.weight"))
-        if qkv_bias:
-            rows.append(same(f"{block}.attention.qkv.bias", f"{block}.attn.qkv.bias"))
-        else:
-            rows.append(Row(f"{block}.attention.qkv.bias", (f"{block}.attn.qkv.weight",), _zeros))
+        rows.append(_bias(f"{block}.attention.qkv.bias", f"{block}.attn.qkv", qkv_bias))
         rows += pair(f"{block}.attention.out", f"{block}.attn.proj")
         rows += pair(f"{block}.norm2", f"{block}.norm2")
         rows += pair(f"{block}.mlp.fc1", f"{block}.mlp.fc1")
         rows += pair(f"{block}.mlp.fc2", f"{block}.mlp.fc2")
-    rows += pair("norm", "norm")
+        if config.layer_scale is not None:
+            rows.append(same(f"{block}.attention_scale", f"{block}.ls1.gamma"))
+            rows.append(same(f"{block}.mlp_scale", f"{block}.ls2.gamma"))
+    if config.norm_before_blocks:
+        rows += pair("pre_norm", "norm_pre")
+    rows += pair("norm", "fc_norm" if config.norm_after_pooling else "norm")
     if config.pool == "map":
         rows += _attention_pool_rows()
     if config.representation_size:
@@ -54,6 +59,13 @@ def _attention_pool_rows() -> list[Row]:
         rows.append(Row(f"{ours}.attention.qkv.{part}", names, torch.cat, _query_and_rest))
     rows += pair(f"{ours}.attention.out", f"{theirs}.proj") + pair(f"{ours}.norm", f"{theirs}.norm")
     return rows + pair(f"{ours}.mlp.fc1", f"{theirs}.mlp.fc1") + pair(f"{ours}.mlp.fc2", f"{theirs}.mlp.fc2")
+
+
+def _bias(ours: str, theirs: str, there: bool) -> Row:
+    """Pair a layer's bias; where the file has none, it is read as zeros, and written nowhere."""
+    if there:
+        return same(ours, f"{theirs}.bias")
+    return Row(ours, (f"{theirs}.weight",), _zeros)
 
 
 def _zeros(tensors: list[torch.Tensor]) -> torch.Tensor:

@@ -7,20 +7,20 @@ not is refused by name.
 Facts: timm 1.0, `models/vision_transformer.py`, `vision_transformer_hybrid.py`, `resnetv2.py`.
 """
 
-import math
 import re
-from typing import Any, Literal
+from typing import Any
 
 from vitkit.errors import VitkitError
 from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
-from vitkit.models.vit_config import ViTConfig
+from vitkit.models.vit_config import PoolKind, ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.card import ModelCard
 from vitkit.weights.files.source import Source
+from vitkit.weights.formats.resnet_channels import with_channels
+from vitkit.weights.formats.timm.grid import find_image_size
 from vitkit.weights.formats.timm.names import BACKBONE, bit_rows, vit_rows
 from vitkit.weights.formats.timm.settings import (
     GROUP_NORM_EPS,
-    NORM_EPS,
     POOLS,
     STANDARDIZATION_EPS,
     Settings,
@@ -37,13 +37,14 @@ from vitkit.weights.table import (
     usual_heads,
 )
 
-UNLIKE_NAMES = re.compile(r"rope|relpos|quickgelu|_xp_|naflex|samvit|radio")
+UNLIKE_NAMES = re.compile(r"rope|relpos|_xp_|_rpn_|naflex|samvit|radio")
 """Architectures whose arithmetic differs where their tensors may not."""
 
 READ_ARGUMENTS = {
     *("img_size", "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "num_heads", "mlp_ratio"),
     *("class_token", "global_pool", "fc_norm", "no_embed_class", "reg_tokens", "pool_include_prefix"),
     *("act_layer", "norm_layer", "pos_embed", "qkv_bias", "final_norm", "proj_bias"),
+    *("init_values", "pre_norm", "channels", "stem_chs"),
     *("padding_same", "proj_drop_rate", "pos_drop_rate", "attn_drop_rate"),
 }
 """`model_args` that are understood here, or show in the tensors' names and shapes."""
@@ -56,14 +57,12 @@ HARMLESS_ARGUMENTS = {
 UNKNOWN_PARTS = {
     "dist_token": "a distillation token",
     "head_dist": "a distillation head",
-    "fc_norm": "a norm after the pooling (fc_norm)",
-    "norm_pre": "a norm before the blocks (pre_norm)",
-    "mask_token": "a mask token (DINOv2)",
-    "ls1": "layer scale",
-    "ls2": "layer scale",
-    "gamma_1": "layer scale",
-    "gamma_2": "layer scale",
+    "gamma_1": "layer scale under the names of BEiT",
+    "gamma_2": "layer scale under the names of BEiT",
     "q_norm": "norms of queries and keys (qk_norm)",
+    "in_proj": "attention and MLP of one projection (parallel blocks)",
+    "lambda_q1": "differential attention",
+    "attns": "several attentions side by side (parallel blocks)",
     "rope": "rotary position embeddings",
     "rel_pos": "relative position embeddings of another kind",
     "relative_position_bias_table": "relative position embeddings of another kind",
@@ -91,8 +90,13 @@ def read(source: Source, hints: Hints) -> Translation:
     if "stem.conv.weight" in source:
         return _read_bit(source, settings, hints)
     config = _vit_config(source, settings, hints)
-    rows = vit_rows(config, _qkv_bias(source, settings))
-    return Translation(config, rows, _card(settings, config, source))
+    rows = vit_rows(
+        config,
+        qkv_bias=_qkv_bias(source, settings),
+        stem_bias=not config.norm_before_blocks or "patch_embed.proj.bias" in source,
+    )
+    ignored = {"mask_token": "the mask token of masked image modelling, which nothing here uses"}
+    return Translation(config, rows, _card(settings, config, source), ignored)
 
 
 def _refuse(source: Source, settings: Settings) -> None:
@@ -103,6 +107,7 @@ def _refuse(source: Source, settings: Settings) -> None:
     if found:
         parts = "; ".join(f"{what}: {key}" for what, key in sorted(found.items()))
         raise VitkitError(f"{source.path}: this timm model has parts that ViTs here have not: {parts}.")
+    _refuse_shapes(source)
     if UNLIKE_NAMES.search(settings.architecture):
         raise VitkitError(
             f"{source.path}: {settings.architecture} computes something else with tensors of the same names: "
@@ -121,6 +126,24 @@ def _refuse(source: Source, settings: Settings) -> None:
         raise VitkitError(f"{source.path}: config.json asks for what models here do not have: {listed}.")
 
 
+def _refuse_shapes(source: Source) -> None:
+    """Name what only the shapes of the tensors show, or that some are not there."""
+    shapes = source.shapes
+    if "stem.conv.weight" in source:
+        return
+    if not {"norm.weight", "fc_norm.weight"} & shapes.keys():
+        raise VitkitError(
+            f"{source.path}: this timm model has no final norm (final_norm=False), neither norm.weight nor "
+            "fc_norm.weight; every ViT here has one."
+        )
+    first, second = (shapes.get(f"blocks.0.mlp.{name}.weight", ()) for name in ("fc1", "fc2"))
+    if len(first) == len(second) == 2 and first[0] == 2 * second[1]:
+        raise VitkitError(
+            f"{source.path}: this timm model has a gated MLP (SwiGLU), whose fc1 makes {first[0]} numbers "
+            f"for an fc2 of {second[1]}; ViTs here have none."
+        )
+
+
 def _vit_config(source: Source, settings: Settings, hints: Hints) -> ViTConfig:
     shapes = source.shapes
     _check_shapes(source)
@@ -135,14 +158,10 @@ def _vit_config(source: Source, settings: Settings, hints: Hints) -> ViTConfig:
     backbone = _backbone(source)
     if root := _hybrid_root(source):
         channels = shapes[root][1]
-    pool, registers, include = _pooling(source, settings)
-    prefix = (pool == "token") + registers
-    if pool == "map" and prefix and not include:
-        raise VitkitError(
-            f"{source.path}: timm's attention pooling leaves out its {prefix} first tokens, ours sees all "
-            "(timm: pool_include_prefix=True)."
-        )
-    image_size, inside = _image_size(source, settings, hints, prefix, patch_size, backbone)
+    pool, registers = _pooling(source, settings)
+    class_token = "cls_token" in source
+    prefix = class_token + registers
+    image_size, inside = find_image_size(source, settings, hints, prefix, patch_size, backbone)
     dropout, position_dropout = settings.dropouts
     mean, std = _default_statistics(settings)
     return ViTConfig(
@@ -159,11 +178,15 @@ def _vit_config(source: Source, settings: Settings, hints: Hints) -> ViTConfig:
         register_tokens=registers,
         class_token_position=inside,
         position="learned" if positions else "none",
+        extra_class_token=class_token and pool != "token",
+        layer_scale=settings.layer_scale if "blocks.0.ls1.gamma" in source else None,
+        norm_before_blocks=settings.norm_before_blocks(source),
+        norm_after_pooling="fc_norm.weight" in source,
         representation_size=shapes["pre_logits.fc.bias"][0] if "pre_logits.fc.bias" in source else None,
         dropout=dropout if dropout == position_dropout else 0.0,
         attention_dropout=settings.arguments.attn_drop_rate,
         gelu=settings.gelu,
-        norm_eps=NORM_EPS,
+        norm_eps=settings.norm_eps(source),
         image_mean=settings.statistics("mean", channels, mean),
         image_std=settings.statistics("std", channels, std),
     )
@@ -193,22 +216,28 @@ def _default_statistics(settings: Settings) -> tuple[tuple[float, ...], tuple[fl
     return (IMAGENET_MEAN, IMAGENET_STD) if settings.known else ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
-def _pooling(source: Source, settings: Settings) -> tuple[Literal["token", "mean", "map", "none"], int, bool]:
-    """What the head sees, the register tokens, and whether a pooling over tokens sees these as well."""
+def _pooling(source: Source, settings: Settings) -> tuple[PoolKind, int]:
+    """What the head sees, and the number of register tokens."""
     class_token = "cls_token" in source
     usual = "map" if "attn_pool.latent" in source else "token" if class_token else "avg"
+    if class_token and "fc_norm.weight" in source:
+        usual = "avg"  # MAE's fine-tuned files come without a config
     name = usual if settings.global_pool is None else settings.global_pool
     include = settings.arguments.pool_include_prefix
-    other = name not in POOLS or class_token != (name == "token")
-    if other or (include and name == "avg"):
+    if name not in POOLS or (name == "token" and not class_token) or (include and name in ("avg", "max")):
         token = "a class token" if class_token else "no class token"
         also = ", which the pooling includes" if include else ""
         raise VitkitError(
             f"{source.path}: global_pool {name!r} with {token}{also}: known here are 'token' with a class "
-            "token, 'avg', 'map' and '' without."
+            "token, and 'avg', 'max', 'map' and '' of the patches."
         )
     registers = source.shapes["reg_token"][1] if "reg_token" in source else 0
-    return POOLS[name], registers, include
+    if name == "map" and class_token + registers and not include:
+        raise VitkitError(
+            f"{source.path}: timm's attention pooling leaves out its {class_token + registers} first tokens, "
+            "ours sees all (timm: pool_include_prefix=True)."
+        )
+    return POOLS[name], registers
 
 
 def _num_heads(source: Source, settings: Settings, hints: Hints, width: int) -> int:
@@ -226,79 +255,6 @@ def _num_heads(source: Source, settings: Settings, hints: Hints, width: int) -> 
         f"{source.path}: its tensors do not say how many attention heads share the width of {width}, "
         f"{where}: give num_heads.{usual_heads(width)}"
     )
-
-
-def _image_size(
-    source: Source,
-    settings: Settings,
-    hints: Hints,
-    prefix: int,
-    patch: tuple[int, int],
-    backbone: BackboneConfig | None,
-) -> tuple[tuple[int, int], bool]:
-    """The size that the position embeddings are for, and whether the `prefix` tokens have one, too."""
-    given = [size for size in (settings.image_size, hints.image_size) if size]
-    if "pos_embed" not in source:
-        if given:
-            return given[0], True
-        raise NotRecordedError(
-            f"{source.path}: no position embeddings tell its image size: give image_size. The usual: 224."
-        )
-    count = source.shapes["pos_embed"][1]
-    if settings.image_size and (reading := _reading(settings.image_size, count, prefix, patch, backbone)):
-        return settings.image_size, reading == "inside"
-    usual, other = _square_side(count - prefix), _square_side(count) if prefix else None
-    if hints.image_size and (reading := _reading(hints.image_size, count, prefix, patch, backbone)):
-        rows, columns = _grid(hints.image_size, patch, backbone)
-        # A rectangle that was only asked for may have as many places as the square that the weights know.
-        if rows == columns or usual is None:
-            return hints.image_size, reading == "inside"
-    stride = backbone.stride if backbone else 1
-    if usual is not None and other is None:
-        return (usual * patch[0] * stride, usual * patch[1] * stride), True
-    raise NotRecordedError(
-        f"{source.path}: its {count} position embeddings are {_readings(count, prefix, usual, other)}, and "
-        "nothing says which: give the image size they were made for, image_size=(height, width) "
-        "(--image-size HEIGHT WIDTH)."
-    )
-
-
-def _grid(size: tuple[int, int], patch: tuple[int, int], backbone: BackboneConfig | None) -> tuple[int, int]:
-    """Rows and columns of tokens of an image."""
-    height, width = backbone.feature_map(size) if backbone else size
-    return height // patch[0], width // patch[1]
-
-
-def _reading(
-    size: tuple[int, int],
-    count: int,
-    prefix: int,
-    patch: tuple[int, int],
-    backbone: BackboneConfig | None,
-) -> Literal["inside", "outside"] | None:
-    """How `count` position embeddings fit an image size: rows for the prefix tokens are inside, or not."""
-    rows, columns = _grid(size, patch, backbone)
-    if rows * columns == count - prefix:
-        return "inside"
-    return "outside" if rows * columns == count else None
-
-
-def _square_side(places: int) -> int | None:
-    """The side of the square grid that has so many places; None where none has."""
-    side = math.isqrt(max(places, 0))
-    return side if side and side * side == places else None
-
-
-def _readings(count: int, prefix: int, usual: int | None, other: int | None) -> str:
-    """What so many position embeddings may be, in words."""
-    tokens = f"{prefix} token{'s' if prefix > 1 else ''} before the patches"
-
-    def shape(side: int | None) -> str:
-        return "a grid that is no square" if side is None else f"a grid of {side}x{side}"
-
-    if not prefix:
-        return shape(usual)
-    return f"{shape(usual)} and {tokens}, or {shape(other)} without a position for the {tokens}"
 
 
 def _backbone(source: Source) -> BackboneConfig | None:
@@ -361,7 +317,6 @@ def _read_bit(source: Source, settings: Settings, hints: Hints) -> Translation:
         size,
         _layers(source, "stages."),
         num_classes=source.shapes["head.fc.weight"][0] if "head.fc.weight" in source else 0,
-        width_factor=root[0] / 64,
         in_channels=root[1],
         norm_eps=GROUP_NORM_EPS,
         standardization_eps=STANDARDIZATION_EPS,
@@ -369,6 +324,10 @@ def _read_bit(source: Source, settings: Settings, hints: Hints) -> Translation:
         image_mean=settings.statistics("mean", root[1], mean),
         image_std=settings.statistics("std", root[1], std),
     )
+    last = [f"stages.{s}.blocks.0.conv3.weight" for s in range(len(config.layers))]
+    for key in last:
+        check_axes(source, key, 4)
+    config = with_channels(config, root[0], tuple(source.shapes[key][0] for key in last))
     return Translation(config, bit_rows(config), _card(settings, config, source))
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from vitkit.data.transforms import Interpolation, Preprocessing
 from vitkit.errors import VitkitError
+from vitkit.models.vit_config import Gelu, PoolKind
 from vitkit.weights.assumptions import Assumption, assumed_resizing, assumed_statistics
 from vitkit.weights.files.source import Source
 from vitkit.weights.preprocessing import border_colour
@@ -17,16 +18,24 @@ from vitkit.weights.settings import typed
 
 NORM_EPS = 1e-6
 """Of timm's LayerNorm in ViTs."""
+CLIP_NORM_EPS = 1e-5
+"""Of the LayerNorm in those whose name says CLIP, which no argument in a file can choose."""
+LAYER_SCALE = 1e-5
+"""First value of layer scale where no argument says it: it matters to new weights alone."""
 GROUP_NORM_EPS = 1e-5
 STANDARDIZATION_EPS = 1e-8
 """In w / sqrt(var + eps), of hybrids and BiT."""
 
 SIZES = {
     "tiny": (192, 3),
+    "wee": (256, 4),
+    "little": (320, 5),
     "small": (384, 6),
     "medium": (512, 8),
+    "mediumd": (512, 8),
     "betwixt": (640, 10),
     "base": (768, 12),
+    "so150m2": (832, 13),
     "so150m": (896, 14),
     "large": (1024, 16),
     "so400m": (1152, 16),
@@ -36,22 +45,30 @@ SIZES = {
     "gigantic": (1664, 16),
 }
 """Width and heads of the word in a name like vit_base_patch16_224."""
-OTHER_HEADS = {"vit_base_patch16_gap_224": 16, "test_vit": 2}
+OTHER_SIZES: tuple[tuple[str, tuple[int, int]], ...] = (
+    (r"vit_base_patch16_gap_224", (768, 16)),
+    (r"vit_base_patch\d+_plus_.*", (896, 14)),
+    (r"vit_giant_patch14_(dinov2|reg4_dinov2|reg1_tipsv2)", (1536, 24)),
+    (r"test_vit\d*", (64, 2)),
+)
 """Names that do not keep to the table."""
-UNBIASED_NAMES = {"vit_base_patch16_224_miil"}
+UNBIASED_NAMES = re.compile(
+    r"vit_base_patch16_224_miil|vit_(medium|betwixt)_patch16_gap_\d+|vit_so150m2_.*|vit_base_patch16_rpn_224"
+)
 """Architectures without biases of queries, keys and values, not being told; timm's default is with."""
 TANH_NAMES = re.compile(
     r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip_.*|vit_large_patch16_siglip_(gap_)?512"
 )
 """Architectures whose GELU is the tanh form without being told; timm's default is the exact one."""
 
-POOLS: dict[str, Literal["token", "mean", "map", "none"]] = {
+POOLS: dict[str, PoolKind] = {
     "token": "token",
     "avg": "mean",
+    "max": "max",
     "map": "map",
     "": "none",
 }
-GELUS: dict[str, Literal["erf", "tanh"]] = {"gelu": "erf", "gelu_tanh": "tanh"}
+GELUS: dict[str, Gelu] = {"gelu": "erf", "gelu_tanh": "tanh", "quick_gelu": "quick", "quickgelu": "quick"}
 
 
 @dataclass(frozen=True)
@@ -79,6 +96,7 @@ class Arguments:
     pos_embed: str | bool = "learn"
     qkv_bias: bool | None = None
     act_layer: str | None = None
+    init_values: float | None = None
     norm_layer: str | None = None
     padding_same: bool = True
     proj_drop_rate: float = 0.0
@@ -150,15 +168,13 @@ class Settings:
     @property
     def qkv_bias(self) -> bool:
         said = self.arguments.qkv_bias
-        return self.architecture not in UNBIASED_NAMES if said is None else said
+        return not UNBIASED_NAMES.fullmatch(self.architecture) if said is None else said
 
     @property
     def num_heads(self) -> int | None:
         """Of the architecture's name, unless the arguments say another number."""
         if self.arguments.num_heads is not None:
             return self.arguments.num_heads
-        if self.architecture in OTHER_HEADS:
-            return OTHER_HEADS[self.architecture]
         return None if self._size is None else self._size[1]
 
     @property
@@ -168,17 +184,37 @@ class Settings:
 
     @property
     def _size(self) -> tuple[int, int] | None:
+        for pattern, size in OTHER_SIZES:
+            if re.fullmatch(pattern, self.architecture):
+                return size
         words = self.architecture.split("_")
-        named = len(words) > 1 and words[0] in ("vit", "deit", "flexivit")
+        named = len(words) > 1 and words[0] in ("vit", "deit", "deit3", "flexivit")
         return SIZES.get(words[1]) if named else None
 
     @property
-    def gelu(self) -> Literal["erf", "tanh"]:
+    def gelu(self) -> Gelu:
         default = "gelu_tanh" if TANH_NAMES.fullmatch(self.architecture) else "gelu"
+        if "_quickgelu_" in self.architecture:
+            default = "quick_gelu"
         name = self.arguments.act_layer or default
         if name not in GELUS:
-            raise VitkitError(f"{self.where}: act_layer: known here are gelu, gelu_tanh, found {name!r}.")
+            known = "gelu, gelu_tanh, quick_gelu"
+            raise VitkitError(f"{self.where}: act_layer: known here are {known}, found {name!r}.")
         return GELUS[name]
+
+    @property
+    def layer_scale(self) -> float:
+        """First value of layer scale, where there is one."""
+        return self.arguments.init_values or LAYER_SCALE
+
+    def norm_before_blocks(self, source: Source) -> bool:
+        """Whether the tokens are normalised before the first block."""
+        return "norm_pre.weight" in source
+
+    def norm_eps(self, source: Source) -> float:
+        """Epsilon of every LayerNorm: by the architecture's name; without one, CLIP shows in its norm_pre."""
+        clip = "_clip_" in self.architecture if self.known else self.norm_before_blocks(source)
+        return CLIP_NORM_EPS if clip and self.arguments.norm_layer is None else NORM_EPS
 
     @property
     def dropouts(self) -> tuple[float, float]:

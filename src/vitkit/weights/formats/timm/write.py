@@ -3,19 +3,24 @@
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from vitkit.data.transforms import Preprocessing
 from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.models.image_config import format_size
 from vitkit.models.image_model import ImageModel
-from vitkit.models.resnet_config import ResNetConfig
+from vitkit.models.resnet_config import GROUPS, ResNetConfig
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.files.safetensors import safetensors_chunks
+from vitkit.weights.formats.resnet_channels import absent_from_libraries, has_usual_channels
 from vitkit.weights.formats.timm.names import bit_rows, vit_rows
 from vitkit.weights.formats.timm.settings import (
+    CLIP_NORM_EPS,
     GELUS,
     GROUP_NORM_EPS,
+    LAYER_SCALE,
     NORM_EPS,
     POOLS,
     SIZES,
@@ -24,6 +29,8 @@ from vitkit.weights.formats.timm.settings import (
 from vitkit.weights.preprocessing import border_colour, changed_pixels_noted, fraction_of, preprocessing_of
 from vitkit.weights.table import PLAIN, departures, to_theirs
 
+CLIP_NAME = "vit_base_patch16_clip_224"
+"""Written where LayerNorm's epsilon is CLIP's: the name alone decides it, the arguments the rest."""
 PLAIN_NAMES = (
     "vit_tiny_patch16_224",
     "vit_small_patch8_224",
@@ -62,11 +69,14 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
         VitkitError: the folder holds a model of our own format.
     """
     config = model.config
+    tensors = model.state_dict()
     if isinstance(config, ResNetConfig):
-        arguments, rows = _shared_arguments(config), bit_rows(config)
+        arguments, rows = _bit_arguments(config), bit_rows(config)
         first, head = "stem.conv", "head.fc"
     else:
         arguments, rows = _vit_arguments(config), vit_rows(config)
+        tensors = _without_stem_bias(config, tensors)
+        rows = [row for row in rows if row.ours in tensors]
         root = next(row.theirs[0] for row in rows if row.ours in ("stem.root.weight", "stem.weight"))
         first, head = root.removesuffix(".weight"), "head"
     theirs = nearest_rule(preprocessing_of(model), config.image_mean)
@@ -97,9 +107,23 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
             f"{path} holds a model of vitkit's own format, which this would overwrite: name another."
         )
     path.mkdir(parents=True, exist_ok=True)
-    replace_file(path / "model.safetensors", safetensors_chunks(to_theirs(model.state_dict(), rows)))
+    replace_file(path / "model.safetensors", safetensors_chunks(to_theirs(tensors, rows)))
     replace_json(path / "config.json", description)
     return path
+
+
+def _without_stem_bias(config: ViTConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Move the patch projection's bias into the positions, its only other place, where timm has no such bias.
+
+    With a norm before the blocks timm's projection does without. Every patch gets the same sum.
+    """
+    if not config.norm_before_blocks:
+        return tensors
+    stem = "stem.projection.bias" if config.backbone else "stem.bias"
+    kept = {key: tensor for key, tensor in tensors.items() if key != stem}
+    embedding = tensors["positions.0.embedding"].clone()
+    embedding[:, config.prefix_positions :] += tensors[stem]
+    return {**kept, "positions.0.embedding": embedding}
 
 
 def _shared_arguments(config: ResNetConfig | ViTConfig) -> dict[str, Any]:
@@ -118,16 +142,33 @@ def _vit_arguments(config: ViTConfig) -> dict[str, Any]:
         "mlp_ratio": _ratio(config.mlp_dim, config.width),
         "class_token": config.class_token,
         "global_pool": next(theirs for theirs, ours in POOLS.items() if ours == config.pool),
-        "fc_norm": False,
+        "fc_norm": config.norm_after_pooling,
+        "pre_norm": config.norm_before_blocks,
+        "init_values": None if config.layer_scale is None else config.layer_scale or LAYER_SCALE,
         "reg_tokens": config.register_tokens,
         "no_embed_class": not config.class_token_position,
-        **({"pool_include_prefix": True} if config.pool == "map" and config.register_tokens else {}),
+        **({"pool_include_prefix": True} if config.pool == "map" and config.prefix_tokens else {}),
         "pos_embed": "learn" if config.position == "learned" else "none",
         "act_layer": next(theirs for theirs, ours in GELUS.items() if ours == config.gelu),
         "pos_drop_rate": config.dropout,
         "proj_drop_rate": config.dropout,
         "attn_drop_rate": config.attention_dropout,
     }
+
+
+def _bit_arguments(config: ResNetConfig) -> dict[str, Any]:
+    """Give `model_args`; an architecture's name says the units, and the channels where it can."""
+    arguments = _shared_arguments(config)
+    if _is_named(config):
+        return arguments
+    return {**arguments, "channels": list(config.stage_channels), "stem_chs": config.root_channels}
+
+
+def _is_named(config: ResNetConfig) -> bool:
+    """Whether one of timm's architectures has these units and channels."""
+    factor = config.root_channels // 64
+    usual = has_usual_channels(config) and config.root_channels % 64 == 0
+    return usual and (config.layers, factor) in BIT_NAMES
 
 
 def _ratio(mlp_dim: int, width: int) -> float:
@@ -139,9 +180,12 @@ def _ratio(mlp_dim: int, width: int) -> float:
 def _architecture(config: ModelConfig) -> str:
     """timm's name nearest to a configuration that it can build; the arguments say the rest."""
     if isinstance(config, ResNetConfig):
-        return BIT_NAMES[config.layers, int(config.width_factor)]
+        factor = config.root_channels // 64 if _is_named(config) else 1
+        return BIT_NAMES[config.layers, factor]
     if config.backbone:
         return HYBRID_NAMES[config.backbone.layers]
+    if config.norm_eps == CLIP_NORM_EPS:
+        return CLIP_NAME
     word = next((word for word, (width, _) in SIZES.items() if width == config.width), "base")
     name = f"vit_{word}_patch{config.patch_size[0]}_224"
     return name if name in PLAIN_NAMES else "vit_base_patch16_224"
@@ -150,13 +194,18 @@ def _architecture(config: ModelConfig) -> str:
 def unsupported(config: ModelConfig) -> list[str]:
     """What timm cannot build."""
     if isinstance(config, ResNetConfig):
-        named = (config.layers, int(config.width_factor)) in BIT_NAMES and config.width_factor % 1 == 0
-        if named and config.mixing == "convolution":
-            return []
-        what = f"a ResNet of {config.layers} units, {config.width_factor:g} times as wide, {config.mixing}"
-        return [f"{what} (only {', '.join(BIT_NAMES.values())})"]
-    known = {key: PLAIN[key] for key in ("position_at", "attention")}
+        words = absent_from_libraries(config)
+        if config.mixing != "convolution":
+            words.append(f"{config.mixing} attention in a ResNet")
+        if config.groups != GROUPS:
+            words.append(f"groups {config.groups} (only {GROUPS})")
+        if not _is_named(config) and (config.layers, 1) not in BIT_NAMES:
+            words.append(f"a ResNet of {config.layers} units (only {', '.join(BIT_NAMES.values())})")
+        return words
+    known = {key: PLAIN[key] for key in ("position_at", "attention", "rotary")}
     words = departures(config, {**known, "position": ("learned", "none")})
+    if config.norm_before_blocks and config.position != "learned":
+        words.append("a norm before the blocks without position embeddings (its patches would lose a bias)")
     if config.representation_size is not None:
         words.append("a tanh layer before the head (load with head='new' to drop it)")
     backbone = config.backbone
@@ -210,7 +259,10 @@ def lost_numerics(config: ModelConfig) -> list[str]:
         check("weight standardisation's epsilon", config.standardization_eps, STANDARDIZATION_EPS)
         check("max-pooling padded with", config.max_pool_padding, "zeros")
         return words
-    check("LayerNorm's epsilon", config.norm_eps, NORM_EPS)
+    if config.backbone or config.norm_eps != CLIP_NORM_EPS:
+        check("LayerNorm's epsilon", config.norm_eps, NORM_EPS)
+    if config.layer_scale == 0:
+        words.append(f"layer scale that begins at 0 (timm: {LAYER_SCALE})")
     if config.backbone:
         form = {"std": "w / (std + eps)", "variance": "w / sqrt(var + eps)"}
         check("GroupNorm's epsilon", config.backbone.norm_eps, GROUP_NORM_EPS)

@@ -1,0 +1,76 @@
+"""BiT ResNets of Hugging Face's transformers: read."""
+
+from vitkit.errors import VitkitError
+from vitkit.models.resnet_config import ResNetConfig
+from vitkit.weights.files.source import Source
+from vitkit.weights.formats.huggingface.common import (
+    make_card,
+    outputs_of,
+    prefix_of,
+    refuse,
+)
+from vitkit.weights.formats.huggingface.names import bit_rows
+from vitkit.weights.formats.huggingface.pixels import read_pixels, size_of
+from vitkit.weights.formats.huggingface.settings import (
+    BIT_NORM_EPS,
+    BIT_STANDARDIZATION_EPS,
+    BitSettings,
+    settings_of,
+)
+from vitkit.weights.formats.resnet_channels import absent_from_libraries, with_channels
+from vitkit.weights.table import Hints, NotRecordedError, Translation
+
+
+def read_bit(source: Source, hints: Hints) -> Translation:
+    said = settings_of(BitSettings, source, "config.json")
+    prefix = prefix_of(source, "embedder.convolution.weight")
+    stages = len(said.depths)
+    if said.depths and (min(said.depths) < 1 or sum(said.depths) > len(source.shapes)):
+        raise VitkitError(
+            f"{source.path}: depths {said.depths} in config.json: stages of at least one unit each, and no "
+            "more than its arrays can be, were expected."
+        )
+    refuse(
+        source,
+        {
+            f"layers of the kind {said.layer_type}": said.layer_type != "preactivation",
+            f"the activation {said.hidden_act}": said.hidden_act != "relu",
+            f"padding {said.global_padding}": said.global_padding is not None,
+            "a max-pooling padded dynamically (embedding_dynamic_padding)": said.embedding_dynamic_padding,
+            f"hidden_sizes {said.hidden_sizes} for {stages} stages": len(said.hidden_sizes) != stages,
+            f"num_groups {said.num_groups}, below 1": said.num_groups < 1,
+            f"an output_stride of {said.output_stride}, which dilates": said.output_stride
+            < 2 ** (stages + 1),
+            f"a width_factor of {said.width_factor} (theirs makes a model only of 1)": said.width_factor != 1,
+        },
+    )
+    if said.drop_path_rate:
+        source.notes.append(
+            f"trained with drop_path_rate {said.drop_path_rate}, which is not here; predictions have none"
+        )
+    processor, mean, std = read_pixels(source, said.num_channels)
+    size = size_of(source, processor, "crop_size" if processor.do_center_crop else "size") or hints.image_size
+    if size is None:
+        raise NotRecordedError(
+            f"{source.path}: nothing here says the size of the images: give image_size=(height, width), "
+            "224x224 usually, or put preprocessor_config.json beside the weights."
+        )
+    classes = outputs_of(source, "classifier.1.weight")
+    config = ResNetConfig(
+        image_size=size,
+        layers=said.depths,
+        num_classes=classes,
+        root_width=said.embedding_size,
+        stage_widths=said.hidden_sizes,
+        groups=said.num_groups,
+        in_channels=said.num_channels,
+        norm_eps=BIT_NORM_EPS,
+        standardization_eps=BIT_STANDARDIZATION_EPS,
+        max_pool_padding="zeros",
+        image_mean=mean,
+        image_std=std,
+    )
+    config = with_channels(config, said.embedding_size, said.hidden_sizes)
+    refuse(source, dict.fromkeys(absent_from_libraries(config), True))
+    card = make_card(source, said, classes, processor, config)
+    return Translation(config, bit_rows(config, prefix), card)

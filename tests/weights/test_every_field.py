@@ -1,0 +1,173 @@
+"""No format forgets a field of a configuration in silence: it is carried, said to be lost, or refused."""
+
+import dataclasses
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+
+from tests.weights.test_timm import random_model
+from vitkit.errors import VitkitError
+from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
+from vitkit.models.vit_config import DINOV3_ROTARY, ViTConfig
+from vitkit.models.zoo import ModelConfig
+from vitkit.weights import Format, load_model, save_model
+from vitkit.weights.formats.known import find_format
+from vitkit.weights.table import IMAGENET_MEAN, IMAGENET_STD
+
+FORMATS: tuple[Format, ...] = get_args(Format)
+
+VIT = ViTConfig(
+    image_size=(32, 32),
+    patch_size=(8, 8),
+    width=32,
+    depth=2,
+    num_heads=4,
+    mlp_dim=44,
+    num_classes=5,
+)
+RESNET = ResNetConfig(image_size=(32, 32), layers=(1, 1), num_classes=5, width_factor=0.5)
+USUAL: dict[Format, tuple[ViTConfig, ResNetConfig]] = {
+    "torchvision": (replace(VIT, gelu="erf", image_mean=IMAGENET_MEAN, image_std=IMAGENET_STD), RESNET),
+    "huggingface": (VIT, replace(RESNET, standardization_eps=1e-8)),
+    # timm has names for whole architectures alone, but narrow ones are said by arguments.
+    "timm": (
+        VIT,
+        replace(
+            RESNET,
+            layers=(3, 4, 6, 3),
+            width_factor=1.0,
+            root_width=32,
+            stage_widths=(128,) * 4,
+            standardization_eps=1e-8,
+        ),
+    ),
+}
+"""Models whose arithmetic a format says without loss, where it is not `VIT` and `RESNET`."""
+
+VIT_CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
+    "image_size": ({"image_size": (48, 32)}, {"image_size": (33, 32)}),
+    "patch_size": ({"patch_size": (8, 4)},),
+    "width": ({"width": 64},),
+    "depth": ({"depth": 3},),
+    "num_heads": ({"num_heads": 2},),
+    "mlp_dim": ({"mlp_dim": 40},),
+    "num_classes": ({"num_classes": 4}, {"num_classes": 0}),
+    "in_channels": ({"in_channels": 1, "image_mean": (0.5,), "image_std": (0.5,)},),
+    "backbone": (
+        {"backbone": BackboneConfig(()), "patch_size": (2, 2)},
+        {"backbone": BackboneConfig((2, 2, 2, 2)), "patch_size": (1, 1)},
+        {"backbone": BackboneConfig((1, 1)), "patch_size": (1, 1)},
+        {"backbone": BackboneConfig((2, 2, 2, 2), width_factor=0.5), "patch_size": (1, 1)},
+        {"backbone": BackboneConfig((2, 2, 2, 2), norm_eps=0.1), "patch_size": (1, 1)},
+        {"backbone": BackboneConfig((2, 2, 2, 2), 1.0, 1e-5, "variance", 1e-8), "patch_size": (1, 1)},
+    ),
+    "pool": tuple({"pool": pool} for pool in ("mean", "max", "map", "none")),
+    "register_tokens": ({"register_tokens": 2},),
+    "class_token_position": ({"class_token_position": False},),
+    "position": (
+        {"position": "none"},
+        {"position": "learned_2d"},
+        {"position": "relative"},
+        {"position": "sincos_2d"},
+        {"position": "sincos_2d", "pool": "mean"},
+    ),
+    "rotary": ({"rotary": DINOV3_ROTARY},),
+    "position_at": ({"position_at": "every_layer"}, {"position_at": "every_layer_shared"}),
+    "attention": ({"attention": "axial", "pool": "mean"},),
+    "extra_class_token": tuple({"extra_class_token": True, "pool": pool} for pool in ("mean", "max", "map")),
+    "layer_scale": ({"layer_scale": 0.5},),
+    "norm_before_blocks": ({"norm_before_blocks": True}, {"norm_before_blocks": True, "position": "none"}),
+    "norm_after_pooling": ({"norm_after_pooling": True}, {"norm_after_pooling": True, "pool": "mean"}),
+    "representation_size": ({"representation_size": 7}, {"representation_size": 7, "num_classes": 0}),
+    "dropout": ({"dropout": 0.1},),
+    "attention_dropout": ({"attention_dropout": 0.1},),
+    "gelu": ({"gelu": "erf"}, {"gelu": "quick"}),
+    "norm_eps": ({"norm_eps": 1e-5}, {"norm_eps": 0.1}),
+    "head_bias_init": ({"head_bias_init": -3.0},),
+    "image_mean": ({"image_mean": (0.1, 0.2, 0.3)},),
+    "image_std": ({"image_std": (0.1, 0.2, 0.3)},),
+}
+RESNET_CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
+    "image_size": ({"image_size": (48, 32)},),
+    "layers": ({"layers": (2, 1)},),
+    "num_classes": ({"num_classes": 4}, {"num_classes": 0}),
+    "width_factor": ({"width_factor": 1.0}, {"width_factor": 1.5}),
+    "root_width": ({"root_width": 32}, {"root_width": 96}),
+    "stage_widths": ({"stage_widths": (128, 384)}, {"stage_widths": (128, 256)}),
+    "groups": ({"groups": 16},),
+    "in_channels": ({"in_channels": 1, "image_mean": (0.5,), "image_std": (0.5,)},),
+    "mixing": ({"mixing": "axial"},),
+    "num_heads": ({"num_heads": 4}, {"num_heads": 4, "mixing": "axial"}),
+    "norm_eps": ({"norm_eps": 0.1},),
+    "standardization_eps": ({"standardization_eps": 1e-3},),
+    "max_pool_padding": ({"max_pool_padding": "lowest"},),
+    "head_bias_init": ({"head_bias_init": -3.0},),
+    "image_mean": ({"image_mean": (0.1, 0.2, 0.3)},),
+    "image_std": ({"image_std": (0.1, 0.2, 0.3)},),
+}
+EQUIVALENT = {
+    "class_token_position": "the released files give the class token a position of zeros in its place",
+    "head_bias_init": "it is where a new head begins, and the file has a head",
+    "num_heads": "a ResNet without attention has no use for it",
+    "root_width": "the width factor says the same",
+    "stage_widths": "the width factor says the same",
+    "width_factor": "the channels say the same",
+}
+"""Fields that may come back in another form, and why the model is the same; its logits are compared."""
+
+
+def test_every_field_is_changed_here() -> None:
+    assert VIT_CHANGES.keys() == {field.name for field in dataclasses.fields(ViTConfig)}
+    assert RESNET_CHANGES.keys() == {field.name for field in dataclasses.fields(ResNetConfig)}
+
+
+def changed(format: Format, name: str, number: int, resnet: bool) -> tuple[ModelConfig, ModelConfig]:
+    """Give a format's usual model, and the same with one field changed."""
+    vit, usual = USUAL.get(format, (VIT, RESNET))
+    if not resnet:
+        return vit, replace(vit, **VIT_CHANGES[name][number])
+    change = dict(RESNET_CHANGES[name][number])
+    stages = len(change.get("stage_widths", ()))
+    if stages:  # repeated for a format whose usual model has more stages
+        change["stage_widths"] = (change["stage_widths"] * len(usual.layers))[: len(usual.layers)]
+    if "layers" in change and usual.stage_widths is not None:
+        change["stage_widths"] = usual.stage_widths[: len(change["layers"])]
+    return usual, replace(usual, **change)
+
+
+CASES = [
+    pytest.param(name, number, resnet, id=f"{'ResNet' if resnet else 'ViT'} {name} {number}")
+    for resnet, table in ((False, VIT_CHANGES), (True, RESNET_CHANGES))
+    for name, changes in table.items()
+    for number in range(len(changes))
+]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(("name", "number", "resnet"), CASES)
+def test_a_field_is_carried_or_said_to_be_lost_or_refused(
+    name: str, number: int, resnet: bool, format: Format, tmp_path: Path
+) -> None:
+    chosen = find_format(format)
+    usual, config = changed(format, name, number, resnet)
+    model = random_model(config)
+    if chosen.unsupported(config):
+        with pytest.raises(VitkitError):
+            save_model(model, tmp_path / "file", format)
+        return
+    heads = config.num_heads if isinstance(config, ViTConfig) else None
+    path = save_model(model, tmp_path / "file", format)
+    again = load_model(path, image_size=config.image_size, num_heads=heads)
+    if chosen.lost_numerics(config) != chosen.lost_numerics(usual):
+        return
+    if name not in EQUIVALENT:
+        assert getattr(again.config, name) == getattr(config, name)
+    pixels = torch.randint(
+        0, 256, (2, config.in_channels, *config.image_size), generator=torch.Generator().manual_seed(0)
+    ).to(torch.uint8)
+    with torch.no_grad():
+        found, expected = again(pixels), model(pixels)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))

@@ -1,0 +1,283 @@
+"""The parts of timm's later ViTs, both ways, against a slow forward pass over the tensors of a file."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import Tensor
+
+from tests.weights.test_timm import TINY, config_json, folder_of, random_model, state
+from vitkit.errors import VitkitError
+from vitkit.models.vit_config import ViTConfig
+from vitkit.weights import load, load_model, save_model
+
+WIDTH = TINY.width
+
+
+def slow_logits(tensors: Mapping[str, Tensor], images: Tensor, described: Mapping[str, Any]) -> Tensor:
+    """Compute timm's VisionTransformer step by step, with patches of 4 and 4 heads."""
+    arguments = described["model_args"]
+    epsilon = 1e-5 if "_clip_" in described["architecture"] else 1e-6
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        if f"{name}.weight" not in tensors:
+            return x
+        mean = x.mean(-1, keepdim=True)
+        variance = (x - mean).square().mean(-1, keepdim=True)
+        return (x - mean) / (variance + epsilon).sqrt() * tensors[f"{name}.weight"] + tensors[f"{name}.bias"]
+
+    def linear(x: Tensor, name: str) -> Tensor:
+        return x @ tensors[f"{name}.weight"].T + tensors[f"{name}.bias"]
+
+    def activate(x: Tensor) -> Tensor:
+        name = arguments.get("act_layer", "gelu")
+        if name == "quick_gelu":
+            return x / (1 + torch.exp(-1.702 * x))
+        if name == "gelu_tanh":
+            return F.gelu(x, approximate="tanh")
+        return x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))
+
+    x = F.conv2d(images, tensors["patch_embed.proj.weight"], tensors.get("patch_embed.proj.bias"), stride=4)
+    x = x.flatten(2).mT
+    prefix = [tensors[name].expand(len(x), -1, -1) for name in ("cls_token", "reg_token") if name in tensors]
+    first = sum(part.shape[1] for part in prefix)
+    positions = tensors["pos_embed"]
+    if positions.shape[1] == x.shape[1]:
+        x = torch.cat([*prefix, x + positions], 1)
+    else:
+        x = torch.cat([*prefix, x], 1) + positions
+    x = norm(x, "norm_pre")
+    for i in range(2):
+        block = f"blocks.{i}"
+        qkv = linear(norm(x, f"{block}.norm1"), f"{block}.attn.qkv")
+        q, k, v = (part.reshape(*x.shape[:2], 4, -1).transpose(1, 2) for part in qkv.chunk(3, -1))
+        weights = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1)
+        attended = linear((weights @ v).transpose(1, 2).flatten(2), f"{block}.attn.proj")
+        x = x + attended * tensors.get(f"{block}.ls1.gamma", torch.ones(()))
+        hidden = linear(activate(linear(norm(x, f"{block}.norm2"), f"{block}.mlp.fc1")), f"{block}.mlp.fc2")
+        x = x + hidden * tensors.get(f"{block}.ls2.gamma", torch.ones(()))
+    x = norm(x, "norm")
+    pools = {
+        "token": lambda x: x[:, 0],
+        "avg": lambda x: x[:, first:].mean(1),
+        "max": lambda x: x[:, first:].amax(1),
+        "": lambda x: x,
+    }
+    return linear(norm(pools[arguments["global_pool"]](x), "fc_norm"), "head")
+
+
+SCALES: dict[str, tuple[int, ...]] = {f"blocks.{i}.ls{j}.gamma": (WIDTH,) for i in range(2) for j in (1, 2)}
+AFTER = {"norm.weight": (), "norm.bias": (), "fc_norm.weight": (WIDTH,), "fc_norm.bias": (WIDTH,)}
+BEFORE = {"norm_pre.weight": (WIDTH,), "norm_pre.bias": (WIDTH,), "patch_embed.proj.bias": ()}
+
+CASES: dict[str, tuple[dict[str, tuple[int, ...]], int, str, dict[str, Any], dict[str, Any]]] = {
+    # name: tensors added, rows of positions, architecture, model_args, fields of ours
+    "DeiT III": (
+        SCALES,
+        12,
+        "deit3_small_patch16_224",
+        {"global_pool": "token", "no_embed_class": True, "init_values": 1e-6},
+        {"layer_scale": 1e-6, "class_token_position": False},
+    ),
+    "DINOv2 with registers": (
+        {**SCALES, "reg_token": (1, 4, WIDTH)},
+        12,
+        "vit_small_patch14_reg4_dinov2",
+        {"global_pool": "token", "init_values": 1e-5, "reg_tokens": 4, "no_embed_class": True},
+        {"layer_scale": 1e-5, "class_token_position": False, "register_tokens": 4},
+    ),
+    "MAE, fine-tuned": (
+        AFTER,
+        13,
+        "vit_base_patch16_224",
+        {"global_pool": "avg"},
+        {"pool": "mean", "extra_class_token": True, "norm_after_pooling": True},
+    ),
+    "mean beside a class token": (
+        {},
+        13,
+        "vit_base_patch16_224",
+        {"global_pool": "avg", "fc_norm": False},
+        {"pool": "mean", "extra_class_token": True},
+    ),
+    "maximum": (
+        {**AFTER, "cls_token": ()},
+        12,
+        "vit_base_patch16_224",
+        {"global_pool": "max", "class_token": False},
+        {"pool": "max", "norm_after_pooling": True},
+    ),
+    "norm after the class token": (
+        AFTER,
+        13,
+        "vit_base_patch16_224",
+        {"global_pool": "token", "fc_norm": True},
+        {"norm_after_pooling": True},
+    ),
+    "every token": (
+        {},
+        13,
+        "vit_base_patch16_224",
+        {"global_pool": ""},
+        {"pool": "none", "extra_class_token": True},
+    ),
+    "CLIP": (
+        BEFORE,
+        13,
+        "vit_base_patch32_clip_224",
+        {"global_pool": "token"},
+        {"norm_before_blocks": True, "norm_eps": 1e-5},
+    ),
+    "CLIP of OpenAI": (
+        BEFORE,
+        13,
+        "vit_base_patch32_clip_quickgelu_224",
+        {"global_pool": "token", "act_layer": "quick_gelu"},
+        {"norm_before_blocks": True, "norm_eps": 1e-5, "gelu": "quick"},
+    ),
+}
+
+
+def scaled(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: 0.3 * tensor for name, tensor in tensors.items()}
+
+
+def images_of(config: ViTConfig) -> Tensor:
+    return torch.randn(2, config.in_channels, *config.image_size, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_file_of_timm_is_read(name: str, tmp_path: Path) -> None:
+    extra, positions, architecture, arguments, fields = CASES[name]
+    tensors = scaled(state(positions=positions, extra=extra))
+    described = config_json(architecture, **arguments)
+    model = load_model(folder_of(tmp_path, tensors, described))
+    assert isinstance(model.config, ViTConfig)
+    mean, std = described["pretrained_cfg"]["mean"], described["pretrained_cfg"]["std"]
+    assert model.config == replace(TINY, **fields, image_mean=tuple(mean), image_std=tuple(std))
+    images = images_of(model.config)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            model(images), slow_logits(tensors, images, described), rtol=1e-4, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_file_for_timm_is_written(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = replace(TINY, **CASES[name][-1])
+    model = random_model(config)
+    save_model(model, tmp_path, format="timm")
+    assert not caplog.text
+    described = json.loads((tmp_path / "config.json").read_text())
+    tensors = load_file(tmp_path / "model.safetensors")
+    extra, positions = CASES[name][:2]
+    assert {key: tensor.shape for key, tensor in tensors.items()} == {
+        key: tensor.shape for key, tensor in state(positions=positions, extra=extra).items()
+    }
+    again = load_model(tmp_path)
+    assert again.config == config
+    images = images_of(config)
+    with torch.no_grad():
+        expected = model(images)
+        torch.testing.assert_close(slow_logits(tensors, images, described), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(again(images), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_arguments_say_what_timm_is_to_build(tmp_path: Path) -> None:
+    config = replace(TINY, pool="max", extra_class_token=True, layer_scale=0.1, norm_after_pooling=True)
+    save_model(random_model(config), tmp_path, format="timm")
+    arguments = json.loads((tmp_path / "config.json").read_text())["model_args"]
+    expected = {"global_pool": "max", "class_token": True, "init_values": 0.1, "fc_norm": True}
+    assert {**arguments, **expected, "pre_norm": False} == arguments
+
+
+def test_the_bias_that_clip_has_not_moves_into_the_positions(tmp_path: Path) -> None:
+    model = random_model(replace(TINY, norm_before_blocks=True))
+    save_model(model, tmp_path, format="timm")
+    tensors, ours = load_file(tmp_path / "model.safetensors"), model.state_dict()
+    assert "patch_embed.proj.bias" not in tensors and ours["stem.bias"].any()
+    moved = tensors["pos_embed"] - ours["positions.0.embedding"]
+    assert not moved[:, :1].any()
+    torch.testing.assert_close(moved[0, 1:], ours["stem.bias"].expand(12, -1))
+    with pytest.raises(VitkitError, match="without position embeddings"):
+        config = replace(TINY, norm_before_blocks=True, position="none")
+        save_model(random_model(config), tmp_path / "no", format="timm")
+
+
+@pytest.mark.parametrize(
+    ("extra", "fields"),
+    [
+        (AFTER, {"pool": "mean", "extra_class_token": True, "norm_after_pooling": True}),
+        (SCALES, {"layer_scale": 1e-5}),
+        (BEFORE, {"norm_before_blocks": True, "norm_eps": 1e-5}),
+    ],
+    ids=["MAE", "DINOv2", "CLIP"],
+)
+def test_the_tensors_alone_show_the_parts(
+    extra: dict[str, tuple[int, ...]], fields: dict[str, Any], tmp_path: Path
+) -> None:
+    torch.save(state(extra=extra), tmp_path / "vit.pth")
+    config = load_model(tmp_path / "vit.pth", num_heads=4, image_size=(12, 16)).config
+    assert config == replace(TINY, **fields)
+
+
+def test_dinov2s_mask_token_is_left_out_on_purpose(tmp_path: Path) -> None:
+    tensors = state(extra={**SCALES, "mask_token": (1, WIDTH)})
+    left_out = load(folder_of(tmp_path, tensors, config_json())).identity.left_out
+    assert list(left_out.values()) == [["mask_token"]]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "width", "heads", "biased"),
+    [
+        ("deit3_medium_patch16_224", 512, 8, True),
+        ("vit_wee_patch16_reg1_gap_256", 256, 4, True),
+        ("vit_base_patch16_plus_240", 896, 14, True),
+        ("vit_so150m2_patch16_reg1_gap_256", 832, 13, False),
+        ("vit_betwixt_patch16_gap_256", 640, 10, False),
+        ("vit_medium_patch16_gap_384", 512, 8, False),
+        ("vit_giant_patch14_reg4_dinov2", 1536, 24, True),
+    ],
+)
+def test_a_name_says_heads_and_biases(
+    architecture: str, width: int, heads: int, biased: bool, tmp_path: Path
+) -> None:
+    described = config_json(architecture)
+    described["model_args"] = {"img_size": [12, 16]}
+    extra = {} if biased else {f"blocks.{i}.attn.qkv.bias": () for i in range(2)}
+    assert load_model(folder_of(tmp_path, state(width, extra=extra), described)).config.num_heads == heads
+
+
+def test_parts_survive_another_image_size(tmp_path: Path) -> None:
+    config = replace(
+        TINY,
+        pool="max",
+        extra_class_token=True,
+        register_tokens=2,
+        layer_scale=0.1,
+        norm_before_blocks=True,
+        norm_after_pooling=True,
+    )
+    folder = save_model(random_model(config), tmp_path, format="timm")
+    larger = load_model(folder, image_size=(24, 24)).config
+    assert larger == replace(config, image_size=(24, 24))
+
+
+def test_a_norm_twice_over_is_refused(tmp_path: Path) -> None:
+    tensors = state(extra={"fc_norm.weight": (WIDTH,), "fc_norm.bias": (WIDTH,)})
+    with pytest.raises(VitkitError, match=r"norm\.bias: unexpected"):
+        load_model(folder_of(tmp_path, tensors, config_json(global_pool="avg")))
+
+
+def test_attention_pooling_sees_a_class_token_if_the_arguments_say_so(tmp_path: Path) -> None:
+    config = replace(TINY, pool="map", extra_class_token=True)
+    folder = save_model(random_model(config), tmp_path, format="timm")
+    assert json.loads((folder / "config.json").read_text())["model_args"]["pool_include_prefix"] is True
+    assert load_model(folder).config == config
