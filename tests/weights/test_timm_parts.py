@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tests.weights.test_timm import TINY, config_json, folder_of, random_model, state
 from vitkit.errors import VitkitError
-from vitkit.models.vit_config import ViTConfig
+from vitkit.models.vit_config import DINOV3_ROTARY, EVA02_ROTARY, ROPE_VIT_ROTARY, ViTConfig
 from vitkit.weights import load, load_model, save_model
 
 WIDTH = TINY.width
@@ -24,7 +24,8 @@ WIDTH = TINY.width
 def slow_logits(tensors: Mapping[str, Tensor], images: Tensor, described: Mapping[str, Any]) -> Tensor:
     """Compute timm's VisionTransformer step by step, with patches of 4 and 4 heads."""
     arguments = described["model_args"]
-    epsilon = 1e-5 if "_clip_" in described["architecture"] else 1e-6
+    rough = any(word in described["architecture"] for word in ("_clip_", "_dinov3"))
+    epsilon = 1e-5 if rough else 1e-6
 
     def norm(x: Tensor, name: str) -> Tensor:
         if f"{name}.weight" not in tensors:
@@ -35,6 +36,9 @@ def slow_logits(tensors: Mapping[str, Tensor], images: Tensor, described: Mappin
 
     def linear(x: Tensor, name: str) -> Tensor:
         return x @ tensors[f"{name}.weight"].T + tensors[f"{name}.bias"]
+
+    def scale(*names: str) -> Tensor:
+        return next((tensors[name] for name in names if name in tensors), torch.ones(()))
 
     def activate(x: Tensor) -> Tensor:
         name = arguments.get("act_layer", "gelu")
@@ -48,7 +52,7 @@ def slow_logits(tensors: Mapping[str, Tensor], images: Tensor, described: Mappin
     x = x.flatten(2).mT
     prefix = [tensors[name].expand(len(x), -1, -1) for name in ("cls_token", "reg_token") if name in tensors]
     first = sum(part.shape[1] for part in prefix)
-    positions = tensors["pos_embed"]
+    positions = tensors.get("pos_embed", torch.zeros(1, x.shape[1], 1))
     if positions.shape[1] == x.shape[1]:
         x = torch.cat([*prefix, x + positions], 1)
     else:
@@ -56,13 +60,20 @@ def slow_logits(tensors: Mapping[str, Tensor], images: Tensor, described: Mappin
     x = norm(x, "norm_pre")
     for i in range(2):
         block = f"blocks.{i}"
-        qkv = linear(norm(x, f"{block}.norm1"), f"{block}.attn.qkv")
+        qkv = norm(x, f"{block}.norm1") @ tensors[f"{block}.attn.qkv.weight"].T
+        if f"{block}.attn.q_bias" in tensors:
+            bias = tensors[f"{block}.attn.q_bias"], torch.zeros(WIDTH), tensors[f"{block}.attn.v_bias"]
+            qkv = qkv + torch.cat(bias)
+        else:
+            qkv = qkv + tensors.get(f"{block}.attn.qkv.bias", torch.zeros(()))
         q, k, v = (part.reshape(*x.shape[:2], 4, -1).transpose(1, 2) for part in qkv.chunk(3, -1))
+        if f"{block}.gamma_1" in tensors:
+            q, k = turned(q, described, first), turned(k, described, first)
         weights = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1)
         attended = linear((weights @ v).transpose(1, 2).flatten(2), f"{block}.attn.proj")
-        x = x + attended * tensors.get(f"{block}.ls1.gamma", torch.ones(()))
+        x = x + attended * scale(f"{block}.ls1.gamma", f"{block}.gamma_1")
         hidden = linear(activate(linear(norm(x, f"{block}.norm2"), f"{block}.mlp.fc1")), f"{block}.mlp.fc2")
-        x = x + hidden * tensors.get(f"{block}.ls2.gamma", torch.ones(()))
+        x = x + hidden * scale(f"{block}.ls2.gamma", f"{block}.gamma_2")
     x = norm(x, "norm")
     pools = {
         "token": lambda x: x[:, 0],
@@ -71,6 +82,29 @@ def slow_logits(tensors: Mapping[str, Tensor], images: Tensor, described: Mappin
         "": lambda x: x,
     }
     return linear(norm(pools[arguments["global_pool"]](x), "fc_norm"), "head")
+
+
+def turned(x: Tensor, described: Mapping[str, Any], first: int) -> Tensor:
+    """Turn queries or keys `(B, h, T, 8)` of a 3x4 grid by their patch's row and column, pair by pair."""
+    name = described["architecture"]
+    out = x.clone()
+    for number in range(12):
+        row, column = divmod(number, 4)
+        if "dinov3" in name:
+            axes = [2 * math.pi * (2 * (row + 0.5) / 3 - 1), 2 * math.pi * (2 * (column + 0.5) / 4 - 1)]
+            pairs, temperature = [(0, 4), (1, 5), (2, 6), (3, 7)], 100.0
+        elif "reg1_gap" in name:
+            axes = [row / 3 * 16, column / 4 * 16]
+            pairs, temperature = [(0, 1), (2, 3), (4, 5), (6, 7)], 10_000.0
+        else:
+            axes = [float(column), float(row)]
+            pairs, temperature = [(0, 1), (2, 3), (4, 5), (6, 7)], 100.0
+        angles = [axis / temperature ** (i / 2) for axis in axes for i in range(2)]
+        for (i, j), angle in zip(pairs, angles, strict=True):
+            a, b = x[:, :, first + number, i], x[:, :, first + number, j]
+            out[:, :, first + number, i] = a * math.cos(angle) - b * math.sin(angle)
+            out[:, :, first + number, j] = b * math.cos(angle) + a * math.sin(angle)
+    return out
 
 
 SCALES: dict[str, tuple[int, ...]] = {f"blocks.{i}.ls{j}.gamma": (WIDTH,) for i in range(2) for j in (1, 2)}
@@ -188,6 +222,64 @@ def test_a_file_for_timm_is_written(name: str, tmp_path: Path, caplog: pytest.Lo
         expected = model(images)
         torch.testing.assert_close(slow_logits(tensors, images, described), expected, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(again(images), expected, rtol=1e-5, atol=1e-6)
+
+
+GAMMAS: dict[str, tuple[int, ...]] = {f"blocks.{i}.gamma_{j}": (WIDTH,) for i in range(2) for j in (1, 2)}
+NO_BIAS: dict[str, tuple[int, ...]] = {f"blocks.{i}.attn.qkv.bias": () for i in range(2)}
+TWO_BIASES = {f"blocks.{i}.attn.{part}_bias": (WIDTH,) for i in range(2) for part in "qv"}
+REGISTERS: dict[str, tuple[int, ...]] = {"reg_token": (1, 4, WIDTH), "pos_embed": ()}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "extra", "pool", "fields"),
+    [
+        (
+            "vit_small_patch16_dinov3",
+            {**GAMMAS, **NO_BIAS, **REGISTERS},
+            "avg",
+            {
+                "rotary": DINOV3_ROTARY,
+                "register_tokens": 4,
+                "pool": "mean",
+                "extra_class_token": True,
+                "position": "none",
+                "norm_eps": 1e-5,
+            },
+        ),
+        (
+            "vit_small_patch16_dinov3_qkvb",
+            {**GAMMAS, **NO_BIAS, **TWO_BIASES, **REGISTERS},
+            "token",
+            {"rotary": DINOV3_ROTARY, "register_tokens": 4, "position": "none", "norm_eps": 1e-5},
+        ),
+        (
+            "vit_base_patch16_rope_reg1_gap_256",
+            {**GAMMAS, **NO_BIAS, **TWO_BIASES, **AFTER, "pos_embed": (), "cls_token": ()},
+            "avg",
+            {"rotary": EVA02_ROTARY, "pool": "mean", "position": "none", "norm_after_pooling": True},
+        ),
+        ("vit_small_patch16_rope_224", {**GAMMAS, "pos_embed": ()}, "token", {"position": "none"}),
+        ("vit_base_patch16_rope_ape_224", GAMMAS, "token", {"class_token_position": False}),
+    ],
+)
+def test_rotary_positions_are_read(
+    architecture: str, extra: dict[str, tuple[int, ...]], pool: str, fields: dict[str, Any], tmp_path: Path
+) -> None:
+    tensors = scaled(state(positions=12, extra=extra))
+    described = config_json(architecture, global_pool=pool)
+    model = load_model(folder_of(tmp_path, tensors, described))
+    expected = {"rotary": ROPE_VIT_ROTARY, "layer_scale": 1e-5, **fields}
+    assert {name: getattr(model.config, name) for name in expected} == expected
+    images = torch.randn(2, 3, 12, 16, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(
+            model(images), slow_logits(tensors, images, described), rtol=1e-4, atol=1e-5
+        )
+
+
+def test_rotary_positions_are_not_written(tmp_path: Path) -> None:
+    with pytest.raises(VitkitError, match="rotary"):
+        save_model(random_model(replace(TINY, rotary=DINOV3_ROTARY)), tmp_path / "no", format="timm")
 
 
 def test_the_arguments_say_what_timm_is_to_build(tmp_path: Path) -> None:

@@ -198,11 +198,13 @@ def rotary_angles(grid: tuple[int, int], head_dim: int, config: RotaryConfig) ->
     else:
         axes = [2.0 * ((torch.arange(size, dtype=torch.float32) + 0.5) / size) - 1.0 for size in grid]
     positions = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).flatten(0, 1)  # (N, 2)
+    if config.first == "column":
+        positions = positions.flip(-1)
     if config.coordinates == "patches":
         angles = positions[:, :, None] * (1.0 / config.temperature**exponents)
     else:
         angles = 2 * math.pi * positions[:, :, None] / config.temperature**exponents
-    angles = angles.flatten(1)  # (N, d / 2): the row's, then the column's
+    angles = angles.flatten(1)  # (N, d / 2): of one axis, then of the other
     if config.pairs == "interleaved":
         return angles.repeat_interleave(2, dim=-1)
     return angles.repeat(1, 2)

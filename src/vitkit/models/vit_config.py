@@ -40,6 +40,8 @@ class RotaryConfig:
     temperature: float
     reference_grid: tuple[int, int] | None = None
     """The grid that positions counted in patches are scaled to: all image sizes then see the same range."""
+    first: Literal["row", "column"] = "row"
+    """Whose angle turns the first half of the pairs; the other one's turns the second."""
 
     def __post_init__(self) -> None:
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
@@ -50,6 +52,9 @@ class RotaryConfig:
 
 EVA02_ROTARY = RotaryConfig("interleaved", "patches", temperature=10_000.0, reference_grid=(16, 16))
 """Of EVA-02 (Fang et al. 2023, arXiv 2303.11331), pre-trained on 16x16 patches."""
+
+ROPE_VIT_ROTARY = RotaryConfig("interleaved", "patches", temperature=100.0, first="column")
+"""Of RoPE-ViT's axial models (Heo et al. 2024, arXiv 2403.13298)."""
 
 DINOV3_ROTARY = RotaryConfig("halves", "centered", temperature=100.0)
 """Of DINOv3 (Simeoni et al. 2025, arXiv 2508.10104)."""

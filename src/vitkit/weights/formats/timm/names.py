@@ -1,20 +1,25 @@
 """Every parameter of a ViT, a hybrid or a BiT ResNet, and where timm keeps it."""
 
+from typing import Literal
+
 import torch
 
 from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.vit_config import ViTConfig
 from vitkit.weights.table import Row, pair, same
 
+QKVBias = Literal["fused", "split", "none"]
+"""Biases of queries, keys and values: one tensor; two, as the keys have none (timm's class Eva); or none."""
+
 BACKBONE = "patch_embed.backbone."
 """Before the names of a hybrid's ResNet."""
 
 
-def vit_rows(config: ViTConfig, *, qkv_bias: bool = True, stem_bias: bool = True) -> list[Row]:
+def vit_rows(config: ViTConfig, *, qkv_bias: QKVBias = "fused", stem_bias: bool = True) -> list[Row]:
     """Pair every parameter of a ViT or hybrid of `config` with the tensors where timm keeps it.
 
-    Without `qkv_bias` the file has no biases of queries, keys and values, without `stem_bias` none of the
-    patch projection: zeros, which is the same.
+    Where `qkv_bias` is "none" the file has no biases of queries, keys and values, without `stem_bias` none of
+    the patch projection: zeros, which is the same.
     """
     rows: list[Row] = []
     if config.backbone:
@@ -32,14 +37,19 @@ def vit_rows(config: ViTConfig, *, qkv_bias: bool = True, stem_bias: bool = True
         block = f"blocks.{i}"
         rows += pair(f"{block}.norm1", f"{block}.norm1")
         rows.append(same(f"{block}.attention.qkv.weight", f"{block}.attn.qkv.weight"))
-        rows.append(_bias(f"{block}.attention.qkv.bias", f"{block}.attn.qkv", qkv_bias))
+        if qkv_bias == "split":
+            names = (f"{block}.attn.q_bias", f"{block}.attn.v_bias")
+            rows.append(Row(f"{block}.attention.qkv.bias", names, _between_zeros))
+        else:
+            rows.append(_bias(f"{block}.attention.qkv.bias", f"{block}.attn.qkv", qkv_bias == "fused"))
         rows += pair(f"{block}.attention.out", f"{block}.attn.proj")
         rows += pair(f"{block}.norm2", f"{block}.norm2")
         rows += pair(f"{block}.mlp.fc1", f"{block}.mlp.fc1")
         rows += pair(f"{block}.mlp.fc2", f"{block}.mlp.fc2")
         if config.layer_scale is not None:
-            rows.append(same(f"{block}.attention_scale", f"{block}.ls1.gamma"))
-            rows.append(same(f"{block}.mlp_scale", f"{block}.ls2.gamma"))
+            names = ("gamma_1", "gamma_2") if config.rotary is not None else ("ls1.gamma", "ls2.gamma")
+            rows.append(same(f"{block}.attention_scale", f"{block}.{names[0]}"))
+            rows.append(same(f"{block}.mlp_scale", f"{block}.{names[1]}"))
     if config.norm_before_blocks:
         rows += pair("pre_norm", "norm_pre")
     rows += pair("norm", "fc_norm" if config.norm_after_pooling else "norm")
@@ -71,6 +81,12 @@ def _bias(ours: str, theirs: str, there: bool) -> Row:
 def _zeros(tensors: list[torch.Tensor]) -> torch.Tensor:
     """The bias that a layer of this weight does without."""
     return tensors[0].new_zeros(len(tensors[0]))
+
+
+def _between_zeros(biases: list[torch.Tensor]) -> torch.Tensor:
+    """Join the biases of queries and values; timm's class Eva has none for the keys."""
+    queries, values = biases
+    return torch.cat([queries, torch.zeros_like(queries), values])
 
 
 def _query_and_rest(qkv: torch.Tensor) -> list[torch.Tensor]:

@@ -18,7 +18,7 @@ from vitkit.weights.card import ModelCard
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats.resnet_channels import with_channels
 from vitkit.weights.formats.timm.grid import find_image_size
-from vitkit.weights.formats.timm.names import BACKBONE, bit_rows, vit_rows
+from vitkit.weights.formats.timm.names import BACKBONE, QKVBias, bit_rows, vit_rows
 from vitkit.weights.formats.timm.settings import (
     GROUP_NORM_EPS,
     POOLS,
@@ -101,14 +101,18 @@ def read(source: Source, hints: Hints) -> Translation:
 
 def _refuse(source: Source, settings: Settings) -> None:
     """Name what timm has and we have not."""
+    rotary = settings.rotary is not None
     found = {
-        what: key for key in source.shapes for word, what in UNKNOWN_PARTS.items() if word in key.split(".")
+        what: key
+        for key in source.shapes
+        for word, what in UNKNOWN_PARTS.items()
+        if word in key.split(".") and not (rotary and word in ("gamma_1", "gamma_2"))
     }
     if found:
         parts = "; ".join(f"{what}: {key}" for what, key in sorted(found.items()))
         raise VitkitError(f"{source.path}: this timm model has parts that ViTs here have not: {parts}.")
     _refuse_shapes(source)
-    if UNLIKE_NAMES.search(settings.architecture):
+    if UNLIKE_NAMES.search(settings.architecture) and not rotary:
         raise VitkitError(
             f"{source.path}: {settings.architecture} computes something else with tensors of the same names: "
             "it is none of the architectures of timm that are read."
@@ -147,7 +151,8 @@ def _refuse_shapes(source: Source) -> None:
 def _vit_config(source: Source, settings: Settings, hints: Hints) -> ViTConfig:
     shapes = source.shapes
     _check_shapes(source)
-    positions = settings.learned_positions if settings.known else "pos_embed" in source
+    said = settings.known and settings.rotary is None
+    positions = settings.learned_positions if said else "pos_embed" in source
     if positions and "pos_embed" not in source:
         raise VitkitError(
             f"{source.path}: pos_embed: missing, and config.json does not say that this model has "
@@ -179,7 +184,8 @@ def _vit_config(source: Source, settings: Settings, hints: Hints) -> ViTConfig:
         class_token_position=inside,
         position="learned" if positions else "none",
         extra_class_token=class_token and pool != "token",
-        layer_scale=settings.layer_scale if "blocks.0.ls1.gamma" in source else None,
+        rotary=settings.rotary,
+        layer_scale=_layer_scale(source, settings),
         norm_before_blocks=settings.norm_before_blocks(source),
         norm_after_pooling="fc_norm.weight" in source,
         representation_size=shapes["pre_logits.fc.bias"][0] if "pre_logits.fc.bias" in source else None,
@@ -204,11 +210,20 @@ def _check_shapes(source: Source) -> None:
             check_axes(source, key, number)
 
 
-def _qkv_bias(source: Source, settings: Settings) -> bool:
-    """Whether queries, keys and values have biases: all blocks or none."""
-    if settings.known:
-        return settings.qkv_bias
-    return any(re.fullmatch(r"blocks\.\d+\.attn\.qkv\.bias", key) for key in source.shapes)
+def _layer_scale(source: Source, settings: Settings) -> float | None:
+    """Give the first value of layer scale; None where the file has none."""
+    names = {"blocks.0.ls1.gamma", "blocks.0.gamma_1"}
+    return settings.layer_scale if names & source.shapes.keys() else None
+
+
+def _qkv_bias(source: Source, settings: Settings) -> QKVBias:
+    """Find whether queries, keys and values have biases: in all blocks or in none."""
+    if settings.rotary is not None and "blocks.0.attn.q_bias" in source:
+        return "split"
+    if settings.known and settings.rotary is None:
+        return "fused" if settings.qkv_bias else "none"
+    found = any(re.fullmatch(r"blocks\.\d+\.attn\.qkv\.bias", key) for key in source.shapes)
+    return "fused" if found else "none"
 
 
 def _default_statistics(settings: Settings) -> tuple[tuple[float, ...], tuple[float, ...]]:

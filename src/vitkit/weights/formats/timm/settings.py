@@ -10,7 +10,14 @@ from typing import Any, Literal
 
 from vitkit.data.transforms import Interpolation, Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.vit_config import Gelu, PoolKind
+from vitkit.models.vit_config import (
+    DINOV3_ROTARY,
+    EVA02_ROTARY,
+    ROPE_VIT_ROTARY,
+    Gelu,
+    PoolKind,
+    RotaryConfig,
+)
 from vitkit.weights.assumptions import Assumption, assumed_resizing, assumed_statistics
 from vitkit.weights.files.source import Source
 from vitkit.weights.preprocessing import border_colour
@@ -60,6 +67,13 @@ TANH_NAMES = re.compile(
     r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip_.*|vit_large_patch16_siglip_(gap_)?512"
 )
 """Architectures whose GELU is the tanh form without being told; timm's default is the exact one."""
+
+ROTARY: tuple[tuple[str, RotaryConfig], ...] = (
+    (r"vit_(tiny|small|base|large)_patch16_(dinov3|dinov3_qkvb|lingbot)", DINOV3_ROTARY),
+    (r"vit_(small|base|large)_patch16_rope(_ape)?_224", ROPE_VIT_ROTARY),
+    (r"vit_\w+_patch16_rope_reg\d_gap_256", EVA02_ROTARY),
+)
+"""Architectures with rotary positions, of timm's class Eva; other names of that class are refused."""
 
 POOLS: dict[str, PoolKind] = {
     "token": "token",
@@ -203,6 +217,12 @@ class Settings:
         return GELUS[name]
 
     @property
+    def rotary(self) -> RotaryConfig | None:
+        """Rotary positions, which the architecture's name alone says."""
+        names = (rotary for pattern, rotary in ROTARY if re.fullmatch(pattern, self.architecture))
+        return next(names, None)
+
+    @property
     def layer_scale(self) -> float:
         """First value of layer scale, where there is one."""
         return self.arguments.init_values or LAYER_SCALE
@@ -213,6 +233,8 @@ class Settings:
 
     def norm_eps(self, source: Source) -> float:
         """Epsilon of every LayerNorm: by the architecture's name; without one, CLIP shows in its norm_pre."""
+        if self.rotary == DINOV3_ROTARY:
+            return CLIP_NORM_EPS
         clip = "_clip_" in self.architecture if self.known else self.norm_before_blocks(source)
         return CLIP_NORM_EPS if clip and self.arguments.norm_layer is None else NORM_EPS
 
