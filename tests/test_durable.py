@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from vitkit.durable import read_json, replace_file, replace_json, write_file
+from vitkit.durable import open_to_append, read_json, replace_file, replace_json, write_file
 from vitkit.errors import VitkitError
 
 
@@ -98,3 +98,16 @@ def test_a_disk_that_does_not_read_is_said_in_words(tmp_path: Path, monkeypatch:
         patch.setattr(os, "read", refuse)
         with pytest.raises(VitkitError, match="cannot be read: Input/output error"):
             read_json(tmp_path / "file.json")
+
+
+def test_a_pipe_is_not_appended_to(tmp_path: Path) -> None:
+    """Opening it would wait for a reader for ever."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(VitkitError, match="expected a regular file, found a pipe"):
+        open_to_append(tmp_path / "pipe")
+    with pytest.raises(VitkitError, match="found a pipe, a socket or a device"):
+        open_to_append(Path("/dev/null"))
+    for line in ("a\n", "b\n"):
+        with open_to_append(tmp_path / "log") as file:
+            file.write(line)
+    assert (tmp_path / "log").read_text() == "a\nb\n"

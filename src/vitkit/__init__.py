@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from vitkit.jobs.inspect import inspect
     from vitkit.jobs.predict import Predictor
     from vitkit.jobs.recipes import recipe
+    from vitkit.jobs.report import write_report
     from vitkit.jobs.run_config import Run
     from vitkit.jobs.train import train
-    from vitkit.jobs.write_report import write_report
     from vitkit.models.resnet import ResNet
     from vitkit.models.resnet_config import ResNetConfig
     from vitkit.models.vit import ViT
@@ -43,7 +43,7 @@ _HOMES = {
     "recipe": "vitkit.jobs.recipes",
     "save_model": "vitkit.weights",
     "train": "vitkit.jobs.train",
-    "write_report": "vitkit.jobs.write_report",
+    "write_report": "vitkit.jobs.report",
 }
 
 __all__ = [

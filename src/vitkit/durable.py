@@ -4,13 +4,14 @@ of JSON that people may have edited or that a disk may have damaged.
 Every filesystem call goes through `os`, one by one, so that the tests can make each of them fail.
 """
 
+import errno
 import hashlib
 import json
 import os
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from vitkit.errors import VitkitError
 
@@ -135,6 +136,31 @@ def hash_file(path: Path) -> tuple[int, str]:
         digest.update(chunk)
         size += len(chunk)
     return size, digest.hexdigest()
+
+
+def open_to_append(path: Path) -> TextIO:
+    """Open a regular file of text in UTF-8 to write at its end; a new one is made where there is none.
+
+    Raises:
+        OSError: the system refuses.
+        VitkitError: it is a folder, a pipe or a device: opening a pipe would wait for its reader.
+    """
+    try:
+        descriptor = os.open(
+            path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o644
+        )
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a pipe that nobody reads, opened without waiting
+            raise VitkitError(
+                f"{path} cannot be written: expected a regular file, found a pipe. Remove it."
+            ) from error
+        raise
+    try:
+        require_regular_file(descriptor, path)
+        return os.fdopen(descriptor, "a", encoding="utf-8")
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 def require_regular_file(descriptor: int, path: Path) -> None:

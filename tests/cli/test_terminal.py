@@ -331,7 +331,7 @@ def test_errors_are_one_message(
     def fail(arguments: list[str]) -> None:
         raise error
 
-    monkeypatch.setattr("vitkit.jobs.models.main", fail)
+    monkeypatch.setattr("vitkit.cli.models.main", fail)
     assert run(["models"]) == 1
     message = capsys.readouterr().err
     assert message.startswith("vitkit: ") and words in message
@@ -343,7 +343,7 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
         def fail(arguments: list[str], error: Exception = error) -> None:
             raise error
 
-        monkeypatch.setattr("vitkit.jobs.models.main", fail)
+        monkeypatch.setattr("vitkit.cli.models.main", fail)
         with pytest.raises(type(error)):
             run(["models"])
 

@@ -1,5 +1,6 @@
 """Files that are none, or too large, or change: a reason at once, never a hang."""
 
+import errno
 import os
 import socket
 import subprocess
@@ -8,9 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from vitkit.data.decode import DecodeError, DecodeRule, decode, header
 from vitkit.data.files import UnreadableFileError, read_regular_file, regular_file
+from vitkit.errors import VitkitError
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -135,3 +138,20 @@ def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
         with pytest.raises(DecodeError):
             decode(tmp_path / name)
     assert len(list(folder.iterdir())) == before
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_a_lack_of_descriptors_is_not_the_fault_of_an_image(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted as a bad file, a good image would silently be left out of training."""
+    path = tmp_path / "a.png"
+    Image.new("RGB", (2, 2)).save(path)
+
+    def fails(*arguments: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "open", fails)
+    with pytest.raises(VitkitError, match="ulimit") as raised:
+        decode(path)
+    assert not isinstance(raised.value, DecodeError)

@@ -188,8 +188,8 @@ MOMENTS = {
     "validation": "vitkit.jobs.training_run.predict",
     "save": "vitkit.training.trainer.save_checkpoint",
     "evaluation": "vitkit.jobs.evaluate.predict",
-    "report": "vitkit.jobs.write_report.render_report",
-    "nowhere": "vitkit.jobs.write_report.render_report",
+    "report": "vitkit.jobs.report.render_report",
+    "nowhere": "vitkit.jobs.report.render_report",
 }
 """In the order in which a run meets them; the signals are sent when the function is called for the second
 time where it is "step", for the first time elsewhere."""

@@ -12,17 +12,21 @@ import numpy as np
 import pytest
 import torch
 
+from tests.jobs.recorder import Recorder
 from vitkit.cli.main import run
 from vitkit.data.decode import DecodeRule
 from vitkit.data.transforms import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs import convert as convert_module
-from vitkit.jobs.convert import compare, convert, fixed_images
+from vitkit.jobs import parity as parity_module
+from vitkit.jobs.convert import convert
+from vitkit.jobs.parity import compare, fixed_images
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.zoo import build_model, vit_config
 from vitkit.weights import FORMATS, Format, Saved, load_model, save, save_model
 from vitkit.weights.card import ModelCard, Task, card_of
+from vitkit.weights.formats.known import find_format, format_for
 
 
 def random_model(name: str, size: int = 32, seed: int = 0, **changes: Any) -> ImageModel:
@@ -37,14 +41,15 @@ def random_model(name: str, size: int = 32, seed: int = 0, **changes: Any) -> Im
 
 
 PLAIN = "ViT-64x2x2/16"
-"""A ViT that every layout has a name for."""
+"""A ViT that every format has a name for."""
 
 
 @pytest.mark.parametrize("to", [one.name for one in FORMATS if one.name != "torchvision"])
-def test_every_layout_gives_the_model_back(to: Format, tmp_path: Path) -> None:
+def test_every_format_gives_the_model_back(to: Format, tmp_path: Path) -> None:
     model = random_model(PLAIN)
     save_model(model, tmp_path / "model")
     result = convert(tmp_path / "model", tmp_path / "out", to)
+    assert result.path.is_dir() == find_format(to).is_folder
     assert result.parity.agreement == 1 and result.parity.within(1e-5)
     again = load_model(result.path, num_heads=2)
     assert compare(model, again).within(1e-5)
@@ -53,6 +58,25 @@ def test_every_layout_gives_the_model_back(to: Format, tmp_path: Path) -> None:
     else:
         assert "class names" in result.lost
     assert {path.name for path in tmp_path.iterdir()} == {"model", result.path.name}
+
+
+def test_a_conversion_prints_nothing_and_tells_how_far_it_is(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    save_model(random_model(PLAIN), tmp_path / "model")
+    recorder = Recorder()
+    convert(tmp_path / "model", tmp_path / "out", listener=recorder)
+    assert capfd.readouterr() == ("", "")
+    assert recorder.loops == {"comparing images": [(done, 8) for done in range(1, 9)]}
+
+
+def test_the_ending_of_a_name_chooses_the_format() -> None:
+    assert [format_for(name) for name in ("a/b.npz", "b.pth", Path("b.pt"))] == [
+        *("official", "torchvision", "torchvision"),
+    ]
+    assert format_for("runs/new.folder") == format_for("out") == "vitkit"
+    for ending in ("npz", "pth", "pt"):
+        assert not find_format(format_for(f"out.{ending}")).is_folder
 
 
 def test_around_all_libraries_and_back_to_the_same_bits(tmp_path: Path) -> None:
@@ -81,7 +105,7 @@ def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 
 
-def test_arithmetic_that_a_layout_cannot_say_is_refused_or_measured(
+def test_arithmetic_that_a_format_cannot_say_is_refused_or_measured(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     save_model(random_model(PLAIN, gelu="erf"), tmp_path / "erf")
@@ -134,7 +158,7 @@ def test_the_images_are_the_same_every_time_and_not_noise_alone() -> None:
     assert images.float().std() > 30
 
 
-def test_a_loss_that_no_layout_knows_is_said_to_be_lost(tmp_path: Path) -> None:
+def test_a_loss_that_no_format_knows_is_said_to_be_lost(tmp_path: Path) -> None:
     model = random_model(PLAIN)
     model.card = ModelCard(class_names=("a", "b", "c"), task=Task(loss="sigmoid"))
     save_model(model, tmp_path / "model")
@@ -143,10 +167,10 @@ def test_a_loss_that_no_layout_knows_is_said_to_be_lost(tmp_path: Path) -> None:
     assert not convert(tmp_path / "model", tmp_path / "same", "vitkit").lost
 
 
-def test_preprocessing_that_a_layout_cannot_say_is_said_to_be_lost(tmp_path: Path) -> None:
+def test_preprocessing_that_a_format_cannot_say_is_said_to_be_lost(tmp_path: Path) -> None:
     model = random_model(PLAIN)
     rule = Preprocessing(
-        (32, 32), "shortest", 0.9, interpolation="bicubic", decode=DecodeRule(apply_exif=False)
+        (32, 32), "shortest", 0.9, decode=DecodeRule(apply_exif=False), interpolation="bicubic"
     )
     model.card = ModelCard(preprocessing=rule)
     save_model(model, tmp_path / "model")
@@ -200,7 +224,7 @@ def test_places_that_cannot_be_are_explained(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(VitkitError, match="file is a file, and"):
         convert(tmp_path / "model", tmp_path / "file" / "out")
-    with pytest.raises(VitkitError, match=r"timm layout is a folder.*\.safetensors"):
+    with pytest.raises(VitkitError, match=r"timm format is a folder.*\.safetensors"):
         convert(tmp_path / "model", tmp_path / "out.safetensors", "timm")
 
 
@@ -262,10 +286,10 @@ def test_the_library_is_held_against_ours(tmp_path: Path, monkeypatch: pytest.Mo
         with torch.no_grad():
             return model(images)  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(convert_module, "library_logits", honest)
+    monkeypatch.setattr(parity_module, "library_logits", honest)
     result = convert(tmp_path / "model", tmp_path / "good", "timm", against="timm")
     assert result.beside_library is not None and result.beside_library.within(1e-5)
-    monkeypatch.setattr(convert_module, "library_logits", lambda *a: honest(*a) + 0.01)
+    monkeypatch.setattr(parity_module, "library_logits", lambda *a: honest(*a) + 0.01)
     with pytest.raises(VitkitError, match="computes something else"):
         convert(tmp_path / "model", tmp_path / "bad", "timm", against="timm")
     assert not (tmp_path / "bad").exists()
@@ -276,7 +300,7 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert run(["convert", str(tmp_path / "model"), str(tmp_path / "out.npz")]) == 0
     said = capsys.readouterr().out
     assert "parity   read back by vitkit: logits (up to" in said
-    assert "images; this is vitkit beside itself, as --against knows no library of these layouts" in said
+    assert "images; this is vitkit beside itself, as --against knows no library of these formats" in said
     assert "no place for class names" in said and "Next: vitkit card" in said
     with np.load(tmp_path / "out.npz") as file:
         assert "Transformer/encoder_norm/scale" in file.files
@@ -291,7 +315,7 @@ def test_the_card_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     path = save_model(random_model(PLAIN), tmp_path / "model.npz", "official")
     assert run(["card", str(path)]) == 0
     said = capsys.readouterr().out
-    for words in ("official layout", "GELU: tanh form", "LayerNorm epsilon 1e-06", "width 64", "mean 0.5"):
+    for words in ("official format", "GELU: tanh form", "LayerNorm epsilon 1e-06", "width 64", "mean 0.5"):
         assert words in said, words
     assert run(["card", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["dialect"] == "official"

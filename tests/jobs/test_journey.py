@@ -4,6 +4,7 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,12 @@ from vitkit.cli.main import run
 from vitkit.data.decode import DecodeError, decode
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
-from vitkit.jobs import inspect as inspection
+from vitkit.evaluation import classify
+from vitkit.jobs.inspect import InspectOptions
+from vitkit.jobs.listener import SILENT, Listener, Progress
+from vitkit.jobs.predict import PredictOptions, predict_images
 from vitkit.jobs.run_config import is_run
+from vitkit.models.precision import Precision
 from vitkit.weights.card import LossFunction, ModelCard, Task
 
 TINY = (
@@ -33,6 +38,8 @@ TINY = (
     "--epochs",
     "2",
 )
+
+PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
 
 
 def picture(colour: tuple[int, int, int], seed: int) -> Image.Image:
@@ -168,6 +175,89 @@ def test_evaluate_needs_the_run_alone(trained: Path, capsys: pytest.CaptureFixtu
     )
 
 
+class Recording(Listener):
+    """Keeps what a job tells."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.loops: list[str] = []
+        self.done: list[int] = []
+
+    def note(self, sentence: str) -> None:
+        self.notes.append(sentence)
+
+    @contextmanager
+    def progress(self, what: str, total: int | None = None, *, unit: str = "") -> Iterator[Progress]:
+        self.loops.append(what)
+
+        def progress(
+            done: int, total: int | None = None, *, detail: str = "", milestone: bool = False
+        ) -> None:
+            self.done.append(done)
+
+        yield progress
+
+
+def test_jobs_print_nothing_and_tell_a_listener(
+    trained: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(trained, copy)
+    images = [photos / "sky" / "3.png", Path("nowhere.png")]
+    heard = Recording()
+    vitkit.evaluate(copy)
+    for listener in (SILENT, heard):
+        found = vitkit.evaluate(copy, batch_size=4, listener=listener)
+        vitkit.inspect(copy, images, tmp_path / "pictures", listener=listener)
+        vitkit.write_report(copy, listener=listener)
+        options = PredictOptions(str(copy), tuple(map(str, images)))
+        paths = [predicted.path.name for predicted in predict_images(options, listener)]
+        assert paths == ["3.png", "nowhere.png"]
+    assert capsys.readouterr() == ("", "")
+    assert heard.loops == ["evaluating test", "writing the report", "predicting"]
+    count = found.result.count + found.result.bad
+    assert heard.done[: -(-count // 4)] == [*range(4, count, 4), count]
+    assert heard.done[-1] == 2
+    (note,) = heard.notes
+    assert note.startswith("nowhere.png: ")
+
+
+def test_what_was_asked_for_is_the_precision(
+    trained: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exact, rounded = (vitkit.evaluate(trained, precision=name) for name in PRECISIONS)
+    assert (vitkit.evaluate(trained).predictions.logits == exact.predictions.logits).all()  # on a CPU
+    assert (exact.predictions.logits != rounded.predictions.logits).any()
+    np.testing.assert_allclose(exact.predictions.logits, rounded.predictions.logits, rtol=0, atol=0.1)
+    image = photos / "sky" / "3.png"
+    guesses = [vitkit.Predictor(trained, precision=name)(image)[0] for name in PRECISIONS]
+    assert guesses[0].name == guesses[1].name and guesses[0].probability != guesses[1].probability
+    assert vitkit.Predictor(trained)(image)[0] == guesses[0]
+    outputs = []
+    for name in PRECISIONS:
+        assert run(["predict", str(trained), str(image), "--json", "--precision", name]) == 0
+        assert run(["evaluate", str(trained), "--split", "train", "--json", "--precision", name]) == 0
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] != outputs[1]
+
+
+def test_a_run_is_validated_and_evaluated_in_its_own_precision(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def spy(*arguments: Any, **options: Any) -> Any:
+        asked.append(options["precision"])
+        return classify.predict(*arguments, **options)
+
+    for job in ("training_run", "evaluate"):  # validation, and what comes after training
+        monkeypatch.setattr(f"vitkit.jobs.{job}.predict", spy)
+    monkeypatch.setattr("vitkit.jobs.training_run.write_report", lambda folder, **_options: folder)
+    options = ["train", "--data", str(photos), "--out", "run", *TINY, "--precision", "bfloat16"]
+    assert run(options) == 0
+    assert len(asked) >= 3 and set(asked) == {"bfloat16"}
+
+
 def test_two_files_are_enough_anywhere(
     trained: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -278,8 +368,8 @@ def test_why_there_are_no_pictures_of_attention(tmp_path: Path, capsys: pytest.C
 
 
 def test_pictures_of_a_model_by_address_are_put_here(tmp_path: Path) -> None:
-    assert inspection._folder("https://example.org/a/model.npz", None) == Path("inspect")
-    assert inspection._folder(tmp_path / "model.npz", None) == tmp_path / "inspect"
+    assert InspectOptions("https://example.org/a/model.npz").folder == Path("inspect")
+    assert InspectOptions(str(tmp_path / "model.npz")).folder == tmp_path / "inspect"
 
 
 def test_a_folder_with_a_config_of_another_library_is_no_run(trained: Path, tmp_path: Path) -> None:
@@ -585,12 +675,3 @@ def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
     assert "digits" in capsys.readouterr().out
     assert run(["--version"]) == 0
     assert vitkit.__version__ in capsys.readouterr().out
-
-
-def test_one_number_is_a_square() -> None:
-    from vitkit.cli.main import _squared
-
-    assert _squared(["a", "--image-size", "32", "--x"]) == ["a", "--image-size", "32", "32", "--x"]
-    assert _squared(["--image-size", "32", "48"]) == ["--image-size", "32", "48"]
-    assert _squared(["--image-size=32", "--x"]) == ["--image-size", "32", "32", "--x"]
-    assert _squared(["--image-size", "32"]) == ["--image-size", "32", "32"]

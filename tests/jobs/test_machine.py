@@ -1,10 +1,12 @@
-"""Memory that the machine still gives, from files of the system as Linux writes them."""
+"""The device, and the memory that the machine still gives, from files of the system as Linux writes them."""
 
+import os
 from pathlib import Path
 
 import pytest
+import torch
 
-from vitkit.jobs.machine import available_memory
+from vitkit.jobs.machine import available_memory, deterministic, find_device
 
 GIB = 2**30
 
@@ -59,3 +61,30 @@ def test_memory_below_the_limit_of_a_group_of_version_1(tmp_path: Path) -> None:
         "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{GIB}\n",
     }
     assert available_memory(system(tmp_path, files)) == GIB
+
+
+def test_finding_a_device_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setattr(torch, "empty", lambda *arguments, **options: None)  # as if the GPU were there
+    assert find_device("cuda") == torch.device("cuda")
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+
+
+@pytest.mark.parametrize("before", [None, ":16:8"])
+def test_kernels_are_deterministic_while_a_run_lasts(
+    before: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    if before is not None:
+        monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", before)
+    with deterministic(torch.device("cpu")):
+        assert not torch.are_deterministic_algorithms_enabled()
+    with pytest.raises(KeyboardInterrupt), deterministic(torch.device("cuda")):
+        assert torch.are_deterministic_algorithms_enabled()
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == (before or ":4096:8")
+        raise KeyboardInterrupt
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert not torch.is_deterministic_algorithms_warn_only_enabled()
+    assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == before

@@ -13,8 +13,8 @@ from PIL import Image
 
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError
+from vitkit.jobs.report import write_report
 from vitkit.jobs.run_records import read_data_record, read_metrics, read_speed
-from vitkit.jobs.write_report import write_report
 
 TRAIN = {"kind": "train", "step": 10, "epoch": 0.5, "loss": 2.0, "learning_rate": 1e-3}
 VALIDATION = {"kind": "validation", "step": 10, "epoch": 0.5, "loss": 2.0, "accuracy": 0.5}

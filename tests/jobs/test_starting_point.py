@@ -41,7 +41,7 @@ OPTIONS = [
 def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its pictures take seconds and are none of this file's business."""
 
-    def write_report(folder: Path) -> Path:
+    def write_report(folder: Path, **_options: Any) -> Path:
         (folder / "report.html").write_text("report")
         return folder / "report.html"
 
@@ -402,6 +402,7 @@ def test_a_run_of_the_first_version_goes_on(
     ("options", "words"),
     [
         (["--epochs", "1e308", "--steps", "None"], "epochs"),
+        (["--threads", "1" + "0" * 30], "threads is from 1"),
         (["--steps", "1000000000000000000000"], "steps"),
         (["--model", "ViT-100000x1x1/8"], "does not fit into memory"),
         (["--model", "ViT-8x1000000000x2/4"], "depth of at most 1,000"),

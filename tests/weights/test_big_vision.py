@@ -174,7 +174,7 @@ def test_sizes_that_no_array_tells_are_asked_for(tmp_path: Path, caplog: pytest.
     ],
 )
 def test_what_has_no_name_is_not_written(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
-    with pytest.raises(VitkitError, match=f"big_vision layout has no place for {words}.*vitkit"):
+    with pytest.raises(VitkitError, match=f"big_vision format has no place for {words}.*vitkit"):
         save_model(build_model(dataclasses.replace(TINY, **changes)), tmp_path / "w", format="big_vision")
 
 

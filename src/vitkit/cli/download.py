@@ -1,15 +1,10 @@
 """Checkpoints by address, fetched while a bar shows how far it is."""
 
-import re
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from vitkit.cli import console
+from vitkit.weights.files.address import is_address
 from vitkit.weights.files.remote import fetch
-
-
-def is_address(path: str | Path) -> bool:
-    """Whether a checkpoint is fetched from somewhere: hf:org/name, https://... and so on."""
-    return bool(re.match(r"hf:|[A-Za-z][\w+.-]+:/", str(path))) and not Path(path).exists()
 
 
 def download(path: str) -> None:

@@ -17,16 +17,16 @@ from vitkit.text import visible
 # verb -> what it does, and the module whose `main(arguments)` does it
 VERBS = {
     "train": ("train a model on your images, evaluate it, write a report", "vitkit.jobs.train"),
-    "evaluate": ("how good a model is on images it never saw", "vitkit.jobs.evaluate"),
-    "predict": ("name what is in images", "vitkit.jobs.predict"),
-    "report": ("write a run's report.html again", "vitkit.jobs.write_report"),
-    "inspect": ("filters, positions and attention of a model as pictures", "vitkit.jobs.inspect"),
-    "data": ("data check PATH: counts, sizes, bad files, duplicates", "vitkit.jobs.data_check"),
-    "convert": ("a checkpoint in another library's layout, compared", "vitkit.jobs.convert"),
-    "card": ("what a checkpoint is and how it computes", "vitkit.jobs.card"),
-    "cost": ("parameters, FLOPs, memory and compute of models", "vitkit.jobs.cost"),
-    "models": ("names, parameters and FLOPs of the models", "vitkit.jobs.models"),
-    "recipes": ("named training runs and what they are for", "vitkit.jobs.recipes"),
+    "evaluate": ("how good a model is on images it never saw", "vitkit.cli.evaluate"),
+    "predict": ("name what is in images", "vitkit.cli.predict"),
+    "report": ("write a run's report.html again", "vitkit.cli.report"),
+    "inspect": ("filters, positions and attention of a model as pictures", "vitkit.cli.inspect"),
+    "data": ("data check PATH: counts, sizes, bad files, duplicates", "vitkit.cli.data"),
+    "convert": ("a checkpoint in another library's format, compared", "vitkit.cli.convert"),
+    "card": ("what a checkpoint is and how it computes", "vitkit.cli.card"),
+    "cost": ("parameters, FLOPs, memory and compute of models", "vitkit.cli.cost"),
+    "models": ("names, parameters and FLOPs of the models", "vitkit.cli.models"),
+    "recipes": ("named training runs and what they are for", "vitkit.cli.recipes"),
 }
 
 MEMORY = (
@@ -103,7 +103,7 @@ def _command(arguments: list[str]) -> int:
         with _terminable() as stop, console.showing_warnings():
             with stop.held():  # an import that is broken off may leave half a module behind
                 module = importlib.import_module(VERBS[verb][1])
-            module.main(rest if verb == "models" else _squared(rest))
+            module.main(rest)
     except SystemExit as end:  # of the option parser, whose words are printed, or of SIGTERM
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0
@@ -150,15 +150,3 @@ def _help() -> str:
         f"usage: vitkit COMMAND [OPTIONS]        (vitkit COMMAND --help for its options)\n\n"
         f"{verbs}\n\n{EXAMPLES}"
     )
-
-
-def _squared(arguments: list[str]) -> list[str]:
-    """One number after --image-size stands for both height and width."""
-    for i, argument in enumerate(arguments):
-        name, _, value = argument.partition("=")
-        if name == "--image-size":
-            given = [value] if value else arguments[i + 1 : i + 3]
-            rest = arguments[i + 1 :] if value else arguments[i + 1 + len(given) :]
-            if given and given[0].isdigit() and (len(given) == 1 or not given[1].isdigit()):
-                return [*arguments[:i], name, given[0], given[0], *given[1:], *rest]
-    return arguments

@@ -69,6 +69,9 @@ class DataCheck:
     contradictions: tuple[tuple[Copy, ...], ...]
     """The groups of duplicates whose labels differ."""
     warnings: tuple[str, ...]
+    """Sentences about what should be looked at before training."""
+    notes: tuple[str, ...] = ()
+    """Sentences about how the data set was opened: splits that were made, say."""
 
     def to_json(self) -> dict[str, Any]:
         """The same as dictionaries, lists, strings and numbers."""
@@ -138,6 +141,7 @@ def check_data(
         leaks=leaks,
         contradictions=contradictions,
         warnings=tuple(warnings),
+        notes=tuple(data.notes),
     )
 
 

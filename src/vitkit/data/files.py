@@ -1,5 +1,6 @@
 """Files that strangers made, read so that nothing but a regular file of bounded size is ever waited for."""
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -100,6 +101,7 @@ def explained() -> Iterator[None]:
 
     Raises:
         UnreadableFileError: in place of every OSError, and of the ValueError for a null byte in a path.
+        VitkitError: no more files can be opened, which says nothing about this one.
     """
     try:
         yield
@@ -108,5 +110,11 @@ def explained() -> Iterator[None]:
     except IsADirectoryError:
         raise UnreadableFileError("a folder, not a regular file") from None
     except (OSError, ValueError) as error:
+        if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
+            # This is the trouble of the process and not of the file, which is as good as it was.
+            raise VitkitError(
+                f"No file can be opened any more: {os.strerror(errno.EMFILE).lower()}. Raise the limit "
+                "(`ulimit -n 4096` in the shell), or use fewer --workers."
+            ) from error
         reason = getattr(error, "strerror", None) or str(error)
         raise UnreadableFileError(f"cannot be read: {reason}") from error

@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,6 +33,8 @@ from vitkit.evaluation.logits import LogitsAsTheyCome
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import ImageScores, check_labels, image_scores
 from vitkit.models.card import LossFunction
+from vitkit.models.precision import Precision, autocast
+from vitkit.models.zoo import ModelConfig
 
 __all__ = [
     "CalibrationBin",
@@ -41,14 +43,13 @@ __all__ = [
     "Predictions",
     "classification",
     "evaluating",
+    "explain_no_classes",
     "predict",
     "wilson_interval",
 ]
 
 CALIBRATION_BINS = 15
 NORMAL_95 = 1.959963984540054  # the standard normal's 97.5% point
-
-Precision = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,21 @@ class Classification:
         return config.to_json(self)
 
 
+def explain_no_classes(config: ModelConfig) -> str:
+    """Say why a model of this configuration cannot classify, in words that follow its name; "" if it can."""
+    if not config.num_classes:
+        return (
+            "has no head: it gives features, not classes. vitkit cannot fine-tune a loaded checkpoint yet: "
+            "take a checkpoint that has a head"
+        )
+    if getattr(config, "pool", None) == "none":
+        return (
+            "has no pooling (pool none): what it says of each token is no prediction for an image. "
+            "Choose pool token, mean or map when the model is made"
+        )
+    return ""
+
+
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode and no gradients within; afterwards every module is in the mode it was in."""
@@ -163,7 +179,7 @@ def predict(
         batches: every image once. Unreadable images take part in the forward pass, so that batches keep their
             shape, and are dropped after it.
         device: where batches are moved to.
-        precision: of the matrix products; the logits are kept as float32 either way.
+        precision: that the model computes in; the logits are kept as float32 either way.
         progress: called after each batch with the number of its images.
         loss: the one that the model was trained with, which decides what its logits mean.
         keep_logits: Whether the logits can be asked for afterwards; more than 64 MiB of them are kept in a
@@ -176,7 +192,7 @@ def predict(
     """
     device = torch.device(device)
     gathered = _Gathered(loss, LogitsAsTheyCome(folder) if keep_logits else None)
-    with evaluating(model), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+    with evaluating(model), autocast(device, precision):
         for batch in batches:
             moved = batch.to(device)
             output = model(moved.images)

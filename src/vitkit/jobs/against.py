@@ -22,7 +22,7 @@ def library_logits(library: Library, path: Path, images: Tensor) -> Tensor:
 
     Args:
         library: which one.
-        path: a checkpoint in its layout.
+        path: a checkpoint in its format.
         images: `(B, C, H, W)`, normalised.
 
     Returns:
@@ -36,7 +36,7 @@ def library_logits(library: Library, path: Path, images: Tensor) -> Tensor:
     if not (folder / "config.json").exists():
         raise VitkitError(
             f"{package} needs a config.json beside the weights, and {folder} has none. Write them in its "
-            f"layout instead: --to {library} --against {library}."
+            f"format instead: --to {library} --against {library}."
         )
     try:
         module = _imported(package)

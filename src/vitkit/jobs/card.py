@@ -1,18 +1,11 @@
-"""`vitkit card`: what a checkpoint is and how it computes, without building its model."""
+"""The card of a checkpoint: what it is and how it computes, without building its model."""
 
-import shlex
 from collections.abc import Mapping
-from typing import Annotated, Any
-
-import tyro
-from rich.markup import escape
-from rich.table import Table
+from dataclasses import dataclass
+from typing import Any
 
 from vitkit.analysis.cost import forward_flops, parameters
-from vitkit.cli import console
-from vitkit.cli.download import download
 from vitkit.config import to_json
-from vitkit.jobs.predict import NOT_SAID, SizeOption, said, without_predictions
 from vitkit.models.image_config import format_size
 from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.vit_config import ViTConfig
@@ -22,21 +15,77 @@ from vitkit.weights import Identity, identify
 from vitkit.weights.preprocessing import notable_fields
 
 CLASSES_SHOWN = 10
+"""Class names in a summary; the record has all."""
+
+
+@dataclass(frozen=True)
+class CardOptions:
+    """Which checkpoint is looked at, and what its file may not say."""
+
+    file: str
+    """a run folder, a file or folder of any library, or an address (hf:..., https://...)."""
+    image_size: tuple[int, int] | None = None
+    """height and width, where the file does not say it."""
+    num_heads: int | None = None
+    """of the attention, where the file does not say it."""
+
+
+def read_card(options: CardOptions) -> Identity:
+    """Find out what a checkpoint is; its weights stay on the disk.
+
+    Raises:
+        VitkitError: as `load_model`.
+    """
+    return identify(options.file, options.image_size, options.num_heads)
+
+
+def summary(identity: Identity) -> list[tuple[str, list[str]]]:
+    """Describe a checkpoint in words: headings, each with its lines; without lines where nothing is known."""
+    config, names = identity.config, identity.card.class_names
+    cost = f"{parameters(config):,} parameters, {format_count(forward_flops(config, head=True), 'FLOPs')}"
+    classes = f"{config.num_classes:,}, without names" if config.num_classes else "no head"
+    shown = ", ".join(names[:CLASSES_SHOWN]) + (", ..." if len(names) > CLASSES_SHOWN else "")
+    return [
+        ("model", [described(identity), f"{cost} per image"]),
+        ("architecture", [f"{key} {_plain(value, key)}" for key, value in _differences(config)]),
+        ("arithmetic", arithmetic(config)),
+        ("preprocessing", _preprocessing(identity)),
+        ("classes", [shown or classes]),
+        ("origin", [f"{key} {_plain(value, key)}" for key, value in _origin(identity).items()]),
+        ("left out", [f"{', '.join(keys)} ({reason})" for reason, keys in identity.left_out.items()]),
+        ("notes", list(identity.notes)),
+        ("weights", _weights(identity)),
+    ]
+
+
+def record(identity: Identity) -> dict[str, Any]:
+    """Everything that is known about a checkpoint as plain data, as `vitkit card --json` prints it."""
+    return {
+        "file": str(identity.file),
+        "dialect": identity.format,
+        "parameters": parameters(identity.config),
+        "architecture": to_json(identity.config),
+        **to_json(identity.card),
+        "origin": identity.card.history(),
+        "left_out": identity.left_out,
+        "notes": list(identity.notes),
+        "weights": None if identity.checksum is None else to_json(identity.checksum),
+    }
 
 
 def described(identity: Identity) -> str:
-    """One line: name, size, classes, format."""
+    """Describe a checkpoint in one line: name, size, classes, format."""
     config = identity.config
     name = identity.card.name or ("ResNet" if isinstance(config, ResNetConfig) else "ViT")
     classes = f"{config.num_classes:,} classes" if config.num_classes else "no head"
     return (
         f"{name} at {format_size(config.image_size)}, {classes}, "
-        f"{format_count(parameters(config))} parameters ({identity.format} layout)"
+        f"{format_count(parameters(config))} parameters ({identity.format} format)"
     )
 
 
 def arithmetic(config: ModelConfig) -> list[str]:
-    """What two models with the same weights may still compute differently."""
+    """List what two models with the same weights may still compute differently."""
     lines = []
     if isinstance(config, ResNetConfig):
         lines += [
@@ -45,8 +94,7 @@ def arithmetic(config: ModelConfig) -> list[str]:
             f"root max-pooling padded with {config.max_pool_padding}",
         ]
     else:
-        forms = {"tanh": "tanh form, the original's", "erf": "exact", "quick": "x * sigmoid(1.702 x), CLIP's"}
-        form = forms[config.gelu]
+        form = "tanh form, the original's" if config.gelu == "tanh" else "exact"
         lines += [f"GELU: {form}", f"LayerNorm epsilon {config.norm_eps:g}"]
         if config.backbone is not None:
             eps = f"{config.backbone.standardization_eps:g}"
@@ -63,59 +111,8 @@ def _values(numbers: tuple[float, ...]) -> str:
     return f"{numbers[0]:g}" if len(set(numbers)) == 1 else ", ".join(f"{number:g}" for number in numbers)
 
 
-def main(arguments: list[str]) -> None:
-    def command(
-        file: Annotated[str, tyro.conf.Positional],
-        image_size: SizeOption = NOT_SAID,
-        num_heads: int | None = None,
-        json_output: Annotated[bool, tyro.conf.arg(name="json")] = False,
-    ) -> None:
-        """Say what a checkpoint is: architecture, arithmetic, preprocessing, class names, origin.
-
-        Args:
-            file: a run folder, a file or folder of any library, or an address (hf:..., https://...).
-            image_size: height and width, where the file does not say it.
-            num_heads: of the attention, where the file does not say it.
-            json_output: print everything as JSON.
-        """
-        download(file)
-        identity = identify(file, said(image_size), num_heads)
-        if json_output:
-            console.print_json(_record(identity))
-            return
-        config, card = identity.config, identity.card
-        grid = Table.grid(padding=(0, 2))
-        cost = f"{parameters(config):,} parameters, {format_count(forward_flops(config, head=True), 'FLOPs')}"
-        names = card.class_names
-        classes = f"{config.num_classes:,}, without names" if config.num_classes else "no head"
-        shown = ", ".join(names[:CLASSES_SHOWN]) + (", ..." if len(names) > CLASSES_SHOWN else "")
-        rows: list[tuple[str, list[str]]] = [
-            ("model", [described(identity), f"{cost} per image"]),
-            ("architecture", [f"{key} {_plain(value, key)}" for key, value in _differences(config)]),
-            ("arithmetic", arithmetic(config)),
-            ("preprocessing", _preprocessing(identity)),
-            ("classes", [shown or classes]),
-            ("origin", [f"{key} {_plain(value, key)}" for key, value in _origin(identity).items()]),
-            ("left out", [f"{', '.join(keys)} ({reason})" for reason, keys in identity.left_out.items()]),
-            ("notes", list(identity.notes)),
-            ("weights", _weights(identity)),
-        ]
-        for name, lines in rows:
-            for line in lines:
-                grid.add_row(f"[bold]{name}[/]", escape(line))
-                name = ""
-        console.out.print(grid)
-        place = shlex.quote(file)
-        following = [f"vitkit inspect {place}", f"vitkit convert {place} OUT"]
-        if not without_predictions(config):
-            following = [f"vitkit predict {place} IMAGE", *following]
-        console.out.print(f"\nNext: {', '.join(following)}", markup=False, soft_wrap=True)
-
-    tyro.cli(command, args=arguments, prog="vitkit card")
-
-
 def _differences(config: ModelConfig) -> list[tuple[str, Any]]:
-    """The shapes: everything that is no arithmetic and not as it is in most models."""
+    """List the fields that are no arithmetic and not as they are in most models."""
     elsewhere = {"gelu", "norm_eps", "standardization_eps", "max_pool_padding", "image_mean", "image_std"}
     defaults = {
         name: field.default
@@ -140,15 +137,14 @@ def _preprocessing(identity: Identity) -> list[str]:
     recorded = identity.card.preprocessing
     if recorded is None:
         return [f"not known: vitkit stretches images to {format_size(identity.config.image_size)}"]
-    # A training run chose every field; of a file of another library, what is usual is left out.
-    trained = identity.card.augmentation is not None
-    fields = to_json(recorded) if trained else notable_fields(recorded)
+    # A run chose every field; in another library's file, what is usual goes without saying.
+    fields = to_json(recorded) if identity.format == "vitkit" else notable_fields(recorded)
     lines = [f"{key} {_plain(value, key)}" for key, value in fields.items()]
     return lines + [f"{one.what} not in the file: {one.taken}" for one in identity.card.assumed]
 
 
 def _origin(identity: Identity) -> dict[str, Any]:
-    """Where the weights come from, without the remarks that are among the notes."""
+    """Tell where the weights come from, without the remarks that are among the notes."""
     shown = set(identity.notes)
     return {
         key: value
@@ -158,14 +154,14 @@ def _origin(identity: Identity) -> dict[str, Any]:
 
 
 def _weights(identity: Identity) -> list[str]:
-    """The file of weights and the hash it was written with, by which other programs can know it."""
+    """Give the size of the weights and the hash of their file, by which other programs can know it."""
     if identity.checksum is None:
         return []
     return [f"{identity.checksum.bytes:,} bytes, when written of SHA-256", identity.checksum.sha256]
 
 
 def _plain(value: Any, key: str = "") -> str:
-    """A value of JSON as words."""
+    """Put a value of JSON into words."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool) or value is None:
@@ -179,17 +175,3 @@ def _plain(value: Any, key: str = "") -> str:
         join = "x" if key.endswith("_size") else "-" if key == "layers" else join
         return join.join(_plain(part) for part in value) or "none"
     return str(value)
-
-
-def _record(identity: Identity) -> dict[str, Any]:
-    return {
-        "file": str(identity.file),
-        "dialect": identity.format,
-        "parameters": parameters(identity.config),
-        "architecture": to_json(identity.config),
-        **to_json(identity.card),
-        "origin": identity.card.history(),
-        "left_out": identity.left_out,
-        "notes": list(identity.notes),
-        "weights": None if identity.checksum is None else to_json(identity.checksum),
-    }

@@ -1,13 +1,11 @@
-"""`vitkit inspect`: the paper's Figures 6 and 7 for any model that can be loaded."""
+"""Draw what a model has learned: the paper's Figures 6 and 7 for any model that can be loaded."""
 
-import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 import torch
-import tyro
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -20,20 +18,19 @@ from vitkit.analysis.inspect import (
     patch_filters,
     position_similarity,
 )
-from vitkit.cli import console
-from vitkit.cli.download import download, is_address
 from vitkit.data.decode import DecodeError, decode
+from vitkit.data.image_paths import find_images
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import evaluating
+from vitkit.evaluation.classify import evaluating, explain_no_classes
 from vitkit.evaluation.scores import probabilities
-from vitkit.jobs.predict import NOT_SAID, SizeOption, listed, said, without_predictions
-from vitkit.jobs.run_config import is_run
+from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.run_folder import data_of
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViT
 from vitkit.weights import load_model
 from vitkit.weights.card import card_of
+from vitkit.weights.files.address import is_address
 from vitkit.weights.preprocessing import preprocessing_of
 
 IMAGES = 128
@@ -43,6 +40,43 @@ SHOWN = 12
 AXIAL = "an axial model attends along rows and columns, and has no map of all tokens"
 
 
+@dataclass(frozen=True)
+class InspectOptions:
+    """The options of an inspection; what is written below them is their help."""
+
+    model: str
+    """run folder, or any checkpoint that vitkit convert reads."""
+    images: tuple[str, ...] | None = None
+    """files or folders for the attention pictures; left out, test images of the run."""
+    out: str | None = None
+    """folder for the pictures; left out, inspect/ in the run folder or beside the checkpoint."""
+    image_size: tuple[int, int] | None = None
+    """height and width, or one number for both; left out, the checkpoint's. Position embeddings are
+    resized."""
+    num_heads: int | None = None
+    """of the attention, where the file does not say it."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder for the pictures; of a model by address, in the working folder."""
+        if self.out is not None:
+            return Path(self.out)
+        if is_address(self.model):
+            return Path("inspect")
+        path = Path(self.model)
+        return (path if path.is_dir() else path.parent) / "inspect"
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """The result of an inspection."""
+
+    pictures: list[Path]
+    """The files written."""
+    without_attention: str = ""
+    """Why there are no pictures of attention; empty if there are."""
+
+
 def inspect(
     path: str | Path,
     images: Sequence[str | Path] = (),
@@ -50,6 +84,7 @@ def inspect(
     *,
     image_size: int | tuple[int, int] | None = None,
     num_heads: int | None = None,
+    listener: Listener = SILENT,
 ) -> list[Path]:
     """Draw what a model has learned, as PNG and SVG.
 
@@ -62,6 +97,7 @@ def inspect(
         out: folder for the pictures; left out, `inspect/` in the run folder, beside the checkpoint, or, of a
             model by address, in the working folder.
         image_size, num_heads: as for `load_model`.
+        listener: hears which images cannot be read.
 
     Returns:
         The files written.
@@ -69,21 +105,26 @@ def inspect(
     Raises:
         VitkitError: none of the images can be read.
     """
-    model = load_model(path, image_size=image_size, num_heads=num_heads)
-    return _draw(model, images, _folder(path, out))
+    options = InspectOptions(
+        model=str(path),
+        images=tuple(str(image) for image in images),
+        out=None if out is None else str(out),
+        image_size=(image_size, image_size) if isinstance(image_size, int) else image_size,
+        num_heads=num_heads,
+    )
+    return draw_pictures(options, listener).pictures
 
 
-def _folder(path: str | Path, out: str | Path | None) -> Path:
-    if out is not None:
-        return Path(out)
-    if is_address(path):
-        return Path("inspect")
-    path = Path(path)
-    return (path if path.is_dir() else path.parent) / "inspect"
+def draw_pictures(options: InspectOptions, listener: Listener = SILENT) -> Inspection:
+    """Draw what a model has learned; errors are those of `inspect`."""
+    model = load_model(options.model, image_size=options.image_size, num_heads=options.num_heads)
+    written = _draw(model, options.images or (), options.folder, listener)
+    drawn = any("attention" in path.name for path in written)
+    return Inspection(written, "" if drawn else _explain_no_attention(model))
 
 
-def _draw(model: ImageModel, images: Sequence[str | Path], folder: Path) -> list[Path]:
-    names, pixels = _images(model, images) if has_attention_maps(model) else ([], [])
+def _draw(model: ImageModel, images: Sequence[str], folder: Path, listener: Listener) -> list[Path]:
+    names, pixels = _images(model, images, listener) if has_attention_maps(model) else ([], [])
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     components, shares = patch_filters(model)
@@ -102,7 +143,7 @@ def _draw(model: ImageModel, images: Sequence[str | Path], folder: Path) -> list
         figure = model_figures.attention_distance_plot(distances, even_attention_distance(model), described)
         written += drawing.save_figure(figure, folder / "attention-distance")
         captions = names[:SHOWN]
-        if not without_predictions(model.config):
+        if not explain_no_classes(model.config):
             guesses = _guesses(model, batch[:SHOWN])
             captions = [f"{name}: {guess}" for name, guess in zip(captions, guesses, strict=True)]
         maps = attention_rollout(model, batch[:SHOWN])
@@ -111,27 +152,29 @@ def _draw(model: ImageModel, images: Sequence[str | Path], folder: Path) -> list
     return written
 
 
-def _images(model: ImageModel, sources: Sequence[str | Path]) -> tuple[list[str], list[NDArray[np.uint8]]]:
-    """Names and pixels at the model's size; none where there are none to be had."""
+def _images(
+    model: ImageModel, sources: Sequence[str], listener: Listener
+) -> tuple[list[str], list[NDArray[np.uint8]]]:
+    """Read images at the model's size, with their names; none where there are none to be had."""
     preprocessing = preprocessing_of(model)
     names: list[str] = []
     pixels: list[NDArray[np.uint8]] = []
     if sources:
         reason = ""
-        for path in list(listed(str(source) for source in sources))[:IMAGES]:
+        for path in list(find_images(sources))[:IMAGES]:
             try:
                 pixels.append(preprocess(decode(path, preprocessing.decode), preprocessing))
                 names.append(path.name)
             except DecodeError as error:
                 reason = f"{path}: {error}"
-                console.err.print(reason, markup=False)
+                listener.note(reason)
         if not names:
             raise VitkitError(f"None of the images can be read. The last one: {reason}")
     elif card_of(model).data is not None:
         try:
             data = data_of(model)
         except VitkitError as error:
-            console.err.print(f"Without images: {error}", markup=False)
+            listener.note(f"Without images: {error}")
             return names, pixels
         split = next(name for name in ("test", "val", "train") if name in data.splits)
         samples = data.splits[split]
@@ -141,14 +184,14 @@ def _images(model: ImageModel, sources: Sequence[str | Path]) -> tuple[list[str]
                 pixels.append(preprocess(samples.decode(index), preprocessing))
                 names.append(samples.key(index))
             except DecodeError as error:
-                console.err.print(f"{samples.key(index)}: {error}", markup=False)
+                listener.note(f"{samples.key(index)}: {error}")
         order = np.random.default_rng(0).permutation(len(names))  # so that the first few show many classes
         names, pixels = [names[i] for i in order], [pixels[i] for i in order]
     return names, pixels
 
 
 def _guesses(model: ImageModel, batch: Tensor) -> list[str]:
-    """What the model takes each image for, and how sure it is."""
+    """Say what the model takes each image for, and how sure it is."""
     names = model.card.class_names
     with evaluating(model):
         shares = probabilities(model(batch).float().numpy(), model.card.loss)
@@ -158,7 +201,8 @@ def _guesses(model: ImageModel, batch: Tensor) -> list[str]:
     ]
 
 
-def _why_no_attention(model: ImageModel) -> str:
+def _explain_no_attention(model: ImageModel) -> str:
+    """Say why there are no pictures of attention."""
     if not isinstance(model, ViT):
         attends = getattr(model.config, "mixing", None) == "axial"
         return AXIAL if attends else "a ResNet has none"
@@ -167,36 +211,3 @@ def _why_no_attention(model: ImageModel) -> str:
     if not has_attention_maps(model):
         return "one patch is the whole image, so there is nothing to compare"
     return "they need images: give some with --images"
-
-
-def main(arguments: list[str]) -> None:
-    def command(
-        model: Annotated[str, tyro.conf.Positional],
-        images: list[str] | None = None,
-        out: str | None = None,
-        image_size: SizeOption = NOT_SAID,
-        num_heads: int | None = None,
-    ) -> None:
-        """Draw filters, position embeddings, attention distance and attention rollout, as PNG and SVG.
-
-        Args:
-            model: run folder, or any checkpoint that vitkit convert reads.
-            images: files or folders for the attention pictures; left out, test images of the run.
-            out: folder for the pictures; left out, inspect/ in the run folder or beside the checkpoint.
-            image_size: height and width; position embeddings are resized.
-            num_heads: of the attention, where the file does not say it.
-        """
-        download(model)
-        loaded = load_model(model, image_size=said(image_size), num_heads=num_heads)
-        written = _draw(loaded, images or (), _folder(model, out))
-        for path in written:
-            console.out.print(str(path), markup=False)
-        if not any("attention" in path.name for path in written):
-            console.out.print(f"No pictures of attention: {_why_no_attention(loaded)}.")
-        if is_run(Path(model)):
-            following = f"vitkit report {shlex.quote(model)} puts them all on one page"
-        else:
-            following = f"vitkit card {shlex.quote(model)} says what the model is"
-        console.out.print(f"Next: {following}", markup=False, soft_wrap=True)
-
-    tyro.cli(command, args=arguments, prog="vitkit inspect")

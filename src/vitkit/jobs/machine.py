@@ -4,6 +4,7 @@ import os
 import resource
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -24,7 +25,7 @@ class InterruptedTraining(VitkitError):  # noqa: N818 (it is no error: what was 
 
 
 def find_device(name: str) -> torch.device:
-    """The device that a name stands for: "auto", "cpu", "cuda", "cuda:1".
+    """Return the device that a name stands for: "auto", "cpu", "cuda", "cuda:1".
 
     Raises:
         VitkitError: it is not there.
@@ -37,12 +38,31 @@ def find_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         first = str(error).splitlines()[0].split(". ")[0][:200].rstrip(".") + "."  # PyTorch's own is a page
         raise VitkitError(f"The device '{name}' cannot be used: {first} Choose auto or cpu.") from error
-    if device.type == "cuda":
-        # Asks for kernels that add up in a fixed order, where there are such. Not measured: the promise of
-        # the same bits is for CPUs.
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True, warn_only=True)
     return device
+
+
+@contextmanager
+def deterministic(device: torch.device) -> Iterator[None]:
+    """Ask a GPU for kernels that add up in a fixed order, where there are such, while the block lasts.
+
+    They are slower, and the switches are the process's: whoever trains asks for them, and nobody else. Not
+    measured: the promise of the same bits is for CPUs.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    enabled = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    workspace = os.environ.get("CUBLAS_WORKSPACE_CONFIG")
+    # cuBLAS adds up in a fixed order with a workspace of one of two sizes; this is the larger, faster one.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
+        if workspace is None:
+            os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
 
 
 def memory_used(device: torch.device) -> int:

@@ -1,23 +1,56 @@
-"""`vitkit models`: what can be made, and how large it is."""
+"""The models that can be made by name, and how large they are."""
 
 import difflib
 import fnmatch
 from collections.abc import Sequence
-from typing import Annotated
-
-import tyro
-from rich.table import Table
+from dataclasses import dataclass
 
 from vitkit.analysis.cost import forward_flops, parameters
-from vitkit.cli import console
 from vitkit.errors import VitkitError
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.zoo import ModelConfig, list_models, model_config
-from vitkit.text import format_count
+
+
+@dataclass(frozen=True)
+class ModelsOptions:
+    """Which models are measured, and with which images and head."""
+
+    patterns: tuple[str, ...]
+    """of names, 'ViT-B*' say, or parts of names; left out, all models."""
+    image_size: int = 224
+    """pixels a side."""
+    num_classes: int = 1000
+    """of the head."""
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """How large a model is."""
+
+    name: str
+    shape: tuple[str, str, str, str]
+    """Layers, width, heads and tokens in words, as `shape` puts them."""
+    parameters: int
+    """Their number, the head counted."""
+    flops: int
+    """Of the forward pass of one image, the head counted."""
+
+
+def measure_models(options: ModelsOptions) -> list[ModelSize]:
+    """Count parameters and FLOPs of all models whose names match.
+
+    Raises:
+        VitkitError: as `matching`, or sizes that do not fit.
+    """
+    sizes = []
+    for name in matching(options.patterns):
+        config = model_config(name, options.num_classes, options.image_size)
+        sizes.append(ModelSize(name, shape(config), parameters(config), forward_flops(config, head=True)))
+    return sizes
 
 
 def shape(config: ModelConfig) -> tuple[str, str, str, str]:
-    """Layers, width, heads and tokens in words; a dash for what a model does not have.
+    """Put layers, width, heads and tokens into words; a dash for what a model does not have.
 
     A ResNet's layers are the units of each stage; a hybrid has both.
     """
@@ -30,7 +63,7 @@ def shape(config: ModelConfig) -> tuple[str, str, str, str]:
 
 
 def matching(patterns: Sequence[str]) -> list[str]:
-    """The names that any of the patterns matches, in order; all without a pattern.
+    """List the names that any of the patterns matches, in order; all without a pattern.
 
     A pattern that no name matches is tried without regard to case, then, without wildcards, as a part of a
     name, then as a name of the grammar.
@@ -66,35 +99,3 @@ def _composed(name: str) -> list[str]:
             return []
         raise  # a name whose numbers do not fit
     return [name]
-
-
-def main(arguments: list[str]) -> None:
-    def command(
-        patterns: Annotated[tuple[str, ...], tyro.conf.Positional] = (),
-        image_size: int = 224,
-        num_classes: int = 1000,
-    ) -> None:
-        """List models with their sizes. Other patches, sizes and options can be named too: ViT-96x6x3/4-gap.
-
-        Args:
-            patterns: of names, 'ViT-B*' say, or parts of names; left out, all models.
-            image_size: pixels a side.
-            num_classes: of the head.
-        """
-        names = matching(patterns)
-        table = Table(
-            "model", "layers", "width", "heads", "tokens", "parameters", "FLOPs per image", box=None
-        )
-        for column in table.columns[1:]:
-            column.justify = "right"
-        for name in names:
-            config = model_config(name, num_classes, image_size)
-            flops = format_count(forward_flops(config, head=True))
-            table.add_row(name, *shape(config), f"{parameters(config):,}", flops)
-        console.out.print(table)
-        console.out.print(
-            "\nNext: vitkit cost NAME, or vitkit train --model NAME --data PATH, or from Python "
-            "vitkit.create_model(NAME)"
-        )
-
-    tyro.cli(command, args=arguments, prog="vitkit models")

@@ -5,10 +5,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-import tyro
-from rich.table import Table
-
-from vitkit.cli import console
 from vitkit.config import nearest
 from vitkit.data.sources import Splits
 from vitkit.data.transforms import Augmentation, Preprocessing
@@ -153,7 +149,7 @@ RECIPES: dict[str, Callable[[], Run]] = {
 
 
 def recipe(name: str) -> Run:
-    """The run that a recipe stands for.
+    """Make the run configuration that a recipe stands for.
 
     Raises:
         VitkitError: no such recipe; the nearest one is named.
@@ -163,19 +159,6 @@ def recipe(name: str) -> Run:
     return replace(RECIPES[name](), recipe=name)
 
 
-def main(arguments: list[str]) -> None:
-    def command() -> None:
-        """List the recipes: named runs whose every option can be changed on the command line."""
-        table = Table("recipe", "model", "pixels", "epochs", "batch", "", box=None)
-        for name, make in RECIPES.items():
-            run = make()
-            words = "the paper's Table 3" if name in TABLE_3 else (make.__doc__ or "").split("\n")[0]
-            height, _ = run.preprocessing.image_size
-            training = run.training
-            table.add_row(
-                name, run.model, str(height), f"{training.epochs:g}", str(training.batch_size), words
-            )
-        console.out.print(table)
-        console.out.print("\nNext: vitkit train --recipe NAME --data PATH")
-
-    tyro.cli(command, args=arguments, prog="vitkit recipes")
+def purpose(name: str) -> str:
+    """Say in a few words what a recipe is for."""
+    return "the paper's Table 3" if name in TABLE_3 else (RECIPES[name].__doc__ or "").split("\n")[0]

@@ -10,14 +10,18 @@ from typing import Annotated
 import torch
 import tyro
 
+from vitkit.cli.options import square_sizes
 from vitkit.data.sources import ImageData, open_data
 from vitkit.errors import VitkitError
-from vitkit.jobs.machine import find_device
+from vitkit.jobs.machine import deterministic, find_device
 from vitkit.jobs.memory import require_memory
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.run_config import Run, changed_options, read_config, read_run, write_config
 from vitkit.jobs.run_folder import locked, place
 from vitkit.jobs.training_run import TrainingRun
+
+MOST_THREADS = 4096
+"""Several times the processors of the largest machines."""
 
 
 def train(
@@ -59,8 +63,8 @@ def train(
             "and labels, or a folder of .parquet files."
         )
     if threads is not None:
-        if threads < 1:
-            raise VitkitError(f"threads is at least 1, found {threads}.")
+        if not 1 <= threads <= MOST_THREADS:
+            raise VitkitError(f"threads is from 1 to {MOST_THREADS:,}, found {threads}.")
         torch.set_num_threads(threads)
     if "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1").strip() != "1":
         raise VitkitError(
@@ -82,7 +86,7 @@ def train(
     folder = Path(out) if out is not None else _free_folder(run, data)
     _check_folder(folder, run, resume)
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder):
+    with locked(folder), deterministic(chosen):
         if not (folder / "config.json").exists():
             write_config(folder, run, command)
         again = f"vitkit train --resume {shlex.quote(str(folder))}"
@@ -163,7 +167,7 @@ def main(arguments: list[str]) -> None:
             command=line,
         )
 
-    tyro.cli(command, args=arguments, prog="vitkit train")
+    tyro.cli(command, args=square_sizes(arguments), prog="vitkit train")
 
 
 def _refuse_what_was_meant_otherwise(arguments: list[str]) -> None:

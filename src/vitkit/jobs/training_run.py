@@ -18,6 +18,7 @@ from torch import nn
 from vitkit._version import __version__
 from vitkit.analysis.cost import forward_flops
 from vitkit.cli import console
+from vitkit.cli.listener import TerminalListener
 from vitkit.config import to_json
 from vitkit.data.listing import counted
 from vitkit.data.loader import (
@@ -30,11 +31,12 @@ from vitkit.data.loader import (
     largest_decoding,
 )
 from vitkit.data.sources import ImageData
-from vitkit.durable import replace_json
+from vitkit.durable import open_to_append, replace_json
 from vitkit.evaluation.classify import classification, predict
 from vitkit.jobs.data_record import RECORD, check_data
 from vitkit.jobs.evaluate import evaluate_split
 from vitkit.jobs.machine import InterruptedTraining, available_memory, memory_used
+from vitkit.jobs.report import write_report
 from vitkit.jobs.run_config import Run
 from vitkit.jobs.run_folder import run_card, write_evaluation
 from vitkit.jobs.starting_point import (
@@ -43,7 +45,6 @@ from vitkit.jobs.starting_point import (
     name_what_was_set_aside,
     starting_point,
 )
-from vitkit.jobs.write_report import write_report
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import build_model, count_parameters
@@ -117,7 +118,7 @@ class TrainingRun:
         self._evaluate(weights)
         self._record_rejects()
         self._say_rejects()
-        report = write_report(self.folder)
+        report = write_report(self.folder, listener=TerminalListener())
         console.out.print(f"report   {escape(str(report))}")
         name_what_was_set_aside(self.folder)
         self._say_what_next()
@@ -187,7 +188,12 @@ class TrainingRun:
         )
         # The loss is the objective's without smoothing and mixup; of the logits nothing else is needed.
         predictions = predict(
-            model, batches, device=self.device, loss=self.run.objective.loss, keep_logits=False
+            model,
+            batches,
+            device=self.device,
+            precision=self.run.training.precision,
+            loss=self.run.objective.loss,
+            keep_logits=False,
         )
         result = classification(predictions, self.data.class_names)
         return {"loss": result.loss, "accuracy": result.accuracy}
@@ -261,9 +267,11 @@ class TrainingRun:
                 split,
                 self.device,
                 rejects,
+                precision=self.run.training.precision,
                 workers=workers,
                 worker_timeout=self.run.loading.worker_timeout,
                 folder=self.folder,
+                listener=TerminalListener(),
             )
             write_evaluation(self.folder, split, result, predictions)
             low, high = result.accuracy_interval
@@ -348,7 +356,7 @@ class TrainingRun:
     @contextmanager
     def _speed_log(self) -> Iterator[Callable[[dict[str, Any]], None]]:
         started = time.monotonic()
-        with (self.folder / "speed.jsonl").open("a", encoding="utf-8") as file:
+        with open_to_append(self.folder / "speed.jsonl") as file:
             if file.tell():
                 file.write("\n")  # the last line may have been cut short by a crash
 

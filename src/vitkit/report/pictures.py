@@ -128,14 +128,14 @@ def model_images(
 def _picture(evaluation: ShownEvaluation, row: int, what: str, sources: tuple[str, ...]) -> Picture:
     predictions, names = evaluation.predictions, evaluation.result.class_names
     predicted = int(predictions.predicted[row])
-    true, said = names[int(predictions.labels[row])], names[predicted]
+    true, predicted_name = names[int(predictions.labels[row])], names[predicted]
     assert evaluation.samples is not None  # it was decoded
     return Picture(
         sources=sources,
-        alt=f"An image of {true}, {what}predicted to be {said}.",
+        alt=f"An image of {true}, {what}predicted to be {predicted_name}.",
         key=evaluation.samples.key(int(predictions.ids[row])),
         true=true,
-        predicted=said,
+        predicted=predicted_name,
         confidence=float(predictions.confidence[row]),
     )
 

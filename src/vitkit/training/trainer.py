@@ -10,7 +10,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from vitkit.config import require_finite
 from vitkit.data.loader import Batch
 from vitkit.errors import VitkitError
+from vitkit.models.precision import Precision, autocast
 from vitkit.training.checkpoint import (
     TrainState,
     environment,
@@ -65,7 +66,7 @@ class TrainingConfig:
     of dropout and mixup, which are made for each portion."""
     seed: int = 0
     """Of weights, order, augmentation and dropout."""
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    precision: Precision = "auto"
     """Of the arithmetic: bfloat16 by autocast. auto: bfloat16 on a GPU that has it, else float32."""
     log_every: int = 10
     """Steps between lines of the metrics log."""
@@ -320,13 +321,7 @@ class Trainer:
 
     def autocast(self) -> AbstractContextManager[Any]:
         """bfloat16 where it was asked for or pays."""
-        precision = self.config.precision
-        if precision == "auto":
-            pays = self.device.type == "cuda" and torch.cuda.is_bf16_supported()
-            precision = "bfloat16" if pays else "float32"
-        if precision == "float32":
-            return nullcontext()
-        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+        return autocast(self.device, self.config.precision)
 
     def _count(self, step: int, rate: float, metrics: Mapping[str, float], log: MetricsLog) -> None:
         """Add a step to the window of means, and write the window to the log when it is full."""

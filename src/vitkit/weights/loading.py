@@ -169,7 +169,7 @@ def _opened(path: str | Path, hints: Hints) -> Iterator[tuple[Source, Identity, 
             first = ", ".join(sorted(source.shapes)[:3])
             raise VitkitError(
                 f"{source.path} holds no model we know: {len(source.shapes)} tensors (first: {first})."
-                f"{named_prefix(source)} Known are the layouts of "
+                f"{named_prefix(source)} Known are the formats of "
                 f"{', '.join(one.name for one in FORMATS)}."
             )
         translation = _read(found, source, hints)

@@ -52,7 +52,7 @@ def save(model: ImageModel, path: str | Path, format: Format = "vitkit") -> Save
     lacking = chosen.unsupported(model.config)
     if lacking:
         raise VitkitError(
-            f"The {format} layout has no place for {'; '.join(lacking)}. "
+            f"The {format} format has no place for {'; '.join(lacking)}. "
             "Choose another, or vitkit's own, which keeps everything."
         )
     names = len(model.card.class_names)

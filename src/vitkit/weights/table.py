@@ -76,6 +76,7 @@ class CheckpointFormat:
         the file cannot say of the card is added to the notes.
     unsupported: what of an architecture the format has no name for, in words; none for what `write` takes.
     lost_numerics: what of a configuration's arithmetic the format has no place for, in words.
+    is_folder: whether `write` makes a folder; else a file.
     """
 
     name: str
@@ -84,6 +85,7 @@ class CheckpointFormat:
     write: Callable[[ImageModel, Path, list[str]], Path]
     unsupported: Callable[[ModelConfig], list[str]] = lambda config: []
     lost_numerics: Callable[[ModelConfig], list[str]] = lambda config: []
+    is_folder: bool = True
 
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)

@@ -137,7 +137,7 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
 def unsupported(config: ModelConfig) -> list[str]:
     """Name what big_vision's ViT cannot build; its ResNets load the original release's file."""
     if not isinstance(config, ViTConfig):
-        return ["ResNets (its own code reads them from the official layout)"]
+        return ["ResNets (its own code reads them from the official format)"]
     known = {key: values for key, values in PLAIN.items() if key != "class_token_position"}
     return departures(
         config, {**known, "pool": ("token", "mean", "map"), "position": ("learned", "sincos_2d")}
@@ -154,7 +154,9 @@ def lost_numerics(config: ModelConfig) -> list[str]:
     return words
 
 
-CHECKPOINT_FORMAT = CheckpointFormat("big_vision", recognises, read, write, unsupported, lost_numerics)
+CHECKPOINT_FORMAT = CheckpointFormat(
+    "big_vision", recognises, read, write, unsupported, lost_numerics, is_folder=False
+)
 
 
 def name_table(config: ViTConfig) -> list[Row]:

@@ -125,7 +125,9 @@ def lost_numerics(config: ModelConfig) -> list[str]:
     return lost_arithmetic(config) + lost_pixels(config)
 
 
-CHECKPOINT_FORMAT = CheckpointFormat("official", recognises, read, write, unsupported, lost_numerics)
+CHECKPOINT_FORMAT = CheckpointFormat(
+    "official", recognises, read, write, unsupported, lost_numerics, is_folder=False
+)
 
 
 # What big_vision's layout has in common with this one.

@@ -205,7 +205,9 @@ def lost_numerics(config: ModelConfig) -> list[str]:
     return words
 
 
-CHECKPOINT_FORMAT = CheckpointFormat("torchvision", recognises, read, write, unsupported, lost_numerics)
+CHECKPOINT_FORMAT = CheckpointFormat(
+    "torchvision", recognises, read, write, unsupported, lost_numerics, is_folder=False
+)
 
 
 def _layer(number: int) -> str:

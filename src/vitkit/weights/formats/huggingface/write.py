@@ -50,7 +50,7 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
         settings = _bit_settings(config, model.card)
         rows = bit_rows(config, "bit." if config.num_classes else "")
     if (path / "model.json").exists():
-        raise VitkitError(f"{path} holds a model of vitkit's own layout: choose another folder.")
+        raise VitkitError(f"{path} holds a model of vitkit's own format: choose another folder.")
     path.mkdir(parents=True, exist_ok=True)
     chunks = safetensors_chunks(to_theirs(model.state_dict(), rows), metadata={"format": "pt"})
     replace_file(path / "model.safetensors", chunks)

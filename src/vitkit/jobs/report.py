@@ -1,4 +1,4 @@
-"""`vitkit report`: a run folder on one page."""
+"""Put a run folder on one page."""
 
 import os
 import platform
@@ -6,33 +6,38 @@ import shlex
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-import tyro
 
 from vitkit._version import __version__
-from vitkit.cli import console
 from vitkit.data.sources import Samples
 from vitkit.durable import read_json, replace_file
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import Classification, Predictions
+from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.run_config import read_config, read_run
 from vitkit.jobs.run_folder import data_of, read_evaluations
 from vitkit.jobs.run_records import read_data_record, read_metrics, read_speed
 from vitkit.models.image_model import ImageModel
 from vitkit.report.page import ReportContent, render_report
-from vitkit.text import format_bytes
 from vitkit.training.checkpoint import find_checkpoint, processor_name
 from vitkit.weights import load_model
 
 
-def write_report(run: str | Path) -> Path:
+def write_report(run: str | Path, *, listener: Listener = SILENT) -> Path:
     """Write `report.html` into a run folder, from what is in it and the images it was trained on.
+
+    Args:
+        run: the run folder.
+        listener: hears the progress, and what the page has to do without.
+
+    Returns:
+        The page.
 
     Raises:
         VitkitError: it is no run folder, training has not finished, or one of its files is damaged. Of a log
-            only the damaged lines are left out, which is said on the page and on the screen.
+            only the damaged lines are left out, which the page says and the listener hears.
     """
     folder = Path(run)
     read_run(folder)  # refuses a configuration that is none
@@ -44,11 +49,11 @@ def write_report(run: str | Path) -> Path:
     left_out = [log.left_out for log in (metrics, speed) if log.left_out]
     left_out += _scored_otherwise(model, evaluations)
     for sentence in left_out:
-        console.err.print(sentence, markup=False, soft_wrap=True)
+        listener.note(sentence)
     try:
         samples = data_of(model).splits
     except VitkitError as error:
-        console.err.print(f"Without pictures of images: {error}", markup=False)
+        listener.note(f"Without pictures of images: {error}")
         samples = {}
     _check_ids(folder, evaluations, samples)
     quoted = shlex.quote(str(folder))
@@ -71,8 +76,8 @@ def write_report(run: str | Path) -> Path:
         environment=_environment(folder),
     )
     path = folder / "report.html"
-    with console.err.status("writing the report") as status:
-        page = render_report(content, lambda part: status.update(f"writing the report: {part}"))
+    with listener.progress("writing the report") as progress:
+        page = render_report(content, lambda part: progress(0, detail=part))
     replace_file(path, [page.encode()])
     return path
 
@@ -80,7 +85,7 @@ def write_report(run: str | Path) -> Path:
 def _scored_otherwise(
     model: ImageModel, evaluations: Mapping[str, tuple[Classification, Predictions]]
 ) -> list[str]:
-    """Sentences on evaluations of a version that scored every model by softmax."""
+    """Name the evaluations of a version that scored every model by softmax, in sentences."""
     return [
         f"The evaluation of {split} was scored by {result.loss_function}, but the model was trained with "
         f"the {model.card.loss} loss: run vitkit evaluate with --split {split} again."
@@ -105,7 +110,7 @@ def _check_ids(
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """Where the run was trained, by its last checkpoint, and when this page was written."""
+    """Say where the run was trained, by its last checkpoint, and when this page was written."""
     checkpoint, _ = find_checkpoint(folder)
     trained: Any = {}
     if checkpoint is not None:
@@ -122,20 +127,3 @@ def _environment(folder: Path) -> dict[str, str]:
         "report by": f"vitkit {__version__}, torch {torch.__version__}, Python {platform.python_version()}",
         "report on": f"{processor_name()}, {os.cpu_count()} cores",
     }
-
-
-def main(arguments: list[str]) -> None:
-    def command(run: Annotated[str, tyro.conf.Positional]) -> None:
-        """Write a run's report.html again.
-
-        Args:
-            run: run folder.
-        """
-        path = write_report(run)
-        console.out.print(
-            f"{path} ({format_bytes(path.stat().st_size)}). Open it in a browser; it needs no network.",
-            markup=False,
-            soft_wrap=True,
-        )
-
-    tyro.cli(command, args=arguments, prog="vitkit report")

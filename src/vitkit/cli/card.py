@@ -1,0 +1,49 @@
+"""`vitkit card`: what a checkpoint is and how it computes."""
+
+import shlex
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from vitkit.cli import console
+from vitkit.cli.download import download
+from vitkit.cli.listener import TerminalListener
+from vitkit.cli.options import parse
+from vitkit.evaluation.classify import explain_no_classes
+from vitkit.jobs.card import CardOptions, read_card, record, summary
+from vitkit.weights import Identity
+
+
+@dataclass(frozen=True)
+class Command(CardOptions):
+    """Say what a checkpoint is: architecture, arithmetic, preprocessing, class names, origin."""
+
+    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """print everything as JSON."""
+
+
+def main(arguments: list[str]) -> None:
+    """Parse the command line and print the card of a checkpoint."""
+    options: Command = parse(Command, arguments, "card")
+    download(options.file)
+    identity = read_card(CardOptions(options.file, options.image_size, options.num_heads))
+    if options.json_output:
+        console.print_json(record(identity))
+    else:
+        print_card(identity, options.file)
+
+
+def print_card(identity: Identity, file: str) -> None:
+    """Print what a checkpoint is, and which commands can follow.
+
+    Args:
+        identity: what it is.
+        file: how it was named on the command line.
+    """
+    TerminalListener().show(summary(identity))
+    checkpoint = shlex.quote(file)
+    following = [f"vitkit inspect {checkpoint}", f"vitkit convert {checkpoint} OUT"]
+    if not explain_no_classes(identity.config):
+        following = [f"vitkit predict {checkpoint} IMAGE", *following]
+    console.out.print(f"\nNext: {', '.join(following)}", markup=False, soft_wrap=True)

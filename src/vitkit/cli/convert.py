@@ -1,0 +1,88 @@
+"""`vitkit convert`: a checkpoint in another library's format, read back and compared."""
+
+import shlex
+from dataclasses import dataclass
+from typing import get_args
+
+from vitkit.cli import console
+from vitkit.cli.download import download
+from vitkit.cli.listener import TerminalListener
+from vitkit.cli.options import parse
+from vitkit.jobs.against import Library
+from vitkit.jobs.card import described
+from vitkit.jobs.convert import Converted, ConvertOptions, convert_loaded, read_source
+from vitkit.weights import Identity, Loaded
+
+NAMES_SHOWN = 5
+"""Class names of the old head that are printed."""
+
+
+@dataclass(frozen=True)
+class Command(ConvertOptions):
+    """Write a checkpoint in another library's format, read it back and compare the two."""
+
+
+def main(arguments: list[str]) -> None:
+    """Parse the command line, convert a checkpoint and print what came of it."""
+    options: Command = parse(Command, arguments, "convert")
+    download(options.source)
+    loaded = read_source(options)
+    print_source(options.source, loaded)
+    converted = convert_loaded(loaded, options, TerminalListener())
+    print_converted(converted, options, loaded.identity)
+
+
+def print_source(source: str, loaded: Loaded) -> None:
+    """Print what is converted, before the work begins."""
+    _print("from", f"{source}: {described(loaded.identity)}")
+    for reason, keys in loaded.identity.left_out.items():
+        _print("left out", f"{', '.join(keys)} ({reason})")
+    for note in loaded.notes:
+        _print("note", note)
+
+
+def print_converted(converted: Converted, options: ConvertOptions, found: Identity) -> None:
+    """Print what was written, how it was compared and what was lost.
+
+    Args:
+        converted: the result.
+        options: what was asked for.
+        found: what the source is.
+    """
+    head = _about_head(options, found)
+    if head:
+        _print("head", head)
+    _print("to", f"{converted.path} ({options.format})")
+    evidence = _evidence(converted, options, found)
+    _print("parity", f"read back by vitkit: {converted.parity}; {evidence}")
+    if converted.lost:
+        _print("lost", f"{options.format} has no place for {'; '.join(converted.lost)}")
+    console.out.print(f"Next: vitkit card {shlex.quote(str(converted.path))}", markup=False, soft_wrap=True)
+
+
+def _print(heading: str, line: str) -> None:
+    console.out.print(f"{heading:8} {line}", markup=False, soft_wrap=True)
+
+
+def _about_head(options: ConvertOptions, found: Identity) -> str:
+    """Say that the head is a new one and which one it replaces; empty where the head was kept."""
+    before = found.config.num_classes
+    if options.head != "new" and (options.head is not None or options.num_classes in (None, before)):
+        return ""
+    names = found.card.class_names
+    known = f", {', '.join(names[:NAMES_SHOWN])}{', ...' * (len(names) > NAMES_SHOWN)}," if names else ""
+    dropped = f"; the old one of {before} classes{known} is dropped" if before else ""
+    return (
+        f"new, of zeros, for {options.num_classes or before} classes: it says nothing until it is "
+        f"trained, and vitkit cannot fine-tune a loaded checkpoint yet{dropped}"
+    )
+
+
+def _evidence(converted: Converted, options: ConvertOptions, found: Identity) -> str:
+    """Say what another library computes, or how to ask one: reading back compares vitkit with itself."""
+    if converted.beside_library is not None:
+        return f"{options.against}'s own model beside vitkit's: {converted.beside_library}"
+    libraries = [name for name in get_args(Library) if name in (options.format, found.format)]
+    if libraries:
+        return f"this is vitkit beside itself, --against {libraries[0]} runs {libraries[0]}'s own model"
+    return "this is vitkit beside itself, as --against knows no library of these formats"

@@ -1,0 +1,110 @@
+"""`vitkit data`: what is done with data sets; `vitkit data check` looks at one."""
+
+import shlex
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import tyro
+from rich.markup import escape
+from rich.table import Table
+
+from vitkit.cli import console
+from vitkit.cli.listener import TerminalListener
+from vitkit.data.check import DataCheck
+from vitkit.data.decode import DecodeRule
+from vitkit.errors import VitkitError
+from vitkit.jobs.data_check import DataCheckOptions, check
+
+SHOWN = 20
+"""Lines of a long list that are printed; --json prints all."""
+
+
+@dataclass(frozen=True)
+class Command(DataCheckOptions):
+    """Read every image once and say what is there: counts, sizes, bad files, duplicates."""
+
+    decode: Annotated[DecodeRule, tyro.conf.OmitArgPrefixes] = field(default_factory=DecodeRule)
+    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """print everything as JSON."""
+
+
+def main(arguments: list[str]) -> None:
+    """Parse the command line, check a data set and print what was found."""
+    if not arguments or arguments[0] not in ("check", "-h", "--help"):
+        found = f"'{arguments[0]}'" if arguments else "nothing"
+        raise VitkitError(f"After 'vitkit data' comes 'check PATH', found {found}.")
+    options = tyro.cli(
+        Command,
+        args=arguments[1:] if arguments[0] == "check" else arguments,
+        prog="vitkit data check",
+        config=(tyro.conf.PositionalRequiredArgs,),
+    )
+    checked = check(options, TerminalListener())
+    if options.json_output:
+        console.print_json(checked.to_json())
+    else:
+        print_check(checked, options.path)
+
+
+def print_check(found: DataCheck, path: str) -> None:
+    """Print what is in a data set.
+
+    Args:
+        found: by `check`.
+        path: how the data set was named on the command line.
+    """
+    console.out.print(f"[bold]{escape(found.name)}[/]: {found.kind}", *map(escape, found.notes), sep="\n")
+    _print_counts(found)
+    _print_files(found)
+    if found.warnings:
+        console.out.print("\n[bold]To look at[/]")
+        for warning in found.warnings:
+            console.out.print(f"  [yellow]![/] {escape(warning)}")
+    else:
+        console.out.print("\nNothing stands out.")
+    console.out.print(
+        f"\nNext: vitkit train --data {shlex.quote(path)}   (vitkit recipes lists starting points)",
+        markup=False,
+    )
+
+
+def _print_counts(found: DataCheck) -> None:
+    """Print how many files each class has in each split."""
+    table = Table("class", *[f"{split}" for split in found.counts], box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    names = list(next(iter(found.counts.values())))
+    for name in names[:SHOWN]:
+        table.add_row(escape(name), *(f"{counts[name]:,}" for counts in found.counts.values()))
+    if len(names) > SHOWN:
+        table.add_row(f"... {len(names) - SHOWN} more")
+    table.add_row("[bold]all[/]", *(f"[bold]{sum(counts.values()):,}[/]" for counts in found.counts.values()))
+    console.out.print(table)
+
+
+def _print_files(found: DataCheck) -> None:
+    """Print what the files are: sizes, formats, colour modes, bad ones and repeated ones."""
+    if found.sizes is not None:
+        common = ", ".join(f"{h}x{w} ({count:,})" for (h, w), count in found.sizes.common)
+        console.out.print(
+            f"sizes (height x width): {_size(found.sizes.smallest)} to {_size(found.sizes.largest)}, median "
+            f"{_size(found.sizes.median)}; most common {common}"
+        )
+    for title, counts in (("formats", found.formats), ("colour modes", found.modes)):
+        console.out.print(f"{title}: " + ", ".join(f"{name} ({count:,})" for name, count in counts.items()))
+    _print_list("Unreadable files", [f"{bad.split}: {bad.key}: {bad.reason}" for bad in found.bad])
+    groups = [", ".join(f"{copy.split}: {copy.key}" for copy in group) for group in found.duplicates]
+    _print_list("Files with the same pixels", groups)
+
+
+def _print_list(title: str, lines: list[str]) -> None:
+    if lines:
+        console.out.print(f"\n[bold]{title}[/] ({len(lines):,})")
+        for line in lines[:SHOWN]:
+            console.out.print(f"  {escape(line)}")
+        if len(lines) > SHOWN:
+            console.out.print(f"  ... {len(lines) - SHOWN:,} more (--json lists all)")
+
+
+def _size(size: tuple[int, int]) -> str:
+    return f"{size[0]}x{size[1]}"

@@ -1,0 +1,41 @@
+"""`vitkit inspect`: what a model has learned, as pictures."""
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from vitkit.cli import console
+from vitkit.cli.download import download
+from vitkit.cli.listener import TerminalListener
+from vitkit.cli.options import parse, read_names
+from vitkit.jobs.inspect import InspectOptions, draw_pictures
+from vitkit.jobs.run_config import is_run
+
+
+def main(arguments: list[str]) -> None:
+    parse(_inspect, arguments, "inspect")
+
+
+def _inspect(options: Annotated[InspectOptions, tyro.conf.arg(name="")]) -> None:
+    """Draw filters, position embeddings, attention distance and attention rollout, as PNG and SVG.
+
+    Args:
+        options: of the job.
+    """
+    if options.images:
+        options = replace(options, images=read_names(options.images))
+    download(options.model)
+    drawn = draw_pictures(options, TerminalListener())
+    for path in drawn.pictures:
+        console.out.print(str(path), markup=False)
+    if drawn.without_attention:
+        console.out.print(f"No pictures of attention: {drawn.without_attention}.")
+    model = shlex.quote(options.model)
+    if is_run(Path(options.model)):
+        following = f"vitkit report {model} puts them all on one page"
+    else:
+        following = f"vitkit card {model} says what the model is"
+    console.out.print(f"Next: {following}", markup=False, soft_wrap=True)

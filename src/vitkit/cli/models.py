@@ -1,0 +1,37 @@
+"""`vitkit models`: the models that can be made by name, and how large they are."""
+
+from dataclasses import dataclass
+
+import tyro
+from rich.table import Table
+
+from vitkit.cli import console
+from vitkit.jobs.models import ModelSize, ModelsOptions, measure_models
+from vitkit.text import format_count
+
+
+@dataclass(frozen=True)
+class Command(ModelsOptions):
+    """List models with their sizes. Other patches, sizes and options can be named too: ViT-96x6x3/4-gap."""
+
+
+def main(arguments: list[str]) -> None:
+    """Parse the command line and print the models."""
+    options = tyro.cli(
+        Command, args=arguments, prog="vitkit models", config=(tyro.conf.PositionalRequiredArgs,)
+    )
+    print_models(measure_models(options))
+
+
+def print_models(models: list[ModelSize]) -> None:
+    """Print models as a table."""
+    table = Table("model", "layers", "width", "heads", "tokens", "parameters", "FLOPs per image", box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for model in models:
+        table.add_row(model.name, *model.shape, f"{model.parameters:,}", format_count(model.flops))
+    console.out.print(table)
+    console.out.print(
+        "\nNext: vitkit cost NAME, or vitkit train --model NAME --data PATH, or from Python "
+        "vitkit.create_model(NAME)"
+    )

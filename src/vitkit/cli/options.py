@@ -1,0 +1,90 @@
+"""The options that verbs have in common, and how a command line becomes the options of a job."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tyro
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+from vitkit.errors import VitkitError
+
+OptionalSize = tuple[int, int] | None
+"""Height and width, or nothing: the type of `--image-size`."""
+
+_constructors = ConstructorRegistry()
+
+
+@_constructors.primitive_rule
+def _optional_size(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[OptionalSize] | None:
+    """Take two numbers after an option. tyro's own rule takes every word that follows, names of files too."""
+    if info.type != OptionalSize:
+        return None
+    return PrimitiveConstructorSpec(
+        nargs=2,
+        metavar="INT INT",
+        instance_from_str=lambda words: (int(words[0]), int(words[1])),
+        is_instance=lambda value: value is None or isinstance(value, tuple),
+        str_from_instance=lambda size: ["None"] if size is None else [str(length) for length in size],
+    )
+
+
+def parse(command: Callable[..., Any], arguments: list[str], verb: str) -> Any:
+    """Call a command with what its arguments say, and return what it returns.
+
+    Args:
+        command: a function or a dataclass, whose parameters are the options. Those without a default, in
+            dataclasses within it too, are positional.
+        arguments: what follows the verb. One number after --image-size stands for height and width.
+        verb: named in the help.
+
+    Raises:
+        SystemExit: the arguments are wrong or ask for help, and the words are printed.
+    """
+    return tyro.cli(
+        command,
+        args=square_sizes(arguments),
+        prog=f"vitkit {verb}",
+        registry=_constructors,
+        config=(tyro.conf.PositionalRequiredArgs,),
+    )
+
+
+def square_sizes(arguments: list[str]) -> list[str]:
+    """Double a single number after --image-size: it stands for both height and width.
+
+    A parser cannot tell it from a pair, because the name of an image or a model may follow.
+    """
+    for i, argument in enumerate(arguments):
+        name, _, value = argument.partition("=")
+        if name == "--image-size":
+            given = [value] if value else arguments[i + 1 : i + 3]
+            rest = arguments[i + 1 :] if value else arguments[i + 1 + len(given) :]
+            if given and given[0].isdigit() and (len(given) == 1 or not given[1].isdigit()):
+                return [*arguments[:i], name, given[0], given[0], *given[1:], *rest]
+    return arguments
+
+
+def read_names(sources: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of files and folders, those that stand on standard input in place of a "-".
+
+    Raises:
+        VitkitError: standard input is closed, or nothing is named on it.
+    """
+    names: list[str] = []
+    for source in sources:
+        names += _lines_of_input() if source == "-" else [source]
+    if sources and not names:
+        raise VitkitError("The list of images on standard input is empty.")
+    return tuple(names)
+
+
+def _lines_of_input() -> Iterator[str]:
+    """Yield the lines of standard input as names of files, which need not be UTF-8."""
+    if sys.stdin is None:
+        raise VitkitError("Standard input is closed, so no paths can be read from it.")
+    for line in getattr(sys.stdin, "buffer", sys.stdin):
+        name = os.fsdecode(line).strip()
+        if name:
+            yield name

@@ -1,0 +1,91 @@
+"""`vitkit predict`: what is in these images?"""
+
+import base64
+import os
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.markup import escape
+from rich.table import Table
+
+from vitkit.cli import console
+from vitkit.cli.download import download
+from vitkit.cli.listener import TerminalListener
+from vitkit.cli.options import parse, read_names
+from vitkit.errors import VitkitError
+from vitkit.jobs.predict import PredictedImage, PredictOptions, predict_images
+from vitkit.text import visible
+
+
+def main(arguments: list[str]) -> None:
+    parse(_predict, arguments, "predict")
+
+
+def _predict(
+    options: Annotated[PredictOptions, tyro.conf.arg(name="")],
+    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False,
+) -> None:
+    """Name what is in images.
+
+    Args:
+        options: of the job.
+        json_output: one line of JSON for each image; image_base64 holds a name that is not UTF-8.
+    """
+    options = replace(options, images=read_names(options.images))
+    download(options.model)
+    top = options.top
+    table = Table(
+        "image", *(["class", "probability"] if top == 1 else [f"top {top}"]), box=None, pad_edge=False
+    )
+    count = failures = 0
+    # Closed at once, so that no bar is left on the terminal when whoever reads the output has gone.
+    with closing(predict_images(options, TerminalListener())) as images:
+        for predicted in images:
+            count += 1
+            failures += predicted.reason is not None
+            if json_output:
+                console.print_json(_record(predicted), indent=None)
+            else:
+                table.add_row(*_row(predicted, top))
+    if not json_output:
+        console.out.print(table)
+    if failures:
+        others = "; the others are above" if failures < count else ""
+        raise VitkitError(f"{failures} of {count} images could not be read{others}.")
+
+
+def _record(predicted: PredictedImage) -> dict[str, object]:
+    """Return the line of JSON of one image."""
+    name = os.fsencode(predicted.path)
+    record: dict[str, object] = {"image": name.decode("utf-8", "backslashreplace")}
+    try:
+        name.decode("utf-8")
+    except UnicodeDecodeError:
+        record["image_base64"] = base64.b64encode(name).decode("ascii")
+    if predicted.reason is None:
+        record["predictions"] = [
+            {"class": guess.name, "probability": round(guess.probability, 6)} for guess in predicted.guesses
+        ]
+    else:
+        record["error"] = predicted.reason
+    return record
+
+
+def _row(predicted: PredictedImage, top: int) -> list[str]:
+    """Return the row of one image in the table."""
+    name = _shown(predicted.path)
+    if predicted.reason is not None:
+        return [name, f"[red]{_shown(predicted.reason)}[/]", *([""] if top == 1 else [])]
+    if top == 1:
+        (guess,) = predicted.guesses
+        return [name, _shown(guess.name), f"{guess.probability:.1%}"]
+    first, *others = (f"{_shown(guess.name)} {guess.probability:.1%}" for guess in predicted.guesses)
+    return [name, "  ".join([f"[bold]{first}[/]", *others])]
+
+
+def _shown(text: str | Path) -> str:
+    """Escape what the console or a terminal would obey."""
+    return escape(visible(str(text)))

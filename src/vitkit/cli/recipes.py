@@ -1,0 +1,34 @@
+"""`vitkit recipes`: named runs and what they are for."""
+
+from dataclasses import dataclass
+
+import tyro
+from rich.table import Table
+
+from vitkit.cli import console
+from vitkit.jobs.recipes import RECIPES, purpose, recipe
+
+
+@dataclass(frozen=True)
+class Command:
+    """List the recipes: named runs whose every option can be changed on the command line."""
+
+
+def main(arguments: list[str]) -> None:
+    """Parse the command line, which has no options, and print the recipes."""
+    tyro.cli(Command, args=arguments, prog="vitkit recipes")
+    print_recipes(list(RECIPES))
+
+
+def print_recipes(names: list[str]) -> None:
+    """Print recipes as a table."""
+    table = Table("recipe", "model", "pixels", "epochs", "batch", "", box=None)
+    for name in names:
+        run = recipe(name)
+        height, _ = run.preprocessing.image_size
+        training = run.training
+        table.add_row(
+            name, run.model, str(height), f"{training.epochs:g}", str(training.batch_size), purpose(name)
+        )
+    console.out.print(table)
+    console.out.print("\nNext: vitkit train --recipe NAME --data PATH")

@@ -1,0 +1,43 @@
+"""The image files that a person names, one by one or as folders."""
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from vitkit.data.folders import image_files
+from vitkit.data.listing import expanded
+from vitkit.errors import VitkitError
+
+
+def find_images(names: Iterable[str]) -> Iterator[Path]:
+    """Yield the image files that are named: files themselves, and of folders every image below.
+
+    A file that is not there is yielded too, to be reported beside those that cannot be read.
+
+    Raises:
+        VitkitError: a name is an address, or there is no image below a folder.
+    """
+    for name in names:
+        refuse_address(name)
+        path = expanded(name)
+        if not path.is_dir():
+            yield path
+            continue
+        files = image_files(path)
+        if not files:
+            raise VitkitError(f"No image below {path}.")
+        yield from files
+
+
+def refuse_address(path: str) -> None:
+    """Refuse an image by address, in words that name the address as it was given.
+
+    Raises:
+        VitkitError: it is one.
+    """
+    match = re.match(r"([A-Za-z][\w+.-]+):/+(?=[^/])", path)  # one slash is what pathlib leaves of two
+    if match and not Path(path).exists():
+        raise VitkitError(
+            f"{match[1]}://{path[match.end() :]} is an address, and images are read from this machine alone: "
+            "download it first, then give the file."
+        )

@@ -1,0 +1,17 @@
+"""The precision that a model computes in."""
+
+from typing import Literal
+
+import torch
+
+Precision = Literal["auto", "float32", "bfloat16"]
+"""Of matrix products and convolutions, by autocast; weights stay float32. auto: bfloat16 on a GPU that has
+it, else float32."""
+
+
+def autocast(device: torch.device, precision: Precision) -> torch.autocast:
+    """Return the context in which models on a device compute in a precision."""
+    if precision == "auto":
+        pays = device.type == "cuda" and torch.cuda.is_bf16_supported()
+        precision = "bfloat16" if pays else "float32"
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")

@@ -1,0 +1,73 @@
+"""How a command line becomes the options of a job."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import tyro
+
+from vitkit.cli.main import run
+from vitkit.cli.options import OptionalSize, parse, read_names, square_sizes
+from vitkit.errors import VitkitError
+
+
+@dataclass(frozen=True)
+class Options:
+    model: str
+    images: tuple[str, ...]
+    image_size: OptionalSize = None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["m", "a.png"], Options("m", ("a.png",))),
+        (["m", "--image-size", "32", "a.png"], Options("m", ("a.png",), (32, 32))),
+        (["m", "--image-size=32", "a.png"], Options("m", ("a.png",), (32, 32))),
+        (["--image-size", "32", "48", "m", "a.png", "b.png"], Options("m", ("a.png", "b.png"), (32, 48))),
+        (["m", "a.png", "--image-size", "32"], Options("m", ("a.png",), (32, 32))),
+    ],
+)
+def test_an_image_size_is_one_number_or_two_and_takes_no_names(
+    arguments: list[str], expected: Options
+) -> None:
+    assert parse(Options, arguments, "verb") == expected
+
+
+@pytest.mark.parametrize("words", [["x"], ["x", "y"], ["3.5", "3.5"]])
+def test_an_image_size_that_is_no_number_is_refused(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse(Options, ["m", "a.png", "--image-size", *words], "verb")
+    assert "--image-size" in capsys.readouterr().err
+
+
+def test_one_number_is_a_square() -> None:
+    assert square_sizes(["a", "--image-size", "32", "--x"]) == ["a", "--image-size", "32", "32", "--x"]
+    assert square_sizes(["--image-size", "32", "48"]) == ["--image-size", "32", "48"]
+    assert square_sizes(["--image-size=32", "--x"]) == ["--image-size", "32", "32", "--x"]
+    assert square_sizes(["--image-size", "32"]) == ["--image-size", "32", "32"]
+
+
+@pytest.mark.parametrize("verb", ["train", "evaluate", "predict", "inspect", "card", "cost", "convert"])
+def test_every_verb_takes_one_number_for_a_square(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[str] = []
+
+    def parser(*arguments: Any, args: list[str], **options: Any) -> None:
+        given.extend(args)
+
+    monkeypatch.setattr(tyro, "cli", parser)
+    assert run([verb, "--image-size", "32"]) == 0
+    assert given == ["--image-size", "32", "32"]
+
+
+def test_names_on_standard_input_stand_in_place_of_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", iter([" b.png\n", "\n", "c d.png\n"]))
+    assert read_names(["a.png", "-", "e.png"]) == ("a.png", "b.png", "c d.png", "e.png")
+    monkeypatch.setattr("sys.stdin", iter(["\n"]))
+    with pytest.raises(VitkitError, match="list of images on standard input is empty"):
+        read_names(["-"])
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(VitkitError, match="Standard input is closed"):
+        read_names(["-"])

@@ -1,0 +1,16 @@
+"""A data set is checked without a word; a listener hears how far it is."""
+
+import pytest
+
+from tests.jobs.recorder import Recorder
+from vitkit.data.sources import Splits
+from vitkit.jobs.data_check import DataCheckOptions, check
+
+
+def test_a_check_prints_nothing_and_tells_how_far_it_is(capfd: pytest.CaptureFixture[str]) -> None:
+    recorder = Recorder()
+    found = check(DataCheckOptions("digits", Splits(val_fraction=0.2)), recorder)
+    assert capfd.readouterr() == ("", "")
+    count = sum(sum(counts.values()) for counts in found.counts.values())
+    assert recorder.loops == {"reading images": [(done, count) for done in range(1, count + 1)]}
+    assert found.notes and found.to_json()["notes"] == found.notes
