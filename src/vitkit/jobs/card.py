@@ -137,8 +137,9 @@ def _preprocessing(identity: Identity) -> list[str]:
     recorded = identity.card.preprocessing
     if recorded is None:
         return [f"not known: vitkit stretches images to {format_size(identity.config.image_size)}"]
-    # A run chose every field; in another library's file, what is usual goes without saying.
-    fields = to_json(recorded) if identity.format == "vitkit" else notable_fields(recorded)
+    # A training run chose every field; of a file of another library, what is usual is left out.
+    trained = identity.card.augmentation is not None
+    fields = to_json(recorded) if trained else notable_fields(recorded)
     lines = [f"{key} {_plain(value, key)}" for key, value in fields.items()]
     return lines + [f"{one.what} not in the file: {one.taken}" for one in identity.card.assumed]
 
