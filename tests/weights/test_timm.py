@@ -588,7 +588,8 @@ def test_parts_that_we_have_not_are_named(
 @pytest.mark.parametrize(
     ("architecture", "arguments", "words"),
     [
-        ("vit_base_patch16_rope_224", {}, "rope"),
+        ("vit_base_patch16_rope_mixed_224", {}, "rope_mixed"),
+        ("vit_pe_core_gigantic_patch14_448", {}, "pe_core"),
         ("vit_tiny_patch16_224", {"act_layer": "relu"}, "found 'relu'"),
         ("vit_tiny_patch16_224", {"norm_layer": "rmsnorm"}, "rmsnorm"),
         ("vit_tiny_patch16_224", {"scale_attn_norm": True}, "scale_attn_norm"),

@@ -1,10 +1,11 @@
 """timm's layout: `model.safetensors` beside the `config.json` that `create_model("local-dir:FOLDER")` reads.
 
-Read are its plain ViTs and DeiTs, the hybrids with a GroupNorm ResNet, and the BiT ResNets; also from the
-tensors alone, where timm's usual arithmetic is assumed and `card.origin` says so. What timm has and we have
-not is refused by name.
+Its ViTs and DeiTs are read (CLIP's, SigLIP's, DINOv2's, DINOv3's and MAE's among them), the hybrids with a
+GroupNorm ResNet, and the BiT ResNets; also from the tensors alone, where timm's usual arithmetic is assumed
+and `card.origin` says so. What timm has and we have not is refused by name: distillation tokens, gated MLPs,
+norms of queries and keys, parallel blocks, relative and learned rotary positions.
 
-Facts: timm 1.0, `models/vision_transformer.py`, `vision_transformer_hybrid.py`, `resnetv2.py`.
+Facts: timm 1.0, `models/vision_transformer.py`, `vision_transformer_hybrid.py`, `eva.py`, `resnetv2.py`.
 """
 
 import re
@@ -37,7 +38,7 @@ from vitkit.weights.table import (
     usual_heads,
 )
 
-UNLIKE_NAMES = re.compile(r"rope|relpos|_xp_|_rpn_|naflex|samvit|radio")
+UNLIKE_NAMES = re.compile(r"rope|relpos|_pe_|_xp_|_rpn_|naflex|samvit|radio")
 """Architectures whose arithmetic differs where their tensors may not."""
 
 READ_ARGUMENTS = {
@@ -57,8 +58,8 @@ HARMLESS_ARGUMENTS = {
 UNKNOWN_PARTS = {
     "dist_token": "a distillation token",
     "head_dist": "a distillation head",
-    "gamma_1": "layer scale under the names of BEiT",
-    "gamma_2": "layer scale under the names of BEiT",
+    "gamma_1": "layer scale under the names of BEiT and EVA",
+    "gamma_2": "layer scale under the names of BEiT and EVA",
     "q_norm": "norms of queries and keys (qk_norm)",
     "in_proj": "attention and MLP of one projection (parallel blocks)",
     "lambda_q1": "differential attention",
