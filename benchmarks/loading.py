@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from vitkit.models.zoo import count_parameters, create_model
-from vitkit.weights import DIALECTS, load_model, save_model
+from vitkit.weights import FORMATS, load_model, save_model
 
 REPEATS = 5
 
@@ -54,7 +54,7 @@ def main() -> None:
     print(f"{name}: weights of {weights / 1e6:.0f} MB, {REPEATS} loads each\n")
     print("| layout | seconds, median (least - most) | memory / weights |\n| --- | --- | --- |")
     with tempfile.TemporaryDirectory() as folder:
-        for dialect in DIALECTS:
+        for dialect in FORMATS:
             path = save_model(model, Path(folder) / dialect.name, dialect.name)  # type: ignore[arg-type]
             load_model(path, num_heads=heads)
             found = [measure(path, heads) for _ in range(REPEATS)]

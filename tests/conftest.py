@@ -4,9 +4,15 @@
 """
 
 import os
+import signal
 
 # OMP_NUM_THREADS is for the processes that tests start, too.
 os.environ["OMP_NUM_THREADS"] = os.environ.get("VITKIT_TEST_THREADS", "1")
+
+# A shell that starts the tests in the background has Ctrl-C ignored, and what is ignored stays ignored in the
+# processes that the tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The width of what commands print may not depend on where the tests run.
 os.environ.pop("COLUMNS", None)

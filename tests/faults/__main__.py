@@ -78,6 +78,8 @@ def main() -> int:
     given = given_options()
     chosen = [kind for kind in KINDS if not given.only or kind.name in given.only]
     work = given.work.resolve()
+    # Started in the background by a shell, Ctrl-C is ignored here, and would be in what is attacked.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))  # ends the processes, too
     if given.again:
         shutil.rmtree(work, ignore_errors=True)

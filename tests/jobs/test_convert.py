@@ -14,18 +14,19 @@ import torch
 
 from tests.jobs.recorder import Recorder
 from vitkit.cli.main import run
+from vitkit.data.decode import DecodeRule
+from vitkit.data.transforms import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs import convert as convert_module
 from vitkit.jobs import parity as parity_module
 from vitkit.jobs.convert import convert
 from vitkit.jobs.parity import compare, fixed_images
-from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.zoo import build_model, vit_config
-from vitkit.weights import DIALECTS, Format, Saved, load_model, save, save_model
-from vitkit.weights.formats import find_format, format_for
-from vitkit.weights.pixels import PixelRule
+from vitkit.weights import FORMATS, Format, Saved, load_model, save, save_model
+from vitkit.weights.card import ModelCard, Task, card_of
+from vitkit.weights.formats.known import find_format, format_for
 
 
 def random_model(name: str, size: int = 32, seed: int = 0, **changes: Any) -> ImageModel:
@@ -43,7 +44,7 @@ PLAIN = "ViT-64x2x2/16"
 """A ViT that every format has a name for."""
 
 
-@pytest.mark.parametrize("to", [dialect.name for dialect in DIALECTS if dialect.name != "torchvision"])
+@pytest.mark.parametrize("to", [one.name for one in FORMATS if one.name != "torchvision"])
 def test_every_format_gives_the_model_back(to: Format, tmp_path: Path) -> None:
     model = random_model(PLAIN)
     save_model(model, tmp_path / "model")
@@ -159,7 +160,7 @@ def test_the_images_are_the_same_every_time_and_not_noise_alone() -> None:
 
 def test_a_loss_that_no_format_knows_is_said_to_be_lost(tmp_path: Path) -> None:
     model = random_model(PLAIN)
-    model.card = ModelCard(class_names=("a", "b", "c"), origin={"loss": "sigmoid"})
+    model.card = ModelCard(class_names=("a", "b", "c"), task=Task(loss="sigmoid"))
     save_model(model, tmp_path / "model")
     result = convert(tmp_path / "model", tmp_path / "out", "timm")
     assert any("sigmoid loss" in words for words in result.lost)
@@ -168,8 +169,10 @@ def test_a_loss_that_no_format_knows_is_said_to_be_lost(tmp_path: Path) -> None:
 
 def test_preprocessing_that_a_format_cannot_say_is_said_to_be_lost(tmp_path: Path) -> None:
     model = random_model(PLAIN)
-    rule = PixelRule((32, 32), "shortest", 0.9, interpolation="bicubic")
-    model.card = ModelCard(preprocessing={**rule.record(), "decode": {"apply_exif": False}})
+    rule = Preprocessing(
+        (32, 32), "shortest", 0.9, decode=DecodeRule(apply_exif=False), interpolation="bicubic"
+    )
+    model.card = ModelCard(preprocessing=rule)
     save_model(model, tmp_path / "model")
 
     def lost(to: Format) -> str:
@@ -190,7 +193,7 @@ def test_pixel_statistics_that_a_file_does_not_say_are_given(
     assert run([*words, "--image-mean", "0.485", "0.456", "0.406", "--image-std", "0.25"]) == 0
     again = load_model(tmp_path / "out")
     assert again.config.image_mean == (0.485, 0.456, 0.406) and again.config.image_std == (0.25,) * 3
-    assert [one.what for one in again.card.assumed] == ["resizing"]
+    assert [one.what for one in card_of(again).assumed] == ["resizing"]
     assert run(["card", str(tmp_path / "out")]) == 0
     assert "resizing not in the file: the shortest side resized to 35" in capsys.readouterr().out
     assert run([*words[:2], str(tmp_path / "other"), *words[3:], "--image-std", "0"]) == 1

@@ -24,8 +24,8 @@ from vitkit.jobs.inspect import InspectOptions
 from vitkit.jobs.listener import SILENT, Listener, Progress
 from vitkit.jobs.predict import PredictOptions, predict_images
 from vitkit.jobs.run_config import is_run
-from vitkit.models.card import ModelCard
 from vitkit.models.precision import Precision
+from vitkit.weights.card import LossFunction, ModelCard, Task
 
 TINY = (
     "--model",
@@ -472,11 +472,11 @@ def test_inspect_measures_on_as_many_images_as_the_paper(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
 def test_predictions_are_probabilities_by_the_loss_of_the_model(
-    loss: str, photos: Path, tmp_path: Path
+    loss: LossFunction, photos: Path, tmp_path: Path
 ) -> None:
     model = vitkit.create_model("ViT-8x1x2/8", num_classes=3, image_size=16)
     torch.nn.init.normal_(model.get_parameter("head.weight"))
-    model.card = ModelCard(class_names=("a", "b", "c"), origin={"loss": loss})
+    model.card = ModelCard(class_names=("a", "b", "c"), task=Task(loss=loss))
     predictor = vitkit.Predictor(vitkit.save_model(model, tmp_path / "model"), device="cpu")
     guesses = predictor(photos / "sky" / "3.png", top=3)
     pixels = preprocess(
@@ -499,7 +499,7 @@ def test_the_report_can_be_written_again_also_without_the_images(
     copy = tmp_path / "copy"
     shutil.copytree(trained, copy)
     record = json.loads((copy / "model.json").read_text())
-    record["origin"]["data"]["spec"] = str(tmp_path / "gone")
+    record["data"]["spec"] = str(tmp_path / "gone")
     (copy / "model.json").write_text(json.dumps(record))
     assert run(["report", str(copy)]) == 0
     captured = capsys.readouterr()

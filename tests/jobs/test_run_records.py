@@ -182,7 +182,8 @@ DAMAGE: list[tuple[Callable[[Path], None], str]] = [
     (field("config.json", "run", "objective", value=[]), "objective"),
     (field("config.json", "run", "objective", "mixup", value="x"), "mixup"),
     (field("config.json", "run", "objective", "label_smoothing", value=None), "label_smoothing"),
-    (field("model.json", "origin", "loss", value="hinge"), "loss: expected 'softmax' or 'sigmoid'"),
+    (field("model.json", "data", "splits", value=None), "model.json: data: splits: expected an object"),
+    (field("model.json", "task", "loss", value="hinge"), "loss: expected one of 'softmax', 'sigmoid'"),
     *(
         (field("evaluation/test.json", *keys, value=value), f"test.json: {keys[0]}")
         for keys, value in (
@@ -253,10 +254,10 @@ def test_data_records_of_other_versions_are_read(copied: Path) -> None:
 def test_evaluate_tells_damage_in_words(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = (copied / "model.json").read_bytes()
     for damage in (
-        field("model.json", "origin", "data", value=[1]),
-        field("model.json", "origin", "data", value="x"),
-        field("model.json", "origin", "data", "spec", value=7),
-        field("model.json", "origin", "loss", value=["sigmoid"]),
+        field("model.json", "data", value=[1]),
+        field("model.json", "data", value="x"),
+        field("model.json", "data", "spec", value=7),
+        field("model.json", "task", "loss", value=["sigmoid"]),
         content("model.json", DEEP),
     ):
         (copied / "model.json").write_bytes(whole)
@@ -268,9 +269,9 @@ def test_evaluate_tells_damage_in_words(copied: Path, capsys: pytest.CaptureFixt
 def test_a_report_without_a_record_of_the_data_has_no_pictures(
     copied: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    field("model.json", "origin", "data", "splits", value=None)(copied)
+    field("model.json", "data", value=None)(copied)
     assert run(["report", str(copied)]) == 0
-    assert "Without pictures of images: model.json: origin: data: splits" in capsys.readouterr().err
+    assert "Without pictures of images: The model does not say which data" in capsys.readouterr().err
 
 
 # A sigmoid model from its training to its pages

@@ -17,12 +17,12 @@ from vitkit.data.decode import DecodeError, Header
 from vitkit.data.loader import evaluation_batches
 from vitkit.data.transforms import Preprocessing
 from vitkit.evaluation.classify import Classification, Predictions, classification, predict
-from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.vit import ViT
 from vitkit.models.zoo import build_model, create_model
 from vitkit.report.page import ReportContent, _class_rows, render_report
+from vitkit.weights.card import ModelCard, Task, card_of
 
 SECTIONS = (
     "results curves confusion classes mistakes calibration attention inside configuration data environment"
@@ -78,7 +78,9 @@ def content(
 ) -> ReportContent:
     model = create_model("ViT-16x2x2/2", classes, 8, generator=torch.Generator().manual_seed(0))
     torch.nn.init.normal_(model.get_parameter("head.weight"), generator=torch.Generator().manual_seed(1))
-    model.card = ModelCard("ViT-16x2x2/2", names(classes), {"image_size": [8, 8]}, {}, {"run": HOSTILE})
+    model.card = ModelCard(
+        "ViT-16x2x2/2", names(classes), preprocessing=Preprocessing((8, 8)), origin={"run": HOSTILE}
+    )
     samples = Noise(classes, count, damaged=damaged)
     rejects = {samples.key(i): f"{HOSTILE} is truncated" for i in range(5, count, 10)}
     whole = ReportContent(
@@ -332,7 +334,7 @@ def test_attention_distance_is_measured_on_as_many_images_as_in_the_paper() -> N
 def sigmoid(**changes: Any) -> ReportContent:
     """The usual content of a model that was trained with the sigmoid loss."""
     usual = content()
-    usual.model.card = dataclasses.replace(usual.model.card, origin={"loss": "sigmoid", **changes})
+    usual.model.card = dataclasses.replace(card_of(usual.model), task=Task(loss="sigmoid"), origin=changes)
     samples = Noise(4, 60)
     made = predict(
         usual.model, evaluation_batches(samples, Preprocessing((8, 8)), 64), loss=usual.model.card.loss

@@ -18,6 +18,7 @@ from vitkit.errors import VitkitError
 from vitkit.models.position import sincos_2d
 from vitkit.models.zoo import build_model, create_model
 from vitkit.weights import load_model, save_model
+from vitkit.weights.card import card_of
 from vitkit.weights.files.source import open_source
 from vitkit.weights.formats.big_vision import read
 from vitkit.weights.table import Hints
@@ -60,7 +61,7 @@ def test_every_intermediate_is_that_of_big_vision(name: str, tmp_path: Path) -> 
     if "posemb_sincos2d" in arrays:
         positions = sincos_2d(model.config.grid, model.config.width)
         np.testing.assert_allclose(positions, arrays["posemb_sincos2d"], rtol=0, atol=1e-6)
-        assert "sincos2d" in model.card.origin["positions"]
+        assert "sincos2d" in card_of(model).origin["positions"]
 
 
 @pytest.mark.parametrize("name", FIXTURES)
@@ -129,7 +130,7 @@ def test_of_two_towers_the_image_is_read(tmp_path: Path, caplog: pytest.LogCaptu
         with caplog.at_level(logging.INFO, "vitkit"):
             again = load_model(path)
         assert again.config == config and same_bits(again, model)
-        assert again.card.origin["tower"] == "img" and "params/txt/head/kernel" in caplog.text
+        assert card_of(again).origin["tower"] == "img" and "params/txt/head/kernel" in caplog.text
     with pytest.raises(VitkitError, match="params/aud/kernel: unexpected"):
         load_model(write_npz(tmp_path / "w.npz", {**both, "params/aud/kernel": np.zeros(2)}))
 
@@ -147,8 +148,8 @@ def test_the_class_tokens_position_is_added_to_it(tmp_path: Path) -> None:
 
 def test_preprocessing_is_that_of_its_configurations(tmp_path: Path) -> None:
     _, parameters, _ = load_fixture("h_bv_gap_learn")
-    card = load_model(write_npz(tmp_path / "w.npz", parameters)).card
-    assert Preprocessing(**card.preprocessing) == Preprocessing([16, 16], "crop", 0.875)  # type: ignore[arg-type]
+    card = card_of(load_model(write_npz(tmp_path / "w.npz", parameters)))
+    assert card.preprocessing == Preprocessing((16, 16), "crop", 0.875)
 
 
 def test_sizes_that_no_array_tells_are_asked_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,10 +10,12 @@ import torch
 
 from tests.fixture_files import load_fixture, write_npz
 from tests.weights.test_official import same_bits, without
+from vitkit.data.transforms import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.zoo import build_model
 from vitkit.weights import load_model, save_model
+from vitkit.weights.card import card_of
 
 FIXTURES = ["g_bit_eps_probe", "g_bit_r111", "g_bit_r1111_fourblocks", "g_bit_r21_gauss"]
 TINY = ResNetConfig(image_size=(32, 32), layers=(1, 2), num_classes=4, width_factor=0.5)
@@ -70,7 +72,7 @@ def test_the_image_size_is_asked_for_and_said(tmp_path: Path, caplog: pytest.Log
         load_model(path)
     model = load_model(path, image_size=(32, 48))
     assert model.config == dataclasses.replace(TINY, image_size=(32, 48))
-    assert model.card.preprocessing == {"image_size": [32, 48], "resize": "stretch", "antialias": True}
+    assert card_of(model).preprocessing == Preprocessing((32, 48), "stretch", antialias=True)
 
 
 def test_a_new_head_and_none(tmp_path: Path) -> None:

@@ -16,15 +16,16 @@ from torch import Tensor
 
 from tests.models.test_vit import TINY
 from tests.weights.test_pixels import source
+from vitkit.data.transforms import Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig, build_model, model_config
 from vitkit.weights import load_model, save_model
+from vitkit.weights.card import ModelCard, Task, card_of
 from vitkit.weights.formats.huggingface.pixels import read_pixels, read_rule
-from vitkit.weights.pixels import PixelRule, rule_of, unlike
+from vitkit.weights.preprocessing import changed_pixels, preprocessing_of
 
 WIDTH, DEPTH, HEADS, HIDDEN, CLASSES = 16, 2, 2, 24, 3
 
@@ -391,8 +392,8 @@ def test_no_configuration_has_them(config: ModelConfig, changes: dict[str, Any])
 CROP = {"do_center_crop": True, "crop_size": {"height": 8, "width": 8}}
 
 
-STRETCHED = PixelRule((8, 12))
-CUT = PixelRule((8, 8), "shortest", 0.8, crop_offset="down")
+STRETCHED = Preprocessing((8, 12))
+CUT = Preprocessing((8, 8), "shortest", 0.8, crop_offset="down")
 
 
 @pytest.mark.parametrize(
@@ -419,7 +420,7 @@ CUT = PixelRule((8, 8), "shortest", 0.8, crop_offset="down")
 )
 def test_preparation_is_put_in_our_words_and_differences_are_said(
     changes: dict[str, Any],
-    rule: PixelRule | None,
+    rule: Preprocessing | None,
     warning: str,
 ) -> None:
     files = source({"preprocessor_config.json": PROCESSOR | changes})
@@ -442,8 +443,8 @@ def test_without_a_processor_the_usual_pixels_are_taken_and_said(
 ) -> None:
     model = load_model(vit_folder(tmp_path / "theirs", processor=None))
     assert model.config.image_mean == model.config.image_std == (0.5, 0.5, 0.5)
-    assert rule_of(model.card.preprocessing, (8, 12)) == STRETCHED
-    assert [one.what for one in model.card.assumed] == ["pixel statistics", "resizing"]
+    assert preprocessing_of(model) == STRETCHED
+    assert [one.what for one in card_of(model).assumed] == ["pixel statistics", "resizing"]
     assert "assumed: pixel mean 0.5 and std 0.5" in caplog.text and "assumed: images stretched" in caplog.text
 
 
@@ -452,7 +453,7 @@ def test_a_processor_without_statistics_is_said_to_have_none(
 ) -> None:
     processor = {key: value for key, value in PROCESSOR.items() if key != "image_mean"}
     model = load_model(vit_folder(tmp_path / "theirs", processor=processor))
-    assert [one.what for one in model.card.assumed] == ["pixel statistics"]
+    assert [one.what for one in card_of(model).assumed] == ["pixel statistics"]
     assert "assumed: pixel mean 0.5" in caplog.text
 
 
@@ -573,49 +574,49 @@ def test_the_config_written_says_our_arithmetic(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("config", [TINY, bit()], ids=["vit", "bit"])
 def test_a_loss_of_yes_and_no_survives_the_way_there_and_back(config: ModelConfig, tmp_path: Path) -> None:
-    for loss, said in (({"loss": "sigmoid"}, "multi_label_classification"), ({}, None)):
+    for task, said in ((Task(loss="sigmoid"), "multi_label_classification"), (None, None)):
         model = drawn(config)
-        model.card = ModelCard(origin=loss)
+        model.card = ModelCard(task=task)
         folder = save_model(model, tmp_path / "theirs", "huggingface")
         assert json.loads((folder / "config.json").read_text())["problem_type"] == said
-        assert load_model(folder).card.origin.get("loss") == loss.get("loss")
+        assert load_model(folder).card.task == task
 
 
 @pytest.mark.parametrize(
     "rule",
     [
-        PixelRule((35, 35)),
-        PixelRule((35, 35), interpolation="bicubic"),
-        PixelRule((35, 35), "shortest", 0.875, crop_offset="down"),
-        PixelRule((35, 35), "shortest", 35 / 33, interpolation="lanczos", crop_offset="down"),
-        PixelRule((35, 35), "squash", 35 / 38, interpolation="nearest", crop_offset="down"),
-        PixelRule((35, 35), "none", crop_offset="down"),
+        Preprocessing((35, 35)),
+        Preprocessing((35, 35), interpolation="bicubic"),
+        Preprocessing((35, 35), "shortest", 0.875, crop_offset="down"),
+        Preprocessing((35, 35), "shortest", 35 / 33, interpolation="lanczos", crop_offset="down"),
+        Preprocessing((35, 35), "squash", 35 / 38, interpolation="nearest", crop_offset="down"),
+        Preprocessing((35, 35), "none", crop_offset="down"),
     ],
     ids=lambda rule: f"{rule.resize} {rule.crop_fraction:g} {rule.interpolation}",
 )
 def test_preparation_survives_the_way_there_and_back(
-    rule: PixelRule, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    rule: Preprocessing, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = drawn(bit(image_size=(35, 35)))
-    model.card = ModelCard(preprocessing=rule.record())
+    model.card = ModelCard(preprocessing=rule)
     again = load_model(save_model(model, tmp_path / "theirs", "huggingface"))
-    assert not unlike(rule, rule_of(again.card.preprocessing, (35, 35)))
+    assert not changed_pixels(rule, preprocessing_of(again))
     assert not caplog.text
 
 
 @pytest.mark.parametrize(
     ("rule", "words"),
     [
-        (PixelRule((12, 16), "crop", antialias=False), ("resize: 'crop' becomes 'stretch'", "antialias")),
-        (PixelRule((12, 12), "shortest"), ("crop_offset: 'even' becomes 'down'",)),
-        (PixelRule((12, 12), "longest", 1.0, border=(9, 9, 9)), ("resize: 'longest'", "border")),
+        (Preprocessing((12, 16), "crop", antialias=False), ("resize: 'crop' becomes 'stretch'", "antialias")),
+        (Preprocessing((12, 12), "shortest"), ("crop_offset: 'even' becomes 'down'",)),
+        (Preprocessing((12, 12), "longest", 1.0, border=(9, 9, 9)), ("resize: 'longest'", "border")),
     ],
 )
 def test_preparation_that_theirs_cannot_do_is_said(
-    rule: PixelRule, words: tuple[str, ...], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    rule: Preprocessing, words: tuple[str, ...], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = drawn(dataclasses.replace(TINY, image_size=rule.image_size))
-    model.card = ModelCard(preprocessing=rule.record())
+    model.card = ModelCard(preprocessing=rule)
     save_model(model, tmp_path / "theirs", "huggingface")
     for part in words:
         assert part in caplog.text

@@ -19,6 +19,7 @@ from vitkit.models.vit import ViT
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import build_model
 from vitkit.weights import load_model, save_model
+from vitkit.weights.card import card_of
 from vitkit.weights.formats.official import LINEN, RELEASED
 
 PLAIN = [
@@ -145,8 +146,8 @@ def test_without_a_head_there_are_no_classes(tmp_path: Path) -> None:
 
 def test_images_are_cut_as_the_original_evaluates(tmp_path: Path) -> None:
     _, parameters, _ = load_fixture("a_vit_token")
-    card = load_model(write_npz(tmp_path / "w.npz", parameters)).card
-    assert Preprocessing(**card.preprocessing) == Preprocessing([16, 16], "stretch", antialias=False)  # type: ignore[arg-type]
+    card = card_of(load_model(write_npz(tmp_path / "w.npz", parameters)))
+    assert card.preprocessing == Preprocessing((16, 16), "stretch", antialias=False)
     assert card.origin["dialect"] == "official"
 
 

@@ -1,11 +1,10 @@
 """Pixels as timm, transformers and torchvision make them of the same description, within one level."""
 
-import json
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,15 +12,18 @@ from numpy.typing import NDArray
 
 from tests.fixture_files import FOLDER
 from tests.pixel_cases import CASES, SHAPES, PixelCase, image, sample
-from vitkit.config import to_json
-from vitkit.data.transforms import Preprocessing, preprocess, read_preprocessing
+from vitkit.data.transforms import Preprocessing, preprocess
 from vitkit.errors import VitkitError
 from vitkit.models.vit_config import ViTConfig
+from vitkit.models.zoo import create_model
+from vitkit.weights import load_model, save_model
+from vitkit.weights.card import ModelCard, card_of
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats import torchvision
 from vitkit.weights.formats.huggingface.pixels import read_pixels, read_rule
+from vitkit.weights.formats.native import describe, read_description
 from vitkit.weights.formats.timm.settings import Settings
-from vitkit.weights.pixels import PixelRule, fraction_of, rule_of, unlike
+from vitkit.weights.preprocessing import changed_pixels, fraction_of
 
 ALLOWED = 1
 """Levels."""
@@ -33,19 +35,13 @@ def source(settings: dict[str, Any]) -> Source:
 
 
 def preprocessing_of_case(case: PixelCase) -> Preprocessing:
-    """What vitkit reads out of the library's description."""
-    rule = rule_of_case(case)
-    return read_preprocessing(json.loads(json.dumps(rule.record())), case.size, case.name)
-
-
-def rule_of_case(case: PixelCase) -> PixelRule:
     if case.library == "timm":
         config = {"architecture": "vit_base_patch16_224", "pretrained_cfg": dict(case.settings)}
         settings = Settings(source({"config.json": config}))
         return settings.pixel_rule(case.size, tuple(case.settings["mean"]))
     if case.library == "torchvision":
         model = ViTConfig(case.size, (case.patch, case.patch), case.width, 1, 16, 4, num_classes=1)
-        return torchvision.pixel_rule(model)
+        return torchvision.preprocessing_for(model)
     files = source({"preprocessor_config.json": dict(case.settings)})
     rule = read_rule(files, read_pixels(files, 3)[0], case.size)
     assert not files.notes  # nothing of theirs is left out
@@ -72,19 +68,11 @@ def test_pixels_are_those_of_the_library(case: PixelCase) -> None:
         assert np.abs(found - expected).max() <= ALLOWED, shape
 
 
-def test_the_two_descriptions_of_preprocessing_are_one() -> None:
-    """`PixelRule` is what the models' room may know of `Preprocessing`."""
-    theirs = {field.name: field.default for field in fields(Preprocessing) if field.name != "decode"}
-    assert {field.name: field.default for field in fields(PixelRule)} == theirs
-    types = get_type_hints(PixelRule)
-    assert types == {name: kind for name, kind in get_type_hints(Preprocessing).items() if name != "decode"}
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_rule_survives_the_card(case: PixelCase) -> None:
-    rule = rule_of_case(case)
-    assert rule_of(json.loads(json.dumps(rule.record())), case.size) == rule
-    assert rule_of(to_json(preprocessing_of_case(case)), case.size) == rule
+def test_preprocessing_survives_the_card(case: PixelCase, tmp_path: Path) -> None:
+    model = create_model("ViT-8x1x1/2", 2, case.size)
+    model.card = ModelCard(preprocessing=preprocessing_of_case(case))
+    assert card_of(load_model(save_model(model, tmp_path / "model"))) == model.card
 
 
 def test_a_fraction_gives_its_side_back() -> None:
@@ -93,6 +81,7 @@ def test_a_fraction_gives_its_side_back() -> None:
             assert math.floor(side / fraction_of(side, resized)) == resized
 
 
+@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -101,33 +90,28 @@ def test_a_fraction_gives_its_side_back() -> None:
         ({"interpolation": 3}, "preprocessing: interpolation: expected one of 'nearest', .* found 3"),
         ({"crop_pct": 0.9}, "preprocessing: unknown key 'crop_pct'"),
         ({"border": [0, 0]}, "preprocessing: border: expected"),
+        ({"crop_fraction": 0.0}, "preprocessing: crop_fraction must be"),  # of the right type
     ],
 )
-def test_what_a_card_cannot_mean_is_named(changes: dict[str, Any], words: str) -> None:
-    saved = {"image_size": [8, 8], **changes}
-    for read in (
-        lambda: read_preprocessing(saved, (8, 8), "x: preprocessing"),
-        lambda: rule_of(saved, (8, 8)),
-    ):
-        with pytest.raises(VitkitError, match=words):
-            read()
-
-
-def test_a_value_of_the_right_type_is_named_with_its_file() -> None:
-    saved = {"image_size": [8, 8], "crop_fraction": 0.0}
-    with pytest.raises(VitkitError, match=r"^model\.json: preprocessing: crop_fraction must be"):
-        read_preprocessing(saved, (8, 8), "model.json: preprocessing")
+def test_what_a_card_cannot_mean_is_named_with_its_file(
+    changes: dict[str, Any], words: str, version: int
+) -> None:
+    described = describe(create_model("ViT-8x1x1/2", 2, 8))
+    described |= {"preprocessing": {"image_size": [8, 8], **changes}, "format_version": version}
+    with pytest.raises(VitkitError, match=rf"^x/model\.json: {words}"):
+        read_description(described, Path("x/model.json"))
 
 
 def test_fields_that_a_way_of_resizing_does_not_look_at_make_no_difference() -> None:
-    rule = PixelRule((8, 8))
-    assert not unlike(rule, replace(rule, crop_fraction=0.5, crop_offset="down", border=(1, 2, 3)))
+    rule = Preprocessing((8, 8))
+    assert not changed_pixels(rule, replace(rule, crop_fraction=0.5, crop_offset="down", border=(1, 2, 3)))
     shortest = replace(rule, resize="shortest")
-    assert not unlike(shortest, replace(shortest, crop_fraction=8 / 9.5, border=(1, 2, 3)))  # 9 pixels, too
-    assert unlike(shortest, replace(shortest, crop_offset="down", interpolation="bicubic")) == [
+    nine = replace(shortest, crop_fraction=8 / 9.5, border=(1, 2, 3))  # 9 pixels, too
+    assert not changed_pixels(shortest, nine)
+    assert changed_pixels(shortest, replace(shortest, crop_offset="down", interpolation="bicubic")) == [
         "preprocessing's interpolation: 'bilinear' becomes 'bicubic'",
         "preprocessing's crop_offset: 'even' becomes 'down'",
     ]
-    assert unlike(
+    assert changed_pixels(
         replace(shortest, crop_fraction=2.0), replace(shortest, crop_fraction=2.0, border=(9, 9, 9))
     )

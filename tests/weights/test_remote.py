@@ -29,6 +29,7 @@ from safetensors.torch import save
 from vitkit.errors import VitkitError
 from vitkit.models.zoo import create_model
 from vitkit.weights import load_model, save_model
+from vitkit.weights.card import card_of
 from vitkit.weights.files import remote, transport
 from vitkit.weights.files.cache import cache_folder
 from vitkit.weights.files.remote import fetch
@@ -428,13 +429,13 @@ def test_a_model_of_ours_with_its_description(server: Server, tmp_path: Path) ->
     images = torch.rand(1, 3, 8, 8)
     with torch.inference_mode():
         assert torch.equal(loaded(images), model.eval()(images))
-    assert loaded.card.origin["source"] == address and len(loaded.card.origin["sha256"]) == 64
+    assert card_of(loaded).origin["source"] == address and len(card_of(loaded).origin["sha256"]) == 64
 
 
 def test_the_origin_of_a_foreign_model(server: Server, tmp_path: Path) -> None:
     model = create_model("ViT-16x1x2/4", num_classes=3, image_size=(8, 8))
     server.files["/x.npz"] = Hosted(save_model(model, tmp_path / "x.npz", "official").read_bytes())
-    origin = load_model(server.url("/x.npz")).card.origin
+    origin = card_of(load_model(server.url("/x.npz"))).origin
     assert origin["file"] == "x.npz" and origin["dialect"] == "official"
     assert origin["source"] == server.url("/x.npz") and len(origin["sha256"]) == 64
 

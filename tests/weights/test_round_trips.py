@@ -10,7 +10,7 @@ import torch
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.zoo import NAMES, ModelConfig, build_model, count_parameters, model_config
-from vitkit.weights import Format, absent, load_model, save_model
+from vitkit.weights import Format, load_model, save_model, unsupported
 
 FORMATS: tuple[Format, ...] = get_args(Format)
 LARGEST = 700_000_000
@@ -55,7 +55,7 @@ def check(model: ImageModel, format: Format, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "format"), [(name, f) for name in NAMES for f in FORMATS if not absent(shrunk(name), f)]
+    ("name", "format"), [(name, f) for name in NAMES for f in FORMATS if not unsupported(shrunk(name), f)]
 )
 def test_every_model_in_every_layout_in_small(name: str, format: Format, tmp_path: Path) -> None:
     check(drawn(shrunk(name)), format, tmp_path)
@@ -70,7 +70,7 @@ def test_every_model_in_every_layout(name: str, tmp_path: Path) -> None:
             pytest.skip(f"more than {LARGEST:,} parameters")
     model = drawn(config)
     for format in FORMATS:
-        if not absent(config, format):
+        if not unsupported(config, format):
             check(model, format, tmp_path / format)
             for path in sorted(tmp_path.rglob("*"), reverse=True):
                 path.unlink() if path.is_file() else path.rmdir()

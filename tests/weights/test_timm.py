@@ -13,16 +13,16 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from vitkit.data.transforms import Preprocessing, read_preprocessing
+from vitkit.data.transforms import Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig, build_model
 from vitkit.weights import load, load_model, save_model
+from vitkit.weights.card import ModelCard, card_of
 from vitkit.weights.formats.timm.write import _ratio
-from vitkit.weights.pixels import PixelRule, rule_of
+from vitkit.weights.preprocessing import preprocessing_of
 
 TINY = ViTConfig(
     image_size=(12, 16),
@@ -175,33 +175,33 @@ def test_what_config_json_says_is_taken_over(tmp_path: Path) -> None:
     model = load_model(folder_of(tmp_path, state(), config))
     assert model.config == replace(TINY, image_mean=(0.485, 0.456, 0.406), image_std=(0.229, 0.224, 0.225))
     assert model.card.class_names == ("a", "b", "c", "d", "e")
-    assert model.card.origin["architecture"] == "vit_tiny_patch16_224"
-    preprocessing = read_preprocessing(model.card.preprocessing, (12, 16), "card")
+    assert card_of(model).origin["architecture"] == "vit_tiny_patch16_224"
+    preprocessing = preprocessing_of(model)
     assert preprocessing == Preprocessing((12, 16), "shortest", 0.9)
-    assert not model.card.assumed
+    assert not card_of(model).assumed
 
 
 @pytest.mark.parametrize(
     "rule",
     [
-        PixelRule((224, 224)),
-        PixelRule((224, 224), interpolation="bicubic"),
-        PixelRule((224, 224), "shortest", 0.9, interpolation="bicubic"),
-        PixelRule((224, 224), "shortest", 0.8777, interpolation="lanczos"),
-        PixelRule((224, 224), "shortest", 1.2),
-        PixelRule((224, 224), "squash", 0.95, interpolation="nearest"),
-        PixelRule((224, 224), "longest", 0.9, interpolation="bicubic", border=(128, 128, 128)),
+        Preprocessing((224, 224)),
+        Preprocessing((224, 224), interpolation="bicubic"),
+        Preprocessing((224, 224), "shortest", 0.9, interpolation="bicubic"),
+        Preprocessing((224, 224), "shortest", 0.8777, interpolation="lanczos"),
+        Preprocessing((224, 224), "shortest", 1.2),
+        Preprocessing((224, 224), "squash", 0.95, interpolation="nearest"),
+        Preprocessing((224, 224), "longest", 0.9, interpolation="bicubic", border=(128, 128, 128)),
     ],
     ids=lambda rule: f"{rule.resize} {rule.crop_fraction} {rule.interpolation}",
 )
 def test_preprocessing_survives_the_way_there_and_back(
-    tmp_path: Path, rule: PixelRule, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, rule: Preprocessing, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = random_model(replace(TINY, image_size=(224, 224), patch_size=(56, 56)))
-    model.card = ModelCard(preprocessing=rule.record(), class_names=("a", "b", "c", "d", "e"))
-    card = load_model(save_model(model, tmp_path, format="timm")).card
+    model.card = ModelCard(preprocessing=rule, class_names=("a", "b", "c", "d", "e"))
+    card = card_of(load_model(save_model(model, tmp_path, format="timm")))
     assert card.class_names == model.card.class_names
-    assert rule_of(card.preprocessing, (224, 224)) == rule
+    assert card.preprocessing == rule
     assert not caplog.text
 
 
@@ -210,10 +210,11 @@ def test_the_nearest_of_timm_is_written_and_what_is_lost_is_said(
     tmp_path: Path, fraction: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = random_model(replace(TINY, image_size=(224, 224), patch_size=(56, 56)))
-    rule = PixelRule((224, 224), "crop", fraction, antialias=False)
-    model.card = ModelCard(preprocessing=rule.record())
-    card = load_model(save_model(model, tmp_path, format="timm")).card
-    again = rule_of(card.preprocessing, (224, 224))
+    rule = Preprocessing((224, 224), "crop", fraction, antialias=False)
+    model.card = ModelCard(preprocessing=rule)
+    card = card_of(load_model(save_model(model, tmp_path, format="timm")))
+    again = card.preprocessing
+    assert again is not None
     assert (again.resize, again.resized(0)) == ("shortest", round(224 / fraction))
     assert "resize: 'crop' becomes 'shortest'" in caplog.text
     assert "antialias: False becomes True" in caplog.text
@@ -224,11 +225,9 @@ def test_what_a_file_without_a_config_does_not_say_is_said(
 ) -> None:
     """Facebook's DeiT, DINO and MAE come so; their statistics are ImageNet's."""
     torch.save(state(width=128, positions=10), tmp_path / "vit.pth")
-    card = load_model(tmp_path / "vit.pth", num_heads=2).card
+    card = card_of(load_model(tmp_path / "vit.pth", num_heads=2))
     assert [one.what for one in card.assumed] == ["pixel statistics", "resizing"]
-    assert rule_of(card.preprocessing, (12, 12)) == PixelRule(
-        (12, 12), "shortest", 0.9, interpolation="bicubic"
-    )
+    assert card.preprocessing == Preprocessing((12, 12), "shortest", 0.9, interpolation="bicubic")
     assert "does not say its pixel statistics; assumed: pixel mean 0.5 and std 0.5" in caplog.text
     assert "DINO" in caplog.text and "--image-mean" in caplog.text
     assert "does not say its resizing; assumed: the shortest side resized to 13 by bicubic" in caplog.text
@@ -237,7 +236,7 @@ def test_what_a_file_without_a_config_does_not_say_is_said(
     model = load_model(tmp_path / "vit.pth", num_heads=2, image_mean=mean, image_std=std)
     assert (model.config.image_mean, model.config.image_std) == (mean, std)
     torch.testing.assert_close(model.pixel_mean.flatten(), 255 * torch.tensor(mean))
-    assert [one.what for one in model.card.assumed] == ["resizing"]
+    assert [one.what for one in card_of(model).assumed] == ["resizing"]
     assert "pixel statistics" not in caplog.text
     assert load_model(tmp_path / "vit.pth", num_heads=2, image_mean=(0.4,)).config.image_mean == (0.4,) * 3
     with pytest.raises(VitkitError, match="one value per channel"):
@@ -249,7 +248,7 @@ def test_what_was_assumed_travels_with_the_model(tmp_path: Path, caplog: pytest.
     model = load_model(tmp_path / "vit.pth", num_heads=2)
     save_model(model, tmp_path / "ours")
     caplog.clear()
-    assert load_model(tmp_path / "ours").card.assumed == model.card.assumed
+    assert card_of(load_model(tmp_path / "ours")).assumed == card_of(model).assumed
     assert "pixel statistics" in caplog.text
 
 
@@ -261,7 +260,7 @@ def test_without_a_config_heads_are_asked_for_and_arithmetic_is_said_to_be_assum
     model = load_model(tmp_path / "vit.pth", num_heads=2)
     assert model.config.image_size == (12, 12) and model.config.gelu == "erf"
     assert model.config.norm_eps == 1e-6 and model.config.image_mean == (0.5, 0.5, 0.5)
-    assert "no config.json" in model.card.origin["notes"][0]
+    assert "no config.json" in card_of(model).origin["notes"][0]
 
 
 def test_a_grid_that_is_not_square_is_asked_for(tmp_path: Path) -> None:
@@ -385,7 +384,7 @@ def test_an_unknown_architecture_asks_for_its_heads(tmp_path: Path) -> None:
     with pytest.raises(VitkitError, match=r"vit_peculiar_patch4.*num_heads"):
         load_model(folder_of(tmp_path, state(), config))
     model = load_model(tmp_path, num_heads=4)
-    assert "vit_peculiar_patch4" in model.card.origin["notes"][0]
+    assert "vit_peculiar_patch4" in card_of(model).origin["notes"][0]
 
 
 def test_old_files_with_a_tanh_layer_keep_it(tmp_path: Path) -> None:
@@ -439,7 +438,7 @@ def test_positions_are_missing_unless_the_config_says_that_there_are_none(tmp_pa
         load_model(folder_of(tmp_path, tensors, config_json()))
     for none in ("none", "", False):
         model = load_model(folder_of(tmp_path, tensors, config_json(pos_embed=none)))
-        assert model.config.position == "none" and "notes" not in model.card.origin
+        assert model.config.position == "none" and "notes" not in card_of(model).origin
     with pytest.raises(VitkitError, match="pos_embed: unexpected"):
         load_model(folder_of(tmp_path, state(), config_json(pos_embed="none")))
     with pytest.raises(VitkitError, match="pos_embed: known here are"):
@@ -448,7 +447,7 @@ def test_positions_are_missing_unless_the_config_says_that_there_are_none(tmp_pa
     save_file(tensors, tmp_path / "model.safetensors")
     model = load_model(tmp_path, num_heads=4, image_size=(12, 16))
     assert model.config.position == "none"
-    assert "no pos_embed" in model.card.origin["notes"][1]
+    assert "no pos_embed" in card_of(model).origin["notes"][1]
 
 
 def changed(config: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
@@ -674,7 +673,7 @@ def test_a_model_of_our_own_format_is_not_overwritten(tmp_path: Path) -> None:
 
 def test_dropout_of_two_rates_is_left_out_and_said(tmp_path: Path) -> None:
     model = load_model(folder_of(tmp_path, state(), config_json(proj_drop_rate=0.1)))
-    assert model.config.dropout == 0 and "dropout" in model.card.origin["notes"][0]
+    assert model.config.dropout == 0 and "dropout" in card_of(model).origin["notes"][0]
 
 
 def test_a_config_that_belongs_to_other_weights_is_noticed(tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitkit.data.transforms import Preprocessing, read_preprocessing
+from vitkit.data.transforms import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig, build_model, model_config, vit_config
 from vitkit.weights import load_model, save_model
+from vitkit.weights.card import card_of
+from vitkit.weights.preprocessing import preprocessing_of
 
 TINY = ViTConfig(
     image_size=(12, 12),
@@ -98,8 +100,8 @@ def test_both_namings_of_the_mlp_are_read(tmp_path: Path, fc1: str, fc2: str) ->
     layer = "encoder.layers.encoder_layer_1"
     assert torch.equal(model.state_dict()["blocks.1.mlp.fc2.weight"], tensors[f"{layer}.mlp.{fc2}.weight"])
     assert model.config == TINY
-    assert "torchvision's arithmetic" in model.card.origin["notes"][0]
-    preprocessing = read_preprocessing(model.card.preprocessing, (12, 12), "card")
+    assert "torchvision's arithmetic" in card_of(model).origin["notes"][0]
+    preprocessing = preprocessing_of(model)
     assert preprocessing == Preprocessing((12, 12), "shortest", 1.0, interpolation="bicubic")
 
 
@@ -113,15 +115,13 @@ def test_heads_and_crop_are_known_for_their_own_models(tmp_path: Path) -> None:
     config = replace(vit_config("ViT-B/16"), depth=1, num_classes=5, mlp_dim=8, gelu="erf")
     model = load_model(save_model(build_model(config), tmp_path / "vit.pth", format="torchvision"))
     assert model.config.num_heads == 12
-    assert read_preprocessing(model.card.preprocessing, (224, 224), "card") == Preprocessing(
-        (224, 224), "shortest", 224 / 256
-    )
+    assert preprocessing_of(model) == Preprocessing((224, 224), "shortest", 224 / 256)
 
 
 def test_what_a_state_dict_does_not_say_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     torch.save(state(), tmp_path / "vit.pth")
     model = load_model(tmp_path / "vit.pth", num_heads=2)
-    assert [one.what for one in model.card.assumed] == ["pixel statistics", "resizing"]
+    assert [one.what for one in card_of(model).assumed] == ["pixel statistics", "resizing"]
     assert "assumed: pixel mean 0.485, 0.456, 0.406" in caplog.text
     assert "resized to 12 by bicubic interpolation" in caplog.text
 

@@ -14,16 +14,30 @@ import torch
 from safetensors.torch import load_file
 
 from tests.models.test_vit import TINY, model_with_random_head
+from vitkit.data.sources import Splits
+from vitkit.data.transforms import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.card import ModelCard
 from vitkit.models.zoo import count_parameters, create_model
 from vitkit.weights import Format, load_model, save_model
+from vitkit.weights.assumptions import Assumption
+from vitkit.weights.card import ModelCard, Task, TrainingData, card_of
 from vitkit.weights.files.safetensors import read_safetensors, safetensors_chunks
+
+WHOLE_CARD = ModelCard(
+    "ViT-x",
+    ("a", "b", "c", "d", "<é>"),
+    Task(loss="sigmoid"),
+    Preprocessing((12, 16), "crop"),
+    Augmentation(flip=False),
+    TrainingData("/photos", "photos", Splits(0.2, 0.0, 3), "af54"),
+    {"run": "r"},
+    (Assumption("resizing", "stretched, as most do"),),
+)
 
 
 def test_our_own_layout_keeps_weights_card_and_configuration(tmp_path: Path) -> None:
     model = model_with_random_head(TINY)
-    model.card = ModelCard("ViT-x", ("a", "b", "c", "d", "<é>"), {"resize": "crop"}, {}, {"run": "r"})
+    model.card = WHOLE_CARD
     save_model(model, tmp_path / "model")
     for path in (tmp_path / "model", tmp_path / "model" / "model.safetensors"):
         again = load_model(path)
@@ -177,12 +191,14 @@ def test_positions_of_another_shape_are_not_resized(shape: tuple[int, ...], tmp_
 
 def test_what_the_card_says_follows_the_model(tmp_path: Path) -> None:
     model = model_with_random_head(TINY)
-    origin = {"loss": "sigmoid", "data": {"spec": "digits"}, "run": "r"}
-    model.card = ModelCard("", ("a", "b", "c", "d", "e"), {"image_size": [12, 16]}, {}, origin)
+    model.card = WHOLE_CARD
     save_model(model, tmp_path)
     other = load_model(tmp_path, image_size=(24, 16))
-    assert other.card.preprocessing["image_size"] == [24, 16] and other.card.origin == origin
-    assert load_model(tmp_path, num_classes=3).card.origin == {"run": "r"}  # of the head that is gone
+    resized = Preprocessing((24, 16), "crop")
+    assert card_of(other) == dataclasses.replace(WHOLE_CARD, preprocessing=resized)
+    # Classes, task and data are those of the head that is gone.
+    headless = dataclasses.replace(WHOLE_CARD, class_names=(), task=None, data=None)
+    assert card_of(load_model(tmp_path, num_classes=3)) == headless
 
 
 def test_a_new_head_starts_where_the_configuration_says(tmp_path: Path) -> None:
@@ -203,7 +219,7 @@ def test_an_official_file_beside_our_own_is_not_taken_for_ours(tmp_path: Path) -
     model = model_with_random_head(TINY)
     save_model(model, tmp_path)
     path = save_model(model, tmp_path / "w.npz", "official")
-    assert load_model(path, image_size=(12, 16)).card.origin["dialect"] == "official"
+    assert card_of(load_model(path, image_size=(12, 16))).origin["dialect"] == "official"
 
 
 def test_class_names_of_another_number_are_not_written(tmp_path: Path) -> None:

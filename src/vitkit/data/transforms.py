@@ -4,15 +4,14 @@ Both halves are plain values that are saved, `Preprocessing` with the model, `Au
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitkit.config import from_json, require_finite
+from vitkit.config import require_finite
 from vitkit.data.decode import DEFAULT_RULE, DecodeRule
 from vitkit.errors import VitkitError
 
@@ -76,6 +75,14 @@ class Preprocessing:
         if len(self.border) != 3 or not all(0 <= value <= 255 for value in self.border):
             raise VitkitError(f"border must be three numbers in 0..255, found {self.border}.")
 
+    def resized(self, axis: Literal[0, 1]) -> int:
+        """Compute the side in pixels that images, or their shortest or longest side, are resized to.
+
+        `crop` rounds to the nearest pixel, as big_vision does; the others down, as timm and torchvision do.
+        """
+        side = self.image_size[axis] / self.crop_fraction
+        return round(side) if self.resize == "crop" else max(math.floor(side), 1)
+
 
 _FILTERS = {
     "nearest": Image.Resampling.NEAREST,
@@ -85,28 +92,6 @@ _FILTERS = {
     "bicubic": Image.Resampling.BICUBIC,
     "lanczos": Image.Resampling.LANCZOS,
 }
-
-
-def read_preprocessing(saved: Mapping[str, Any], image_size: Shape, where: str) -> Preprocessing:
-    """What a model's card says of its preprocessing.
-
-    Args:
-        saved: the fields of `Preprocessing`, as `model.card.preprocessing` holds them. None at all stand for
-            the original's evaluation: stretched, not antialiased.
-        image_size: the model's, which counts: it may have been loaded for another size than it was made for.
-        where: what holds the card, for error messages.
-
-    Raises:
-        VitkitError: a field that there is not, or a value that it cannot have; the message begins with
-            `where` and names both.
-    """
-    if not saved:
-        return Preprocessing(image_size, antialias=False)
-    try:
-        return replace(from_json(Preprocessing, saved, where), image_size=image_size)
-    except VitkitError as error:
-        # A value of the right type that makes no sense is refused by the dataclass, which knows no file.
-        raise error if str(error).startswith(where) else VitkitError(f"{where}: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -224,13 +209,12 @@ def _resized_shape(height: int, width: int, preprocessing: Preprocessing) -> Sha
     Sources: torchvision 0.29 `transforms/functional.py` `_compute_resized_output_size`, timm 1.0
     `data/transforms_factory.py` and `ResizeKeepRatio`, transformers 5 `get_resize_output_image_size`.
     """
-    (rows, columns), fraction = preprocessing.image_size, preprocessing.crop_fraction
+    rows, columns = preprocessing.resized(0), preprocessing.resized(1)
     if preprocessing.resize == "crop":
-        scale = max(round(rows / fraction) / height, round(columns / fraction) / width)
+        scale = max(rows / height, columns / width)
         return round(height * scale), round(width * scale)
     if preprocessing.resize == "none":
         return height, width
-    rows, columns = max(math.floor(rows / fraction), 1), max(math.floor(columns / fraction), 1)
     if preprocessing.resize == "squash":
         return rows, columns
     if preprocessing.resize == "shortest" and rows == columns:

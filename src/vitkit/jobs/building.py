@@ -23,8 +23,7 @@ from vitkit.jobs.listener import Listener
 from vitkit.jobs.machine import available_memory
 from vitkit.jobs.rejected_files import RejectedFiles
 from vitkit.jobs.run_config import Run
-from vitkit.jobs.run_folder import run_origin
-from vitkit.models.card import ModelCard
+from vitkit.jobs.run_folder import run_card
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import build_model
 from vitkit.training.objectives import Classification
@@ -54,13 +53,7 @@ def build_parts(run: Run, data: ImageData, folder: Path, listener: Listener) -> 
     record = check_data(folder, data, fingerprint, run.loading.check_images, listener)
     config = run.architecture.of(run.model, len(data.class_names), run.preprocessing)
     model = build_model(config, torch.Generator().manual_seed(run.training.seed))
-    model.card = ModelCard(
-        name=run.model,
-        class_names=data.class_names,
-        preprocessing=to_json(run.preprocessing),
-        augmentation=to_json(run.augmentation),
-        origin=run_origin(run, data, fingerprint),
-    )
+    model.card = run_card(run, data, fingerprint)
     return Parts(run, data, folder, model, RejectedFiles(folder, record))
 
 

@@ -12,6 +12,7 @@ from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.text import format_count
 from vitkit.weights import Identity, identify
+from vitkit.weights.preprocessing import notable_fields
 
 CLASSES_SHOWN = 10
 """Class names in a summary; the record has all."""
@@ -65,6 +66,7 @@ def record(identity: Identity) -> dict[str, Any]:
         "parameters": parameters(identity.config),
         "architecture": to_json(identity.config),
         **to_json(identity.card),
+        "origin": identity.card.history(),
         "left_out": identity.left_out,
         "notes": list(identity.notes),
         "weights": None if identity.checksum is None else to_json(identity.checksum),
@@ -92,8 +94,7 @@ def arithmetic(config: ModelConfig) -> list[str]:
             f"root max-pooling padded with {config.max_pool_padding}",
         ]
     else:
-        forms = {"tanh": "tanh form, the original's", "erf": "exact", "quick": "x * sigmoid(1.702 x), CLIP's"}
-        form = forms[config.gelu]
+        form = "tanh form, the original's" if config.gelu == "tanh" else "exact"
         lines += [f"GELU: {form}", f"LayerNorm epsilon {config.norm_eps:g}"]
         if config.backbone is not None:
             eps = f"{config.backbone.standardization_eps:g}"
@@ -133,10 +134,13 @@ def _backbone(backbone: BackboneConfig | None) -> str:
 
 
 def _preprocessing(identity: Identity) -> list[str]:
-    saved = identity.card.preprocessing
-    if not saved:
+    recorded = identity.card.preprocessing
+    if recorded is None:
         return [f"not known: vitkit stretches images to {format_size(identity.config.image_size)}"]
-    lines = [f"{key} {_plain(value, key)}" for key, value in saved.items()]
+    # A training run chose every field; of a file of another library, what is usual is left out.
+    trained = identity.card.augmentation is not None
+    fields = to_json(recorded) if trained else notable_fields(recorded)
+    lines = [f"{key} {_plain(value, key)}" for key, value in fields.items()]
     return lines + [f"{one.what} not in the file: {one.taken}" for one in identity.card.assumed]
 
 
@@ -145,7 +149,7 @@ def _origin(identity: Identity) -> dict[str, Any]:
     shown = set(identity.notes)
     return {
         key: value
-        for key, value in identity.card.origin.items()
+        for key, value in identity.card.history().items()
         if key != "notes" or not shown.issuperset(value if isinstance(value, list) else [value])
     }
 

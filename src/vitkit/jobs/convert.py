@@ -19,11 +19,10 @@ from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.parity import Parity, compare, compare_with_library
 from vitkit.models.image_model import ImageModel
 from vitkit.models.position import Interpolation
-from vitkit.weights import Format, Loaded, load, save, unsaid
+from vitkit.weights import Format, Loaded, load, lost_numerics, save
 from vitkit.weights.files.source import ENDINGS
-from vitkit.weights.formats import find_format, format_for
-from vitkit.weights.pixels import rule_of, unlike
-from vitkit.weights.preprocessing import preprocessing_of
+from vitkit.weights.formats.known import find_format, format_for
+from vitkit.weights.preprocessing import changed_pixels, preprocessing_of
 
 TOLERANCE = 5e-5
 """Largest difference allowed, for features and logits up to 1; relative above: float32's own noise."""
@@ -180,7 +179,7 @@ def convert_loaded(loaded: Loaded, options: ConvertOptions, listener: Listener =
             f"--against {against} runs {against}'s own model on a {against} checkpoint, and neither what is "
             f"read ({found.format}) nor what is written ({to}) is one."
         )
-    lost = unsaid(model.config, to)
+    lost = lost_numerics(model.config, to)
     with _beside(out) as folder:
         # What the format cannot say is measured here and returned, so the notes of both are not needed.
         written = save(model, folder / out.name, to).path
@@ -213,12 +212,11 @@ def _lost_of_the_card(model: ImageModel, again: ImageModel) -> list[str]:
     words = []
     if model.card.class_names and not again.card.class_names:
         words.append("class names")
-    if "loss" in model.card.origin and model.card.origin["loss"] != again.card.origin.get("loss", "softmax"):
-        words.append(f"the {model.card.origin['loss']} loss it was trained with (predict will use softmax)")
-    size = model.config.image_size
-    words += unlike(*(rule_of(one.card.preprocessing, size) for one in (model, again)))
-    before, after = (preprocessing_of(one).decode for one in (model, again))
-    changes = difference(to_json(before), to_json(after), "decode.")
+    if model.card.loss != again.card.loss:
+        words.append(f"the {model.card.loss} loss it was trained with (predict will use softmax)")
+    before, after = preprocessing_of(model), preprocessing_of(again)
+    words += changed_pixels(before, after)
+    changes = difference(to_json(before.decode), to_json(after.decode), "decode.")
     return words + [f"preprocessing's {change}" for change in changes]
 
 

@@ -15,6 +15,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.training.checkpoint import load_weights
 from vitkit.training.checkpoint_files import FOLDER, damage, read_progress, step_name
 from vitkit.training.trainer import Trainer
+from vitkit.weights.card import card_of
 
 EVALUATED = ("val", "test")
 """The splits that a finished run is evaluated on, those of them that its data has."""
@@ -49,8 +50,9 @@ def take_final_weights(model: ImageModel, trainer: Trainer, listener: Listener) 
         else:
             which += f", because {checkpoint.name}, the best validation, is not whole"
             keep_damaged({checkpoint: reason}, listener)
-    origin = {**model.card.origin, "weights": which, "vitkit": __version__, "torch": torch.__version__}
-    model.card = replace(model.card, origin=origin)
+    card = card_of(model)
+    origin = {**card.origin, "weights": which, "vitkit": __version__, "torch": torch.__version__}
+    model.card = replace(card, origin=origin)
     model.eval()
     return which
 

@@ -18,10 +18,11 @@ from vitkit.evaluation.classify import (
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import find_device
 from vitkit.jobs.run_config import is_run
-from vitkit.jobs.run_folder import data_of, place, recorded_data, write_evaluation
+from vitkit.jobs.run_folder import data_of, place, write_evaluation
 from vitkit.models.image_model import ImageModel
 from vitkit.models.precision import Precision
 from vitkit.weights import load_model
+from vitkit.weights.card import card_of
 from vitkit.weights.preprocessing import preprocessing_of
 
 NAMES_SHOWN = 10
@@ -120,7 +121,7 @@ def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Eva
     data = data_of(model, options.data)
     if not model.card.class_names:
         listener.note(_match_by_order(options.model, model, data))
-    recorded = recorded_data(model)
+    recorded = card_of(model).data
     trained_on = options.data is None or (recorded is not None and place(options.data) == recorded.spec)
     split = options.split
     if split is None:

@@ -29,6 +29,7 @@ from vitkit.jobs.run_folder import data_of
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViT
 from vitkit.weights import load_model
+from vitkit.weights.card import card_of
 from vitkit.weights.files.address import is_address
 from vitkit.weights.preprocessing import preprocessing_of
 
@@ -169,7 +170,7 @@ def _images(
                 listener.note(reason)
         if not names:
             raise VitkitError(f"None of the images can be read. The last one: {reason}")
-    elif model.card.origin.get("data"):
+    elif card_of(model).data is not None:
         try:
             data = data_of(model)
         except VitkitError as error:

@@ -12,13 +12,11 @@ report.html
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
-from vitkit.config import from_json, to_json
+from vitkit.config import from_json
 from vitkit.data.listing import expanded
 from vitkit.data.sources import ImageData, Splits, open_data
 from vitkit.durable import read_json, replace_json
@@ -27,6 +25,7 @@ from vitkit.evaluation.classify import Classification, Predictions
 from vitkit.jobs.run_config import Run
 from vitkit.jobs.run_records import check_evaluation
 from vitkit.models.image_model import ImageModel
+from vitkit.weights.card import ModelCard, Task, TrainingData, card_of
 from vitkit.weights.preprocessing import preprocessing_of
 
 
@@ -88,7 +87,7 @@ def data_of(model: ImageModel, spec: str | None = None) -> ImageData:
     """
     rule = preprocessing_of(model).decode
     names = model.card.class_names or None
-    record = recorded_data(model)
+    record = card_of(model).data
     if spec is not None and not (record is not None and place(spec) == record.spec):
         # Nothing of it was trained on: all of it is there to evaluate, unless it has splits of its own.
         return open_data(spec, Splits(val_fraction=0, test_fraction=0), rule, names)
@@ -104,30 +103,6 @@ def data_of(model: ImageModel, spec: str | None = None) -> ImageData:
     return data
 
 
-@dataclass(frozen=True)
-class RecordedData:
-    """What a model's origin says of the data that it was trained on."""
-
-    spec: str
-    splits: Splits
-    fingerprint: str
-
-
-def recorded_data(model: ImageModel) -> RecordedData | None:
-    """The data that a model was trained on; None if it does not say.
-
-    Raises:
-        VitkitError: what it says is damaged.
-    """
-    record = model.card.origin.get("data")
-    if not record:
-        return None
-    if isinstance(record, Mapping):
-        known = {one.name for one in fields(RecordedData)}
-        record = {key: record[key] for key in record if key in known}
-    return from_json(RecordedData, record, "model.json: origin: data")
-
-
 def place(spec: str) -> str:
     """A data argument as it is written down: paths absolute, so that they hold from any folder."""
     if spec == "digits" or not spec:
@@ -139,7 +114,14 @@ def place(spec: str) -> str:
         return str(path)
 
 
-def run_origin(run: Run, data: ImageData, fingerprint: str) -> dict[str, Any]:
-    """What a model says about the run it comes from."""
-    place = {"spec": run.data, "name": data.name, "splits": to_json(run.splits), "fingerprint": fingerprint}
-    return {"recipe": run.recipe, "loss": run.objective.loss, "data": place}
+def run_card(run: Run, data: ImageData, fingerprint: str) -> ModelCard:
+    """Make the card of a model that a run trains; its origin is completed when the run ends."""
+    return ModelCard(
+        name=run.model,
+        class_names=data.class_names,
+        task=Task(loss=run.objective.loss),
+        preprocessing=run.preprocessing,
+        augmentation=run.augmentation,
+        data=TrainingData(run.data, data.name, run.splits, fingerprint),
+        origin={"recipe": run.recipe},
+    )

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
-from vitkit.models.card import ModelCard
+from vitkit.models.card import Card
 from vitkit.models.image_config import LARGEST as LARGEST
 from vitkit.models.image_config import ImageConfig as ImageConfig
 
@@ -26,6 +26,8 @@ class ImageModel(nn.Module):
     A family adds `features`, and its own way to draw weights.
     """
 
+    card: Card
+    """The name and the classes; a `vitkit.weights.card.ModelCard` where more is known of the model."""
     config: Any
     """The family's configuration, an `ImageConfig`."""
     head: nn.Linear | nn.Identity
@@ -36,7 +38,7 @@ class ImageModel(nn.Module):
     def __init__(self, config: ImageConfig) -> None:
         super().__init__()
         self.config = config
-        self.card = ModelCard()
+        self.card = Card()
         self.compute_pixel_statistics()
 
     def compute_pixel_statistics(self) -> None:

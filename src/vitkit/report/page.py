@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from vitkit.analysis import cost, drawing, figures, inspect, model_figures
+from vitkit.config import to_json
 from vitkit.data.sources import Samples
 from vitkit.evaluation.classify import Classification, ClassScore, Predictions
 from vitkit.models.card import LossFunction
@@ -34,6 +35,7 @@ from vitkit.report.pictures import (
     model_images,
     rollouts,
 )
+from vitkit.weights.card import card_of
 
 DISTANCE_IMAGES = 128  # as many as the paper (D.7)
 REJECTS_SHOWN = 200
@@ -109,7 +111,7 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
         A whole document, to be written as UTF-8.
     """
     say = progress or (lambda part: None)
-    model = content.model
+    model, card = content.model, card_of(content.model)
     evaluation = _evaluation(content)
     say("training curves")
     page: dict[str, Any] = {
@@ -122,15 +124,15 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
         "altered": _altered(content.config),
         "loss": figures.LOSS_LABELS[model.card.loss],
         "losses": figures.LOSS_LABELS,
-        "weights": model.card.origin.get("weights"),
+        "weights": card.origin.get("weights"),
         "left_out": content.left_out,
         "has_validation": any(line["kind"] == "validation" for line in content.metrics),
         "configuration": _flat(content.config),
         "card": _flat(
             {
-                "preprocessing": model.card.preprocessing,
-                "augmentation": model.card.augmentation,
-                "origin": model.card.origin,
+                "preprocessing": to_json(card.preprocessing) if card.preprocessing else {},
+                "augmentation": to_json(card.augmentation) if card.augmentation else {},
+                "origin": card.history(),
             }
         ),
         "data": content.data,

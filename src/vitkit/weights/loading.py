@@ -11,19 +11,19 @@ import torch
 from torch import Tensor
 
 from vitkit.errors import VitkitError
-from vitkit.models.card import ModelCard
 from vitkit.models.image_config import format_size
 from vitkit.models.image_model import ImageModel
 from vitkit.models.position import Interpolation, resize_line, resize_position_embedding
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig, build_model, name_of
 from vitkit.weights.accounting import build, check, names_that_are_not_finite, translate
+from vitkit.weights.card import ModelCard
 from vitkit.weights.files.checksum import Checksum
 from vitkit.weights.files.remote import fetch
 from vitkit.weights.files.source import Source, open_source
-from vitkit.weights.formats import DIALECTS, named_prefix, native
-from vitkit.weights.pixels import with_statistics
-from vitkit.weights.table import Dialect, Hints, NotSaidError, Translation
+from vitkit.weights.formats import native
+from vitkit.weights.formats.known import FORMATS, named_prefix
+from vitkit.weights.table import CheckpointFormat, Hints, NotRecordedError, Translation
 
 NAMES_SHOWN = 5
 
@@ -81,7 +81,7 @@ def load(
                 f"{num_classes}: leave out num_classes, or ask for a new head."
             )
         tensors = translate(source, translation)
-    config, card = with_statistics(identity.config, identity.card, image_mean, image_std)
+    config, card = _with_statistics(identity.config, identity.card, image_mean, image_std)
     check(config, tensors, str(path))  # before anything is made to fit
     assumed = [assumption.sentence() for assumption in card.assumed]
     notes = [*identity.notes, *assumed, *_doubts(tensors)]
@@ -89,15 +89,14 @@ def load(
         num_classes = config.num_classes
     if head == "new" or (head is None and num_classes != config.num_classes):
         config, tensors = _with_new_head(config, tensors, num_classes)
-        # What it was trained on, and how, is said of the head that is gone.
-        origin = {key: value for key, value in card.origin.items() if key not in ("loss", "data")}
-        card = replace(card, class_names=(), origin=origin)
+        # What it was trained on, and how, is recorded of the head that is gone.
+        card = replace(card, class_names=(), task=None, data=None)
     elif "head.weight" in tensors and not tensors["head.weight"].any():
         notes.append("its head is all zeros: it was never trained, and all classes look alike")
     if size is not None and size != config.image_size:
         config, tensors = _at_size(config, tensors, size, interpolation, notes)
-    if "image_size" in card.preprocessing:
-        card = replace(card, preprocessing={**card.preprocessing, "image_size": list(config.image_size)})
+    if card.preprocessing is not None:
+        card = replace(card, preprocessing=replace(card.preprocessing, image_size=config.image_size))
     model = build(config, tensors, str(path))
     model.card = card
     return Loaded(model.eval(), identity, tuple(notes))
@@ -165,15 +164,15 @@ def identify(
 def _opened(path: str | Path, hints: Hints) -> Iterator[tuple[Source, Identity, Translation]]:
     fetched = fetch(path)
     with open_source(fetched.path) as source:
-        dialect = next((dialect for dialect in DIALECTS if dialect.recognises(source)), None)
-        if dialect is None:
+        found = next((one for one in FORMATS if one.recognises(source)), None)
+        if found is None:
             first = ", ".join(sorted(source.shapes)[:3])
             raise VitkitError(
                 f"{source.path} holds no model we know: {len(source.shapes)} tensors (first: {first})."
                 f"{named_prefix(source)} Known are the formats of "
-                f"{', '.join(dialect.name for dialect in DIALECTS)}."
+                f"{', '.join(one.name for one in FORMATS)}."
             )
-        translation = _read(dialect, source, hints)
+        translation = _read(found, source, hints)
         heads = getattr(translation.config, "num_heads", None)
         if hints.num_heads not in (None, heads):
             raise VitkitError(
@@ -182,9 +181,9 @@ def _opened(path: str | Path, hints: Hints) -> Iterator[tuple[Source, Identity, 
             )
         card = translation.card
         notes = list(source.notes)
-        if dialect is not native.DIALECT:
+        if found is not native.CHECKPOINT_FORMAT:
             notes += card.origin.get("notes", [])
-            origin = {"file": source.path.name, "dialect": dialect.name, **fetched.origin, **card.origin}
+            origin = {"file": source.path.name, "dialect": found.name, **fetched.origin, **card.origin}
             card = replace(card, name=card.name or name_of(translation.config), origin=origin)
         elif "source" not in card.origin:
             card = replace(card, origin={**card.origin, **fetched.origin})
@@ -194,7 +193,7 @@ def _opened(path: str | Path, hints: Hints) -> Iterator[tuple[Source, Identity, 
                 left_out.setdefault(reason, []).append(key)
         identity = Identity(
             source.path,
-            dialect.name,
+            found.name,
             translation.config,
             card,
             left_out,
@@ -204,16 +203,35 @@ def _opened(path: str | Path, hints: Hints) -> Iterator[tuple[Source, Identity, 
         yield source, identity, translation
 
 
-def _read(dialect: Dialect, source: Source, hints: Hints) -> Translation:
+def _read(checkpoint_format: CheckpointFormat, source: Source, hints: Hints) -> Translation:
     """Read a file's description; what is wrong with a configuration is said of the file."""
     try:
-        return dialect.read(source, hints)
-    except NotSaidError:
+        return checkpoint_format.read(source, hints)
+    except NotRecordedError:
         raise
     except VitkitError as error:
         if str(source.path.parent) in str(error):
             raise
         raise VitkitError(f"{source.path}: {error}") from error
+
+
+def _with_statistics(
+    config: ModelConfig, card: ModelCard, mean: tuple[float, ...] | None, std: tuple[float, ...] | None
+) -> tuple[ModelConfig, ModelCard]:
+    """Put in the pixel statistics that are given: a value for each channel, or one for all.
+
+    Raises:
+        VitkitError: another number of values, or such as no pixels have.
+    """
+    channels = config.in_channels
+    if mean is not None:
+        config = replace(config, image_mean=mean * channels if len(mean) == 1 else mean)
+    if std is not None:
+        config = replace(config, image_std=std * channels if len(std) == 1 else std)
+    if mean is not None and std is not None:
+        left = tuple(one for one in card.assumed if one.what != "pixel statistics")
+        card = replace(card, assumed=left)
+    return config, card
 
 
 def _doubts(tensors: dict[str, Tensor]) -> list[str]:

@@ -1,5 +1,5 @@
 """Foreign checkpoints as tables of name pairs: each row one parameter of ours, the tensors it is made of, and
-the way there and back. A dialect is a list of rows, how it is recognised, and what it cannot say.
+the way there and back. A format is a list of rows, how it is recognised, and what it cannot say.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from vitkit.errors import VitkitError
-from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import BackboneConfig
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
+from vitkit.weights.card import ModelCard
 from vitkit.weights.files.checksum import Checksum
 from vitkit.weights.files.source import Source
 
@@ -30,8 +30,8 @@ class Row:
     write: Callable[[Tensor], list[Tensor]] = lambda tensor: [tensor]
 
 
-class NotSaidError(VitkitError):
-    """A file does not say what has to be known; the message names the argument that says it."""
+class NotRecordedError(VitkitError):
+    """A file does not record what has to be known; the message names the argument that gives it."""
 
     def __init__(self, message: str) -> None:
         super().__init__(
@@ -67,15 +67,15 @@ class Translation:
 
 
 @dataclass(frozen=True)
-class Dialect:
-    """One way to write models down.
+class CheckpointFormat:
+    """One way to store a checkpoint.
 
     recognises: whether a file is of this kind, from names, shapes and settings alone.
     read: the architecture and the table; raises VitkitError for what cannot be known or is not ours.
     write: (model, path, notes) -> the path written; the architecture is one that it has a name for, and what
         the file cannot say of the card is added to the notes.
-    absent: what of an architecture the format has no name for, in words; none for what `write` takes.
-    unsaid: what of a configuration's arithmetic the format has no place for, in words.
+    unsupported: what of an architecture the format has no name for, in words; none for what `write` takes.
+    lost_numerics: what of a configuration's arithmetic the format has no place for, in words.
     is_folder: whether `write` makes a folder; else a file.
     """
 
@@ -83,8 +83,8 @@ class Dialect:
     recognises: Callable[[Source], bool]
     read: Callable[[Source, Hints], Translation]
     write: Callable[[ImageModel, Path, list[str]], Path]
-    absent: Callable[[ModelConfig], list[str]] = lambda config: []
-    unsaid: Callable[[ModelConfig], list[str]] = lambda config: []
+    unsupported: Callable[[ModelConfig], list[str]] = lambda config: []
+    lost_numerics: Callable[[ModelConfig], list[str]] = lambda config: []
     is_folder: bool = True
 
 
@@ -112,6 +112,16 @@ def stacked(ours: str, theirs: Iterable[str]) -> Row:
     """Tensors that we keep as one, along the first axis: q, k and v."""
     names = tuple(theirs)
     return Row(ours, names, torch.cat, lambda tensor: list(tensor.chunk(len(names))))
+
+
+def convolution(ours: str, theirs: str) -> Row:
+    """Name the kernel of a convolution, which Flax and TensorFlow keep as (height, width, in, out)."""
+    return Row(
+        ours,
+        (theirs,),
+        lambda arrays: arrays[0].permute(3, 2, 0, 1),
+        lambda tensor: [tensor.permute(2, 3, 1, 0)],
+    )
 
 
 PLAIN: Mapping[str, Collection[Any]] = {

@@ -15,21 +15,22 @@ from typing import Any
 
 from torch import Tensor
 
+from vitkit.data.transforms import Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
+from vitkit.weights.card import ModelCard
 from vitkit.weights.files.npz import write_npz
 from vitkit.weights.files.source import Source
-from vitkit.weights.formats import bit, official
+from vitkit.weights.formats import official
 from vitkit.weights.formats.official import LINEN, attention, layer_norm, mlp
-from vitkit.weights.pixels import PixelRule
+from vitkit.weights.shapes import check_axes
 from vitkit.weights.table import (
     PLAIN,
-    Dialect,
+    CheckpointFormat,
     Hints,
-    NotSaidError,
+    NotRecordedError,
     Row,
     Translation,
     departures,
@@ -82,10 +83,11 @@ def read(source: Source, hints: Hints) -> Translation:
         rows = _by_array(rows)
     # SigLIP resizes straight to the size; classifiers cut out the middle, as resize_small(256) and
     # central_crop(224) do, the former by averaging the source's pixels (big_vision pp/ops_image.py).
-    rule = PixelRule(config.image_size, "crop")
+    preprocessing = Preprocessing(config.image_size, "crop")
     if "tower" in origin:
-        rule = PixelRule(config.image_size, antialias=False)
-    return Translation(config, rows, ModelCard(preprocessing=rule.record(), origin=origin), ignored, tree)
+        preprocessing = Preprocessing(config.image_size, antialias=False)
+    card = ModelCard(preprocessing=preprocessing, origin=origin)
+    return Translation(config, rows, card, ignored, tree)
 
 
 def big_vision_config(source: Source, image_size: tuple[int, int] | None = None) -> ViTConfig:
@@ -101,11 +103,11 @@ def big_vision_config(source: Source, image_size: tuple[int, int] | None = None)
     pool = "token" if "cls" in source else "map" if f"{POOL}/probe" in source else "mean"
     config = replace(official.encoder_config(source, pool), class_token_position=False)
     if POSITION in source:
-        bit.check_axes(source, POSITION, 3)
+        check_axes(source, POSITION, 3)
         positions = source.shapes[POSITION][1]
         return replace(config, image_size=official.image_size_of(source, config, positions, image_size))
     if image_size is None:
-        raise NotSaidError(
+        raise NotRecordedError(
             f"{source.path}: without a {POSITION} array its positions are sines and cosines, which fit every "
             "image size: give image_size=(height, width), 224 usually."
         )
@@ -132,8 +134,8 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     )
 
 
-def absent(config: ModelConfig) -> list[str]:
-    """What big_vision's ViT cannot build; its ResNets load the original release's file."""
+def unsupported(config: ModelConfig) -> list[str]:
+    """Name what big_vision's ViT cannot build; its ResNets load the original release's file."""
     if not isinstance(config, ViTConfig):
         return ["ResNets (its own code reads them from the official format)"]
     known = {key: values for key, values in PLAIN.items() if key != "class_token_position"}
@@ -142,17 +144,19 @@ def absent(config: ModelConfig) -> list[str]:
     )
 
 
-def unsaid(config: ModelConfig) -> list[str]:
-    """What the layout has no place for: big_vision's code is its only description."""
+def lost_numerics(config: ModelConfig) -> list[str]:
+    """Name what the format does not record: big_vision's code is its only description."""
     if not isinstance(config, ViTConfig):
         return []
-    words = official.unsaid_arithmetic(config) + official.unsaid_pixels(config)
+    words = official.lost_arithmetic(config) + official.lost_pixels(config)
     if config.position == "sincos_2d" and not any("image size" in word for word in words):
         words.append("the image size, which is to be given when the file is loaded")
     return words
 
 
-DIALECT = Dialect("big_vision", recognises, read, write, absent, unsaid, is_folder=False)
+CHECKPOINT_FORMAT = CheckpointFormat(
+    "big_vision", recognises, read, write, unsupported, lost_numerics, is_folder=False
+)
 
 
 def name_table(config: ViTConfig) -> list[Row]:

@@ -1,18 +1,19 @@
 """The `.npz` layout of google-research/big_transfer: the ResNets of BiT, the paper's baseline.
 
-The official dialect reads and writes it under its own name, as one release beside the other. Names are those
+The official format reads and writes it under its own name, as one release beside the other. Names are those
 of the TensorFlow code that trained them (big_transfer `bit_pytorch/models.py:93-174`).
 """
 
 import re
 
+from vitkit.data.transforms import Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.card import ModelCard
 from vitkit.models.image_config import format_size
 from vitkit.models.resnet_config import ResNetConfig
+from vitkit.weights.card import ModelCard
 from vitkit.weights.files.source import Source
-from vitkit.weights.pixels import PixelRule
-from vitkit.weights.table import Hints, NotSaidError, Row, Translation, same
+from vitkit.weights.shapes import check_axes, check_pointwise, count_outputs, count_units
+from vitkit.weights.table import Hints, NotRecordedError, Row, Translation, convolution, same
 
 ROOT = "resnet/root_block/standardized_conv2d/kernel"
 HEAD = "resnet/head/conv2d"
@@ -30,7 +31,7 @@ def read(source: Source, hints: Hints) -> Translation:
     """
     source = _one_naming(source)
     if hints.image_size is None:
-        raise NotSaidError(
+        raise NotRecordedError(
             f"{source.path}: a BiT file does not say which images it is for: give image_size=(height, "
             "width), usually 224 for the pre-trained files and 480 for those fine-tuned on ImageNet."
         )
@@ -43,20 +44,20 @@ def read(source: Source, hints: Hints) -> Translation:
         check_axes(source, f"{HEAD}/bias", 1)
     config = ResNetConfig(
         image_size=hints.image_size,
-        layers=units(source, "resnet/"),
-        num_classes=outputs(source, HEAD) or 0,
+        layers=count_units(source, "resnet/"),
+        num_classes=count_outputs(source, HEAD) or 0,
         width_factor=root_channels / 64,
         in_channels=in_channels,
         image_mean=(0.5,) * in_channels,
         image_std=(0.5,) * in_channels,
     )
     # Straight to the size, by torchvision's resizing of PIL images (big_transfer bit_pytorch/train.py:59-63).
-    card = ModelCard(preprocessing=PixelRule(config.image_size).record())
+    card = ModelCard(preprocessing=Preprocessing(config.image_size))
     return Translation(config, name_table(config), card, source=source)
 
 
-def unsaid(config: ResNetConfig) -> list[str]:
-    """What the layout has no place for: big_transfer's code is its only description."""
+def lost_numerics(config: ResNetConfig) -> list[str]:
+    """Name what the format does not record: big_transfer's code is its only description."""
     usual = ResNetConfig(config.image_size, config.layers, config.num_classes)
     size = f"the image size {format_size(config.image_size)}, which is to be given when the file is loaded"
     return [size] + [
@@ -87,66 +88,6 @@ def name_table(config: ResNetConfig) -> list[Row]:
         )
         rows += [head, same("head.bias", f"{HEAD}/bias")]
     return rows
-
-
-def convolution(ours: str, theirs: str) -> Row:
-    """The kernel of a convolution, (height, width, in, out) there."""
-    return Row(
-        ours,
-        (theirs,),
-        lambda arrays: arrays[0].permute(3, 2, 0, 1),
-        lambda tensor: [tensor.permute(2, 3, 1, 0)],
-    )
-
-
-def units(source: Source, prefix: str) -> tuple[int, ...]:
-    """Units in each stage of a ResNet, by the names of its arrays.
-
-    Raises:
-        VitkitError: a stage between others has none.
-    """
-    matches = [re.match(prefix + r"block(\d{1,3})/unit(\d{1,3})/", key) for key in source.shapes]
-    found = {(int(match[1]), int(match[2])) for match in matches if match}
-    stages = range(1, max((stage for stage, _ in found), default=0) + 1)
-    counts = tuple(sum(stage == number for stage, _ in found) for number in stages)
-    if 0 in counts:
-        raise VitkitError(
-            f"{source.path}: the arrays of {prefix}block{counts.index(0) + 1} are missing, "
-            f"those of {prefix}block{len(counts)} are there: the file is not whole."
-        )
-    return counts
-
-
-def outputs(source: Source, layer: str) -> int | None:
-    """Outputs of a dense layer; None where there is none."""
-    keys = (f"{layer}/kernel", f"{layer}/bias")
-    return next((source.shapes[key][-1] for key in keys if source.shapes.get(key)), None)
-
-
-def check_axes(source: Source, key: str, axes: int) -> None:
-    """Refuse an array that cannot be what its name says.
-
-    Raises:
-        VitkitError: it has another number of axes, or nothing along one of them.
-    """
-    if key not in source:
-        raise VitkitError(f"{source.path}: {key}: missing.")
-    shape = tuple(source.shapes[key])
-    if len(shape) != axes or 0 in shape:
-        empty = ", none of them empty" if len(shape) == axes else ""
-        raise VitkitError(f"{source.path}: {key}: expected an array of {axes} axes{empty}, found {shape}.")
-
-
-def check_pointwise(source: Source, key: str, places: tuple[int, int]) -> None:
-    """Refuse a kernel that cannot be a dense layer's.
-
-    Raises:
-        VitkitError: it has not four axes, or not 1 along both of those that are rows and columns.
-    """
-    check_axes(source, key, 4)
-    shape = tuple(source.shapes[key])
-    if [shape[place] for place in places] != [1, 1]:
-        raise VitkitError(f"{source.path}: {key}: expected a convolution of 1x1 pixels, found {shape}.")
 
 
 def _convolution(ours: str, theirs: str) -> Row:

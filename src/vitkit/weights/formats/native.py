@@ -5,26 +5,30 @@ two files alone are enough to predict anywhere.
 """
 
 from collections.abc import Mapping
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from vitkit._version import __version__
-from vitkit.config import from_json, to_json
+from vitkit.config import from_json, shown, to_json
+from vitkit.data.transforms import Augmentation, Preprocessing
 from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
-from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.vit import current_name
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
+from vitkit.weights.card import ModelCard, Task, TrainingData, card_of
 from vitkit.weights.files.checksum import HashingWriter, read_record, verify
 from vitkit.weights.files.safetensors import safetensors_chunks
 from vitkit.weights.files.source import Source
-from vitkit.weights.table import Dialect, Hints, Translation, same
+from vitkit.weights.table import CheckpointFormat, Hints, Translation, same
 
 FORMAT = "vitkit-model"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Version 1 kept preprocessing and augmentation as objects that nothing checked, empty where there were none,
+and the loss and the data of the training in the origin."""
 
 FAMILIES: dict[str, type[ModelConfig]] = {"ViT": ViTConfig, "ResNet": ResNetConfig}
 
@@ -80,7 +84,7 @@ def save_native(model: ImageModel, folder: Path, notes: list[str]) -> Path:
     return folder
 
 
-DIALECT = Dialect("vitkit", recognises, read, save_native)
+CHECKPOINT_FORMAT = CheckpointFormat("vitkit", recognises, read, save_native)
 
 
 def describe(model: ImageModel) -> dict[str, Any]:
@@ -92,7 +96,7 @@ def describe(model: ImageModel) -> dict[str, Any]:
         "vitkit_version": __version__,
         "family": family,
         "architecture": to_json(model.config),
-        **to_json(model.card),
+        **to_json(card_of(model)),
     }
 
 
@@ -112,16 +116,67 @@ def read_description(data: Mapping[str, Any], path: Path) -> tuple[ModelConfig, 
             f"{path} was written by vitkit {data.get('vitkit_version')}, whose format is newer than this "
             f"vitkit ({__version__}) reads: upgrade with pip install -U vitkit."
         )
-    card = {key: value for key, value in data.items() if key in ModelCard.__dataclass_fields__}
     family = data.get("family", "ViT")
     if not isinstance(family, str) or family not in FAMILIES:
         raise VitkitError(f"{path}: family: expected one of {', '.join(FAMILIES)}, found {family!r}.")
     architecture: ModelConfig = from_json(
         FAMILIES[family], data.get("architecture", {}), f"{path}: architecture"
     )
-    known = from_json(ModelCard, card, str(path))
+    known = _read_card(data, version, architecture, str(path))
     if known.class_names and len(known.class_names) != architecture.num_classes:
         raise VitkitError(
             f"{path}: {len(known.class_names)} class names for a model of {architecture.num_classes} classes."
         )
     return architecture, known
+
+
+T = TypeVar("T")
+
+
+def _read_card(data: Mapping[str, Any], version: int, config: ModelConfig, where: str) -> ModelCard:
+    card = {key: value for key, value in data.items() if key in ModelCard.__dataclass_fields__}
+    if version < 2:
+        card = _from_version_1(card, config, where)
+    parts: dict[str, Any] = {
+        "preprocessing": _part(Preprocessing, card.pop("preprocessing", None), f"{where}: preprocessing"),
+        "augmentation": _part(Augmentation, card.pop("augmentation", None), f"{where}: augmentation"),
+        "data": _part(TrainingData, card.pop("data", None), f"{where}: data"),
+    }
+    return replace(from_json(ModelCard, card, where), **parts)
+
+
+def _part(cls: type[T], saved: Any, where: str) -> T | None:
+    """Read a part of the card that may be absent."""
+    if saved is None:
+        return None
+    try:
+        return from_json(cls, saved, where)
+    except VitkitError as error:
+        # A value of the right type that makes no sense is refused by the dataclass, which knows no file.
+        raise error if str(error).startswith(where) else VitkitError(f"{where}: {error}") from None
+
+
+def _from_version_1(card: dict[str, Any], config: ModelConfig, where: str) -> dict[str, Any]:
+    """Turn the card of a file of version 1 into that of version 2."""
+    preprocessing = card.get("preprocessing") or None
+    if isinstance(preprocessing, Mapping):  # the size could be left out: the architecture has it too
+        preprocessing = {"image_size": list(config.image_size), **preprocessing}
+    card = card | {"preprocessing": preprocessing, "augmentation": card.get("augmentation") or None}
+    origin = card.get("origin")
+    if not isinstance(origin, Mapping):
+        return card
+    if "loss" in origin:
+        loss = origin["loss"]
+        if loss not in ("softmax", "sigmoid"):
+            raise VitkitError(
+                f"{where}: origin: loss: expected 'softmax' or 'sigmoid', found {shown(loss)}. "
+                "Put the original file back, or correct the entry."
+            )
+        card["task"] = to_json(Task(loss=loss))
+    record = origin.get("data") or None
+    if isinstance(record, Mapping):
+        asked = {one.name for one in fields(TrainingData)}
+        record = {"name": "", **{key: value for key, value in record.items() if key in asked}}
+    card["data"] = record
+    card["origin"] = {key: value for key, value in origin.items() if key not in ("loss", "data")}
+    return card

@@ -13,25 +13,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitkit.data.transforms import Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.card import ModelCard
 from vitkit.models.image_config import format_size
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
+from vitkit.weights.card import ModelCard
 from vitkit.weights.files.npz import write_npz
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats import bit
 from vitkit.weights.formats.resnet_channels import absent_from_release
-from vitkit.weights.pixels import PixelRule
+from vitkit.weights.shapes import check_axes, count_outputs, count_units
 from vitkit.weights.table import (
     PLAIN,
-    Dialect,
+    CheckpointFormat,
     Hints,
-    NotSaidError,
+    NotRecordedError,
     Row,
     Translation,
+    convolution,
     departures,
     same,
     to_theirs,
@@ -75,7 +77,7 @@ def read(source: Source, hints: Hints) -> Translation:
     tree, ignored = parameters_of(source, root_of(source, ROOTS) or "")
     config = official_config(tree, hints.image_size)
     # Straight to the size, by tf.image.resize (vision_transformer input_pipeline.py:212-214).
-    card = ModelCard(preprocessing=PixelRule(config.image_size, antialias=False).record())
+    card = ModelCard(preprocessing=Preprocessing(config.image_size, antialias=False))
     return Translation(config, name_table(config, naming_of(tree)), card, ignored, tree)
 
 
@@ -91,7 +93,7 @@ def official_config(source: Source, image_size: tuple[int, int] | None = None) -
         VitkitError: arrays that are needed to know are missing, or the grid is not square.
     """
     need(source, POSITION)
-    bit.check_axes(source, POSITION, 3)
+    check_axes(source, POSITION, 3)
     config = encoder_config(source, "token" if "cls" in source else "mean")
     positions = source.shapes[POSITION][1] - config.prefix_positions
     return replace(config, image_size=image_size_of(source, config, positions, image_size))
@@ -108,22 +110,24 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     return write_npz(npz_path(path), to_theirs(model.state_dict(), rows))
 
 
-def absent(config: ModelConfig) -> list[str]:
-    """What the original's code cannot build."""
+def unsupported(config: ModelConfig) -> list[str]:
+    """Name what the original's code cannot build."""
     if isinstance(config, ResNetConfig):
         return absent_from_release(config)
     known = {key: values for key, values in PLAIN.items() if key not in ("backbone", "class_token_position")}
     return departures(config, {**known, "pool": ("token", "mean")})
 
 
-def unsaid(config: ModelConfig) -> list[str]:
-    """What the layout has no place for: the original's code is its only description."""
+def lost_numerics(config: ModelConfig) -> list[str]:
+    """Name what the format does not record: the original's code is its only description."""
     if isinstance(config, ResNetConfig):
-        return bit.unsaid(config) + unsaid_pixels(config)
-    return unsaid_arithmetic(config) + unsaid_pixels(config)
+        return bit.lost_numerics(config) + lost_pixels(config)
+    return lost_arithmetic(config) + lost_pixels(config)
 
 
-DIALECT = Dialect("official", recognises, read, write, absent, unsaid, is_folder=False)
+CHECKPOINT_FORMAT = CheckpointFormat(
+    "official", recognises, read, write, unsupported, lost_numerics, is_folder=False
+)
 
 
 # What big_vision's layout has in common with this one.
@@ -184,12 +188,12 @@ def encoder_config(source: Source, pool: Any) -> ViTConfig:
     heads, hidden = f"{first}/{naming.attention}/query/kernel", f"{first}/{naming.mlp}/Dense_0/kernel"
     need(source, "embedding/kernel", heads, hidden)
     for key, axes in (("embedding/kernel", 4), (heads, 3), (hidden, 2)):
-        bit.check_axes(source, key, axes)
+        check_axes(source, key, axes)
     patch_height, patch_width, in_channels, width = shapes["embedding/kernel"]
     backbone = None
     if "conv_root/kernel" in source:
-        bit.check_axes(source, "conv_root/kernel", 4)
-        backbone = BackboneConfig(bit.units(source, ""), width_factor=shapes["conv_root/kernel"][-1] / 64)
+        check_axes(source, "conv_root/kernel", 4)
+        backbone = BackboneConfig(count_units(source, ""), width_factor=shapes["conv_root/kernel"][-1] / 64)
         in_channels = shapes["conv_root/kernel"][-2]
     token_size = (patch_height, patch_width)
     if backbone:
@@ -202,11 +206,11 @@ def encoder_config(source: Source, pool: Any) -> ViTConfig:
         depth=len(blocks),
         num_heads=shapes[heads][1],
         mlp_dim=shapes[hidden][1],
-        num_classes=bit.outputs(source, "head") or 0,
+        num_classes=count_outputs(source, "head") or 0,
         in_channels=in_channels,
         backbone=backbone,
         pool=pool,
-        representation_size=bit.outputs(source, "pre_logits"),
+        representation_size=count_outputs(source, "pre_logits"),
         image_mean=(0.5,) * in_channels,
         image_std=(0.5,) * in_channels,
     )
@@ -230,14 +234,14 @@ def image_size_of(
         if rows * columns == positions and (rows == columns or side * side != positions):
             return image_size
     if side * side != positions:
-        raise NotSaidError(
+        raise NotRecordedError(
             f"{source.path}: its {positions} position embeddings are no square grid: "
             "give the image size they were made for, image_size=(height, width)."
         )
     return side * config.token_size[0], side * config.token_size[1]
 
 
-def unsaid_arithmetic(config: ViTConfig) -> list[str]:
+def lost_arithmetic(config: ViTConfig) -> list[str]:
     """What a ViT computes and the names of its arrays do not tell."""
     words = []
     if config.dropout or config.attention_dropout:
@@ -261,7 +265,7 @@ def unsaid_arithmetic(config: ViTConfig) -> list[str]:
     return words
 
 
-def unsaid_pixels(config: ModelConfig) -> list[str]:
+def lost_pixels(config: ModelConfig) -> list[str]:
     half = (0.5,) * config.in_channels
     if config.image_mean == config.image_std == half:
         return []
@@ -292,9 +296,9 @@ def name_table(config: ViTConfig, naming: Naming) -> list[Row]:
 def stem(config: ViTConfig) -> list[Row]:
     """Patch projection, and what stands before it in a hybrid."""
     if config.backbone is None:
-        return [bit.convolution("stem.weight", "embedding/kernel"), same("stem.bias", "embedding/bias")]
+        return [convolution("stem.weight", "embedding/kernel"), same("stem.bias", "embedding/bias")]
     rows = [
-        bit.convolution("stem.root.weight", "conv_root/kernel"),
+        convolution("stem.root.weight", "conv_root/kernel"),
         *_group_norm("stem.root_norm", "gn_root"),
     ]
     for s, units in enumerate(config.backbone.layers):
@@ -303,12 +307,10 @@ def stem(config: ViTConfig) -> list[Row]:
             names = [(f"conv{n}", f"norm{n}", f"conv{n}", f"gn{n}") for n in (1, 2, 3)]
             if u == 0:  # the channels change in every stage's first unit, in the first stage too
                 names.append(("proj", "proj_norm", "conv_proj", "gn_proj"))
-            for convolution, norm, their_convolution, their_norm in names:
-                rows.append(
-                    bit.convolution(f"{ours}.{convolution}.weight", f"{theirs}/{their_convolution}/kernel")
-                )
+            for kernel, norm, their_kernel, their_norm in names:
+                rows.append(convolution(f"{ours}.{kernel}.weight", f"{theirs}/{their_kernel}/kernel"))
                 rows += _group_norm(f"{ours}.{norm}", f"{theirs}/{their_norm}")
-    projection = bit.convolution("stem.projection.weight", "embedding/kernel")
+    projection = convolution("stem.projection.weight", "embedding/kernel")
     return [*rows, projection, same("stem.projection.bias", "embedding/bias")]
 
 

@@ -13,22 +13,24 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from vitkit.data.transforms import Preprocessing
 from vitkit.durable import WRITE_SIZE, replace_file
 from vitkit.errors import VitkitError
-from vitkit.models.card import ModelCard
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
+from vitkit.weights.assumptions import assumed_resizing, assumed_statistics
+from vitkit.weights.card import ModelCard
 from vitkit.weights.files.source import Source
-from vitkit.weights.formats.bit import check_axes
-from vitkit.weights.pixels import PixelRule, assumed_resizing, assumed_statistics, fraction_of
+from vitkit.weights.preprocessing import fraction_of
+from vitkit.weights.shapes import check_axes
 from vitkit.weights.table import (
     IMAGENET_MEAN,
     IMAGENET_STD,
     PLAIN,
-    Dialect,
+    CheckpointFormat,
     Hints,
-    NotSaidError,
+    NotRecordedError,
     Row,
     Translation,
     departures,
@@ -81,12 +83,12 @@ def read(source: Source, hints: Hints) -> Translation:
         image_mean=_by_channel(IMAGENET_MEAN, channels),
         image_std=_by_channel(IMAGENET_STD, channels),
     )
-    rule = pixel_rule(config)
+    preprocessing = preprocessing_for(config)
     card = ModelCard(
-        preprocessing=rule.record(),
+        preprocessing=preprocessing,
         assumed=(
             assumed_statistics(config.image_mean, config.image_std, "ImageNet's, as torchvision's weights"),
-            assumed_resizing(rule, "as torchvision's weights of this size"),
+            assumed_resizing(preprocessing, "as torchvision's weights of this size"),
         ),
         origin={"notes": ["a state dict alone: torchvision's arithmetic (exact GELU)"]},
     )
@@ -105,7 +107,7 @@ def _num_heads(source: Source, hints: Hints, width: int) -> int:
     heads = hints.num_heads or HEADS.get(width)
     if heads:
         return heads
-    raise NotSaidError(
+    raise NotRecordedError(
         f"{source.path}: its tensors do not say how many attention heads share the width of {width}: "
         f"give num_heads.{usual_heads(width)}"
     )
@@ -120,7 +122,7 @@ def _image_size(source: Source, hints: Hints, patch: tuple[int, int]) -> tuple[i
         if (height // patch[0]) * (width // patch[1]) == patches:
             return hints.image_size
     if side < 1 or side * side != patches:
-        raise NotSaidError(
+        raise NotRecordedError(
             f"{source.path}: its {patches} position embeddings are no square grid: give the image size they "
             "were made for, image_size=(height, width)."
         )
@@ -132,7 +134,7 @@ def _by_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
     return values if channels == len(values) else (sum(values) / len(values),) * channels
 
 
-def pixel_rule(config: ViTConfig) -> PixelRule:
+def preprocessing_for(config: ViTConfig) -> Preprocessing:
     """How torchvision evaluates weights of this architecture and size.
 
     Those it trained itself, at 224, have the shortest side resized to 256 (`vit_l_16`: 242), bilinearly.
@@ -141,8 +143,8 @@ def pixel_rule(config: ViTConfig) -> PixelRule:
     """
     kind, (rows, columns) = (config.width, config.patch_size[0]), config.image_size
     if (rows, columns) != (224, 224) or kind == (1280, 14):
-        return PixelRule(config.image_size, "shortest", 1.0, interpolation="bicubic")
-    return PixelRule(config.image_size, "shortest", fraction_of(rows, 242 if kind == (1024, 16) else 256))
+        return Preprocessing(config.image_size, "shortest", 1.0, interpolation="bicubic")
+    return Preprocessing(config.image_size, "shortest", fraction_of(rows, 242 if kind == (1024, 16) else 256))
 
 
 def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
@@ -154,7 +156,7 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     return path
 
 
-def absent(config: ModelConfig) -> list[str]:
+def unsupported(config: ModelConfig) -> list[str]:
     """What torchvision's ViT cannot build."""
     if not isinstance(config, ViTConfig):
         return ["ResNets of this kind"]
@@ -183,7 +185,7 @@ def _pth_chunks(tensors: Mapping[str, Tensor], folder: Path) -> Iterator[bytes]:
             yield piece
 
 
-def unsaid(config: ModelConfig) -> list[str]:
+def lost_numerics(config: ModelConfig) -> list[str]:
     """Arithmetic that torchvision's models do not have, and what a state dict does not say."""
     if not isinstance(config, ViTConfig):
         return []
@@ -203,7 +205,9 @@ def unsaid(config: ModelConfig) -> list[str]:
     return words
 
 
-DIALECT = Dialect("torchvision", recognises, read, write, absent, unsaid, is_folder=False)
+CHECKPOINT_FORMAT = CheckpointFormat(
+    "torchvision", recognises, read, write, unsupported, lost_numerics, is_folder=False
+)
 
 
 def _layer(number: int) -> str:

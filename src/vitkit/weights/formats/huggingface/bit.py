@@ -1,25 +1,24 @@
-"""BiT ResNets of Hugging Face's transformers: settings and names, in both directions."""
+"""BiT ResNets of Hugging Face's transformers: read."""
 
 from vitkit.errors import VitkitError
-from vitkit.models.card import ModelCard
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats.huggingface.common import (
-    labels_of,
     make_card,
     outputs_of,
     prefix_of,
-    problem_type,
     refuse,
 )
+from vitkit.weights.formats.huggingface.names import bit_rows
 from vitkit.weights.formats.huggingface.pixels import read_pixels, size_of
-from vitkit.weights.formats.huggingface.settings import BitSettings, settings_of
+from vitkit.weights.formats.huggingface.settings import (
+    BIT_NORM_EPS,
+    BIT_STANDARDIZATION_EPS,
+    BitSettings,
+    settings_of,
+)
 from vitkit.weights.formats.resnet_channels import absent_from_libraries, with_channels
-from vitkit.weights.table import Hints, NotSaidError, Row, Translation, pair, same
-
-BIT_NORM_EPS = 1e-5
-BIT_STANDARDIZATION_EPS = 1e-8
-"""Of all convolutions, the first one's too. No `config.json` says either (transformers `modeling_bit.py`)."""
+from vitkit.weights.table import Hints, NotRecordedError, Translation
 
 
 def read_bit(source: Source, hints: Hints) -> Translation:
@@ -52,7 +51,7 @@ def read_bit(source: Source, hints: Hints) -> Translation:
     processor, mean, std = read_pixels(source, said.num_channels)
     size = size_of(source, processor, "crop_size" if processor.do_center_crop else "size") or hints.image_size
     if size is None:
-        raise NotSaidError(
+        raise NotRecordedError(
             f"{source.path}: nothing here says the size of the images: give image_size=(height, width), "
             "224x224 usually, or put preprocessor_config.json beside the weights."
         )
@@ -74,38 +73,4 @@ def read_bit(source: Source, hints: Hints) -> Translation:
     config = with_channels(config, said.embedding_size, said.hidden_sizes)
     refuse(source, dict.fromkeys(absent_from_libraries(config), True))
     card = make_card(source, said, classes, processor, config)
-    return Translation(config, bit_table(config, prefix), card)
-
-
-def bit_table(config: ResNetConfig, prefix: str) -> list[Row]:
-    """Every parameter of a BiT ResNet of `config` and what Hugging Face calls it."""
-    rows = [same("root.weight", f"{prefix}embedder.convolution.weight")]
-    for s, units in enumerate(config.layers):
-        for u in range(units):
-            ours, theirs = f"stages.{s}.{u}", f"{prefix}encoder.stages.{s}.layers.{u}"
-            for number in (1, 2, 3):
-                rows += pair(f"{ours}.norm{number}", f"{theirs}.norm{number}")
-                rows.append(same(f"{ours}.conv{number}.weight", f"{theirs}.conv{number}.weight"))
-            if u == 0:
-                rows.append(same(f"{ours}.proj.weight", f"{theirs}.downsample.conv.weight"))
-    rows += pair("norm", f"{prefix}norm")
-    if config.num_classes:
-        rows += pair("head", "classifier.1")
-    return rows
-
-
-def bit_settings(config: ResNetConfig, card: ModelCard) -> BitSettings:
-    names = labels_of(card, config.num_classes)
-    stages = len(config.layers)
-    return BitSettings(
-        architectures=("BitForImageClassification" if config.num_classes else "BitModel",),
-        num_channels=config.in_channels,
-        embedding_size=config.root_channels,
-        hidden_sizes=config.stage_channels,
-        num_groups=config.groups,
-        depths=config.layers,
-        output_stride=max(32, 2 ** (stages + 1)),
-        problem_type=problem_type(card),
-        id2label={str(i): name for i, name in enumerate(names)},
-        label2id={name: i for i, name in enumerate(names)},
-    )
+    return Translation(config, bit_rows(config, prefix), card)

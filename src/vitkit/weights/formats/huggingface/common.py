@@ -3,15 +3,13 @@
 from collections.abc import Mapping
 
 from vitkit.errors import VitkitError
-from vitkit.models.card import Assumption, ModelCard
+from vitkit.models.card import Card
 from vitkit.models.zoo import ModelConfig
+from vitkit.weights.assumptions import Assumption, assumed_resizing, assumed_statistics
+from vitkit.weights.card import ModelCard, Task
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats.huggingface.pixels import read_rule
-from vitkit.weights.formats.huggingface.settings import BitSettings, Processor, ViTSettings
-from vitkit.weights.pixels import assumed_resizing, assumed_statistics
-
-SIGMOID = "multi_label_classification"
-"""Their `problem_type` of a loss that asks yes or no of every class."""
+from vitkit.weights.formats.huggingface.settings import SIGMOID, BitSettings, Processor, ViTSettings
 
 
 def refuse(source: Source, features: Mapping[str, bool]) -> None:
@@ -38,13 +36,13 @@ def outputs_of(source: Source, weight: str) -> int:
     return shape[0]
 
 
-def labels_of(card: ModelCard, num_classes: int) -> tuple[str, ...]:
+def labels_of(card: Card, num_classes: int) -> tuple[str, ...]:
     """Class names, or what transformers writes where there are none."""
     return card.class_names or tuple(f"LABEL_{i}" for i in range(num_classes))
 
 
-def problem_type(card: ModelCard) -> str | None:
-    return SIGMOID if card.origin.get("loss") == "sigmoid" else None
+def problem_type(card: Card) -> str | None:
+    return SIGMOID if card.loss == "sigmoid" else None
 
 
 def make_card(
@@ -62,7 +60,7 @@ def make_card(
                 f"{source.path}: id2label in config.json has {len(labels)} names for {classes} classes."
             )
         names = tuple(str(labels[str(i)]) for i in range(classes))
-    origin = {"loss": "sigmoid"} if said.problem_type == SIGMOID else {}
+    task = Task(loss="sigmoid") if said.problem_type == SIGMOID else None
     rule = read_rule(source, processor, config.image_size)
     assumed: list[Assumption] = []
     if processor.do_normalize and not {"image_mean", "image_std"} <= source.preprocessor.keys():
@@ -70,4 +68,4 @@ def make_card(
         assumed.append(assumed_statistics(config.image_mean, config.image_std, whose))
     if not source.preprocessor:
         assumed.append(assumed_resizing(rule, "as their ViTImageProcessor does"))
-    return ModelCard(class_names=names, preprocessing=rule.record(), assumed=tuple(assumed), origin=origin)
+    return ModelCard(class_names=names, task=task, preprocessing=rule, assumed=tuple(assumed))

@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from vitkit.data.transforms import Interpolation, Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.card import ModelCard
 from vitkit.models.image_config import format_size
-from vitkit.models.zoo import ModelConfig
+from vitkit.models.image_model import ImageModel
 from vitkit.weights.files.source import Source
-from vitkit.weights.formats.huggingface.settings import DEFAULTS, LARGEST, Processor, processor_of
-from vitkit.weights.pixels import Interpolation, PixelRule, fraction_of, noted_changes, rule_of
+from vitkit.weights.formats.huggingface.settings import DEFAULTS, Processor, processor_of
+from vitkit.weights.preprocessing import changed_pixels_noted, fraction_of, preprocessing_of
+from vitkit.weights.settings import LARGEST
 
 RESAMPLING: tuple[Interpolation, ...] = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 """By Pillow's numbers."""
@@ -19,15 +20,15 @@ RESAMPLING: tuple[Interpolation, ...] = ("nearest", "lanczos", "bilinear", "bicu
 
 def read_pixels(source: Source, channels: int) -> tuple[Processor, tuple[float, ...], tuple[float, ...]]:
     """The processor, and mean and std of pixels in [0, 1]."""
-    said = processor_of(source)
+    processor = processor_of(source)
     # They scale pixels by any factor before the mean is taken off; we, by 1/255.
-    if said.do_rescale and said.rescale_factor <= 0:
-        raise VitkitError(f"{_where(source)}: rescale_factor is above 0, found {said.rescale_factor}.")
-    scale = 255 * said.rescale_factor if said.do_rescale else 255.0
+    if processor.do_rescale and processor.rescale_factor <= 0:
+        raise VitkitError(f"{_where(source)}: rescale_factor is above 0, found {processor.rescale_factor}.")
+    scale = 255 * processor.rescale_factor if processor.do_rescale else 255.0
     if math.isclose(scale, 1, rel_tol=1e-6):
         scale = 1.0
     statistics = []
-    for values in (said.image_mean, said.image_std) if said.do_normalize else (0.0, 1.0):
+    for values in (processor.image_mean, processor.image_std) if processor.do_normalize else (0.0, 1.0):
         several = (values,) if isinstance(values, float) else values
         if len(several) != channels:
             if len(set(several)) != 1:
@@ -37,42 +38,42 @@ def read_pixels(source: Source, channels: int) -> tuple[Processor, tuple[float, 
                 )
             several = several[:1] * channels
         statistics.append(tuple(value / scale for value in several))
-    return said, statistics[0], statistics[1]
+    return processor, statistics[0], statistics[1]
 
 
-def read_rule(source: Source, said: Processor, size: tuple[int, int]) -> PixelRule:
+def read_rule(source: Source, processor: Processor, size: tuple[int, int]) -> Preprocessing:
     """The same in our words; what they cannot say is added to the notes."""
-    if not 0 <= said.resample < len(RESAMPLING):
+    if not 0 <= processor.resample < len(RESAMPLING):
         known = ", ".join(f"{number} ({name})" for number, name in enumerate(RESAMPLING))
-        raise VitkitError(f"{_where(source)}: resample: expected one of {known}, found {said.resample}.")
-    rule, differences = _rule(source, said, size)
-    if said.image_processor_type not in ("", *DEFAULTS):
+        raise VitkitError(f"{_where(source)}: resample: expected one of {known}, found {processor.resample}.")
+    rule, differences = _rule(source, processor, size)
+    if processor.image_processor_type not in ("", *DEFAULTS):
         differences.append(
-            f"the processor of {said.image_processor_type}, which is not known here (read as ViT's)"
+            f"the processor of {processor.image_processor_type}, which is not known here (read as ViT's)"
         )
     if differences:
         source.notes.append(f"its images were prepared with {'; '.join(differences)}")
     return rule
 
 
-def _rule(source: Source, said: Processor, size: tuple[int, int]) -> tuple[PixelRule, list[str]]:
+def _rule(source: Source, processor: Processor, size: tuple[int, int]) -> tuple[Preprocessing, list[str]]:
     """The rule and, in words, what of theirs it leaves out."""
-    kind = RESAMPLING[said.resample]
-    resized = size_of(source, said, "size")
-    edge = isinstance(said.size, Mapping) and "shortest_edge" in said.size
-    if not said.do_resize or resized is None:
-        if said.do_center_crop:
-            return PixelRule(size, "none", crop_offset="down"), []
-        return PixelRule(size, interpolation=kind), []
-    if not said.do_center_crop:
-        ours = PixelRule(size, interpolation=kind)
+    kind = RESAMPLING[processor.resample]
+    resized = size_of(source, processor, "size")
+    edge = isinstance(processor.size, Mapping) and "shortest_edge" in processor.size
+    if not processor.do_resize or resized is None:
+        if processor.do_center_crop:
+            return Preprocessing(size, "none", crop_offset="down"), []
+        return Preprocessing(size, interpolation=kind), []
+    if not processor.do_center_crop:
+        ours = Preprocessing(size, interpolation=kind)
         if edge:
             return ours, ["the proportions of the image (here: stretched to the model's size)"]
         return ours, [f"images of {format_size(resized)} (here: {format_size(size)})"] * (resized != size)
-    cropped = size_of(source, said, "crop_size") or size
+    cropped = size_of(source, processor, "crop_size") or size
     differences = [f"a crop of {format_size(cropped)} (here: {format_size(size)})"] * (cropped != size)
     # Borders and offsets are theirs with any fraction; one fraction serves both sides of nearly all models.
-    ours = PixelRule(
+    ours = Preprocessing(
         size,
         "shortest" if edge else "squash",
         fraction_of(cropped[0], resized[0]),
@@ -86,25 +87,25 @@ def _rule(source: Source, said: Processor, size: tuple[int, int]) -> tuple[Pixel
     return ours, differences
 
 
-def nearest_rule(rule: PixelRule) -> PixelRule:
+def nearest_rule(rule: Preprocessing) -> Preprocessing:
     """What transformers' processors do that is nearest to a rule of ours."""
     (rows, columns), fraction = rule.image_size, rule.crop_fraction
     kind = rule.interpolation
     if rule.resize in ("squash", "none"):
-        return PixelRule(rule.image_size, rule.resize, fraction, interpolation=kind, crop_offset="down")
+        return Preprocessing(rule.image_size, rule.resize, fraction, interpolation=kind, crop_offset="down")
     if rule.resize in ("crop", "shortest") and rows == columns:
         fraction = fraction_of(rows, rule.resized(0))
-        return PixelRule(rule.image_size, "shortest", fraction, interpolation=kind, crop_offset="down")
-    return PixelRule(rule.image_size, interpolation=kind)
+        return Preprocessing(rule.image_size, "shortest", fraction, interpolation=kind, crop_offset="down")
+    return Preprocessing(rule.image_size, interpolation=kind)
 
 
-def write_processor(config: ModelConfig, card: ModelCard, notes: list[str]) -> dict[str, Any]:
+def write_processor(model: ImageModel, notes: list[str]) -> dict[str, Any]:
     """`preprocessor_config.json`: as we prepare images, as near as theirs can; a difference is noted."""
+    config = model.config
     rows, columns = config.image_size
-    rule = rule_of(card.preprocessing, config.image_size)
-    theirs = nearest_rule(rule)
-    notes += noted_changes(rule, theirs, card, "preprocessor_config.json")
-    said: dict[str, Any] = {
+    theirs = nearest_rule(preprocessing_of(model))
+    notes += changed_pixels_noted(model, theirs, "preprocessor_config.json")
+    written: dict[str, Any] = {
         "image_processor_type": "ViTImageProcessor",
         "do_resize": theirs.resize != "none",
         "size": {"height": rows, "width": columns},
@@ -116,24 +117,26 @@ def write_processor(config: ModelConfig, card: ModelCard, notes: list[str]) -> d
         "image_std": list(config.image_std),
     }
     if theirs.resize != "stretch":  # ViT's own processor has no central crop, BiT's has, for any model
-        said |= {
+        written |= {
             "image_processor_type": "BitImageProcessor",
             "size": {"shortest_edge": theirs.resized(0)},
             "do_center_crop": True,
             "crop_size": {"height": rows, "width": columns},
         }
     if theirs.resize == "squash":
-        said["size"] = {"height": theirs.resized(0), "width": theirs.resized(1)}
-    return said
+        written["size"] = {"height": theirs.resized(0), "width": theirs.resized(1)}
+    return written
 
 
-def size_of(source: Source, said: Processor, name: Literal["size", "crop_size"]) -> tuple[int, int] | None:
+def size_of(
+    source: Source, processor: Processor, name: Literal["size", "crop_size"]
+) -> tuple[int, int] | None:
     """A size in any of their ways to write it, as (height, width).
 
     Raises:
         VitkitError: a side that is no whole number of at least 1, or beyond all measure.
     """
-    value: Any = getattr(said, name)
+    value: Any = getattr(processor, name)
     edges = value if isinstance(value, Mapping) else {"shortest_edge": value}
     height: Any = edges.get("height")
     width: Any = edges.get("width")

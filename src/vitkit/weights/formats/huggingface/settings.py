@@ -1,17 +1,20 @@
 """The fields of transformers' JSON files that are asked for, with its own defaults."""
 
-import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from vitkit.config import from_json
 from vitkit.errors import VitkitError
 from vitkit.weights.files.source import Source
+from vitkit.weights.settings import typed
 
-LARGEST = 2**20
-"""No size, width or number of channels of a model in a file comes near it."""
+SIGMOID = "multi_label_classification"
+"""Their `problem_type` of a loss that asks yes or no of every class."""
+
+BIT_NORM_EPS = 1e-5
+BIT_STANDARDIZATION_EPS = 1e-8
+"""Of all convolutions, the first one's too. No `config.json` says either (transformers `modeling_bit.py`)."""
 
 
 @dataclass(frozen=True)
@@ -104,18 +107,18 @@ def processor_of(source: Source) -> Processor:
     A size of one number is written out, as that processor understands it.
     """
     file = "preprocessor_config.json"
-    said = {key: value for key, value in source.settings.get(file, {}).items() if value is not None}
-    named = said.get("image_processor_type") or said.get("feature_extractor_type") or ""
+    fields = {key: value for key, value in source.settings.get(file, {}).items() if value is not None}
+    named = fields.get("image_processor_type") or fields.get("feature_extractor_type") or ""
     if not isinstance(named, str):
         raise VitkitError(
             f"{source.path.with_name(file)}: image_processor_type: expected str, found {named!r}."
         )
     kind = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", named)
-    said = {**DEFAULTS.get(kind, {}), **said, "image_processor_type": kind}
+    fields = {**DEFAULTS.get(kind, {}), **fields, "image_processor_type": kind}
     by_model = {"bit": "Bit", "deit": "DeiT"}.get(str(source.config.get("model_type")), "ViT")
-    if (kind or by_model) in SHORTEST_EDGE and isinstance(said.get("size"), int):
-        said["size"] = {"shortest_edge": said["size"]}
-    return typed(Processor, said, str(source.path.with_name(file)))
+    if (kind or by_model) in SHORTEST_EDGE and isinstance(fields.get("size"), int):
+        fields["size"] = {"shortest_edge": fields["size"]}
+    return typed(Processor, fields, str(source.path.with_name(file)))
 
 
 T = TypeVar("T")
@@ -128,29 +131,3 @@ def settings_of(kind: type[T], source: Source, file: str) -> T:
         VitkitError: a value of another type, or a number that none can be.
     """
     return typed(kind, source.settings.get(file, {}), str(source.path.with_name(file)))
-
-
-def typed(kind: type[T], said: Mapping[str, Any], where: str) -> T:
-    """The fields of the dataclass `kind` among what a JSON object says; null is the same as absent.
-
-    Raises:
-        VitkitError: a value of another type, or a number that none can be.
-    """
-    asked = {one.name for one in fields(kind)}  # type: ignore[arg-type]
-    known = {key: value for key, value in said.items() if key in asked and value is not None}
-    for key, value in known.items():
-        _check_numbers(value, f"{where}: {key}")
-    return from_json(kind, known, where)
-
-
-def _check_numbers(value: Any, where: str) -> None:
-    """Of a number or a list of them; an object's are for whoever reads it."""
-    rest = [value]
-    while rest:
-        one = rest.pop()
-        if isinstance(one, list):
-            rest += one
-        elif (isinstance(one, int) and abs(one) > LARGEST) or (
-            isinstance(one, float) and not math.isfinite(one)
-        ):
-            raise VitkitError(f"{where}: a number of at most {LARGEST} was expected, found {str(one)[:40]}.")

@@ -6,7 +6,7 @@ from typing import Literal
 from vitkit.models.resnet_config import BackboneConfig
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats.timm.settings import Settings
-from vitkit.weights.table import Hints, NotSaidError
+from vitkit.weights.table import Hints, NotRecordedError
 
 
 def find_image_size(
@@ -22,7 +22,7 @@ def find_image_size(
     if "pos_embed" not in source:
         if given:
             return given[0], True
-        raise NotSaidError(
+        raise NotRecordedError(
             f"{source.path}: no position embeddings tell its image size: give image_size. The usual: 224."
         )
     count = source.shapes["pos_embed"][1]
@@ -37,7 +37,7 @@ def find_image_size(
     stride = backbone.stride if backbone else 1
     if usual is not None and other is None:
         return (usual * patch[0] * stride, usual * patch[1] * stride), True
-    raise NotSaidError(
+    raise NotRecordedError(
         f"{source.path}: its {count} position embeddings are {_readings(count, prefix, usual, other)}, and "
         "nothing says which: give the image size they were made for, image_size=(height, width) "
         "(--image-size HEIGHT WIDTH)."

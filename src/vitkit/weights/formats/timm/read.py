@@ -12,12 +12,11 @@ import re
 from typing import Any
 
 from vitkit.errors import VitkitError
-from vitkit.models.card import ModelCard
 from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.vit_config import PoolKind, ViTConfig
 from vitkit.models.zoo import ModelConfig
+from vitkit.weights.card import ModelCard
 from vitkit.weights.files.source import Source
-from vitkit.weights.formats.bit import check_axes, check_pointwise
 from vitkit.weights.formats.resnet_channels import with_channels
 from vitkit.weights.formats.timm.grid import find_image_size
 from vitkit.weights.formats.timm.names import BACKBONE, QKVBias, bit_rows, vit_rows
@@ -27,13 +26,14 @@ from vitkit.weights.formats.timm.settings import (
     STANDARDIZATION_EPS,
     Settings,
 )
-from vitkit.weights.formats.timm.write import HYBRID_NAMES, absent, unsaid, write
+from vitkit.weights.formats.timm.write import HYBRID_NAMES, lost_numerics, unsupported, write
+from vitkit.weights.shapes import check_axes, check_pointwise
 from vitkit.weights.table import (
     IMAGENET_MEAN,
     IMAGENET_STD,
-    Dialect,
+    CheckpointFormat,
     Hints,
-    NotSaidError,
+    NotRecordedError,
     Translation,
     usual_heads,
 )
@@ -267,7 +267,7 @@ def _num_heads(source: Source, settings: Settings, hints: Hints, width: int) -> 
     if heads:
         return heads
     where = f"nor does config.json for '{settings.architecture}'" if settings.known else "and no config.json"
-    raise NotSaidError(
+    raise NotRecordedError(
         f"{source.path}: its tensors do not say how many attention heads share the width of {width}, "
         f"{where}: give num_heads.{usual_heads(width)}"
     )
@@ -320,7 +320,7 @@ def _read_bit(source: Source, settings: Settings, hints: Hints) -> Translation:
         raise VitkitError(f"{source.path}: global_pool: BiT's is 'avg', found {settings.global_pool!r}.")
     size = settings.image_size or hints.image_size
     if size is None:
-        raise NotSaidError(
+        raise NotRecordedError(
             f"{source.path}: the tensors of a ResNet do not tell its image size: give image_size. The usual: "
             "224, and 448 where it was fine-tuned on ImageNet."
         )
@@ -373,10 +373,10 @@ def _card(settings: Settings, config: ModelConfig, source: Source) -> ModelCard:
         origin["notes"] = notes
     return ModelCard(
         class_names=names,
-        preprocessing=rule.record(),
+        preprocessing=rule,
         assumed=settings.assumptions(rule, config.image_mean, config.image_std),
         origin=origin,
     )
 
 
-DIALECT = Dialect("timm", recognises, read, write, absent, unsaid)
+CHECKPOINT_FORMAT = CheckpointFormat("timm", recognises, read, write, unsupported, lost_numerics)

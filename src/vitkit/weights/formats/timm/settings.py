@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from vitkit.data.transforms import Interpolation, Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.card import Assumption
 from vitkit.models.vit_config import (
     DINOV3_ROTARY,
     EVA02_ROTARY,
@@ -18,15 +18,10 @@ from vitkit.models.vit_config import (
     PoolKind,
     RotaryConfig,
 )
+from vitkit.weights.assumptions import Assumption, assumed_resizing, assumed_statistics
 from vitkit.weights.files.source import Source
-from vitkit.weights.formats.huggingface.settings import typed
-from vitkit.weights.pixels import (
-    Interpolation,
-    PixelRule,
-    assumed_resizing,
-    assumed_statistics,
-    border_colour,
-)
+from vitkit.weights.preprocessing import border_colour
+from vitkit.weights.settings import typed
 
 NORM_EPS = 1e-6
 """Of timm's LayerNorm in ViTs."""
@@ -248,26 +243,26 @@ class Settings:
         """In the blocks and after the position embeddings: with us they are one number."""
         return self.arguments.proj_drop_rate, self.arguments.pos_drop_rate
 
-    def pixel_rule(self, size: tuple[int, int], mean: tuple[float, ...]) -> PixelRule:
+    def pixel_rule(self, size: tuple[int, int], mean: tuple[float, ...]) -> Preprocessing:
         """timm's evaluation transform (`data/transforms_factory.py`).
 
         Without a config it is that of timm's own ViTs: crop_pct 0.9 at 224 pixels and 1 above, bicubic.
         """
         if not self.known:
             fraction = 0.9 if max(size) <= 224 else 1.0
-            return PixelRule(size, "shortest", fraction, interpolation="bicubic")
+            return Preprocessing(size, "shortest", fraction, interpolation="bicubic")
         fraction = self.pretrained.crop_pct or 0.875
         kind = self.pretrained.interpolation
         if self.pretrained.crop_mode == "border":
-            return PixelRule(size, "longest", fraction, interpolation=kind, border=border_colour(mean))
+            return Preprocessing(size, "longest", fraction, interpolation=kind, border=border_colour(mean))
         if self.pretrained.crop_mode == "center":
-            return PixelRule(size, "shortest", fraction, interpolation=kind)
-        rule = PixelRule(size, "squash", fraction, interpolation=kind)
+            return Preprocessing(size, "shortest", fraction, interpolation=kind)
+        rule = Preprocessing(size, "squash", fraction, interpolation=kind)
         straight = (rule.resized(0), rule.resized(1)) == size
-        return PixelRule(size, interpolation=kind) if straight else rule
+        return Preprocessing(size, interpolation=kind) if straight else rule
 
     def assumptions(
-        self, rule: PixelRule, mean: tuple[float, ...], std: tuple[float, ...]
+        self, rule: Preprocessing, mean: tuple[float, ...], std: tuple[float, ...]
     ) -> tuple[Assumption, ...]:
         """What the file does not say about its images."""
         if not self.known:

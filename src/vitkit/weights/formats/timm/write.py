@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
+from vitkit.data.transforms import Preprocessing
 from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.models.image_config import format_size
@@ -25,7 +26,7 @@ from vitkit.weights.formats.timm.settings import (
     SIZES,
     STANDARDIZATION_EPS,
 )
-from vitkit.weights.pixels import PixelRule, border_colour, fraction_of, noted_changes, rule_of
+from vitkit.weights.preprocessing import border_colour, changed_pixels_noted, fraction_of, preprocessing_of
 from vitkit.weights.table import PLAIN, departures, to_theirs
 
 CLIP_NAME = "vit_base_patch16_clip_224"
@@ -78,9 +79,8 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
         rows = [row for row in rows if row.ours in tensors]
         root = next(row.theirs[0] for row in rows if row.ours in ("stem.root.weight", "stem.weight"))
         first, head = root.removesuffix(".weight"), "head"
-    rule = rule_of(model.card.preprocessing, config.image_size)
-    theirs = nearest_rule(rule, config.image_mean)
-    notes += noted_changes(rule, theirs, model.card, "config.json")
+    theirs = nearest_rule(preprocessing_of(model), config.image_mean)
+    notes += changed_pixels_noted(model, theirs, "config.json")
     pretrained: dict[str, Any] = {
         "custom_load": False,
         "input_size": [config.in_channels, *config.image_size],
@@ -191,7 +191,7 @@ def _architecture(config: ModelConfig) -> str:
     return name if name in PLAIN_NAMES else "vit_base_patch16_224"
 
 
-def absent(config: ModelConfig) -> list[str]:
+def unsupported(config: ModelConfig) -> list[str]:
     """What timm cannot build."""
     if isinstance(config, ResNetConfig):
         words = absent_from_libraries(config)
@@ -222,29 +222,31 @@ def absent(config: ModelConfig) -> list[str]:
     return words
 
 
-def nearest_rule(rule: PixelRule, mean: tuple[float, ...]) -> PixelRule:
+def nearest_rule(rule: Preprocessing, mean: tuple[float, ...]) -> Preprocessing:
     """timm's evaluation transform that is nearest to a rule of ours."""
     size, kind = rule.image_size, rule.interpolation
     if rule.resize == "stretch":
-        return PixelRule(size, interpolation=kind)
+        return Preprocessing(size, interpolation=kind)
     if rule.resize == "squash":
-        return PixelRule(size, "squash", rule.crop_fraction, interpolation=kind)
+        return Preprocessing(size, "squash", rule.crop_fraction, interpolation=kind)
     if rule.resize == "longest":
-        return PixelRule(size, "longest", rule.crop_fraction, interpolation=kind, border=border_colour(mean))
+        return Preprocessing(
+            size, "longest", rule.crop_fraction, interpolation=kind, border=border_colour(mean)
+        )
     fraction = 1.0 if rule.resize == "none" else rule.crop_fraction
     if rule.resize == "crop":
         fraction = fraction_of(size[0], rule.resized(0))
-    return PixelRule(size, "shortest", fraction, interpolation=kind)
+    return Preprocessing(size, "shortest", fraction, interpolation=kind)
 
 
-def _crop(rule: PixelRule) -> dict[str, Any]:
+def _crop(rule: Preprocessing) -> dict[str, Any]:
     """`pretrained_cfg`'s words for a rule that timm has."""
     mode = {"stretch": "squash", "squash": "squash", "shortest": "center", "longest": "border"}[rule.resize]
     fraction = 1.0 if rule.resize == "stretch" else rule.crop_fraction
     return {"interpolation": rule.interpolation, "crop_mode": mode, "crop_pct": fraction}
 
 
-def unsaid(config: ModelConfig) -> list[str]:
+def lost_numerics(config: ModelConfig) -> list[str]:
     """Arithmetic that timm has no argument for."""
     words: list[str] = []
 

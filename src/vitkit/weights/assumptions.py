@@ -1,0 +1,43 @@
+"""What a file does not say about its images, and what is taken instead."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from vitkit.data.transforms import Preprocessing
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """Something that a file does not say about its images, and what was taken in its place."""
+
+    what: Literal["pixel statistics", "resizing"]
+    taken: str
+    """In words, with whose custom it is."""
+
+    def sentence(self) -> str:
+        """Say what was taken and what states it, in words that follow a path, without a full stop."""
+        remedy = (
+            "vitkit convert FILE OUT --image-mean R G B --image-std R G B"
+            if self.what == "pixel statistics"
+            else "vitkit convert FILE OUT, then edit preprocessing in OUT/model.json and empty its assumed"
+        )
+        return f"its file does not say its {self.what}; assumed: {self.taken}. To state others: {remedy}"
+
+
+def assumed_statistics(mean: tuple[float, ...], std: tuple[float, ...], whose: str) -> Assumption:
+    """Record that the mean and std of pixels are not in the file."""
+    return Assumption("pixel statistics", f"pixel mean {_values(mean)} and std {_values(std)}, {whose}")
+
+
+def assumed_resizing(preprocessing: Preprocessing, whose: str) -> Assumption:
+    """Record that the way to the model's size is not in the file."""
+    kind = f"by {preprocessing.interpolation} interpolation"
+    if preprocessing.resize == "stretch":
+        return Assumption("resizing", f"images stretched {kind}, {whose}")
+    side = preprocessing.resized(0)
+    way = f"the shortest side resized to {side} {kind} and the middle cut out"
+    return Assumption("resizing", f"{way}, {whose}")
+
+
+def _values(numbers: tuple[float, ...]) -> str:
+    return f"{numbers[0]:g}" if len(set(numbers)) == 1 else ", ".join(f"{number:g}" for number in numbers)

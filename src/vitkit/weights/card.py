@@ -1,0 +1,56 @@
+"""What travels with weights so that they can be used anywhere."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from vitkit.config import to_json
+from vitkit.data.sources import Splits
+from vitkit.data.transforms import Augmentation, Preprocessing
+from vitkit.models.card import Card
+from vitkit.models.card import LossFunction as LossFunction
+from vitkit.models.card import Task as Task
+from vitkit.models.image_model import ImageModel
+from vitkit.weights.assumptions import Assumption
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """The images that a model was trained on, and how they were cut into splits."""
+
+    spec: str
+    """The data argument, with an absolute path."""
+    name: str
+    splits: Splits
+    fingerprint: str
+    """The hash of all keys and labels, by which changed data is noticed."""
+
+
+@dataclass(frozen=True)
+class ModelCard(Card):
+    """What is known about a model beside its weights and architecture."""
+
+    preprocessing: Preprocessing | None = None
+    """From an image file to the model's input; the same in training, evaluation and prediction."""
+    augmentation: Augmentation | None = None
+    """What training did to the images besides."""
+    data: TrainingData | None = None
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    """Where the weights come from: the run or the file, the versions. Nothing reads it to decide anything."""
+    assumed: tuple[Assumption, ...] = ()
+    """What the file that the weights come from does not say about its images."""
+
+    def history(self) -> dict[str, Any]:
+        """Return the origin together with the loss and the data of the training, as people are shown it."""
+        history = {key: value for key, value in self.origin.items() if key == "recipe"}
+        if self.task is not None:
+            history["loss"] = self.task.loss
+        if self.data is not None:
+            history["data"] = to_json(self.data)
+        return history | dict(self.origin)
+
+
+def card_of(model: ImageModel) -> ModelCard:
+    """Return what is known about a model; one that was never saved or trained knows at most its classes."""
+    card = model.card
+    return card if isinstance(card, ModelCard) else ModelCard(card.name, card.class_names, card.task)

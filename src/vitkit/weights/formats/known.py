@@ -1,0 +1,71 @@
+"""The formats that are read and written, and how a file in none of them may be mended."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Literal
+
+from vitkit.config import nearest
+from vitkit.errors import VitkitError
+from vitkit.weights.files.source import Source
+from vitkit.weights.formats import big_vision, native, official, torchvision
+from vitkit.weights.formats.huggingface import read as huggingface
+from vitkit.weights.formats.timm import read as timm
+from vitkit.weights.table import CheckpointFormat
+
+Format = Literal["vitkit", "official", "big_vision", "huggingface", "timm", "torchvision"]
+
+# The first that recognises a file reads it.
+FORMATS = (
+    native.CHECKPOINT_FORMAT,
+    big_vision.CHECKPOINT_FORMAT,
+    official.CHECKPOINT_FORMAT,
+    huggingface.CHECKPOINT_FORMAT,
+    timm.CHECKPOINT_FORMAT,
+    torchvision.CHECKPOINT_FORMAT,
+)
+
+_FORMAT_OF_ENDING: dict[str, Format] = {".npz": "official", ".pth": "torchvision", ".pt": "torchvision"}
+"""The formats that are files and meant where a file to write is named and no format."""
+
+PREFIXES_TRIED = 8
+"""Prefixes are tried in the order of how many names have them; a training script adds one or two."""
+
+
+def find_format(format: str) -> CheckpointFormat:
+    """Find the format of a name.
+
+    Raises:
+        VitkitError: none has it; the nearest known one is named.
+    """
+    found = next((one for one in FORMATS if one.name == format), None)
+    if found is None:
+        names = [one.name for one in FORMATS]
+        raise VitkitError(f"No format is named '{format}'. {nearest(str(format), names)}")
+    return found
+
+
+def format_for(path: str | Path) -> Format:
+    """Choose the format of a path to write by its ending; vitkit's own, a folder, if it suggests none."""
+    return _FORMAT_OF_ENDING.get(Path(path).suffix, "vitkit")
+
+
+def named_prefix(source: Source) -> str:
+    """Name the prefix that hides a known format, as training scripts put before every name, in a sentence.
+
+    Empty where no prefix does.
+    """
+    beginnings: Counter[str] = Counter()
+    for key in source.shapes:
+        first, dot, rest = key.partition(".")
+        second, more, _ = rest.partition(".")
+        beginnings.update([f"{first}."] * bool(dot) + [f"{first}.{second}."] * bool(more))
+    for prefix, count in beginnings.most_common(PREFIXES_TRIED):
+        names = {key.removeprefix(prefix): key for key in source.shapes if key.startswith(prefix)}
+        bare = source.renamed(names)
+        found = next((one.name for one in FORMATS if one.recognises(bare)), None)
+        if found is not None:
+            return (
+                f" {count} of its names are those of {found} after the prefix '{prefix}': strip the prefix "
+                f"'{prefix}' from them, leave the others out, and save the weights again."
+            )
+    return ""

@@ -1,0 +1,77 @@
+"""Saving a checkpoint in any format that can hold the model; what the format loses is told."""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitkit.errors import VitkitError
+from vitkit.models.image_model import ImageModel
+from vitkit.models.zoo import ModelConfig
+from vitkit.weights.formats.known import Format, find_format
+
+_log = logging.getLogger("vitkit")
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What `save` wrote."""
+
+    path: Path
+    notes: tuple[str, ...]
+    """What the layout cannot say of this model, in words that follow its path and a colon."""
+
+
+def save_model(model: ImageModel, path: str | Path, format: Format = "vitkit") -> Path:
+    """Write a model's weights; what the layout cannot say is logged as a warning.
+
+    Args:
+        model: what to save, with its `card` (class names, preprocessing, origin) where the format has room.
+        path: a folder for "vitkit", "timm" and "huggingface"; a file for "official" and "big_vision" (`.npz`
+            is added) and "torchvision" (`.pth`). Folders on the way are made, what is there is replaced.
+        format: the layout; the guide's table says what each of them is.
+
+    Returns:
+        The path written.
+
+    Raises:
+        VitkitError: the format has no name for such a model.
+    """
+    saved = save(model, path, format)
+    for note in saved.notes:
+        _log.warning("%s: %s", saved.path, note)
+    return saved.path
+
+
+def save(model: ImageModel, path: str | Path, format: Format = "vitkit") -> Saved:
+    """Write a model's weights, and return what the layout cannot say beside the path written.
+
+    Args and errors are those of `save_model`.
+    """
+    path = Path(path)
+    chosen = find_format(format)
+    lacking = chosen.unsupported(model.config)
+    if lacking:
+        raise VitkitError(
+            f"The {format} format has no place for {'; '.join(lacking)}. "
+            "Choose another, or vitkit's own, which keeps everything."
+        )
+    names = len(model.card.class_names)
+    if names and names != model.config.num_classes:
+        raise VitkitError(
+            f"model.card has {names} class names for a model of {model.config.num_classes} classes: mend it."
+        )
+    lost = chosen.lost_numerics(model.config)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    notes = [f"the {format} format cannot say: {'; '.join(lost)}"] if lost else []
+    written = chosen.write(model, path, notes)
+    return Saved(written, tuple(notes))
+
+
+def unsupported(config: ModelConfig, format: Format) -> list[str]:
+    """Name what of an architecture a format cannot hold; nothing if `save_model` can write it."""
+    return find_format(format).unsupported(config)
+
+
+def lost_numerics(config: ModelConfig, format: Format) -> list[str]:
+    """Name the numerics that a format does not record; nothing if it records everything."""
+    return find_format(format).lost_numerics(config)
