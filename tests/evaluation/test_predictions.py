@@ -88,6 +88,7 @@ def descriptors() -> int:
 
 @pytest.mark.usefixtures("_on_disk")
 def test_the_file_of_logits_is_closed_with_the_predictions() -> None:
+    gc.collect()  # what earlier tests left open is not counted
     before = descriptors()
     made = predict(Table(), batches(4, False))
     rows = made.logits
