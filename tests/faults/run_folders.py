@@ -152,8 +152,8 @@ def _right(verb: str, ended: Ended, run: Path, shared: Path, damage: tuple[str, 
     """Whether a command that says it succeeded has the right result."""
     if verb == "train":
         other = set(differences(run, json.loads((shared / "expected.json").read_text())))
-        # A damaged log is set aside and another begun, which the run says: nothing else may differ then.
-        if (run / "damaged-metrics.jsonl").exists() and "damaged-metrics.jsonl" in ended.err:
+        # A log that is damaged or gone is told, and another begun: nothing else may differ then.
+        if "damaged-metrics.jsonl" in ended.err or "metrics.jsonl is gone" in ended.err:
             other = {name for name in other if name != "metrics.jsonl" and not name.endswith("/state.json")}
         return (
             Outcome("wrong", f"exit code 0, but another {', '.join(sorted(other))}")
