@@ -237,7 +237,8 @@ def read_record(path: Path) -> dict[int, Outcome]:
     if path.exists():
         for line in path.read_text().splitlines():
             record = json.loads(line)
-            outcomes[record.pop("number")] = Outcome(**record)
+            number = record.pop("number")
+        outcomes[number] = Outcome(**record)
     return outcomes
 
 

@@ -1,11 +1,14 @@
 """A few cases of every kind of fault; all of them: `scripts/test-faults`."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.faults.harness import read_record
 
 
 @pytest.mark.timeout(900)
@@ -25,3 +28,15 @@ def test_nothing_of_a_sample_breaks(kinds: tuple[str, ...], tmp_path: Path) -> N
         env=os.environ | {"PYTHONWARNINGS": "ignore"},
     )
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_the_record_of_an_earlier_call_is_read_back(tmp_path: Path) -> None:
+    record = tmp_path / "images-0.jsonl"
+    lines = [
+        {"number": 3, "verdict": "hang", "detail": "60 s", "seconds": 60.0, "growth": 0},
+        {"number": 3, "verdict": "right", "detail": "", "seconds": 0.1, "growth": 7},
+    ]
+    record.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = read_record(record)
+    assert list(found) == [3] and found[3].verdict == "right" and found[3].growth == 7
+    assert read_record(tmp_path / "none.jsonl") == {}
