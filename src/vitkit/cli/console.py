@@ -227,14 +227,6 @@ def counting(description: str, total: int | None) -> Iterator[Callable[[int], No
 
 
 @contextmanager
-def reaching(description: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar for a loop that says where it is: `progress(done, total)`."""
-    with progress_bar() as bar:
-        task = bar.add_task(visible(description), total=None, detail="")
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-@contextmanager
 def receiving(description: str) -> Iterator[Callable[[int, int | None], None]]:
     """A bar for a download, which appears with the first bytes: `progress(bytes, all bytes or None)`."""
     with progress_bar(in_bytes=True) as bar:

@@ -8,7 +8,6 @@ Shapes: R x C the grid of patches, N = R * C, P rows before those of the grid, T
 """
 
 import math
-from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -45,12 +44,6 @@ class Position(nn.Module):
         """`(1, P + N, D)`, in raster order after the first P."""
         raise NotImplementedError
 
-    def resized(
-        self, tensors: Mapping[str, Tensor], grid: tuple[int, int], interpolation: Interpolation
-    ) -> dict[str, Tensor]:
-        """Resize this module's own tensors, by their names in it, to another grid `(rows, columns)`."""
-        raise NotImplementedError
-
     def at(self, grid: tuple[int, int], interpolation: Interpolation = "original") -> Tensor:
         """Give what `forward` would on another grid: `(1, P + rows * columns, D)`, with gradients."""
         if grid == self.grid:
@@ -75,18 +68,6 @@ class LearnedPosition(Position):
     def forward(self) -> Tensor:
         return self.embedding
 
-    def resized(
-        self, tensors: Mapping[str, Tensor], grid: tuple[int, int], interpolation: Interpolation
-    ) -> dict[str, Tensor]:
-        embedding = resize_position_embedding(
-            tensors["embedding"],
-            grid,
-            prefix_tokens=self.prefix_rows,
-            old_grid=self.grid,
-            interpolation=interpolation,
-        )
-        return {"embedding": embedding}
-
 
 class LearnedPosition2D(Position):
     """A learned vector of half the width for each column and for each row, concatenated (paper D.4)."""
@@ -103,14 +84,6 @@ class LearnedPosition2D(Position):
         down = self.rows[:, None].expand(-1, columns, -1)
         patches = torch.cat([across, down], dim=-1).reshape(1, rows * columns, -1)
         return patches if self.prefix is None else torch.cat([self.prefix, patches], dim=1)
-
-    def resized(
-        self, tensors: Mapping[str, Tensor], grid: tuple[int, int], interpolation: Interpolation
-    ) -> dict[str, Tensor]:
-        found = dict(tensors)
-        found["rows"] = resize_line(tensors["rows"], grid[0], interpolation)
-        found["columns"] = resize_line(tensors["columns"], grid[1], interpolation)
-        return found
 
 
 class SinCosPosition2D(Position):
@@ -131,11 +104,6 @@ class SinCosPosition2D(Position):
 
     def forward(self) -> Tensor:
         return self.embedding
-
-    def resized(
-        self, tensors: Mapping[str, Tensor], grid: tuple[int, int], interpolation: Interpolation
-    ) -> dict[str, Tensor]:
-        return {}  # nothing is learned: the new grid's numbers are computed
 
     def at(self, grid: tuple[int, int], interpolation: Interpolation = "original") -> Tensor:
         return self.embedding if grid == self.grid else sincos_2d(grid, self.width).to(self.embedding)
