@@ -18,7 +18,7 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
 
 
 def to_json(config: Any) -> dict[str, Any]:
-    """The configuration as plain data: what `json.dumps` writes and `from_json` reads back."""
+    """Return the configuration as plain data: what `json.dumps` writes and `from_json` reads back."""
     return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
 
 
@@ -64,19 +64,19 @@ def require_finite(config: Any) -> None:
 
 
 def shown(value: Any) -> str:
-    """A value as an error message shows it: cut short where it is long or deep."""
+    """Return a value as an error message shows it: cut short where it is long or deep."""
     return _SHORT.repr(value)
 
 
 def nearest(wrong: str, right: typing.Iterable[str]) -> str:
-    """A sentence that names the right word nearest to a wrong one, or all of them."""
+    """Return a sentence that names the valid word nearest to a wrong one, or lists all of them."""
     names = list(right)
     close = difflib.get_close_matches(wrong, names, n=1)
     return f"Did you mean '{close[0]}'?" if close else f"Known: {', '.join(names)}."
 
 
 def difference(one: Any, other: Any, prefix: str = "") -> list[str]:
-    """The fields in which two configurations differ, as lines "field: this -> that"."""
+    """List the fields in which two configurations differ, as lines "field: this -> that"."""
     lines: list[str] = []
     for key, value in one.items():
         if isinstance(value, dict) and isinstance(other.get(key), dict):

@@ -84,7 +84,7 @@ def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:
 
 
 def parse_json(data: bytes, path: Path) -> Any:
-    """The value that the bytes of a JSON file in UTF-8 stand for.
+    """Parse the bytes of a JSON file in UTF-8.
 
     Raises:
         VitkitError: they are no JSON; the message names `path`.

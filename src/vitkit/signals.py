@@ -68,7 +68,7 @@ class StopSignals:
         self._may_break_off = False
 
     def handle(self, number: int, frame: Any) -> None:
-        """The signal handler."""
+        """Take note of a signal; a second Ctrl-C does not wait for the end of the step."""
         if number == getattr(signal, "SIGHUP", None):
             _leave_lost_terminal()
         now = time.monotonic()

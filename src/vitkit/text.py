@@ -66,7 +66,7 @@ def _with_note(value: Any) -> Any:
 
 
 def _plain(value: Any, where: str, lost: list[str]) -> Any:
-    """The value without what JSON cannot say; the places of numbers that are not finite go to `lost`."""
+    """Replace what JSON cannot hold; the paths of numbers that are not finite are added to `lost`."""
     if isinstance(value, float) and not math.isfinite(value):
         lost.append(where)
         return None

@@ -48,7 +48,7 @@ Floats = NDArray[Any]
 
 
 def enlarged(image: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
-    """A picture of few pixels with every pixel repeated, so that its longer side is about `side` pixels."""
+    """Enlarge a picture of few pixels by repeating each, until its longer side is about `side` pixels."""
     factor = max(1, round(side / max(image.shape[:2])))
     return image.repeat(factor, 0).repeat(factor, 1)
 
@@ -66,7 +66,7 @@ def save_figure(figure: Figure, stem: Path) -> tuple[Path, Path]:
 
 
 def figure_svg(figure: Figure, name: str) -> str:
-    """An `<svg>` element to be put into an HTML page.
+    """Return the figure as an `<svg>` element for an HTML page.
 
     Args:
         figure: what to draw.
@@ -79,12 +79,12 @@ def figure_svg(figure: Figure, name: str) -> str:
 
 
 def figure_png_data_uri(figure: Figure) -> str:
-    """The figure as the address of a picture that holds the picture itself."""
+    """Return the figure as a PNG `data:` URI."""
     return _data_uri(_png(figure), "png")
 
 
 def image_data_uri(image: NDArray[np.uint8]) -> str:
-    """A picture `(H, W, 3)` as such an address: PNG up to 64 pixels, where JPEG would blur, JPEG above."""
+    """Return a picture `(H, W, 3)` as a `data:` URI: PNG up to 64 pixels, where JPEG blurs, JPEG above."""
     kind = "png" if max(image.shape[:2]) <= 64 else "jpeg"
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, kind, quality=85, optimize=True)
@@ -118,7 +118,7 @@ def wrapped(caption: str, width: int) -> str:
 
 
 def shortened(text: str, length: int) -> str:
-    """A name from outside as matplotlib may draw it: one line, not too long, its dollars no formula."""
+    """Return a name from outside in one short line that matplotlib does not take for a formula."""
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     if len(text) > length:
         text = f"{text[: length - length // 3 - 1]}…{text[-(length // 3) :]}"

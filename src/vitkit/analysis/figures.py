@@ -96,7 +96,7 @@ def training_curves(
 
 
 def confusion_matrix(cells: Sequence[tuple[int, int, int]], class_names: Sequence[str], data: str) -> Figure:
-    """What is taken for what.
+    """Draw how often each true class (rows) was predicted as each class (columns).
 
     Up to 20 classes: counts, coloured by their share of the true class. More: the matrix as a picture beside
     the pairs confused most often.

@@ -120,12 +120,12 @@ def attention_distance(model: ViT, images: Tensor, batch_size: int = 16) -> Floa
 
 
 def even_attention_distance(model: ViT) -> float:
-    """The distance in pixels that `attention_distance` gives for attention spread evenly over the patches."""
+    """Return the `attention_distance` in pixels of attention that is spread evenly over the patches."""
     return float(_patch_distances(model).mean())
 
 
 def attention_rollout(model: ViT, images: Tensor) -> Floats:
-    """Where in the image the model's output comes from, by attention rollout (paper Figure 6, D.8).
+    """Trace which patches the model's output depends on, by attention rollout (paper Figure 6, D.8).
 
     After Abnar & Zuidema (2020): attention is averaged over heads, the identity is added for the residual
     connection, rows are scaled to sum to one, and the matrices are multiplied through the layers. Of the
@@ -159,7 +159,7 @@ def attention_rollout(model: ViT, images: Tensor) -> Floats:
 
 
 def _attention_by_layer(model: ViT, images: Tensor) -> Iterator[Tensor]:
-    """The attention weights `(B, h, T, T)` layer by layer, of which only one is alive at a time.
+    """Yield the attention weights `(B, h, T, T)` layer by layer, with one layer's in memory at a time.
 
     `model(images, taps, attention_weights=True)` gives the same, all at once: gigabytes for a large model.
     """
@@ -170,14 +170,14 @@ def _attention_by_layer(model: ViT, images: Tensor) -> Iterator[Tensor]:
 
 
 def _layer(model: ViT, layer: int, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """One layer: its tokens `(B, T, D)` and its attention weights `(B, h, T, T)`."""
+    """Run one layer; return its tokens `(B, T, D)` and its attention weights `(B, h, T, T)`."""
     taps: Taps = {}
     tokens = model.blocks[layer](model.before_layer(layer, tokens), taps, attention_taps=True)
     return tokens, taps["/attention_weights"]
 
 
 def _read_by_the_head(model: ViT, rollout: Tensor, tokens: Tensor) -> Tensor:
-    """What the head reads of the layers' product `(B, T, T)`, given the last layer's tokens: `(B, T)`."""
+    """Reduce the rollout `(B, T, T)` to the tokens that the pooling reads: `(B, T)`."""
     if model.config.pool == "token":
         return rollout[:, 0]
     if isinstance(model.pooling, AttentionPool):

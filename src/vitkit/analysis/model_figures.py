@@ -15,7 +15,7 @@ TILES_SHOWN = 14
 
 
 def filter_grid(components: Floats, shares: Floats) -> Figure:
-    """The principal components of the filters that see the pixels (paper Figure 7, left).
+    """Draw the principal components of the filters that see the pixels (paper Figure 7, left).
 
     Args:
         components: `(n, p, q, 3)` in [0, 1].
@@ -36,7 +36,7 @@ def filter_grid(components: Floats, shares: Floats) -> Figure:
 
 
 def position_similarity_map(similarity: Floats) -> Figure:
-    """A grid of grids: how similar the position of each patch is to all others (paper Figure 7, centre).
+    """Draw how similar the position embedding of each patch is to all others (paper Figure 7, centre).
 
     Args:
         similarity: `(R, C, R, C)` cosine similarities. Of large grids every second, third, ... tile is drawn.
@@ -77,7 +77,7 @@ def position_similarity_map(similarity: Floats) -> Figure:
 
 
 def attention_distance_plot(distances: Floats, even: float, data: str) -> Figure:
-    """Every head's mean attention distance by depth (paper Figure 7, right).
+    """Plot every head's mean attention distance by depth (paper Figure 7, right).
 
     Args:
         distances: `(L, h)` in pixels.
@@ -134,7 +134,7 @@ def rollout_gallery(
 
 
 def heat_overlay(image: NDArray[np.uint8], heat: Floats) -> NDArray[np.uint8]:
-    """A map laid over a grey version of a picture: dark blue its lowest value, yellow its highest.
+    """Lay a map over a grey version of a picture: dark blue its lowest value, yellow its highest.
 
     Args:
         image: `(H, W, 3)`

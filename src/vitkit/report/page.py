@@ -101,7 +101,7 @@ class _Plot:
 
 
 def render_report(content: ReportContent, progress: Callable[[str], None] | None = None) -> str:
-    """The page as HTML.
+    """Render the page as HTML.
 
     Args:
         content: what to tell. Whatever is missing (validation, evaluation, pictures) is said to be missing.
@@ -174,7 +174,7 @@ def _fill(page: Mapping[str, Any]) -> str:
 
 
 def _evaluation(content: ReportContent) -> ShownEvaluation | None:
-    """Of the test split, else of validation, else of whatever there is."""
+    """Choose the evaluation to report: of the test split, else of validation, else of any split."""
     splits = sorted(content.evaluations, key=lambda split: (split != "test", split != "val", split))
     if not splits:
         return None
@@ -182,7 +182,7 @@ def _evaluation(content: ReportContent) -> ShownEvaluation | None:
 
 
 def _facts(content: ReportContent) -> list[tuple[str, str]]:
-    """What stands at the head of the page beside the accuracy."""
+    """Collect the facts that stand at the head of the page beside the accuracy."""
     config = content.model.config
     facts = [("parameters", _short(sum(weight.numel() for weight in content.model.parameters())))]
     flops = _short(cost.forward_flops(config, head=True))
@@ -198,7 +198,7 @@ def _facts(content: ReportContent) -> list[tuple[str, str]]:
 
 
 def _training_seconds(speed: Sequence[Mapping[str, Any]]) -> float:
-    """All sessions together: where the clock goes back, a run was resumed."""
+    """Add up the seconds of all sessions; where the clock goes back, a run was resumed."""
     clock = [float(line["seconds"]) for line in speed]
     return sum(now for now, later in zip(clock, [*clock[1:], -1.0], strict=True) if later < now)
 
@@ -214,7 +214,7 @@ def _curves(metrics: Sequence[Mapping[str, Any]], loss_function: LossFunction, a
 
 
 def _altered(config: Mapping[str, Any]) -> str:
-    """What the training loss is computed with and the validation loss without, in words."""
+    """Name what the training loss is computed with and the validation loss is not."""
     objective = config.get("objective", {})
     words = [
         f"{name.replace('_', ' ')} {objective[name]:g}"
@@ -253,7 +253,7 @@ def _results(evaluation: ShownEvaluation) -> dict[str, Any]:
 
 
 def _class_rows(result: Classification) -> list[tuple[ClassScore, str]]:
-    """Every class with what it is most often taken for; all of them where several are equally often."""
+    """List every class with the class it is most often taken for; all of them where several tie."""
     taken_for: dict[int, tuple[int, list[int]]] = {}
     for true, predicted, count in result.confusion_cells:
         most, _ = taken_for.get(true, (1, []))
@@ -272,7 +272,7 @@ def _class_rows(result: Classification) -> list[tuple[ClassScore, str]]:
 
 
 def _inside(model: ImageModel, evaluation: ShownEvaluation | None) -> dict[str, Any]:
-    """The three panels of the paper's Figure 7, as far as the model has them."""
+    """Draw the three panels of the paper's Figure 7, as far as the model has them."""
     filters = positions = distances = None
     if model.config.in_channels in (1, 3) and model.config.width > 1:
         components, shares = inspect.patch_filters(model)
@@ -316,7 +316,7 @@ def _columns(
 
 
 def _finite(value: Any) -> float:
-    """A number that can be drawn; NaN, which is left out, for what cannot."""
+    """Return a number that can be drawn; NaN, which plots leave out, for one that cannot."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else math.nan
 
 
@@ -348,7 +348,7 @@ def _flat(nested: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 
 def _value(value: Any) -> str:
-    """A setting as JSON."""
+    """Format a setting as JSON."""
     try:
         return json.dumps(value, ensure_ascii=False, default=str)
     except RecursionError:

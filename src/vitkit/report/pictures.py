@@ -50,7 +50,7 @@ class ShownEvaluation:
 
 
 def mistakes(evaluation: ShownEvaluation) -> list[Picture]:
-    """The wrong predictions that the model was surest of."""
+    """Select the wrong predictions with the highest confidence."""
     pictures = []
     for row in _surest_mistakes(evaluation.predictions):
         image = _decode(evaluation, row)
@@ -100,7 +100,7 @@ def _surest_mistakes(predictions: Predictions) -> NDArray[np.int64]:
 
 
 def _decode(evaluation: ShownEvaluation, row: int) -> NDArray[np.uint8] | None:
-    """The picture of a prediction; None if the data is not at hand, or the file went bad since."""
+    """Decode the picture of a prediction; None if the data is not there any more or cannot be read."""
     if evaluation.samples is None:
         return None
     try:
@@ -112,7 +112,7 @@ def _decode(evaluation: ShownEvaluation, row: int) -> NDArray[np.uint8] | None:
 def model_images(
     model: ImageModel, evaluation: ShownEvaluation, rows: Sequence[int], count: int
 ) -> tuple[list[int], list[NDArray[np.uint8]]]:
-    """The first `count` of the rows that can be read, and their images `(H, W, 3)` as the model sees them."""
+    """Take the first `count` readable rows, with their images `(H, W, 3)` as the model sees them."""
     preprocessing = preprocessing_of(model)
     readable, images = [], []
     for row in rows:

@@ -22,7 +22,7 @@ a rule that the file does not say, a scale for instance."""
 
 
 def translate(source: Source, translation: Translation) -> dict[str, Tensor]:
-    """The tensors of a file under our names, one at a time, so that no two sets of weights are ever held.
+    """Yield the tensors of a file under our names, one at a time, so that no two sets of weights are held.
 
     Raises:
         VitkitError: a key is missing, or unexpected and not left out on purpose: a table of all of them; or a
@@ -89,7 +89,7 @@ def _sum(tensor: Tensor) -> float:
 
 
 def build(config: ModelConfig, tensors: Mapping[str, Tensor], source: str) -> ImageModel:
-    """A model of `config` that takes over `tensors`, without ever holding two sets of weights.
+    """Build a model of `config` that takes over `tensors`, without ever holding two sets of weights.
 
     Raises:
         VitkitError: a parameter is missing, unexpected or of another shape: a table of all of them.

@@ -28,7 +28,7 @@ class TrainingData:
 
 @dataclass(frozen=True)
 class ModelCard(Card):
-    """What is known about a model beside its weights and architecture."""
+    """Everything known about a model besides its weights and architecture."""
 
     preprocessing: Preprocessing | None = None
     """From an image file to the model's input; the same in training, evaluation and prediction."""

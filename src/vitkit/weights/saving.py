@@ -14,7 +14,7 @@ _log = logging.getLogger("vitkit")
 
 @dataclass(frozen=True)
 class Saved:
-    """What `save` wrote."""
+    """The files and notes of one call of `save`."""
 
     path: Path
     notes: tuple[str, ...]

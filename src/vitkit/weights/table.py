@@ -42,7 +42,7 @@ class NotRecordedError(VitkitError):
 
 @dataclass(frozen=True)
 class Hints:
-    """What the reader of a file may have to be told."""
+    """What the user may have to tell the reader of a file."""
 
     image_size: tuple[int, int] | None = None
     """Wanted; where the file's grid of positions fits it, the size the weights were made for."""
@@ -51,7 +51,7 @@ class Hints:
 
 @dataclass(frozen=True)
 class Translation:
-    """What a file turns out to be."""
+    """A file's architecture, parameters, card and notes, as a format reads them."""
 
     config: ModelConfig
     rows: list[Row]
@@ -94,12 +94,12 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 def usual_heads(width: int) -> str:
-    """A sentence that suggests how many heads share a width; empty where there is no custom."""
+    """Return a sentence that suggests the usual number of heads of a width; empty where there is none."""
     return f" The usual answer: num_heads={width // 64}, 64 numbers each." if width % 64 == 0 else ""
 
 
 def same(ours: str, theirs: str) -> Row:
-    """A tensor that both keep alike."""
+    """Return the row of a tensor that both sides store alike."""
     return Row(ours, (theirs,))
 
 
@@ -142,7 +142,7 @@ PLAIN: Mapping[str, Collection[Any]] = {
 
 
 def departures(config: ViTConfig, known: Mapping[str, Collection[Any]]) -> list[str]:
-    """The fields in which a configuration has another value than those that a layout knows, in words."""
+    """List, in words, the fields in which a configuration differs from the values that a format assumes."""
     return [
         f"{name} {_word(getattr(config, name))} (only {' or '.join(map(_word, values))})"
         for name, values in known.items()

@@ -93,7 +93,7 @@ def check_archive(archive: zipfile.ZipFile, path: Path) -> None:
 
 
 def _array_shape(member: IO[bytes], info: zipfile.ZipInfo) -> tuple[int, ...]:
-    """The shape in an array's header, if it is that of plain numbers and agrees with the member's size."""
+    """Read the shape in an array's header, if it holds plain numbers and agrees with the member's size."""
     name = info.filename
     start = member.read(8)
     if start[:6] != b"\x93NUMPY":
@@ -119,5 +119,5 @@ def _array_shape(member: IO[bytes], info: zipfile.ZipInfo) -> tuple[int, ...]:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what a library says about a file, without its full stop."""
+    """Return the first line of a library's message about a file, without its full stop."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -22,14 +22,14 @@ _INSTALL = "pip install huggingface_hub, or in your clone of vitkit: pip install
 
 @dataclass(frozen=True)
 class _Announced:
-    """What the Hub says of a file now; None where it does not, or could not be asked."""
+    """The Hub's present description of a file; None where it gives none, or could not be asked."""
 
     size: int | None = None
     sha256: str | None = None
 
 
 def from_hub(address: str) -> tuple[Path, Mapping[str, Any]]:
-    """The weights of a model and the JSON files beside them: their path, and their origin.
+    """Fetch a model's weights and the JSON files beside them; return their path and their origin.
 
     Raises:
         VitkitError: no such address, model or revision, no network, or files that are not what they should
@@ -97,7 +97,7 @@ def _parts(address: str) -> tuple[str, str | None, str]:
 
 
 def _announced(hub: Any, repository: str, revision: str | None) -> dict[str, _Announced]:
-    """The files of a model; with no network, those that are in the Hub's own cache."""
+    """List the files of a model; without a network, those in the Hub's own cache."""
     try:
         info = hub.HfApi().model_info(repository, revision=revision, files_metadata=True)
         files = {
@@ -124,7 +124,7 @@ def _announced(hub: Any, repository: str, revision: str | None) -> dict[str, _An
 
 
 def _choose(names: list[str], inside: str, address: str) -> str:
-    """The file of weights meant by what stands after the model's name: itself, or the best in its folder."""
+    """Choose the weight file that the text after the model's name means: a file, or the best of a folder."""
     if inside in names:
         return inside
     folder = f"{inside.rstrip('/')}/" if inside else ""
@@ -144,7 +144,7 @@ def _choose(names: list[str], inside: str, address: str) -> str:
 def _verified(
     hub: Any, repository: str, revision: str | None, snapshot: Path, name: str, announced: _Announced
 ) -> str:
-    """The SHA-256 of a file in the Hub's cache, which is fetched once more if it is not what it should be.
+    """Return the SHA-256 of a file in the Hub's cache; a file that does not match is fetched once more.
 
     The Hub keeps a large file under its SHA-256; of others only the size can be compared.
     """

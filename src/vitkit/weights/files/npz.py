@@ -14,7 +14,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # no clock in the file: the same weights are the
 
 
 class _Pipe(io.RawIOBase):
-    """What a zip archive is written into, and read from again, piece by piece."""
+    """A file object that a zip archive is written into and read from again, piece by piece."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
@@ -35,7 +35,7 @@ class _Pipe(io.RawIOBase):
 
 
 def npz_chunks(arrays: Mapping[str, Tensor]) -> Iterator[bytes]:
-    """An `.npz` of float32 arrays, as `numpy.savez` writes it, in pieces of one array at a time."""
+    """Yield an `.npz` of float32 arrays as `numpy.savez` writes it, one array at a time."""
     pipe = _Pipe()
     with ZipFile(pipe, "w", ZIP_STORED) as archive:
         for name, tensor in arrays.items():

@@ -79,7 +79,7 @@ class Fetched:
 
 
 def fetch(path: str | Path, progress: Progress | None = None) -> Fetched:
-    """A checkpoint by path or address.
+    """Return the local path of a checkpoint, which is downloaded first where it is an address.
 
     Args:
         path: a local path, which is returned as it is; or an address. `hf:org/name[@revision][/file]`: the
@@ -154,7 +154,7 @@ def _wanted_digest(fragment: str, address: str) -> str | None:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time, so that two that start together download once."""
+    """Hold a lock, so that of two processes that start together one downloads and one waits."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -170,7 +170,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _kept(target: Path, shown: str) -> str | None:
-    """The SHA-256 of the file in the cache; None where there is none, or where it is not what was fetched.
+    """Return the SHA-256 of the file in the cache; None where there is none or it is not what was fetched.
 
     Its size and time stand for its contents; where they differ from the record, all of it is read.
     """
@@ -296,7 +296,7 @@ def _attempt(
 
 
 def _room(reply: Reply, folder: Path) -> int:
-    """How many bytes a file may have: what the server announces, if there is room for it.
+    """Return how many bytes a file may have: the size that the server announces, if the disk has room for it.
 
     A body of unannounced length may fill half of what is free.
     """
@@ -361,7 +361,7 @@ def _accept(part: Path, note: Path, target: Path, shown: str, wanted: str | None
 
 
 def _fetch_settings(parts: Any, folder: Path, ask: Ask) -> None:
-    """The JSON files that stand beside the weights, where the server has them and they are JSON."""
+    """Fetch the JSON files beside the weights, where the server has them and they are JSON."""
     for name in SETTINGS:
         beside = urlunsplit(parts._replace(path=parts.path.rpartition("/")[0] + "/" + name))
         received, deadline = b"", time.monotonic() + SETTINGS_TIME

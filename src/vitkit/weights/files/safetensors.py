@@ -30,7 +30,7 @@ _SAFETENSORS_NAMES = {
 def safetensors_chunks(
     tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
 ) -> Iterator[bytes | memoryview]:
-    """A safetensors file, tensor by tensor, so that writing needs no second copy of the weights.
+    """Yield a safetensors file tensor by tensor, so that writing needs no second copy of the weights.
 
     The header is padded to eight bytes, as the library's own writer does; `metadata` goes into it.
     """
@@ -52,7 +52,7 @@ def safetensors_chunks(
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of a safetensors file.
+    """Read all tensors of a safetensors file.
 
     Raises:
         VitkitError: the file is absent or damaged.

@@ -74,7 +74,7 @@ class Source:
         return key in self.shapes
 
     def renamed(self, names: Mapping[str, str]) -> "Source":
-        """The same tensors under other names: `names` gives each new name's old one."""
+        """Return the same tensors under other names: `names` maps each new name to the old one."""
         shapes = {new: self.shapes[old] for new, old in names.items()}
         return Source(self.path, shapes, lambda key: self.read(names[key]), self.settings, self.notes)
 
@@ -111,7 +111,7 @@ def open_source(path: Path) -> Iterator[Source]:
 
 
 def choose_weights(names: Iterable[str]) -> str | None:
-    """The file of weights among a folder's names: one of the usual names, or the only one of its kind.
+    """Choose the weight file of a folder: the first of the usual names, or the only file of its kind.
 
     None where there is none, or where several have an equal claim: `weight_names` lists them.
     """
@@ -127,12 +127,12 @@ def choose_weights(names: Iterable[str]) -> str | None:
 
 
 def weight_names(names: Iterable[str]) -> list[str]:
-    """Those of a folder's names that end as weights do."""
+    """Return those of a folder's names whose ending is that of a weight file."""
     return sorted(name for name in names if name.endswith(ENDINGS))
 
 
 def disguise(path: Path) -> str | None:
-    """What a file is that only bears the name of weights, and what to do; None if it may be weights."""
+    """Explain what a file with the name of weights really is and what to do; None if it may be weights."""
     size = path.stat().st_size
     with path.open("rb") as file:
         head = file.read(2048)
@@ -155,7 +155,7 @@ def disguise(path: Path) -> str | None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A file that holds one JSON object.
+    """Read a file that holds one JSON object.
 
     Raises:
         VitkitError: it is absent, damaged, larger than 16 MiB, no regular file, or something else.
@@ -220,7 +220,7 @@ def _check_regular(path: Path) -> None:
 
 
 def _kind(path: Path) -> str:
-    """What a file is by its contents, where they tell; else by its name. Many are renamed on their way."""
+    """Tell a file's kind by its contents, else by its name, because many files are renamed on their way."""
     with path.open("rb") as file:
         head = file.read(9)
     if head[:4] == b"PK\x03\x04":
@@ -267,7 +267,7 @@ def _open_shards(index: Path, stack: ExitStack, notes: list[str]) -> Opened:
 
 
 def _open_safetensors(path: Path, stack: ExitStack) -> Opened:
-    """The library checks that the tensors lie side by side and fill the file; we, the header's length."""
+    """Open a safetensors file; the library checks that the tensors fill the file, we the header's length."""
     try:
         with path.open("rb") as raw:
             start = raw.read(8)

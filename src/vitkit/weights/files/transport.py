@@ -39,7 +39,7 @@ NUMBER = re.compile(r"[0-9]{1,30}")
 
 @dataclass(frozen=True)
 class Reply:
-    """What a server sends of a file."""
+    """A server's answer to a request for a file."""
 
     start: int
     """Where in the file the bytes begin: where we asked, or 0."""
@@ -66,7 +66,7 @@ class TemporaryError(FetchError):
 
 
 class StaleError(FetchError):
-    """What is here is the beginning of another file than the server now has."""
+    """The part of a file that was downloaded belongs to another version than the server now has."""
 
 
 class RefusedError(FetchError):
@@ -74,7 +74,7 @@ class RefusedError(FetchError):
 
 
 def first_line(error: object) -> str:
-    """The first line of what a server or a library says, of bounded length, without control characters."""
+    """Return the first line of a server's or library's message, cut short, without control characters."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return visible(lines[0][:SHOWN]).rstrip(".")
 
@@ -182,7 +182,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         return following
 
     def note(self, headers: Any) -> None:
-        """What the Hugging Face Hub says of a large file before it sends us on to its store."""
+        """Note the Hub's description of a large file, sent before the redirection to its store."""
         digest = re.fullmatch(r'"?([0-9a-f]{64})"?', headers.get("X-Linked-ETag", ""))
         if digest:
             self.sha256, self.size = digest[1], _number(headers.get("X-Linked-Size", ""))
@@ -194,7 +194,7 @@ def _number(text: str) -> int | None:
 
 @contextmanager
 def ask_http(address: str, start: int, version: str, describe: bool = False) -> Iterator[Reply]:
-    """A file of a server of HTTP, from the byte `start` on if it still is the same version."""
+    """Ask an HTTP server for a file, from byte `start` on if it is still the same version."""
     method, timeout = ("HEAD", CHECK_TIMEOUT) if describe else ("GET", TIMEOUT)
     headers = {"User-Agent": "vitkit", "Accept-Encoding": "identity"}
     if start:  # of another version: all of it, from the beginning
@@ -223,7 +223,7 @@ def ask_http(address: str, start: int, version: str, describe: bool = False) -> 
 
 
 def _unanswered(error: Exception, watchdog: _Watchdog) -> FetchError:
-    """Why there is no answer."""
+    """Explain why a server gave no answer."""
     if watchdog.cut:
         return TemporaryError(watchdog.words)
     if isinstance(error, http.client.InvalidURL | ValueError) and not isinstance(error, OSError):
@@ -254,7 +254,7 @@ def _http_reply(response: Any, start: int, version: str, watchdog: _Watchdog, re
 
 
 def _http_pieces(response: Any, watchdog: _Watchdog) -> Iterator[bytes]:
-    """The body as it comes, rather than in whole chunks."""
+    """Yield the body as it arrives, rather than in whole chunks."""
     announced = response.length
     while True:
         left = response.length
@@ -295,7 +295,7 @@ def _check_end(response: Any, watchdog: _Watchdog, announced: int) -> None:
 
 @contextmanager
 def ask_store(address: str, start: int, version: str, describe: bool = False) -> Iterator[Reply]:
-    """The same for a store that fsspec knows."""
+    """Ask a store that fsspec knows for a file, from byte `start` on."""
     scheme = address.partition(":")[0]
     package = {"gs": "gcsfs", "s3": "s3fs"}[scheme]
     try:

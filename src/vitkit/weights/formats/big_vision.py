@@ -59,7 +59,7 @@ def recognises(source: Source) -> bool:
 
 
 def read(source: Source, hints: Hints) -> Translation:
-    """The ViT that the arrays' names and shapes stand for.
+    """Read the ViT whose arrays have these names and shapes.
 
     Raises:
         VitkitError: arrays that are needed to know are missing; or the image size is not known and not given:
@@ -91,7 +91,7 @@ def read(source: Source, hints: Hints) -> Translation:
 
 
 def big_vision_config(source: Source, image_size: tuple[int, int] | None = None) -> ViTConfig:
-    """The ViT that the arrays' names and shapes stand for.
+    """Return the configuration of the ViT whose arrays have these names and shapes.
 
     Args:
         source: the parameters alone, unstacked.
@@ -160,7 +160,7 @@ CHECKPOINT_FORMAT = CheckpointFormat(
 
 
 def name_table(config: ViTConfig) -> list[Row]:
-    """Every parameter of a ViT of `config` and where big_vision keeps it."""
+    """List every parameter of a ViT with its name and layout in big_vision."""
     rows = official.stem(config)
     if config.position == "learned":
         rows.append(same("positions.0.embedding", POSITION))
@@ -174,7 +174,7 @@ def name_table(config: ViTConfig) -> list[Row]:
 
 
 def _without_text_tower(tree: Source, root: str) -> tuple[Source, dict[str, str]]:
-    """The image tower alone: the text's is another model, and `t` and `b` scale and shift their products."""
+    """Keep the image tower alone; `t` and `b` scale and shift its products with the text tower's output."""
     above = root.removesuffix("img/")
     text = {
         key: "text tower, and what compares it with the image's"
@@ -185,7 +185,7 @@ def _without_text_tower(tree: Source, root: str) -> tuple[Source, dict[str, str]
 
 
 def _unstacked(source: Source) -> Source:
-    """The same tensors, those of the blocks by themselves, under the names they have without a scan.
+    """Split the arrays of a scanned encoder, which stack all blocks, into one array for each block.
 
     Raises:
         VitkitError: the file holds a block's parameter twice, stacked and by itself.

@@ -24,7 +24,7 @@ def recognises(source: Source) -> bool:
 
 
 def read(source: Source, hints: Hints) -> Translation:
-    """The ResNet that the arrays' names and shapes stand for.
+    """Read the ResNet whose arrays have these names and shapes.
 
     Raises:
         VitkitError: no image size is given: the arrays fit every size, and none is written in the file.
@@ -68,7 +68,7 @@ def lost_numerics(config: ResNetConfig) -> list[str]:
 
 
 def name_table(config: ResNetConfig) -> list[Row]:
-    """Every parameter of a ResNet of `config` and where BiT's layout keeps it."""
+    """List every parameter of a ResNet with its name and layout in BiT's release."""
     rows = [_convolution("root", "resnet/root_block")]
     for s, units in enumerate(config.layers):
         for u in range(units):

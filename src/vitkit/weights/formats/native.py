@@ -41,7 +41,7 @@ def recognises(source: Source) -> bool:
 
 
 def read(source: Source, hints: Hints) -> Translation:
-    """What `model.json` says, the tensors as they are.
+    """Read the model that `model.json` describes; the tensors are taken as they are.
 
     Raises:
         VitkitError: the file is absent, of another format, or from a newer vitkit; or it was written for
@@ -88,7 +88,7 @@ CHECKPOINT_FORMAT = CheckpointFormat("vitkit", recognises, read, save_native)
 
 
 def describe(model: ImageModel) -> dict[str, Any]:
-    """What `model.json` holds, but for the checksum of the weights."""
+    """Return the contents of `model.json`, but for the checksum of the weights."""
     family = next(name for name, kind in FAMILIES.items() if isinstance(model.config, kind))
     return {
         "format": FORMAT,

@@ -67,7 +67,7 @@ def recognises(source: Source) -> bool:
 
 
 def read(source: Source, hints: Hints) -> Translation:
-    """The ViT, hybrid or ResNet that the arrays' names and shapes stand for.
+    """Read the ViT, hybrid or ResNet whose arrays have these names and shapes.
 
     Raises:
         VitkitError: the arrays are not those of such a model, or its image size is not known and not given.
@@ -82,7 +82,7 @@ def read(source: Source, hints: Hints) -> Translation:
 
 
 def official_config(source: Source, image_size: tuple[int, int] | None = None) -> ViTConfig:
-    """The ViT or hybrid that the arrays' names and shapes stand for.
+    """Return the configuration of the ViT or hybrid whose arrays have these names and shapes.
 
     Args:
         source: the parameters alone.
@@ -134,12 +134,12 @@ CHECKPOINT_FORMAT = CheckpointFormat(
 
 
 def root_of(source: Source, roots: Collection[str]) -> str | None:
-    """The first of `roots` under which the patch projection stands."""
+    """Return the first of `roots` that holds the patch projection."""
     return next((root for root in roots if f"{root}embedding/kernel" in source), None)
 
 
 def parameters_of(source: Source, root: str) -> tuple[Source, dict[str, str]]:
-    """The parameters under `root` by their names there; and what of a training checkpoint is left out, why.
+    """Return the parameters under `root`, and why the other arrays of a training checkpoint are left out.
 
     Anything else in the file keeps its name, and will be found to be unexpected.
 
@@ -178,7 +178,7 @@ def need(source: Source, *keys: str) -> None:
 
 
 def encoder_config(source: Source, pool: Any) -> ViTConfig:
-    """All of a configuration but the image size, which is one token's.
+    """Return the whole configuration except the image size, which is left at that of one token.
 
     Raises:
         VitkitError: an array that says so is missing or has another number of axes.
@@ -219,7 +219,7 @@ def encoder_config(source: Source, pool: Any) -> ViTConfig:
 def image_size_of(
     source: Source, config: ViTConfig, positions: int, image_size: tuple[int, int] | None
 ) -> tuple[int, int]:
-    """The image size that so many positions stand for: that of a square grid, else the given one if it fits.
+    """Find the image size of so many positions: that of a square grid, else the given size if it fits.
 
     A number of positions that makes a square is taken for one, also where a rectangle was asked for: nearly
     all files are of square images, and those are resized to the rectangle.
@@ -242,7 +242,7 @@ def image_size_of(
 
 
 def lost_arithmetic(config: ViTConfig) -> list[str]:
-    """What a ViT computes and the names of its arrays do not tell."""
+    """List what a ViT computes that the names of its arrays do not tell."""
     words = []
     if config.dropout or config.attention_dropout:
         words.append(f"dropout {max(config.dropout, config.attention_dropout):g}, which training alone uses")
@@ -277,7 +277,7 @@ def npz_path(path: Path) -> Path:
 
 
 def naming_of(source: Source) -> Naming:
-    """Which of the two namings a file follows."""
+    """Tell which of the two namings a file follows."""
     linen = f"Transformer/encoderblock_0/{LINEN.attention}/query/kernel"
     return LINEN if linen in source else RELEASED
 
@@ -286,7 +286,7 @@ def naming_of(source: Source) -> Naming:
 
 
 def name_table(config: ViTConfig, naming: Naming) -> list[Row]:
-    """Every parameter of a ViT or hybrid of `config` and where the official layout keeps it."""
+    """List every parameter of a ViT or hybrid with its name and layout in the original release."""
     position = same("positions.0.embedding", POSITION)
     if config.class_token and not config.class_token_position:
         position = replace(position, write=lambda rows: [torch.cat([torch.zeros_like(rows[:, :1]), rows], 1)])
@@ -327,7 +327,7 @@ def encoder(config: ViTConfig, naming: Naming) -> list[Row]:
 
 
 def head(config: ViTConfig) -> list[Row]:
-    """What follows the pooling, as far as there is any."""
+    """List the parameters that follow the pooling: the tanh layer and the head, as far as there are any."""
     rows = dense("pre_logits", "pre_logits") if config.representation_size else []
     return rows + (dense("head", "head") if config.num_classes else [])
 
@@ -337,7 +337,7 @@ def mlp(ours: str, theirs: str) -> list[Row]:
 
 
 def dense(ours: str, theirs: str) -> list[Row]:
-    """A Flax dense layer: its kernel is our weight transposed."""
+    """Return the rows of a Flax dense layer: its kernel is our weight transposed."""
     kernel = Row(
         f"{ours}.weight",
         (f"{theirs}/kernel",),
@@ -348,12 +348,12 @@ def dense(ours: str, theirs: str) -> list[Row]:
 
 
 def layer_norm(ours: str, theirs: str) -> list[Row]:
-    """A Flax layer norm."""
+    """Return the rows of a Flax layer norm."""
     return [same(f"{ours}.weight", f"{theirs}/scale"), same(f"{ours}.bias", f"{theirs}/bias")]
 
 
 def _group_norm(ours: str, theirs: str) -> list[Row]:
-    """A Flax group norm: (1, 1, 1, C) in the released files, (C,) in today's code."""
+    """Return the rows of a Flax group norm: (1, 1, 1, C) in the released files, (C,) in today's code."""
     return [
         Row(
             f"{ours}.{part}",
@@ -366,7 +366,7 @@ def _group_norm(ours: str, theirs: str) -> list[Row]:
 
 
 def attention(ours: str, theirs: str, config: ViTConfig) -> list[Row]:
-    """A Flax multi-head attention: kernels by head, query, key and value apart."""
+    """Return the rows of a Flax multi-head attention: kernels by head, query, key and value apart."""
     width, heads, head_dim = config.width, config.num_heads, config.head_dim
     parts = ("query", "key", "value")
 

@@ -50,7 +50,7 @@ def recognises(source: Source) -> bool:
 
 
 def read(source: Source, hints: Hints) -> Translation:
-    """The ViT that names and shapes stand for.
+    """Read the ViT whose tensors have these names and shapes.
 
     Raises:
         VitkitError: it begins with several convolutions; its grid is not square and its size not given; or
@@ -114,7 +114,7 @@ def _num_heads(source: Source, hints: Hints, width: int) -> int:
 
 
 def _image_size(source: Source, hints: Hints, patch: tuple[int, int]) -> tuple[int, int]:
-    """The size that the position embeddings are for."""
+    """Find the image size that the position embeddings are for."""
     patches = source.shapes["encoder.pos_embedding"][1] - 1
     side = math.isqrt(max(patches, 0))
     if hints.image_size and side * side != patches:
@@ -135,7 +135,7 @@ def _by_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
 
 
 def preprocessing_for(config: ViTConfig) -> Preprocessing:
-    """How torchvision evaluates weights of this architecture and size.
+    """Return torchvision's own preprocessing for weights of this architecture and size.
 
     Those it trained itself, at 224, have the shortest side resized to 256 (`vit_l_16`: 242), bilinearly.
     Those of SWAG, all others and all of `vit_h_14`, are resized to their own size by bicubic interpolation.
@@ -157,7 +157,7 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
 
 
 def unsupported(config: ModelConfig) -> list[str]:
-    """What torchvision's ViT cannot build."""
+    """List what torchvision's ViT cannot build."""
     if not isinstance(config, ViTConfig):
         return ["ResNets of this kind"]
     lacks = {
@@ -170,7 +170,7 @@ def unsupported(config: ModelConfig) -> list[str]:
 
 
 def _pth_chunks(tensors: Mapping[str, Tensor], folder: Path) -> Iterator[bytes]:
-    """What `torch.save` writes, by way of a nameless file: it cannot be asked for piece by piece.
+    """Yield the output of `torch.save`, through an unnamed file because it cannot be written piece by piece.
 
     A tensor that is part of a larger memory is copied out of it, or all of that would be written.
     """
@@ -215,12 +215,12 @@ def _layer(number: int) -> str:
 
 
 def _mlp_names(old: bool) -> tuple[str, str]:
-    """Of the two dense layers; `old` is before torchvision 0.13."""
+    """Return the names of the two dense layers; `old` is torchvision before 0.13."""
     return ("linear_1", "linear_2") if old else ("0", "3")
 
 
 def name_table(config: ViTConfig, old: bool = False) -> list[Row]:
-    """Every parameter of a ViT of `config` and where torchvision keeps it."""
+    """List every parameter of a ViT with its name in torchvision."""
     fc1, fc2 = _mlp_names(old)
     rows = [*pair("stem", "conv_proj"), same("class_token", "class_token")]
     rows.append(same("positions.0.embedding", "encoder.pos_embedding"))

@@ -22,33 +22,34 @@ from vitkit.weights.table import Hints, NotRecordedError, Translation
 
 
 def read_bit(source: Source, hints: Hints) -> Translation:
-    said = settings_of(BitSettings, source, "config.json")
+    settings = settings_of(BitSettings, source, "config.json")
     prefix = prefix_of(source, "embedder.convolution.weight")
-    stages = len(said.depths)
-    if said.depths and (min(said.depths) < 1 or sum(said.depths) > len(source.shapes)):
+    stages = len(settings.depths)
+    if settings.depths and (min(settings.depths) < 1 or sum(settings.depths) > len(source.shapes)):
         raise VitkitError(
-            f"{source.path}: depths {said.depths} in config.json: stages of at least one unit each, and no "
+            f"{source.path}: depths {settings.depths} in config.json: stages of at least one unit each, and no "
             "more than its arrays can be, were expected."
         )
     refuse(
         source,
         {
-            f"layers of the kind {said.layer_type}": said.layer_type != "preactivation",
-            f"the activation {said.hidden_act}": said.hidden_act != "relu",
-            f"padding {said.global_padding}": said.global_padding is not None,
-            "a max-pooling padded dynamically (embedding_dynamic_padding)": said.embedding_dynamic_padding,
-            f"hidden_sizes {said.hidden_sizes} for {stages} stages": len(said.hidden_sizes) != stages,
-            f"num_groups {said.num_groups}, below 1": said.num_groups < 1,
-            f"an output_stride of {said.output_stride}, which dilates": said.output_stride
+            f"layers of the kind {settings.layer_type}": settings.layer_type != "preactivation",
+            f"the activation {settings.hidden_act}": settings.hidden_act != "relu",
+            f"padding {settings.global_padding}": settings.global_padding is not None,
+            "a max-pooling padded dynamically (embedding_dynamic_padding)": settings.embedding_dynamic_padding,
+            f"hidden_sizes {settings.hidden_sizes} for {stages} stages": len(settings.hidden_sizes) != stages,
+            f"num_groups {settings.num_groups}, below 1": settings.num_groups < 1,
+            f"an output_stride of {settings.output_stride}, which dilates": settings.output_stride
             < 2 ** (stages + 1),
-            f"a width_factor of {said.width_factor} (theirs makes a model only of 1)": said.width_factor != 1,
+            f"a width_factor of {settings.width_factor} (theirs makes a model only of 1)": settings.width_factor
+            != 1,
         },
     )
-    if said.drop_path_rate:
+    if settings.drop_path_rate:
         source.notes.append(
-            f"trained with drop_path_rate {said.drop_path_rate}, which is not here; predictions have none"
+            f"trained with drop_path_rate {settings.drop_path_rate}, which is not here; predictions have none"
         )
-    processor, mean, std = read_pixels(source, said.num_channels)
+    processor, mean, std = read_pixels(source, settings.num_channels)
     size = size_of(source, processor, "crop_size" if processor.do_center_crop else "size") or hints.image_size
     if size is None:
         raise NotRecordedError(
@@ -58,19 +59,19 @@ def read_bit(source: Source, hints: Hints) -> Translation:
     classes = outputs_of(source, "classifier.1.weight")
     config = ResNetConfig(
         image_size=size,
-        layers=said.depths,
+        layers=settings.depths,
         num_classes=classes,
-        root_width=said.embedding_size,
-        stage_widths=said.hidden_sizes,
-        groups=said.num_groups,
-        in_channels=said.num_channels,
+        root_width=settings.embedding_size,
+        stage_widths=settings.hidden_sizes,
+        groups=settings.num_groups,
+        in_channels=settings.num_channels,
         norm_eps=BIT_NORM_EPS,
         standardization_eps=BIT_STANDARDIZATION_EPS,
         max_pool_padding="zeros",
         image_mean=mean,
         image_std=std,
     )
-    config = with_channels(config, said.embedding_size, said.hidden_sizes)
+    config = with_channels(config, settings.embedding_size, settings.hidden_sizes)
     refuse(source, dict.fromkeys(absent_from_libraries(config), True))
-    card = make_card(source, said, classes, processor, config)
+    card = make_card(source, settings, classes, processor, config)
     return Translation(config, bit_rows(config, prefix), card)

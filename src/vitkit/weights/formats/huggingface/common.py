@@ -19,7 +19,7 @@ def refuse(source: Source, features: Mapping[str, bool]) -> None:
 
 
 def prefix_of(source: Source, key: str) -> str:
-    """What stands before the names of the trunk: "vit." under a classifier, nothing in a trunk alone."""
+    """Return the prefix of the trunk's names: "vit." under a classifier, nothing in a trunk alone."""
     found = [name for name in source.shapes if name.endswith(key)]
     if not found:
         raise VitkitError(
@@ -29,7 +29,7 @@ def prefix_of(source: Source, key: str) -> str:
 
 
 def outputs_of(source: Source, weight: str) -> int:
-    """How many numbers a linear layer makes; 0 where there is none."""
+    """Return the number of outputs of a linear layer; 0 where there is none."""
     shape = source.shapes.get(weight, (0, 0))
     if len(shape) != 2:
         raise VitkitError(f"{source.path}: {weight} is no matrix, its shape is {shape}.")
@@ -47,12 +47,12 @@ def problem_type(card: Card) -> str | None:
 
 def make_card(
     source: Source,
-    said: ViTSettings | BitSettings,
+    settings: ViTSettings | BitSettings,
     classes: int,
     processor: Processor,
     config: ModelConfig,
 ) -> ModelCard:
-    labels = said.id2label
+    labels = settings.id2label
     names: tuple[str, ...] = ()
     if classes and labels and any(name != f"LABEL_{i}" for i, name in labels.items()):
         if set(labels) != {str(i) for i in range(classes)}:
@@ -60,7 +60,7 @@ def make_card(
                 f"{source.path}: id2label in config.json has {len(labels)} names for {classes} classes."
             )
         names = tuple(str(labels[str(i)]) for i in range(classes))
-    task = Task(loss="sigmoid") if said.problem_type == SIGMOID else None
+    task = Task(loss="sigmoid") if settings.problem_type == SIGMOID else None
     rule = read_rule(source, processor, config.image_size)
     assumed: list[Assumption] = []
     if processor.do_normalize and not {"image_mean", "image_std"} <= source.preprocessor.keys():

@@ -45,7 +45,7 @@ MODULES = Naming(
 
 
 def vit_rows(config: ViTConfig, prefix: str, naming: Naming) -> list[Row]:
-    """Every parameter of a ViT of `config` and what Hugging Face calls it."""
+    """List every parameter of a ViT with its name in Hugging Face transformers."""
     rows = [
         *pair("stem", f"{prefix}embeddings.patch_embeddings.projection"),
         same("class_token", f"{prefix}embeddings.cls_token"),
@@ -72,7 +72,7 @@ def vit_rows(config: ViTConfig, prefix: str, naming: Naming) -> list[Row]:
 
 
 def bit_rows(config: ResNetConfig, prefix: str) -> list[Row]:
-    """Every parameter of a BiT ResNet of `config` and what Hugging Face calls it."""
+    """List every parameter of a BiT ResNet with its name in Hugging Face transformers."""
     rows = [same("root.weight", f"{prefix}embedder.convolution.weight")]
     for s, units in enumerate(config.layers):
         for u in range(units):

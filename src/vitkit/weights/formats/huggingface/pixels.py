@@ -19,7 +19,7 @@ RESAMPLING: tuple[Interpolation, ...] = ("nearest", "lanczos", "bilinear", "bicu
 
 
 def read_pixels(source: Source, channels: int) -> tuple[Processor, tuple[float, ...], tuple[float, ...]]:
-    """The processor, and mean and std of pixels in [0, 1]."""
+    """Read the image processor, and the mean and std of pixels in [0, 1]."""
     processor = processor_of(source)
     # They scale pixels by any factor before the mean is taken off; we, by 1/255.
     if processor.do_rescale and processor.rescale_factor <= 0:
@@ -42,7 +42,7 @@ def read_pixels(source: Source, channels: int) -> tuple[Processor, tuple[float, 
 
 
 def read_rule(source: Source, processor: Processor, size: tuple[int, int]) -> Preprocessing:
-    """The same in our words; what they cannot say is added to the notes."""
+    """Translate the image processor into our preprocessing; what it cannot express is added to the notes."""
     if not 0 <= processor.resample < len(RESAMPLING):
         known = ", ".join(f"{number} ({name})" for number, name in enumerate(RESAMPLING))
         raise VitkitError(f"{_where(source)}: resample: expected one of {known}, found {processor.resample}.")
@@ -57,7 +57,7 @@ def read_rule(source: Source, processor: Processor, size: tuple[int, int]) -> Pr
 
 
 def _rule(source: Source, processor: Processor, size: tuple[int, int]) -> tuple[Preprocessing, list[str]]:
-    """The rule and, in words, what of theirs it leaves out."""
+    """Return the preprocessing and, in words, the parts of the processor that it leaves out."""
     kind = RESAMPLING[processor.resample]
     resized = size_of(source, processor, "size")
     edge = isinstance(processor.size, Mapping) and "shortest_edge" in processor.size
@@ -88,7 +88,7 @@ def _rule(source: Source, processor: Processor, size: tuple[int, int]) -> tuple[
 
 
 def nearest_rule(rule: Preprocessing) -> Preprocessing:
-    """What transformers' processors do that is nearest to a rule of ours."""
+    """Return the settings of a transformers processor that come nearest to our preprocessing."""
     (rows, columns), fraction = rule.image_size, rule.crop_fraction
     kind = rule.interpolation
     if rule.resize in ("squash", "none"):
@@ -131,7 +131,7 @@ def write_processor(model: ImageModel, notes: list[str]) -> dict[str, Any]:
 def size_of(
     source: Source, processor: Processor, name: Literal["size", "crop_size"]
 ) -> tuple[int, int] | None:
-    """A size in any of their ways to write it, as (height, width).
+    """Read a size, in any of the ways that transformers writes it, as (height, width).
 
     Raises:
         VitkitError: a side that is no whole number of at least 1, or beyond all measure.

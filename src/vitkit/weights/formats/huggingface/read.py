@@ -45,7 +45,7 @@ GELU: dict[str, Gelu] = {
 
 
 def recognises(source: Source) -> bool:
-    """By the names of the arrays, or by a `config.json` of transformers beside them."""
+    """Recognise the format by the names of the arrays, or by a `config.json` of transformers beside them."""
     theirs = ("embeddings.patch_embeddings.projection.weight", "embedder.convolution.weight")
     return any(key.endswith(theirs) for key in source.shapes) or (
         {"model_type", "transformers_version"} <= source.config.keys()
@@ -53,7 +53,7 @@ def recognises(source: Source) -> bool:
 
 
 def read(source: Source, hints: Hints) -> Translation:
-    """The model that `config.json` and the arrays stand for.
+    """Read the model that `config.json` and the arrays describe.
 
     Raises:
         VitkitError: no `config.json`, a kind of model that is not ours, or a part of it that we do not have.

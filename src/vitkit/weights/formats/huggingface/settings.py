@@ -19,7 +19,7 @@ BIT_STANDARDIZATION_EPS = 1e-8
 
 @dataclass(frozen=True)
 class ViTSettings:
-    """What a `config.json` says of a ViT; the defaults are those of transformers."""
+    """The fields of a ViT's `config.json`; the defaults are those of transformers."""
 
     architectures: tuple[str, ...] = ()
     model_type: str = "vit"
@@ -44,7 +44,7 @@ class ViTSettings:
 
 @dataclass(frozen=True)
 class BitSettings:
-    """What a `config.json` says of a BiT ResNet; the defaults are those of transformers."""
+    """The fields of a BiT ResNet's `config.json`; the defaults are those of transformers."""
 
     architectures: tuple[str, ...] = ()
     model_type: str = "bit"
@@ -67,7 +67,7 @@ class BitSettings:
 
 @dataclass(frozen=True)
 class Processor:
-    """What a `preprocessor_config.json` says; the defaults are those of ViT's."""
+    """The fields of a `preprocessor_config.json`; the defaults are those of ViT's processor."""
 
     image_processor_type: str = ""
     """Its first word alone: ViT, DeiT, Bit; empty where the file does not say it."""
@@ -102,7 +102,7 @@ SHORTEST_EDGE = ("Bit", "CLIP")
 
 
 def processor_of(source: Source) -> Processor:
-    """What `preprocessor_config.json` says, with the defaults of the processor that it names.
+    """Read `preprocessor_config.json`, with the defaults of the processor that it names.
 
     A size of one number is written out, as that processor understands it.
     """
@@ -125,7 +125,7 @@ T = TypeVar("T")
 
 
 def settings_of(kind: type[T], source: Source, file: str) -> T:
-    """The fields we ask for; null is the same as absent there.
+    """Read the fields we ask for; null means the same as a missing field there.
 
     Raises:
         VitkitError: a value of another type, or a number that none can be.

@@ -17,7 +17,7 @@ def find_image_size(
     patch: tuple[int, int],
     backbone: BackboneConfig | None,
 ) -> tuple[tuple[int, int], bool]:
-    """The size that the position embeddings are for, and whether the `prefix` tokens have one, too."""
+    """Find the image size of the position embeddings, and whether the `prefix` tokens have rows as well."""
     given = [size for size in (settings.image_size, hints.image_size) if size]
     if "pos_embed" not in source:
         if given:
@@ -57,7 +57,7 @@ def _reading(
     patch: tuple[int, int],
     backbone: BackboneConfig | None,
 ) -> Literal["inside", "outside"] | None:
-    """How `count` position embeddings fit an image size: rows for the prefix tokens are inside, or not."""
+    """Match `count` position embeddings to an image size, with or without rows for the prefix tokens."""
     rows, columns = _grid(size, patch, backbone)
     if rows * columns == count - prefix:
         return "inside"
@@ -65,13 +65,13 @@ def _reading(
 
 
 def _square_side(places: int) -> int | None:
-    """The side of the square grid that has so many places; None where none has."""
+    """Return the side of the square grid with so many patches; None where no square has that many."""
     side = math.isqrt(max(places, 0))
     return side if side and side * side == places else None
 
 
 def _readings(count: int, prefix: int, usual: int | None, other: int | None) -> str:
-    """What so many position embeddings may be, in words."""
+    """List in words the grids that so many position embeddings may belong to."""
     tokens = f"{prefix} token{'s' if prefix > 1 else ''} before the patches"
 
     def shape(side: int | None) -> str:

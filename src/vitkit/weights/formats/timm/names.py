@@ -79,7 +79,7 @@ def _bias(ours: str, theirs: str, there: bool) -> Row:
 
 
 def _zeros(tensors: list[torch.Tensor]) -> torch.Tensor:
-    """The bias that a layer of this weight does without."""
+    """Return the zero bias for a layer that has none in the file."""
     return tensors[0].new_zeros(len(tensors[0]))
 
 
@@ -95,7 +95,7 @@ def _query_and_rest(qkv: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _unit_rows(ours: str, theirs: str, projects: bool, normed: bool) -> list[Row]:
-    """A bottleneck; its projection is `downsample` in timm, with a norm in hybrids alone."""
+    """List a bottleneck's parameters; the projection, timm's `downsample`, has a norm in hybrids alone."""
     rows: list[Row] = []
     for number in (1, 2, 3):
         rows.append(same(f"{ours}.conv{number}.weight", f"{theirs}.conv{number}.weight"))
@@ -123,7 +123,7 @@ def _hybrid_rows(backbone: BackboneConfig) -> list[Row]:
 
 
 def bit_rows(config: ResNetConfig) -> list[Row]:
-    """Every parameter of a BiT ResNet and where timm keeps it; its head is a 1x1 convolution there."""
+    """List every parameter of a BiT ResNet with its name in timm, where the head is a 1x1 convolution."""
     rows = [same("root.weight", "stem.conv.weight"), *_stage_rows("", "", config.layers, normed=False)]
     rows += pair("norm", "norm")
     if config.num_classes:

@@ -74,13 +74,13 @@ UNKNOWN_PARTS = {
 
 
 def recognises(source: Source) -> bool:
-    """By the names of a ViT's or a BiT's first tensors."""
+    """Recognise the format by the names of a ViT's or a BiT's first tensors."""
     vit = "patch_embed.proj.weight" in source and any(key.startswith("blocks.0.") for key in source.shapes)
     return vit or ("stem.conv.weight" in source and "stages.0.blocks.0.conv1.weight" in source)
 
 
 def read(source: Source, hints: Hints) -> Translation:
-    """The model that config and tensors stand for.
+    """Read the model that `config.json` and the tensors describe.
 
     Raises:
         VitkitError: it has a part that ours has not; or what the tensors cannot tell was not given, the
@@ -228,12 +228,12 @@ def _qkv_bias(source: Source, settings: Settings) -> QKVBias:
 
 
 def _default_statistics(settings: Settings) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Where nothing is said: timm's own default beside a config, that of its ViTs and BiTs without."""
+    """Return timm's default pixel statistics: its general ones beside a config, else its ViTs' and BiTs'."""
     return (IMAGENET_MEAN, IMAGENET_STD) if settings.known else ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
 def _pooling(source: Source, settings: Settings) -> tuple[PoolKind, int]:
-    """What the head sees, and the number of register tokens."""
+    """Find the pooling and the number of register tokens."""
     class_token = "cls_token" in source
     usual = "map" if "attn_pool.latent" in source else "token" if class_token else "avg"
     if class_token and "fc_norm.weight" in source:
@@ -274,7 +274,7 @@ def _num_heads(source: Source, settings: Settings, hints: Hints, width: int) -> 
 
 
 def _backbone(source: Source) -> BackboneConfig | None:
-    """The hybrid's ResNet, with timm's arithmetic; its channels show in the root."""
+    """Return the hybrid's ResNet with timm's numerics; its widths are read from the first convolution."""
     root = _hybrid_root(source)
     if root is None:
         if any(key.startswith(BACKBONE) for key in source.shapes):
@@ -293,7 +293,7 @@ def _backbone(source: Source) -> BackboneConfig | None:
 
 
 def _hybrid_root(source: Source) -> str | None:
-    """The first convolution of a hybrid."""
+    """Return the name of a hybrid's first convolution."""
     names = (f"{BACKBONE}stem.conv.weight", f"{BACKBONE}conv.weight")
     return next((name for name in names if name in source), None)
 
@@ -305,7 +305,7 @@ def _layers(source: Source, start: str) -> tuple[int, ...]:
 
 
 def _count(source: Source, pattern: str) -> int:
-    """How many different numbers stand at this place of the names."""
+    """Count the different numbers that stand at one position of the names, such as blocks."""
     matcher = re.compile(pattern)
     return len({match[1] for key in source.shapes if (match := matcher.match(key))})
 

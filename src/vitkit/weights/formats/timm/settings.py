@@ -135,7 +135,7 @@ class Pretrained:
 
 
 class Settings:
-    """What `config.json` says, whatever its age; every question has an answer without one.
+    """The fields of a timm `config.json` of any age; every field has a value when there is no such file.
 
     Raises:
         VitkitError: a value of another type than timm's.
@@ -174,15 +174,15 @@ class Settings:
     @property
     def learned_positions(self) -> bool:
         """`pos_embed`: learned ones unless it says none."""
-        said = self.arguments.pos_embed
-        if said not in ("learn", "none", "", False):
-            raise VitkitError(f"{self.where}: pos_embed: known here are learn, none, found {said!r}.")
-        return said == "learn"
+        pos_embed = self.arguments.pos_embed
+        if pos_embed not in ("learn", "none", "", False):
+            raise VitkitError(f"{self.where}: pos_embed: known here are learn, none, found {pos_embed!r}.")
+        return pos_embed == "learn"
 
     @property
     def qkv_bias(self) -> bool:
-        said = self.arguments.qkv_bias
-        return not UNBIASED_NAMES.fullmatch(self.architecture) if said is None else said
+        qkv_bias = self.arguments.qkv_bias
+        return not UNBIASED_NAMES.fullmatch(self.architecture) if qkv_bias is None else qkv_bias
 
     @property
     def num_heads(self) -> int | None:
@@ -264,7 +264,7 @@ class Settings:
     def assumptions(
         self, rule: Preprocessing, mean: tuple[float, ...], std: tuple[float, ...]
     ) -> tuple[Assumption, ...]:
-        """What the file does not say about its images."""
+        """List what the file does not record about its images, and what is assumed instead."""
         if not self.known:
             whose = "as timm's own ViTs"
             others = "DeiT, DINO and MAE have ImageNet's, 0.485 0.456 0.406 and 0.229 0.224 0.225"

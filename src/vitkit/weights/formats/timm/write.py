@@ -172,7 +172,7 @@ def _is_named(config: ResNetConfig) -> bool:
 
 
 def _ratio(mlp_dim: int, width: int) -> float:
-    """A number whose product with the width timm cuts off to exactly `mlp_dim`."""
+    """Find a ratio whose product with the width timm truncates to exactly `mlp_dim`."""
     ratio = mlp_dim / width
     return ratio if int(width * ratio) == mlp_dim else (mlp_dim + 0.5) / width
 
@@ -192,7 +192,7 @@ def _architecture(config: ModelConfig) -> str:
 
 
 def unsupported(config: ModelConfig) -> list[str]:
-    """What timm cannot build."""
+    """List what timm cannot build."""
     if isinstance(config, ResNetConfig):
         words = absent_from_libraries(config)
         if config.mixing != "convolution":
