@@ -27,8 +27,8 @@ def read_bit(source: Source, hints: Hints) -> Translation:
     stages = len(settings.depths)
     if settings.depths and (min(settings.depths) < 1 or sum(settings.depths) > len(source.shapes)):
         raise VitkitError(
-            f"{source.path}: depths {settings.depths} in config.json: stages of at least one unit each, and no "
-            "more than its arrays can be, were expected."
+            f"{source.path}: config.json gives depths {settings.depths}. Expected at least one unit in each "
+            "stage, and no more units than there are arrays."
         )
     refuse(
         source,
@@ -36,13 +36,14 @@ def read_bit(source: Source, hints: Hints) -> Translation:
             f"layers of the kind {settings.layer_type}": settings.layer_type != "preactivation",
             f"the activation {settings.hidden_act}": settings.hidden_act != "relu",
             f"padding {settings.global_padding}": settings.global_padding is not None,
-            "a max-pooling padded dynamically (embedding_dynamic_padding)": settings.embedding_dynamic_padding,
+            "dynamically padded max pooling (embedding_dynamic_padding)": settings.embedding_dynamic_padding,
             f"hidden_sizes {settings.hidden_sizes} for {stages} stages": len(settings.hidden_sizes) != stages,
             f"num_groups {settings.num_groups}, below 1": settings.num_groups < 1,
             f"an output_stride of {settings.output_stride}, which dilates": settings.output_stride
             < 2 ** (stages + 1),
-            f"a width_factor of {settings.width_factor} (theirs makes a model only of 1)": settings.width_factor
-            != 1,
+            f"a width_factor of {settings.width_factor} (transformers builds only 1)": (
+                settings.width_factor != 1
+            ),
         },
     )
     if settings.drop_path_rate:
