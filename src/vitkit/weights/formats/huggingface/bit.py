@@ -28,7 +28,7 @@ def read_bit(source: Source, hints: Hints) -> Translation:
     if settings.depths and (min(settings.depths) < 1 or sum(settings.depths) > len(source.shapes)):
         raise VitkitError(
             f"{source.path}: config.json gives depths {settings.depths}. Expected at least one unit in each "
-            "stage, and no more units than there are arrays."
+            "stage, and in all not more than its arrays can hold."
         )
     refuse(
         source,
