@@ -15,6 +15,7 @@ from vitkit.data.loader import (
     evaluation_batches,
     keep_in_memory,
     largest_decoding,
+    worker_count,
 )
 from vitkit.data.sources import ImageData
 from vitkit.evaluation.classify import classification, predict
@@ -24,8 +25,8 @@ from vitkit.jobs.machine import available_memory
 from vitkit.jobs.rejected_files import RejectedFiles
 from vitkit.jobs.run_config import Run
 from vitkit.jobs.run_folder import run_card
+from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
-from vitkit.models.zoo import build_model
 from vitkit.training.objectives import Classification
 from vitkit.training.trainer import Trainer
 
@@ -66,7 +67,7 @@ def read_images(parts: Parts, listener: Listener) -> Parts:
             splits[split] = kept = keep_in_memory(samples, limit, progress)
         if not isinstance(kept, MemorySamples):
             warning = check_decode_memory(
-                largest_decoding(kept), loading.workers_for(kept), available_memory()
+                largest_decoding(kept), worker_count(kept, loading), available_memory()
             )
             if warning is not None:
                 listener.warn(f"{split}: {warning}")
@@ -101,7 +102,7 @@ def build_loader(parts: Parts) -> TrainLoader:
         run.augmentation,
         batch_size=run.training.batch_size,
         seed=run.training.seed,
-        workers=run.loading.workers_for(train),
+        workers=worker_count(train, run.loading),
         bad_quota=run.loading.bad_quota,
         worker_timeout=run.loading.worker_timeout,
     )
@@ -118,7 +119,7 @@ def build_validation(parts: Parts, device: torch.device) -> Callable[[nn.Module]
             samples,
             run.preprocessing,
             run.training.micro_batch_size or run.training.batch_size,
-            run.loading.workers_for(samples),
+            worker_count(samples, run.loading),
             parts.rejects.of("val"),
             worker_timeout=run.loading.worker_timeout,
         )

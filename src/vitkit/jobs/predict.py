@@ -19,7 +19,8 @@ from vitkit.evaluation.classify import evaluating, explain_no_classes
 from vitkit.evaluation.scores import probabilities
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import find_device
-from vitkit.models.precision import Precision, autocast
+from vitkit.models.precision import autocast
+from vitkit.models.precision_config import Precision
 from vitkit.weights import load
 from vitkit.weights.preprocessing import preprocessing_of
 

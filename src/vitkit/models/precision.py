@@ -1,12 +1,8 @@
 """The precision that a model computes in."""
 
-from typing import Literal
-
 import torch
 
-Precision = Literal["auto", "float32", "bfloat16"]
-"""Of matrix products and convolutions, by autocast; weights stay float32. auto: bfloat16 on a GPU that has
-it, else float32."""
+from vitkit.models.precision_config import Precision
 
 
 def autocast(device: torch.device, precision: Precision) -> torch.autocast:
