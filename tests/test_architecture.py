@@ -84,7 +84,7 @@ def modules(path: Path) -> set[str]:
 
 def test_models_import_torch_alone() -> None:
     """No file, no format, no network: models map tensors to tensors."""
-    standard = {"collections", "dataclasses", "fnmatch", "functools", "math", "re", "typing"}
+    standard = {"collections", "dataclasses", "difflib", "fnmatch", "functools", "math", "re", "typing"}
     for path in (SOURCE / "models").rglob("*.py"):
         assert modules(path) <= {"torch", "vitkit"} | standard, path
 

@@ -1,12 +1,14 @@
 """The grammar of names."""
 
 import dataclasses
+import re
 
 import pytest
 import torch
 
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model, count_parameters, create_model
+from vitkit.models.other_names import name_here
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.zoo import NAMES, list_models, model_config, name_of, vit_config
 
@@ -139,3 +141,34 @@ def test_a_wrong_name_is_told_the_nearest(name: str, words: str) -> None:
 def test_heads_that_do_not_divide_the_width() -> None:
     with pytest.raises(VitkitError, match="cannot be shared among 7 heads"):
         vit_config("ViT-96x6x7/4")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("vit-b/16", "Did you mean 'ViT-B/16'?"),
+        ("VIT_L_32", "Did you mean 'ViT-L/32'?"),
+        ("vit-b/32", "Did you mean 'ViT-b/32' or 'ViT-B/32'?"),
+        ("bit-r50X1", "Did you mean 'BiT-R50x1'?"),
+        ("vit_base_patch16_224.augreg_in21k", "called 'ViT-B/16'"),
+        ("deit_small_patch16_224", "called 'ViT-S/16'"),
+        ("google/vit-large-patch32-384", "called 'ViT-L/32'"),
+        ("vit_tiny_r_s16_p8_224", "called 'R+ViT-Ti/16'"),
+        ("vit_base_r50_s16_384", "called 'R50+ViT-B/16'"),
+        ("resnetv2_101x3_bitm", "called 'BiT-R101x3'"),
+        ("VTI-B/16", "Did you mean 'ViT-B/16'?"),
+        ("resnet18", "vitkit models lists the names."),
+    ],
+)
+def test_a_name_in_other_letters_or_of_another_library_is_understood(name: str, meant: str) -> None:
+    with pytest.raises(VitkitError, match=re.escape(meant)):
+        model_config(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["vit_base_patch16_224", "vit_l_32", "vit_base_r50_s16_384", "resnetv2_50x1_bitm"]
+)
+def test_the_name_that_is_suggested_exists(name: str) -> None:
+    suggested = name_here(name)
+    assert suggested is not None
+    model_config(suggested)

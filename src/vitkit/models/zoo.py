@@ -13,6 +13,7 @@ attention pooling, -max maximum pooling, -reg4 four register tokens; -nopos, -po
 another position embedding, -everylayer and -shared where it is added (paper D.4).
 """
 
+import difflib
 import fnmatch
 import re
 from dataclasses import replace
@@ -20,6 +21,7 @@ from typing import Any
 
 from vitkit.config import nearest, to_json
 from vitkit.errors import VitkitError
+from vitkit.models.other_names import name_here, same_letters
 from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.vit_config import ViTConfig
 
@@ -156,11 +158,7 @@ def vit_config(name: str, num_classes: int = 1000, image_size: int | tuple[int, 
     match = _VIT.fullmatch(name) if len(name) <= LONGEST_NAME else None
     custom = _CUSTOM.fullmatch(match["size"]) if match else None
     if match is None or (custom is None and match["size"] not in SIZES):
-        raise VitkitError(
-            f"No model is named '{name[:LONGEST_NAME]}'. {nearest(name[:LONGEST_NAME], NAMES)} "
-            "Names look like ViT-B/16, R50+ViT-B/16, "
-            "BiT-R50x1, or ViT-96x6x3/4 for width 96, 6 layers, 3 heads and patches of 4."
-        )
+        raise VitkitError(_unknown_name(name[:LONGEST_NAME]))
     if custom:
         width, depth, num_heads = (int(number) for number in custom.groups()[:3])
         mlp_dim = int(custom[4] or 4 * width)
@@ -183,6 +181,26 @@ def vit_config(name: str, num_classes: int = 1000, image_size: int | tuple[int, 
         attention="axial" if match["axial"] else "full",
     )
     return replace(config, **_options(name, match["options"]))
+
+
+def _unknown_name(name: str) -> str:
+    """Say that no model has this name, and which name was probably meant."""
+    meant = same_letters(name, NAMES)
+    translated = name_here(name)
+    if meant:
+        suggestion = f"Did you mean {' or '.join(repr(one) for one in meant)}?"
+    elif translated is not None:
+        suggestion = (
+            f"In vitkit that architecture is called '{translated}'. For trained weights, load their file or "
+            "address with vitkit.load_model."
+        )
+    else:
+        close = difflib.get_close_matches(name, NAMES, n=1)
+        suggestion = f"Did you mean '{close[0]}'?" if close else "vitkit models lists the names."
+    return (
+        f"No model is named '{name}'. {suggestion} Names look like ViT-B/16, R50+ViT-B/16, BiT-R50x1, or "
+        "ViT-96x6x3/4 for width 96, 6 layers, 3 heads and patches of 4."
+    )
 
 
 def name_of(config: ModelConfig) -> str:
