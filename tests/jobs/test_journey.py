@@ -20,9 +20,10 @@ from vitkit.data.decode import DecodeError, decode
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
 from vitkit.evaluation import classify
-from vitkit.jobs.inspect import InspectOptions
+from vitkit.jobs.inspect_options import InspectOptions
 from vitkit.jobs.listener import SILENT, Listener, Progress
-from vitkit.jobs.predict import PredictOptions, predict_images
+from vitkit.jobs.predict import predict_images
+from vitkit.jobs.predict_options import PredictOptions
 from vitkit.jobs.run_config import is_run
 from vitkit.models.precision_config import Precision
 from vitkit.weights.card import LossFunction, ModelCard, Task

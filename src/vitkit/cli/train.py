@@ -8,15 +8,12 @@ from typing import Annotated
 
 import tyro
 
-from vitkit.cli import console
-from vitkit.cli.listener import TerminalListener
-from vitkit.cli.options import square_sizes
+from vitkit.cli.options import importing, square_sizes
 from vitkit.data.loader_config import Loading
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.run_config import Architecture, Run, read_run
-from vitkit.jobs.train import train
 from vitkit.training.objectives_config import ClassificationConfig
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
@@ -81,6 +78,10 @@ def main(arguments: list[str]) -> None:
             threads: of the processor; left out, as many as there are.
             from_scratch: begin again at step 0 where every checkpoint of the run is damaged; they are kept.
         """
+        with importing():
+            from vitkit.cli.listener import TerminalListener
+            from vitkit.jobs.train import train
+
         given = run.run()
         folder = train(
             given,
@@ -94,11 +95,18 @@ def main(arguments: list[str]) -> None:
         )
         _print_what_comes_next(folder, given)
 
-    tyro.cli(command, args=square_sizes(arguments), prog="vitkit train")
+    tyro.cli(
+        command,
+        args=square_sizes(arguments),
+        prog="vitkit train",
+        config=(tyro.conf.HelptextFromCommentsOff,),
+    )
 
 
 def _print_what_comes_next(folder: Path, run: Run) -> None:
     """Print commands that use the finished run."""
+    from vitkit.cli import console
+
     quoted = shlex.quote(str(folder))
     lines = [
         f"Next:    open {folder / 'report.html'} in a browser",
