@@ -78,11 +78,14 @@ def main(arguments: list[str]) -> None:
             threads: of the processor; left out, as many as there are.
             from_scratch: begin again at step 0 where every checkpoint of the run is damaged; they are kept.
         """
+        from vitkit.cli.listener import TerminalListener
+
+        listener, given = TerminalListener(), run.run()
+        if given.data:
+            listener.show([("run", [_purpose(given, resume or out)])])  # torch takes seconds to import
         with importing():
-            from vitkit.cli.listener import TerminalListener
             from vitkit.jobs.train import train
 
-        given = run.run()
         folder = train(
             given,
             resume or out,
@@ -91,7 +94,7 @@ def main(arguments: list[str]) -> None:
             threads=threads,
             from_scratch=from_scratch,
             command=line,
-            listener=TerminalListener(),
+            listener=listener,
         )
         _print_what_comes_next(folder, given)
 
@@ -101,6 +104,13 @@ def main(arguments: list[str]) -> None:
         prog="vitkit train",
         config=(tyro.conf.HelptextFromCommentsOff,),
     )
+
+
+def _purpose(run: Run, folder: str | None) -> str:
+    """Say what a run is about to do, before anything of it was looked at."""
+    height, width = run.preprocessing.image_size
+    where = "" if folder is None else f", in {folder}"
+    return f"{run.model} at {height}x{width} is trained on {run.data}{where}"
 
 
 def _print_what_comes_next(folder: Path, run: Run) -> None:
