@@ -89,13 +89,15 @@ def test_models_import_torch_alone() -> None:
         assert modules(path) <= {"torch", "vitkit"} | standard, path
 
 
-CONFIGURATION = re.compile(r"(Config|Rule|Preprocessing|Augmentation|Splits|Loading|Architecture|Run)$")
+CONFIGURATION = re.compile(
+    r"(Config|Options|Rule|Preprocessing|Augmentation|Splits|Loading|Architecture|Run)$"
+)
 """Names of classes that help texts and recipes are made of."""
 HEAVY = {"torch", "numpy", "PIL", "pyarrow", "matplotlib", "safetensors", "jinja2", "tyro", "rich"}
 
 
 def configuration_modules() -> list[str]:
-    """The modules that define a configuration, whatever they are called."""
+    """The modules that define a configuration or the options of a job, whatever they are called."""
     return [
         ".".join(["vitkit", *path.relative_to(SOURCE).with_suffix("").parts])
         for path in FILES
@@ -131,7 +133,7 @@ def test_configurations_are_found() -> None:
         "vitkit.models.vit_config",
         "vitkit.training.trainer_config",
     } <= found
-    assert "vitkit.jobs.run_config" in found
+    assert {"vitkit.jobs.run_config", "vitkit.jobs.predict_options"} <= found
 
 
 def test_training_knows_files_of_weights_and_no_formats() -> None:

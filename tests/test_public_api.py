@@ -6,6 +6,7 @@ import sys
 import pytest
 
 import vitkit
+from vitkit.cli.main import VERBS
 
 PUBLIC = {
     "Predictor",
@@ -52,6 +53,32 @@ def test_looking_does_not_import_torch(command: list[str]) -> None:
     )
     imported = {line.rsplit("|", 1)[-1].strip() for line in result.stderr.splitlines()}
     assert not imported & {"torch", "numpy", "PIL", "tyro", "rich", "matplotlib"}
+
+
+HELP = [
+    *([verb, "--help"] for verb in VERBS),
+    ["help", "predict"],
+    ["train", "--recipe", "photos", "--help"],
+    ["train", "--lerning-rate", "1e-3"],
+    ["train", "--recipe", "fotos"],
+    ["evaluate"],
+    ["evaluate", "model", "--batchsize", "8"],
+    ["convert", "model", "out", "--to", "tinm"],
+]
+
+
+@pytest.mark.parametrize("arguments", HELP, ids=" ".join)
+def test_words_about_options_wait_for_no_library(arguments: list[str]) -> None:
+    """Help, and what is said about a command line that is wrong, come before torch and its like."""
+    code = (
+        f"import sys; from vitkit.cli.main import run; code = run({arguments}); "
+        "print(*sys.modules, file=sys.stderr); sys.exit(code)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    words, _, modules = result.stderr.rstrip("\n").rpartition("\n")
+    assert "Traceback" not in words and (words or "usage" in result.stdout)
+    heavy = {"torch", "numpy", "PIL", "pyarrow", "sklearn", "matplotlib", "safetensors", "jinja2"}
+    assert not {name.split(".")[0] for name in modules.split()} & heavy
 
 
 def test_the_fixed_interface_of_models() -> None:

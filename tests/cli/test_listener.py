@@ -31,8 +31,8 @@ def test_rows_without_headings_are_lines_and_short_headings_stand_in_line(
     listener.show([("weights", ["of the last step"])])
     assert capsys.readouterr().out.splitlines() == [
         "This run has finished: runs/[mine]",
-        "val      50 %",
-        "weights  of the last step",
+        "val       50 %",
+        "weights   of the last step",
     ]
 
 

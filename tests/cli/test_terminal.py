@@ -22,6 +22,7 @@ from rich.table import Table
 import vitkit
 from vitkit.cli import console, streams
 from vitkit.cli import main as cli
+from vitkit.cli.library_warnings import showing_warnings
 from vitkit.cli.main import run
 from vitkit.data.decode import DecodeError
 from vitkit.errors import VitkitError
@@ -249,7 +250,7 @@ def test_tables_bars_and_warnings_are_shown_not_obeyed(
     text = capsys.readouterr().out
     assert not any(character in text for character in OBEYED)
     assert text.replace("\n", "").count(SHOWN) == 4  # laid out at the width that it has
-    with console.showing_warnings():
+    with showing_warnings():
         logging.getLogger("vitkit").warning("%s", HOSTILE)
     monkeypatch.setattr(console, "LINE_SECONDS", 0.0)
     with console.counting(HOSTILE, 3) as advance:

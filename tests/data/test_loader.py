@@ -396,9 +396,15 @@ def test_an_error_in_a_worker_is_not_hidden() -> None:
 def test_memory_holds_the_same_pixels() -> None:
     noise = Noise(10)
     seen: list[tuple[int, int]] = []
-    kept = keep_in_memory(noise, 10**6, lambda done, total: seen.append((done, total)))
+    headers: list[tuple[int, int]] = []
+
+    def decoded(done: int, total: int) -> None:
+        assert len(headers) == 10  # all of them come first
+        seen.append((done, total))
+
+    kept = keep_in_memory(noise, 10**6, decoded, lambda done, total: headers.append((done, total)))
     assert isinstance(kept, MemorySamples)
-    assert seen == [(done, 10) for done in range(1, 11)]
+    assert seen == headers == [(done, 10) for done in range(1, 11)]
     for index in range(10):
         np.testing.assert_array_equal(kept.decode(index), noise.decode(index))
         assert kept.size(index) == noise.size(index)

@@ -13,14 +13,15 @@ from vitkit.data.loader_config import Loading
 from vitkit.data.sources import ImageData, Samples, open_data
 from vitkit.data.sources_config import Splits
 from vitkit.data.transforms_config import Preprocessing
-from vitkit.jobs.first_screen import Prospect, first_screen
+from vitkit.jobs.first_screen import Prospect, Setting, estimate, first_screen
 from vitkit.jobs.run_config import Run
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
 
-PROSPECT = Prospect(Path("runs/mine"), "cpu", 2, step_seconds=0.5)
+SETTING = Setting(Path("runs/mine"), "cpu", 2)
+PROSPECT = Prospect(step_seconds=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -34,19 +35,13 @@ def built(run: Run) -> ImageModel:
 
 
 def shown(run: Run, data: ImageData, prospect: Prospect = PROSPECT) -> dict[str, list[str]]:
-    return dict(first_screen(run, data, built(run), prospect))
+    return dict(first_screen(run, data, built(run), SETTING) + estimate(run, data, prospect))
 
 
 def test_the_first_screen_says_what_the_run_will_do(digits: ImageData) -> None:
     run = vitkit.recipe("digits")
-    assert first_screen(run, digits, built(run), PROSPECT) == [
-        (
-            "data",
-            [
-                "digits (built-in digits): train 1,347 · val 90 · test 360 images, kept in memory (limit 2 "
-                "GiB a split)"
-            ],
-        ),
+    assert first_screen(run, digits, built(run), SETTING) == [
+        ("data", ["digits (built-in digits): train 1,347 · val 90 · test 360 images"]),
         ("", list(digits.notes)),
         ("classes", ["10: 0, 1, 2, 3, 4, 5, 6, 7, ... 9"]),
         ("model", ["ViT-64x4x4/4 at 16x16: 17 tokens, 139.0 k parameters, 4.9 MFLOPs per image"]),
@@ -59,6 +54,9 @@ def test_the_first_screen_says_what_the_run_will_do(digits: ImageData) -> None:
         ),
         ("device", ["cpu, 2 threads"]),
         ("folder", ["runs/mine (checkpoints of 2.2 MB every 43 steps)"]),
+    ]
+    assert estimate(run, digits, PROSPECT) == [
+        ("images", ["kept in memory (limit 2 GiB a split)"]),
         ("time", ["about 17 min 32 s (measured on a few steps)"]),
     ]
 
@@ -104,7 +102,7 @@ def test_images_that_do_not_fit_are_read_by_workers(digits: ImageData) -> None:
     data = replace(digits, splits={"train": cast("Samples", NotInMemory())})
     run = replace(vitkit.recipe("digits"), loading=Loading(workers=3, memory_gib=0.5))
     rows = shown(run, data)
-    assert "read as needed by 3 workers: decoded, they exceed 0.5 GiB" in rows["data"][0]
+    assert "read as needed by 3 workers: decoded, they exceed 0.5 GiB" in rows["images"][0]
     assert "seed 0; it ends with the last weights" in rows["training"][0]
 
 

@@ -2,17 +2,17 @@
 
 import shlex
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from vitkit.cli import console
-from vitkit.cli.download import download
 from vitkit.cli.listener import TerminalListener
-from vitkit.cli.options import parse
-from vitkit.evaluation.classify import explain_no_classes
-from vitkit.jobs.card import CardOptions, read_card, record, summary
-from vitkit.weights import Identity
+from vitkit.cli.options import importing, parse
+from vitkit.jobs.card_options import CardOptions
+
+if TYPE_CHECKING:
+    from vitkit.weights import Identity
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,10 @@ class Command(CardOptions):
 def main(arguments: list[str]) -> None:
     """Parse the command line and print the card of a checkpoint."""
     options: Command = parse(Command, arguments, "card")
+    with importing():
+        from vitkit.cli.download import download
+        from vitkit.jobs.card import read_card, record
+
     download(options.file)
     identity = read_card(CardOptions(options.file, options.image_size, options.num_heads))
     if options.json_output:
@@ -34,13 +38,16 @@ def main(arguments: list[str]) -> None:
         print_card(identity, options.file)
 
 
-def print_card(identity: Identity, file: str) -> None:
+def print_card(identity: "Identity", file: str) -> None:
     """Print what a checkpoint is, and which commands can follow.
 
     Args:
         identity: what it is.
         file: how it was named on the command line.
     """
+    from vitkit.evaluation.classify import explain_no_classes
+    from vitkit.jobs.card import summary
+
     TerminalListener().show(summary(identity))
     checkpoint = shlex.quote(file)
     following = [f"vitkit inspect {checkpoint}", f"vitkit convert {checkpoint} OUT"]

@@ -2,7 +2,6 @@
 
 import codecs
 import contextlib
-import logging
 import os
 import sys
 import time
@@ -120,22 +119,6 @@ def print_json(value: Any, indent: int | None = 2) -> None:
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     unicode = codecs.lookup(encoding).name == "utf-8"
     print(json_text(value, ascii_only=not unicode, indent=indent), flush=True)
-
-
-@contextmanager
-def showing_warnings() -> Iterator[None]:
-    """What the library warns of is printed, as all other text is, while a command runs."""
-    handler, logger = _Printing(logging.WARNING), logging.getLogger("vitkit")
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-
-
-class _Printing(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        err.print(record.getMessage(), markup=False, soft_wrap=True)
 
 
 class _Lines(Progress):

@@ -2,16 +2,16 @@
 
 import shlex
 from dataclasses import dataclass
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from vitkit.cli import console
-from vitkit.cli.download import download
 from vitkit.cli.listener import TerminalListener
-from vitkit.cli.options import parse
-from vitkit.jobs.against import Library
-from vitkit.jobs.card import described
-from vitkit.jobs.convert import Converted, ConvertOptions, convert_loaded, read_source
-from vitkit.weights import Identity, Loaded
+from vitkit.cli.options import importing, parse
+from vitkit.jobs.convert_options import ConvertOptions, Library
+
+if TYPE_CHECKING:
+    from vitkit.jobs.convert import Converted
+    from vitkit.weights import Identity, Loaded
 
 NAMES_SHOWN = 5
 """Class names of the old head that are printed."""
@@ -25,6 +25,10 @@ class Command(ConvertOptions):
 def main(arguments: list[str]) -> None:
     """Parse the command line, convert a checkpoint and print what came of it."""
     options: Command = parse(Command, arguments, "convert")
+    with importing():
+        from vitkit.cli.download import download
+        from vitkit.jobs.convert import convert_loaded, read_source
+
     download(options.source)
     loaded = read_source(options)
     print_source(options.source, loaded)
@@ -32,8 +36,10 @@ def main(arguments: list[str]) -> None:
     print_converted(converted, options, loaded.identity)
 
 
-def print_source(source: str, loaded: Loaded) -> None:
+def print_source(source: str, loaded: "Loaded") -> None:
     """Print what is converted, before the work begins."""
+    from vitkit.jobs.card import described
+
     _print("from", f"{source}: {described(loaded.identity)}")
     for reason, keys in loaded.identity.left_out.items():
         _print("left out", f"{', '.join(keys)} ({reason})")
@@ -41,7 +47,7 @@ def print_source(source: str, loaded: Loaded) -> None:
         _print("note", note)
 
 
-def print_converted(converted: Converted, options: ConvertOptions, found: Identity) -> None:
+def print_converted(converted: "Converted", options: ConvertOptions, found: "Identity") -> None:
     """Print what was written, how it was compared and what was lost.
 
     Args:
@@ -64,7 +70,7 @@ def _print(heading: str, line: str) -> None:
     console.out.print(f"{heading:8} {line}", markup=False, soft_wrap=True)
 
 
-def _about_head(options: ConvertOptions, found: Identity) -> str:
+def _about_head(options: ConvertOptions, found: "Identity") -> str:
     """Say that the head is a new one and which one it replaces; empty where the head was kept."""
     before = found.config.num_classes
     if options.head != "new" and (options.head is not None or options.num_classes in (None, before)):
@@ -78,7 +84,7 @@ def _about_head(options: ConvertOptions, found: Identity) -> str:
     )
 
 
-def _evidence(converted: Converted, options: ConvertOptions, found: Identity) -> str:
+def _evidence(converted: "Converted", options: ConvertOptions, found: "Identity") -> str:
     """Say what another library computes, or how to ask one: reading back compares vitkit with itself."""
     if converted.beside_library is not None:
         return f"{options.against}'s own model beside vitkit's: {converted.beside_library}"

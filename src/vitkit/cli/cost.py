@@ -2,18 +2,20 @@
 
 import shlex
 from dataclasses import asdict, dataclass, fields
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.table import Table
 
 from vitkit.analysis.cost import Table6Row, table6
 from vitkit.cli import console
-from vitkit.cli.download import download
-from vitkit.cli.options import OptionalSize, parse
-from vitkit.jobs.cost import H100_FLOPS, Cost, CostOptions, count_costs, is_checkpoint, record
+from vitkit.cli.options import OptionalSize, importing, parse
+from vitkit.jobs.cost_options import CostOptions
 from vitkit.models.image_config import format_size
 from vitkit.text import format_bytes, format_count
+
+if TYPE_CHECKING:
+    from vitkit.jobs.cost import Cost
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,10 @@ def main(arguments: list[str]) -> None:
         else:
             print_table6(rows)
         return
+    with importing():
+        from vitkit.cli.download import download
+        from vitkit.jobs.cost import count_costs, record
+
     for name in command.models:
         download(name)
     given = {field.name: getattr(command, field.name) for field in fields(CostOptions)}
@@ -50,13 +56,15 @@ def main(arguments: list[str]) -> None:
         print_costs(costs, options)
 
 
-def print_costs(costs: list[Cost], options: CostOptions) -> None:
+def print_costs(costs: "list[Cost]", options: CostOptions) -> None:
     """Print what models need: one in detail, several as a table.
 
     Args:
         costs: of each model.
         options: what was asked for.
     """
+    from vitkit.jobs.cost import H100_FLOPS, is_checkpoint
+
     if len(costs) == 1:
         _print_one(costs[0], options)
     else:
@@ -95,7 +103,7 @@ def print_table6(rows: list[Table6Row]) -> None:
     )
 
 
-def _numbers(cost: Cost) -> list[tuple[str, str]]:
+def _numbers(cost: "Cost") -> list[tuple[str, str]]:
     """Put into words what does not depend on batch and precision."""
     rows = [
         ("parameters", f"{cost.parameters:,}"),
@@ -116,7 +124,7 @@ def _figures(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _print_one(cost: Cost, options: CostOptions) -> None:
+def _print_one(cost: "Cost", options: CostOptions) -> None:
     table = Table(f"{cost.model} at {format_size(cost.image_size)}", "", box=None)
     table.columns[1].justify = "right"
     for row in _numbers(cost):
@@ -147,7 +155,7 @@ def _print_one(cost: Cost, options: CostOptions) -> None:
     console.out.print(memory)
 
 
-def _why_not_less(costs: list[Cost]) -> str:
+def _why_not_less(costs: "list[Cost]") -> str:
     """Name the models that need more memory in bfloat16, and why; empty without such."""
     more = [
         cost.model
@@ -162,7 +170,7 @@ def _why_not_less(costs: list[Cost]) -> str:
     )
 
 
-def _print_many(costs: list[Cost], batch_size: int) -> None:
+def _print_many(costs: "list[Cost]", batch_size: int) -> None:
     headers = ["model", "parameters", "tokens", "forward", "training"]
     if costs[0].pretraining_flops is not None:
         headers += ["exaFLOPs", "H100 days"]

@@ -2,7 +2,7 @@
 
 import shlex
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.markup import escape
@@ -10,10 +10,13 @@ from rich.table import Table
 
 from vitkit.cli import console
 from vitkit.cli.listener import TerminalListener
-from vitkit.data.check import DataCheck
+from vitkit.cli.options import importing, parse
 from vitkit.data.decode_config import DecodeRule
 from vitkit.errors import VitkitError
-from vitkit.jobs.data_check import DataCheckOptions, check
+from vitkit.jobs.data_check_options import DataCheckOptions
+
+if TYPE_CHECKING:
+    from vitkit.data.check import DataCheck
 
 SHOWN = 20
 """Lines of a long list that are printed; --json prints all."""
@@ -33,12 +36,10 @@ def main(arguments: list[str]) -> None:
     if not arguments or arguments[0] not in ("check", "-h", "--help"):
         found = f"'{arguments[0]}'" if arguments else "nothing"
         raise VitkitError(f"After 'vitkit data' comes 'check PATH', found {found}.")
-    options = tyro.cli(
-        Command,
-        args=arguments[1:] if arguments[0] == "check" else arguments,
-        prog="vitkit data check",
-        config=(tyro.conf.PositionalRequiredArgs,),
-    )
+    options: Command = parse(Command, arguments[1:] if arguments[0] == "check" else arguments, "data check")
+    with importing():
+        from vitkit.jobs.data_check import check
+
     checked = check(options, TerminalListener())
     if options.json_output:
         console.print_json(checked.to_json())
@@ -46,7 +47,7 @@ def main(arguments: list[str]) -> None:
         print_check(checked, options.path)
 
 
-def print_check(found: DataCheck, path: str) -> None:
+def print_check(found: "DataCheck", path: str) -> None:
     """Print what is in a data set.
 
     Args:
@@ -68,7 +69,7 @@ def print_check(found: DataCheck, path: str) -> None:
     )
 
 
-def _print_counts(found: DataCheck) -> None:
+def _print_counts(found: "DataCheck") -> None:
     """Print how many files each class has in each split."""
     table = Table("class", *[f"{split}" for split in found.counts], box=None, pad_edge=False)
     for column in table.columns[1:]:
@@ -82,7 +83,7 @@ def _print_counts(found: DataCheck) -> None:
     console.out.print(table)
 
 
-def _print_files(found: DataCheck) -> None:
+def _print_files(found: "DataCheck") -> None:
     """Print what the files are: sizes, formats, colour modes, bad ones and repeated ones."""
     if found.sizes is not None:
         common = ", ".join(f"{h}x{w} ({count:,})" for (h, w), count in found.sizes.common)

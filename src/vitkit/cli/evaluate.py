@@ -1,16 +1,18 @@
 """`vitkit evaluate`: how good a model is on images it was not trained on."""
 
 import shlex
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.markup import escape
 
 from vitkit.cli import console
-from vitkit.cli.download import download
 from vitkit.cli.listener import TerminalListener
-from vitkit.cli.options import parse
-from vitkit.jobs.evaluate import EvaluateOptions, Evaluation, keep_evaluation, run_evaluation
+from vitkit.cli.options import importing, parse
+from vitkit.jobs.evaluate_options import EvaluateOptions
+
+if TYPE_CHECKING:
+    from vitkit.jobs.evaluate import Evaluation
 
 REJECTS_SHOWN = 10
 
@@ -29,6 +31,10 @@ def _evaluate(
         options: of the job.
         json_output: print all numbers as JSON.
     """
+    with importing():
+        from vitkit.cli.download import download
+        from vitkit.jobs.evaluate import keep_evaluation, run_evaluation
+
     download(options.model)
     listener = TerminalListener()
     found = run_evaluation(options, listener)
@@ -45,7 +51,7 @@ def _evaluate(
     console.out.print(following, markup=False, soft_wrap=True)
 
 
-def _print(found: Evaluation) -> None:
+def _print(found: "Evaluation") -> None:
     """Print the numbers in a sentence, and the first files that could not be read."""
     result = found.result
     split = "" if found.whole else f"{found.split} "

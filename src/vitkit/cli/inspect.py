@@ -8,10 +8,9 @@ from typing import Annotated
 import tyro
 
 from vitkit.cli import console
-from vitkit.cli.download import download
 from vitkit.cli.listener import TerminalListener
-from vitkit.cli.options import parse, read_names
-from vitkit.jobs.inspect import InspectOptions, draw_pictures
+from vitkit.cli.options import importing, parse, read_names
+from vitkit.jobs.inspect_options import InspectOptions
 from vitkit.jobs.run_config import is_run
 
 
@@ -25,6 +24,10 @@ def _inspect(options: Annotated[InspectOptions, tyro.conf.arg(name="")]) -> None
     Args:
         options: of the job.
     """
+    with importing():
+        from vitkit.cli.download import download
+        from vitkit.jobs.inspect import draw_pictures
+
     if options.images:
         options = replace(options, images=read_names(options.images))
     download(options.model)

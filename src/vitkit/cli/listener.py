@@ -10,7 +10,7 @@ from vitkit.cli import console
 from vitkit.jobs.listener import Listener, Progress
 from vitkit.text import visible
 
-HEADING_WIDTH = 7
+HEADING_WIDTH = 8
 """Columns of a heading at least, so that short summaries that follow one another stand in line."""
 
 

@@ -98,9 +98,9 @@ def _command(arguments: list[str]) -> int:
         # The option parser repeats what it does not know as it is.
         if "\0" in argument or (argument.startswith("-") and "\x1b" in argument):
             return _failed(f"the argument {argument} holds a character that no option has.", 2)
-    console = importlib.import_module("vitkit.cli.console")
+    library_warnings = importlib.import_module("vitkit.cli.library_warnings")
     try:
-        with _terminable() as stop, console.showing_warnings():
+        with _terminable() as stop, library_warnings.showing_warnings():
             with stop.held():  # an import that is broken off may leave half a module behind
                 module = importlib.import_module(VERBS[verb][1])
             module.main(rest)

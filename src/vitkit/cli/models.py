@@ -1,13 +1,18 @@
 """`vitkit models`: the models that can be made by name, and how large they are."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import tyro
 from rich.table import Table
 
 from vitkit.cli import console
-from vitkit.jobs.models import ModelSize, ModelsOptions, measure_models
+from vitkit.cli.options import importing
+from vitkit.jobs.models_options import ModelsOptions
 from vitkit.text import format_count
+
+if TYPE_CHECKING:
+    from vitkit.jobs.models import ModelSize
 
 
 @dataclass(frozen=True)
@@ -18,12 +23,18 @@ class Command(ModelsOptions):
 def main(arguments: list[str]) -> None:
     """Parse the command line and print the models."""
     options = tyro.cli(
-        Command, args=arguments, prog="vitkit models", config=(tyro.conf.PositionalRequiredArgs,)
+        Command,
+        args=arguments,
+        prog="vitkit models",
+        config=(tyro.conf.PositionalRequiredArgs, tyro.conf.HelptextFromCommentsOff),
     )
+    with importing():
+        from vitkit.jobs.models import measure_models
+
     print_models(measure_models(options))
 
 
-def print_models(models: list[ModelSize]) -> None:
+def print_models(models: "list[ModelSize]") -> None:
     """Print models as a table."""
     table = Table("model", "layers", "width", "heads", "tokens", "parameters", "FLOPs per image", box=None)
     for column in table.columns[1:]:

@@ -3,12 +3,14 @@
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from vitkit.errors import VitkitError
+from vitkit.signals import stop_signals
 
 OptionalSize = tuple[int, int] | None
 """Height and width, or nothing: the type of `--image-size`."""
@@ -47,8 +49,19 @@ def parse(command: Callable[..., Any], arguments: list[str], verb: str) -> Any:
         args=square_sizes(arguments),
         prog=f"vitkit {verb}",
         registry=_constructors,
-        config=(tyro.conf.PositionalRequiredArgs,),
+        config=(tyro.conf.PositionalRequiredArgs, tyro.conf.HelptextFromCommentsOff),
     )
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Let imports come to their end before a signal is answered: one broken off leaves half a module behind.
+
+    A verb imports its job inside such a block once its command line is understood, so that neither its help
+    nor a word about a misspelt option waits for torch.
+    """
+    with stop_signals() as stop, stop.held():
+        yield
 
 
 def square_sizes(arguments: list[str]) -> list[str]:

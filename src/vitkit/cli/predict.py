@@ -5,19 +5,21 @@ import os
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.markup import escape
 from rich.table import Table
 
 from vitkit.cli import console
-from vitkit.cli.download import download
 from vitkit.cli.listener import TerminalListener
-from vitkit.cli.options import parse, read_names
+from vitkit.cli.options import importing, parse, read_names
 from vitkit.errors import VitkitError
-from vitkit.jobs.predict import PredictedImage, PredictOptions, predict_images
+from vitkit.jobs.predict_options import PredictOptions
 from vitkit.text import visible
+
+if TYPE_CHECKING:
+    from vitkit.jobs.predict import PredictedImage
 
 
 def main(arguments: list[str]) -> None:
@@ -34,6 +36,10 @@ def _predict(
         options: of the job.
         json_output: one line of JSON for each image; image_base64 holds a name that is not UTF-8.
     """
+    with importing():
+        from vitkit.cli.download import download
+        from vitkit.jobs.predict import predict_images
+
     options = replace(options, images=read_names(options.images))
     download(options.model)
     top = options.top
@@ -57,7 +63,7 @@ def _predict(
         raise VitkitError(f"{failures} of {count} images could not be read{others}.")
 
 
-def _record(predicted: PredictedImage) -> dict[str, object]:
+def _record(predicted: "PredictedImage") -> dict[str, object]:
     """Return the line of JSON of one image."""
     name = os.fsencode(predicted.path)
     record: dict[str, object] = {"image": name.decode("utf-8", "backslashreplace")}
@@ -74,7 +80,7 @@ def _record(predicted: PredictedImage) -> dict[str, object]:
     return record
 
 
-def _row(predicted: PredictedImage, top: int) -> list[str]:
+def _row(predicted: "PredictedImage", top: int) -> list[str]:
     """Return the row of one image in the table."""
     name = _shown(predicted.path)
     if predicted.reason is not None:

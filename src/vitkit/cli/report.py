@@ -2,8 +2,7 @@
 
 from vitkit.cli import console
 from vitkit.cli.listener import TerminalListener
-from vitkit.cli.options import parse
-from vitkit.jobs.report import write_report
+from vitkit.cli.options import importing, parse
 from vitkit.text import format_bytes
 
 
@@ -17,6 +16,9 @@ def _report(run: str) -> None:
     Args:
         run: run folder.
     """
+    with importing():
+        from vitkit.jobs.report import write_report
+
     path = write_report(run, listener=TerminalListener())
     console.out.print(
         f"{path} ({format_bytes(path.stat().st_size)}). Open it in a browser; it needs no network.",

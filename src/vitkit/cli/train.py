@@ -8,15 +8,12 @@ from typing import Annotated
 
 import tyro
 
-from vitkit.cli import console
-from vitkit.cli.listener import TerminalListener
-from vitkit.cli.options import square_sizes
+from vitkit.cli.options import importing, square_sizes
 from vitkit.data.loader_config import Loading
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.run_config import Architecture, Run, read_run
-from vitkit.jobs.train import train
 from vitkit.training.objectives_config import ClassificationConfig
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
@@ -81,7 +78,14 @@ def main(arguments: list[str]) -> None:
             threads: of the processor; left out, as many as there are.
             from_scratch: begin again at step 0 where every checkpoint of the run is damaged; they are kept.
         """
-        given = run.run()
+        from vitkit.cli.listener import TerminalListener
+
+        listener, given = TerminalListener(), run.run()
+        if given.data:
+            listener.show([("run", [_purpose(given, resume or out)])])  # torch takes seconds to import
+        with importing():
+            from vitkit.jobs.train import train
+
         folder = train(
             given,
             resume or out,
@@ -90,15 +94,29 @@ def main(arguments: list[str]) -> None:
             threads=threads,
             from_scratch=from_scratch,
             command=line,
-            listener=TerminalListener(),
+            listener=listener,
         )
         _print_what_comes_next(folder, given)
 
-    tyro.cli(command, args=square_sizes(arguments), prog="vitkit train")
+    tyro.cli(
+        command,
+        args=square_sizes(arguments),
+        prog="vitkit train",
+        config=(tyro.conf.HelptextFromCommentsOff,),
+    )
+
+
+def _purpose(run: Run, folder: str | None) -> str:
+    """Say what a run is about to do, before anything of it was looked at."""
+    height, width = run.preprocessing.image_size
+    where = "" if folder is None else f", in {folder}"
+    return f"{run.model} at {height}x{width} is trained on {run.data}{where}"
 
 
 def _print_what_comes_next(folder: Path, run: Run) -> None:
     """Print commands that use the finished run."""
+    from vitkit.cli import console
+
     quoted = shlex.quote(str(folder))
     lines = [
         f"Next:    open {folder / 'report.html'} in a browser",

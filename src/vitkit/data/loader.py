@@ -111,11 +111,15 @@ def worker_count(samples: Samples, loading: Loading) -> int:
 
 
 def keep_in_memory(
-    samples: Samples, limit_bytes: int, progress: Callable[[int, int], None] | None = None
+    samples: Samples,
+    limit_bytes: int,
+    progress: Callable[[int, int], None] | None = None,
+    header_progress: Callable[[int, int], None] | None = None,
 ) -> Samples:
     """The split with its pixels in memory if they fit into `limit_bytes`, else the split as given.
 
-    The headers decide before anything is decoded. progress(done, total) is called after each decoded image.
+    The headers decide before anything is decoded. header_progress(done, total) is called after each header
+    that was read, then progress(done, total) after each decoded image.
     A file whose pixels are of another size than its header said a moment ago is a bad file.
 
     Raises VitkitError if this machine does not have that memory.
@@ -129,6 +133,8 @@ def keep_in_memory(
             sizes[index] = samples.size(index)
         except DecodeError as error:
             bad[index] = str(error)
+        if header_progress is not None:
+            header_progress(index + 1, total)
         needed += 3 * int(sizes[index].prod())
         if needed > limit_bytes:
             return samples

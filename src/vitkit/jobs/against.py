@@ -4,14 +4,13 @@ import contextlib
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from vitkit.errors import VitkitError
-
-Library = Literal["timm", "huggingface"]
+from vitkit.jobs.convert_options import Library
 
 _PACKAGES = {"timm": "timm", "huggingface": "transformers"}
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"

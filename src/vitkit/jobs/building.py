@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -53,7 +54,8 @@ def build_parts(run: Run, data: ImageData, folder: Path, listener: Listener) -> 
     fingerprint = data.fingerprint()
     record = check_data(folder, data, fingerprint, run.loading.check_images, listener)
     config = run.architecture.of(run.model, len(data.class_names), run.preprocessing)
-    model = build_model(config, torch.Generator().manual_seed(run.training.seed))
+    with listener.progress("building the model"):
+        model = build_model(config, torch.Generator().manual_seed(run.training.seed))
     model.card = run_card(run, data, fingerprint)
     return Parts(run, data, folder, model, RejectedFiles(folder, record))
 
@@ -64,7 +66,8 @@ def read_images(parts: Parts, listener: Listener) -> Parts:
     limit, splits = int(loading.memory_gib * 2**30), {}
     for split, samples in parts.data.splits.items():
         with listener.progress(f"reading {split} images") as progress:
-            splits[split] = kept = keep_in_memory(samples, limit, progress)
+            headers = partial(progress, detail="headers")
+            splits[split] = kept = keep_in_memory(samples, limit, progress, headers)
         if not isinstance(kept, MemorySamples):
             warning = check_decode_memory(
                 largest_decoding(kept), worker_count(kept, loading), available_memory()

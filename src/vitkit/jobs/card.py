@@ -1,11 +1,11 @@
 """The card of a checkpoint: what it is and how it computes, without building its model."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from vitkit.analysis.cost import forward_flops, parameters
 from vitkit.config import to_json
+from vitkit.jobs.card_options import CardOptions
 from vitkit.models.image_config import format_size
 from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.vit_config import ViTConfig
@@ -16,18 +16,6 @@ from vitkit.weights.preprocessing import notable_fields
 
 CLASSES_SHOWN = 10
 """Class names in a summary; the record has all."""
-
-
-@dataclass(frozen=True)
-class CardOptions:
-    """Which checkpoint is looked at, and what its file may not say."""
-
-    file: str
-    """a run folder, a file or folder of any library, or an address (hf:..., https://...)."""
-    image_size: tuple[int, int] | None = None
-    """height and width, where the file does not say it."""
-    num_heads: int | None = None
-    """of the attention, where the file does not say it."""
 
 
 def read_card(options: CardOptions) -> Identity:

@@ -14,55 +14,20 @@ from typing import Literal
 
 from vitkit.config import difference, to_json
 from vitkit.errors import VitkitError
-from vitkit.jobs.against import Library
+from vitkit.jobs.convert_options import ConvertOptions, Library
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.parity import Parity, compare, compare_with_library
 from vitkit.models.image_model import ImageModel
-from vitkit.models.position import Interpolation
+from vitkit.models.vit_config import Interpolation
 from vitkit.weights import Format, Loaded, load, lost_numerics, save
 from vitkit.weights.files.source import ENDINGS
-from vitkit.weights.formats.known import find_format, format_for
+from vitkit.weights.formats.known import find_format
 from vitkit.weights.preprocessing import changed_pixels, preprocessing_of
 
 TOLERANCE = 5e-5
 """Largest difference allowed, for features and logits up to 1; relative above: float32's own noise."""
 LIBRARY_TOLERANCE = 1e-4
 """The same between vitkit and another library, which adds in another order."""
-
-
-@dataclass(frozen=True)
-class ConvertOptions:
-    """Which checkpoint is converted, to which format, and what is changed on the way."""
-
-    source: str
-    """a run folder, a file or folder of any library, or an address (hf:..., https://...)."""
-    out: str
-    """file or folder to write."""
-    to: Format | None = None
-    """the format; left out, official for a name ending in .npz, torchvision for .pth, else vitkit."""
-    num_classes: int | None = None
-    """another number of classes: a new zero head, as the original fine-tunes."""
-    image_size: tuple[int, int] | None = None
-    """height and width; position embeddings are resized."""
-    head: Literal["keep", "new"] | None = None
-    """keep the whole head, or replace it by a new one of zeros."""
-    num_heads: int | None = None
-    """of the attention, where the file does not say it."""
-    interpolation: Interpolation = "original"
-    """how position embeddings are resized: the original's bilinear rule, or bicubic."""
-    against: Library | None = None
-    """run another library's own model beside it, timm or huggingface, if it is installed."""
-    accept_change: bool = False
-    """keep a result that differs because the format cannot say all of the arithmetic."""
-    image_mean: tuple[float, ...] = ()
-    """of pixels in 0..1, one for each channel or for all, where the file does not say it."""
-    image_std: tuple[float, ...] = ()
-    """the same of their standard deviation."""
-
-    @property
-    def format(self) -> Format:
-        """The format that is written: the one named, or the one that the ending of `out` suggests."""
-        return self.to or format_for(self.out)
 
 
 @dataclass(frozen=True)

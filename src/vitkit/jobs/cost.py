@@ -3,11 +3,12 @@
 import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from vitkit.analysis.cost import forward_flops, parameters, training_flops
 from vitkit.analysis.memory import InferenceMemory, TrainingMemory, inference_memory, training_memory
 from vitkit.errors import VitkitError
+from vitkit.jobs.cost_options import CostOptions
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig, model_config
 from vitkit.training.optim_config import OptimizerConfig
@@ -17,47 +18,6 @@ from vitkit.weights.files.source import ENDINGS
 
 H100_FLOPS = 989e12
 """bfloat16 operations a second at the peak of an H100 SXM, without sparsity (NVIDIA's data sheet)."""
-
-
-@dataclass(frozen=True)
-class CostOptions:
-    """Which models are costed, and for which training."""
-
-    models: tuple[str, ...]
-    """names (ViT-B/16, R50+ViT-L/16, BiT-R152x4, ViT-96x6x3/4), run folders or checkpoints."""
-    image_size: tuple[int, int] | None = None
-    """height and width, or one number for both."""
-    batch_size: int = 128
-    """images at a time."""
-    num_classes: int | None = None
-    """of the head; left out, 1000 or the checkpoint's."""
-    num_heads: int | None = None
-    """of a checkpoint's attention, where the file does not say it."""
-    optimizer: Literal["adamw", "sgd"] = "adamw"
-    """adamw stores two numbers for each weight, sgd one."""
-    average: bool = False
-    """a running average of the weights is stored too."""
-    epochs: float | None = None
-    """of a training on so many --images."""
-    images: int | None = None
-    """in the training set."""
-    utilization: float = 0.4
-    """share of an H100's peak that training reaches: an assumption."""
-
-    def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise VitkitError(f"batch_size is at least 1, found {self.batch_size}.")
-        if (self.epochs is None) != (self.images is None):
-            raise VitkitError("A training is costed by --epochs and --images together; one is missing.")
-        if self.epochs is not None and self.images is not None and min(self.epochs, self.images) <= 0:
-            raise VitkitError(f"epochs and images are above 0, found {self.epochs:g} and {self.images}.")
-        if not 0 < self.utilization <= 1:
-            raise VitkitError(f"utilization is a share above 0 and at most 1, found {self.utilization}.")
-
-    @property
-    def images_seen(self) -> float | None:
-        """The images that the training sees, repetitions counted; None where no training is costed."""
-        return None if self.epochs is None or self.images is None else self.epochs * self.images
 
 
 @dataclass(frozen=True)

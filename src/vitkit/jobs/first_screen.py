@@ -1,4 +1,8 @@
-"""What a run is going to do, for a person to read before it begins."""
+"""What a run is going to do, for a person to read before it begins.
+
+It comes in two parts, because a person should not look at nothing while images are read and a step is timed:
+`first_screen` is what the configuration and the list of images say, `estimate` what was found out since.
+"""
 
 import copy
 import time
@@ -25,17 +29,23 @@ Row = tuple[str, list[str]]
 NAMES_SHOWN = 8
 """Class names that fit on a line; the last is shown as well."""
 TRIAL_IMAGES = 64
-"""Images on which a step is timed at most: more would make a person wait for the first screen."""
+"""Images on which a step is timed at most: more would make a person wait for the estimate."""
 
 
 @dataclass(frozen=True)
-class Prospect:
-    """What the configuration of a run does not say: the machine it is on, and where it stands."""
+class Setting:
+    """Where a run takes place, which its configuration does not say."""
 
     folder: Path
     device: str
     threads: int
     """Threads of the processor that PyTorch uses."""
+
+
+@dataclass(frozen=True)
+class Prospect:
+    """Where a run stands, and how fast it goes."""
+
     step_seconds: float
     """Time of a step, measured."""
     step: int = 0
@@ -44,28 +54,41 @@ class Prospect:
     """Name of the checkpoint the run continues from; None where it begins."""
 
 
-def first_screen(run: Run, data: ImageData, model: ImageModel, prospect: Prospect) -> list[Row]:
-    """Describe a run before it begins.
+def first_screen(run: Run, data: ImageData, model: ImageModel, setting: Setting) -> list[Row]:
+    """Describe a run before its images are read.
 
     Args:
         run: its configuration.
-        data: its images, where those that are kept in memory have been read.
+        data: its images, as they are listed.
         model: with its card, as it is trained.
-        prospect: where it stands, and on what machine.
+        setting: its folder and the machine it is on.
 
     Returns:
         Rows in the order in which they are shown.
     """
-    rows = [
-        ("data", [_images(run, data)]),
+    return [
+        ("data", [_images(data)]),
         ("", list(data.notes)),
         ("classes", [_classes(data.class_names)]),
         ("model", [_model(run.model, model), *_warnings(run, model.config, _total_steps(run, data))]),
         ("training", [_training(run, data)]),
-        ("device", [f"{prospect.device}, {counted(prospect.threads, 'thread')}"]),
-        ("folder", [_folder(run, data, model, prospect.folder)]),
-        ("time", [_duration(run, data, prospect)]),
+        ("device", [f"{setting.device}, {counted(setting.threads, 'thread')}"]),
+        ("folder", [_folder(run, data, model, setting.folder)]),
     ]
+
+
+def estimate(run: Run, data: ImageData, prospect: Prospect) -> list[Row]:
+    """Say how a run will go, once its images are read and a step is timed.
+
+    Args:
+        run: its configuration.
+        data: its images; those of splits that are kept in memory have been read.
+        prospect: where it stands and how fast it goes.
+
+    Returns:
+        Rows in the order in which they are shown, below those of `first_screen`.
+    """
+    rows = [("images", [_reading(run, data)]), ("time", [_duration(run, data, prospect)])]
     if prospect.checkpoint is not None:
         rows.append(("resumed", [f"from step {prospect.step} ({prospect.checkpoint})"]))
     return rows
@@ -96,17 +119,19 @@ def _total_steps(run: Run, data: ImageData) -> int:
     return run.training.total_steps(len(data.splits["train"]))
 
 
-def _images(run: Run, data: ImageData) -> str:
-    train = data.splits["train"]
+def _images(data: ImageData) -> str:
     counts = " · ".join(f"{split} {len(samples):,}" for split, samples in data.splits.items())
+    return f"{data.name} ({data.kind}): {counts} images"
+
+
+def _reading(run: Run, data: ImageData) -> str:
+    train = data.splits["train"]
     if isinstance(train, MemorySamples):
-        memory = f"kept in memory (limit {run.loading.memory_gib:g} GiB a split)"
-    else:
-        memory = (
-            f"read as needed by {worker_count(train, run.loading)} workers: decoded, they exceed "
-            f"{run.loading.memory_gib:g} GiB"
-        )
-    return f"{data.name} ({data.kind}): {counts} images, {memory}"
+        return f"kept in memory (limit {run.loading.memory_gib:g} GiB a split)"
+    return (
+        f"read as needed by {worker_count(train, run.loading)} workers: decoded, they exceed "
+        f"{run.loading.memory_gib:g} GiB"
+    )
 
 
 def _classes(names: tuple[str, ...]) -> str:

@@ -24,13 +24,13 @@ from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import evaluating, explain_no_classes
 from vitkit.evaluation.scores import probabilities
+from vitkit.jobs.inspect_options import InspectOptions
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.run_folder import data_of
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViT
 from vitkit.weights import load_model
 from vitkit.weights.card import card_of
-from vitkit.weights.files.address import is_address
 from vitkit.weights.preprocessing import preprocessing_of
 
 IMAGES = 128
@@ -38,33 +38,6 @@ IMAGES = 128
 SHOWN = 12
 """Images whose rollout is drawn."""
 AXIAL = "an axial model attends along rows and columns, and has no map of all tokens"
-
-
-@dataclass(frozen=True)
-class InspectOptions:
-    """The options of an inspection; what is written below them is their help."""
-
-    model: str
-    """run folder, or any checkpoint that vitkit convert reads."""
-    images: tuple[str, ...] | None = None
-    """files or folders for the attention pictures; left out, test images of the run."""
-    out: str | None = None
-    """folder for the pictures; left out, inspect/ in the run folder or beside the checkpoint."""
-    image_size: tuple[int, int] | None = None
-    """height and width, or one number for both; left out, the checkpoint's. Position embeddings are
-    resized."""
-    num_heads: int | None = None
-    """of the attention, where the file does not say it."""
-
-    @property
-    def folder(self) -> Path:
-        """The folder for the pictures; of a model by address, in the working folder."""
-        if self.out is not None:
-            return Path(self.out)
-        if is_address(self.model):
-            return Path("inspect")
-        path = Path(self.model)
-        return (path if path.is_dir() else path.parent) / "inspect"
 
 
 @dataclass(frozen=True)

@@ -7,20 +7,9 @@ from dataclasses import dataclass
 
 from vitkit.analysis.cost import forward_flops, parameters
 from vitkit.errors import VitkitError
+from vitkit.jobs.models_options import ModelsOptions
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.zoo import ModelConfig, list_models, model_config
-
-
-@dataclass(frozen=True)
-class ModelsOptions:
-    """Which models are measured, and with which images and head."""
-
-    patterns: tuple[str, ...]
-    """of names, 'ViT-B*' say, or parts of names; left out, all models."""
-    image_size: int = 224
-    """pixels a side."""
-    num_classes: int = 1000
-    """of the head."""
 
 
 @dataclass(frozen=True)

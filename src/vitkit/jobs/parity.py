@@ -10,7 +10,8 @@ from torch import Tensor
 
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import evaluating
-from vitkit.jobs.against import Library, library_logits
+from vitkit.jobs.against import library_logits
+from vitkit.jobs.convert_options import Library
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.models.image_model import ImageModel
 

@@ -11,7 +11,7 @@ from vitkit.data.sources import ImageData, open_data
 from vitkit.errors import VitkitError
 from vitkit.jobs.building import Parts, build_parts, build_trainer, read_images
 from vitkit.jobs.ending import evaluate_finished, is_complete, take_final_weights
-from vitkit.jobs.first_screen import Prospect, first_screen, measure_step
+from vitkit.jobs.first_screen import Prospect, Setting, estimate, first_screen, measure_step
 from vitkit.jobs.fitting import Standing, fit
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import deterministic, find_device
@@ -66,7 +66,8 @@ def train(
     if threads is not None:
         torch.set_num_threads(threads)
     run = replace(run, data=place(run.data))
-    data = open_data(run.data, run.splits, run.preprocessing.decode)
+    with listener.progress("listing images"):
+        data = open_data(run.data, run.splits, run.preprocessing.decode)
     found_device = find_device(device)
     _refuse_run(run, data, found_device)  # before a folder is made
     folder = Path(out) if out is not None else _free_folder(run, data)
@@ -99,26 +100,26 @@ def _complete(
         StopRequest: a signal asked to stop; `standing` says where that was.
     """
     run, folder, model = parts.run, parts.folder, parts.model
-    checkpoint = starting_point(folder, run, from_scratch, listener)
+    with listener.progress("looking for checkpoints"):
+        checkpoint = starting_point(folder, run, from_scratch, listener)
     if is_complete(parts, checkpoint):
         listener.show([("", [f"This run has finished: {folder}"])])
         name_what_was_set_aside(folder, listener)
         return
+    setting = Setting(folder, str(device), torch.get_num_threads())
+    listener.show(first_screen(run, parts.data, model, setting))
     parts = read_images(parts, listener)
     trainer = build_trainer(parts, device)
     differences = []
     if checkpoint is not None:
-        differences = trainer.resume(checkpoint)
+        with listener.progress("reading the checkpoint"):
+            differences = trainer.resume(checkpoint)
         standing.point = f"at step {trainer.state.progress.step}, which was committed before"
-    prospect = Prospect(
-        folder=folder,
-        device=str(device),
-        threads=torch.get_num_threads(),
-        step_seconds=measure_step(model, trainer, run.training.batch_size),
-        step=trainer.state.progress.step,
-        checkpoint=None if checkpoint is None else checkpoint.name,
-    )
-    listener.show(first_screen(run, parts.data, model, prospect))
+    with listener.progress("measuring the speed"):
+        step_seconds = measure_step(model, trainer, run.training.batch_size)
+    name = None if checkpoint is None else checkpoint.name
+    prospect = Prospect(step_seconds, trainer.state.progress.step, name)
+    listener.show(estimate(run, parts.data, prospect))
     for sentence in differences:
         listener.warn(sentence)
     fit(trainer, parts.rejects, standing, stop, listener)

@@ -8,18 +8,13 @@ Shapes: R x C the grid of patches, N = R * C, P rows before those of the grid, T
 """
 
 import math
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
-from vitkit.models.vit_config import RotaryConfig
-
-Interpolation = Literal["original", "bicubic"]
-"""`original`: bilinear with the corners aligned and no antialiasing, the authors' rule. `bicubic`: with
-antialiasing and half-pixel centres, timm's rule."""
+from vitkit.models.vit_config import Interpolation, RotaryConfig
 
 
 class Position(nn.Module):

@@ -20,6 +20,9 @@ MOST_FIXED_POSITIONS = 2**28
 
 PositionKind = Literal["learned", "learned_2d", "relative", "sincos_2d", "none"]
 PositionsAt = Literal["stem", "every_layer", "every_layer_shared"]
+Interpolation = Literal["original", "bicubic"]
+"""`original`: bilinear with the corners aligned and no antialiasing, the authors' rule. `bicubic`: with
+antialiasing and half-pixel centres, timm's rule."""
 PoolKind = Literal["token", "mean", "max", "map", "none"]
 Gelu = Literal["tanh", "erf", "quick"]
 """The tanh form (the original's), the exact one, or x times the logistic function of 1.702 x (CLIP)."""

@@ -1,8 +1,31 @@
-"""Checkpoints in, checkpoints out: the format is found by itself, every key is accounted for."""
+"""Checkpoints in, checkpoints out: the format is found by itself, every key is accounted for.
 
-from vitkit.weights.formats.known import FORMATS, Format
-from vitkit.weights.loading import Identity, Loaded, identify, load, load_model
-from vitkit.weights.saving import Saved, lost_numerics, save, save_model, unsupported
+Names are loaded when first used, so that a part that needs no torch can be had without it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vitkit.weights.format_names import Format
+    from vitkit.weights.formats.known import FORMATS
+    from vitkit.weights.loading import Identity, Loaded, identify, load, load_model
+    from vitkit.weights.saving import Saved, lost_numerics, save, save_model, unsupported
+
+_HOMES = {
+    "FORMATS": "vitkit.weights.formats.known",
+    "Format": "vitkit.weights.format_names",
+    "Identity": "vitkit.weights.loading",
+    "Loaded": "vitkit.weights.loading",
+    "Saved": "vitkit.weights.saving",
+    "identify": "vitkit.weights.loading",
+    "load": "vitkit.weights.loading",
+    "load_model": "vitkit.weights.loading",
+    "lost_numerics": "vitkit.weights.saving",
+    "save": "vitkit.weights.saving",
+    "save_model": "vitkit.weights.saving",
+    "unsupported": "vitkit.weights.saving",
+}
 
 __all__ = [
     "FORMATS",
@@ -18,3 +41,13 @@ __all__ = [
     "save_model",
     "unsupported",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'vitkit.weights' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return __all__

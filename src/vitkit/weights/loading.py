@@ -14,8 +14,8 @@ from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.image_config import format_size
 from vitkit.models.image_model import ImageModel
-from vitkit.models.position import Interpolation, resize_line, resize_position_embedding
-from vitkit.models.vit_config import ViTConfig
+from vitkit.models.position import resize_line, resize_position_embedding
+from vitkit.models.vit_config import Interpolation, ViTConfig
 from vitkit.models.zoo import ModelConfig, name_of
 from vitkit.weights.accounting import build, check, names_that_are_not_finite, translate
 from vitkit.weights.card import ModelCard

@@ -7,7 +7,8 @@ from pathlib import Path
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
-from vitkit.weights.formats.known import Format, find_format
+from vitkit.weights.format_names import Format
+from vitkit.weights.formats.known import find_format
 
 _log = logging.getLogger("vitkit")
 

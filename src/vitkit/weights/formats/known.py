@@ -1,8 +1,6 @@
 """The formats that are read and written, and how a file in none of them may be mended."""
 
 from collections import Counter
-from pathlib import Path
-from typing import Literal
 
 from vitkit.config import nearest
 from vitkit.errors import VitkitError
@@ -11,8 +9,6 @@ from vitkit.weights.formats import big_vision, native, official, torchvision
 from vitkit.weights.formats.huggingface import read as huggingface
 from vitkit.weights.formats.timm import read as timm
 from vitkit.weights.table import CheckpointFormat
-
-Format = Literal["vitkit", "official", "big_vision", "huggingface", "timm", "torchvision"]
 
 # The first that recognises a file reads it.
 FORMATS = (
@@ -24,8 +20,6 @@ FORMATS = (
     torchvision.CHECKPOINT_FORMAT,
 )
 
-_FORMAT_OF_ENDING: dict[str, Format] = {".npz": "official", ".pth": "torchvision", ".pt": "torchvision"}
-"""The formats that are files and meant where a file to write is named and no format."""
 
 PREFIXES_TRIED = 8
 """Prefixes are tried in the order of how many names have them; a training script adds one or two."""
@@ -42,11 +36,6 @@ def find_format(format: str) -> CheckpointFormat:
         names = [one.name for one in FORMATS]
         raise VitkitError(f"No format is named '{format}'. {nearest(str(format), names)}")
     return found
-
-
-def format_for(path: str | Path) -> Format:
-    """Choose the format of a path to write by its ending; vitkit's own, a folder, if it suggests none."""
-    return _FORMAT_OF_ENDING.get(Path(path).suffix, "vitkit")
 
 
 def named_prefix(source: Source) -> str:

@@ -1,0 +1,15 @@
+"""The names of the formats, and which of them the name of a file suggests. It needs no torch."""
+
+from pathlib import Path
+from typing import Literal
+
+Format = Literal["vitkit", "official", "big_vision", "huggingface", "timm", "torchvision"]
+
+
+_FORMAT_OF_ENDING: dict[str, Format] = {".npz": "official", ".pth": "torchvision", ".pt": "torchvision"}
+"""The formats that are files and meant where a file to write is named and no format."""
+
+
+def format_for(path: str | Path) -> Format:
+    """Choose the format of a path to write by its ending; vitkit's own, a folder, if it suggests none."""
+    return _FORMAT_OF_ENDING.get(Path(path).suffix, "vitkit")
