@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from vitkit.config import require_finite
 from vitkit.errors import VitkitError
@@ -63,6 +63,7 @@ class BackboneConfig:
 class ResNetConfig:
     """A BiT ResNet: shapes and numerics. Sizes are `(height, width)` in pixels."""
 
+    family: ClassVar[str] = "ResNet"
     image_size: tuple[int, int]
     layers: tuple[int, ...]
     """Bottleneck units in each stage."""

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from vitkit.config import require_finite
 from vitkit.errors import VitkitError
@@ -68,6 +68,7 @@ class ViTConfig:
     and bottom, as the original's VALID convolution does.
     """
 
+    family: ClassVar[str] = "ViT"
     image_size: tuple[int, int]
     patch_size: tuple[int, int]
     """Pixels, or positions of the feature map where a backbone makes one."""

@@ -15,10 +15,8 @@ from vitkit.data.transforms import Augmentation, Preprocessing
 from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
-from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.vit import current_name
-from vitkit.models.vit_config import ViTConfig
-from vitkit.models.zoo import ModelConfig
+from vitkit.models.zoo import FAMILIES, ModelConfig
 from vitkit.weights.card import ModelCard, Task, TrainingData, card_of
 from vitkit.weights.files.checksum import HashingWriter, read_record, verify
 from vitkit.weights.files.safetensors import safetensors_chunks
@@ -29,8 +27,6 @@ FORMAT = "vitkit-model"
 FORMAT_VERSION = 2
 """Version 1 kept preprocessing and augmentation as objects that nothing checked, empty where there were none,
 and the loss and the data of the training in the origin."""
-
-FAMILIES: dict[str, type[ModelConfig]] = {"ViT": ViTConfig, "ResNet": ResNetConfig}
 
 
 def recognises(source: Source) -> bool:
@@ -89,12 +85,11 @@ CHECKPOINT_FORMAT = CheckpointFormat("vitkit", recognises, read, save_native)
 
 def describe(model: ImageModel) -> dict[str, Any]:
     """What `model.json` holds, but for the checksum of the weights."""
-    family = next(name for name, kind in FAMILIES.items() if isinstance(model.config, kind))
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "vitkit_version": __version__,
-        "family": family,
+        "family": model.config.family,
         "architecture": to_json(model.config),
         **to_json(card_of(model)),
     }
@@ -120,7 +115,7 @@ def read_description(data: Mapping[str, Any], path: Path) -> tuple[ModelConfig, 
     if not isinstance(family, str) or family not in FAMILIES:
         raise VitkitError(f"{path}: family: expected one of {', '.join(FAMILIES)}, found {family!r}.")
     architecture: ModelConfig = from_json(
-        FAMILIES[family], data.get("architecture", {}), f"{path}: architecture"
+        FAMILIES[family].config, data.get("architecture", {}), f"{path}: architecture"
     )
     known = _read_card(data, version, architecture, str(path))
     if known.class_names and len(known.class_names) != architecture.num_classes:
