@@ -8,7 +8,6 @@ from typing import Any, Literal
 from vitkit.analysis.cost import forward_flops, parameters, training_flops
 from vitkit.analysis.memory import InferenceMemory, TrainingMemory, inference_memory, training_memory
 from vitkit.errors import VitkitError
-from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig, model_config
 from vitkit.training.optim import OptimizerConfig
 from vitkit.weights import identify
@@ -176,7 +175,7 @@ def cost_of(
         model=name,
         image_size=config.image_size,
         parameters=parameters(config),
-        tokens=config.num_tokens if isinstance(config, ViTConfig) else None,
+        tokens=config.num_tokens,
         forward_flops=forward_flops(config, head=True),
         training_flops=training_flops(config, head=True),
         training_memory={

@@ -20,7 +20,7 @@ from vitkit.evaluation.scores import probabilities
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import find_device
 from vitkit.models.precision import Precision, autocast
-from vitkit.weights import load
+from vitkit.weights import LoadOptions, load
 from vitkit.weights.preprocessing import preprocessing_of
 
 ImageLike = str | os.PathLike[str] | bytes | IO[bytes] | Image.Image | NDArray[np.uint8] | torch.Tensor
@@ -151,7 +151,7 @@ class Predictor:
     ) -> None:
         self.device = find_device(device)
         self.precision = precision
-        loaded = load(path, image_size=image_size, num_heads=num_heads)
+        loaded = load(path, LoadOptions(image_size=image_size, num_heads=num_heads))
         self.notes = loaded.notes
         self.model = loaded.model.to(self.device)
         reason = explain_no_classes(self.model.config)

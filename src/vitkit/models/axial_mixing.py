@@ -4,6 +4,7 @@ After Axial-DeepLab (Wang et al. 2020, arXiv 2003.07853, section 3.2 and its pub
 """
 
 import math
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from vitkit.models.cost import FLOAT, PartCost, count_parameters
 from vitkit.models.image_model import lecun_normal
+from vitkit.models.resize import Interpolation, resize_line
 
 GROUPS = 32
 """Of the norms, as in the ResNet around them."""
@@ -63,6 +65,15 @@ class RelativeAttention(nn.Module):
         std = 1 / math.sqrt(self.relative_value.shape[1])
         for table in (self.relative_query, self.relative_key, self.relative_value):
             nn.init.normal_(table, std=std, generator=generator)
+
+    def fit_positions(
+        self, tensors: Mapping[str, Tensor], old_size: tuple[int, int], interpolation: Interpolation
+    ) -> dict[str, Tensor]:
+        """Resize the tables of the offsets in lines of another length to this one's."""
+        return {
+            name: resize_line(tensors[name], len(self.relative_value), interpolation)
+            for name in ("relative_query", "relative_key", "relative_value")
+        }
 
     def forward(self, x: Tensor) -> Tensor:
         """`(B, C, L, n) -> (B, C, L, n)`: each of the L lines of an image attends to itself alone."""

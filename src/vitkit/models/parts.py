@@ -8,7 +8,7 @@ Shapes: B images, T tokens, D = width, h = num_heads, d = head_dim = D / h.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from vitkit.models.cost import FLOAT, INDEX, MASK, PartCost, count_parameters, norm_cost, rounded
 from vitkit.models.image_model import Taps, lecun_normal
 from vitkit.models.position import relative_logits
+from vitkit.models.resize import Interpolation, resize_line
 from vitkit.models.vit_config import Gelu
 
 QUICK_GELU_SLOPE = 1.702
@@ -129,7 +130,8 @@ class Attention(nn.Module):
         """
         width = self.out.in_features
         numbers = tokens * width
-        turned = 0 if self.rotary is None else 2  # queries and keys, beside those they were turned from
+        # Turned queries and keys, beside those they were made of, and the result in another order of memory.
+        turned = 0 if self.rotary is None else 3
         return PartCost(
             macs=4 * numbers * width + 2 * numbers * seen,
             kept=(5 + turned) * product * numbers + FLOAT * self.num_heads * tokens,
@@ -158,6 +160,12 @@ class RelativeAttention(Attention):
 
     def bias(self, queries: Tensor) -> Tensor:
         return relative_logits(queries, self.relative)
+
+    def fit_positions(
+        self, tensors: Mapping[str, Tensor], old_grid: tuple[int, int], interpolation: Interpolation
+    ) -> dict[str, Tensor]:
+        """Resize a table of the offsets of another number of tokens to this one's."""
+        return {"relative": resize_line(tensors["relative"], len(self.relative), interpolation)}
 
     def cost(self, tokens: int, seen: int, product: int) -> PartCost:
         """Give the cost of attention that holds its weights, a logit for every offset, and a bias of them."""

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from vitkit.models.cost import FLOAT, PartCost, count_parameters, norm_cost, rounded
 from vitkit.models.parts import MLP, Attention
+from vitkit.models.vit_config import ViTConfig
 
 
 class Pooling(nn.Module):
@@ -132,3 +133,21 @@ class AttentionPool(Pooling):
         keys_values = keys_values.reshape(batch, tokens, 2, width)
         k, v = (part.reshape(shape).transpose(1, 2) for part in keys_values.unbind(2))
         return query.reshape(shape).transpose(1, 2), k, v
+
+
+def make_pooling(config: ViTConfig) -> Pooling:
+    """Make the pooling of a configuration."""
+    width, heads = config.width, config.num_heads
+    match config.pool:
+        case "token":
+            return ClassTokenPool()
+        case "mean":
+            return MeanPool(config.prefix_tokens)
+        case "max":
+            return MaxPool(config.prefix_tokens)
+        case "map":
+            attention = Attention(width, heads, dropout=config.attention_dropout)
+            mlp = MLP(width, config.mlp_dim, gelu=config.gelu, dropout=config.dropout)
+            return AttentionPool(width, attention, mlp, norm_eps=config.norm_eps)
+        case "none":
+            return NoPool()

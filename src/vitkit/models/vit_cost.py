@@ -34,7 +34,7 @@ def vit_costs(config: ViTConfig, product: int) -> Iterator[PartCost]:
         yield from steps
     yield norm_cost(tokens, width) + PartCost(kept=model.pooling.kept(tokens, width, product))
     yield from model.pooling.costs(tokens, width, product)
-    outputs = tokens if config.pool == "none" else 1
+    outputs = 1 if config.pools else tokens
     yield head_cost(model.head, model.pre_logits, width, product, outputs=outputs)
 
 
