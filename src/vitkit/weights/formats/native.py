@@ -21,7 +21,7 @@ from vitkit.weights.card import ModelCard, Task, TrainingData, card_of
 from vitkit.weights.files.checksum import HashingWriter, read_record, verify
 from vitkit.weights.files.safetensors import safetensors_chunks
 from vitkit.weights.files.source import Source
-from vitkit.weights.table import CheckpointFormat, Hints, Translation, same
+from vitkit.weights.table import CheckpointFormat, Hints, Holding, Translation, same
 
 FORMAT = "vitkit-model"
 FORMAT_VERSION = 2
@@ -31,7 +31,7 @@ and the loss and the data of the training in the origin."""
 
 def recognises(source: Source) -> bool:
     """Ours is what our model.json stands beside under our name, or what has our names and should have one."""
-    ours = {"stem.weight", "stem.root.weight", "root.weight"}
+    ours = {name for family in FAMILIES.values() for name in family.config.first_filters}
     described = "model.json" in source.settings and source.path.name == "model.safetensors"
     return described or bool(ours & source.shapes.keys())
 
@@ -80,7 +80,9 @@ def save_native(model: ImageModel, folder: Path, notes: list[str]) -> Path:
     return folder
 
 
-CHECKPOINT_FORMAT = CheckpointFormat("vitkit", recognises, read, save_native)
+CHECKPOINT_FORMAT = CheckpointFormat(
+    "vitkit", recognises, read, dict.fromkeys(FAMILIES, Holding(save_native))
+)
 
 
 def describe(model: ImageModel) -> dict[str, Any]:
