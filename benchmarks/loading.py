@@ -16,7 +16,8 @@ from pathlib import Path
 
 import torch
 
-from vitkit.models.build import count_parameters, create_model
+from vitkit.models.build import create_model
+from vitkit.models.cost import count_parameters
 from vitkit.weights import FORMATS, load_model, save_model
 
 REPEATS = 5
@@ -25,7 +26,7 @@ CHILD = """
 import sys, time
 import torch
 from vitkit.weights import load_model
-from vitkit.models.zoo import create_model
+from vitkit.models.build import create_model
 path, heads, twice = sys.argv[1:]
 create_model("ViT-16x1x2/16")(torch.zeros(1, 3, 224, 224))  # libraries loaded, threads started
 rss = lambda: 1024 * next(int(line.split()[1]) for line in open("/proc/self/status") if "VmHWM" in line)

@@ -9,10 +9,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vitkit.analysis import cost
 from vitkit.errors import VitkitError
-from vitkit.models.build import build_model, count_parameters
+from vitkit.models.build import build_model
+from vitkit.models.cost import count_parameters
 from vitkit.models.image_model import ImageModel
+from vitkit.models.resnet import StdConv2d
 from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
-from vitkit.models.vit_config import ViTConfig
+from vitkit.models.resnet_cost import convolution_cost
+from vitkit.models.vit_config import EVA02_ROTARY, ViTConfig
 from vitkit.models.zoo import NAMES, ModelConfig, model_config, vit_config
 
 SMALL = vit_config("ViT-24x3x2/8x4", num_classes=7, image_size=(35, 18))
@@ -22,6 +25,8 @@ CONFIGS = [
     dataclasses.replace(SMALL, pool="none", position="relative"),
     dataclasses.replace(SMALL, pool="map", num_classes=0),
     dataclasses.replace(SMALL, representation_size=11, class_token_position=False),
+    dataclasses.replace(SMALL, pool="max", layer_scale=0.1, norm_before_blocks=True),
+    dataclasses.replace(SMALL, rotary=EVA02_ROTARY, extra_class_token=True, pool="mean"),
     dataclasses.replace(SMALL, in_channels=1, image_mean=(0.5,), image_std=(0.5,), mlp_dim=50),
 ]
 
@@ -39,7 +44,9 @@ def counted(config: ModelConfig, model: ImageModel) -> int:
     return int(counter.get_total_flops())
 
 
-@pytest.mark.parametrize("config", [*CONFIGS, *map(model_config, NAMES)], ids=[*"012345", *NAMES])
+@pytest.mark.parametrize(
+    "config", [*CONFIGS, *map(model_config, NAMES)], ids=[*map(str, range(len(CONFIGS))), *NAMES]
+)
 def test_against_what_runs(config: ModelConfig) -> None:
     model = on_meta(config)
     assert cost.parameters(config) == count_parameters(model)
@@ -111,6 +118,12 @@ def test_against_any_configuration(config: ModelConfig) -> None:
     assert cost.forward_macs(config) <= cost.forward_macs(config, padding=True)
 
 
+def test_a_model_larger_than_any_memory_is_refused_in_words() -> None:
+    config = vit_config("ViT-1048576x1x1x1/1048576", image_size=2**20)
+    with pytest.raises(VitkitError, match="larger than any memory"):
+        cost.parameters(config)
+
+
 @pytest.mark.parametrize("where", ["every_layer", "every_layer_shared"])
 def test_attention_pooling_with_positions_at_every_layer(where: Any) -> None:
     config = dataclasses.replace(SMALL, pool="map", position_at=where)
@@ -126,8 +139,10 @@ def test_taps_that_meet_the_image(size: int, kernel: int, stride: int, symmetric
     before = kernel // 2 if symmetric else total // 2
     line = torch.nn.functional.pad(torch.ones(1, 1, size), (before, total - before))
     taps = torch.nn.functional.conv1d(line, torch.ones(1, 1, kernel), stride=stride).sum().item()
-    square = cost.Convolution(2, 5, (size, size), kernel, stride, symmetric)
-    assert square.macs(padding=False) == 10 * taps**2
+    with torch.device("meta"):
+        padding: Any = "symmetric" if symmetric else "same"
+        square = StdConv2d(2, 5, kernel, stride, padding=padding, standardization="std", eps=0.0)
+    assert convolution_cost(square, (size, size)).macs == 10 * taps**2
 
 
 @pytest.mark.parametrize("config", CONFIGS)

@@ -15,6 +15,7 @@ from vitkit.analysis.memory import inference_memory, training_memory
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
+from vitkit.models.vit_config import EVA02_ROTARY
 from vitkit.models.zoo import ModelConfig, vit_config
 from vitkit.training.optim import clip_gradients, create_optimizer
 from vitkit.training.optim_config import OptimizerConfig
@@ -31,6 +32,10 @@ MODELS: dict[str, tuple[int, ModelConfig]] = {
     "many classes": (16, vit_config("ViT-64x2x4/16", 5000, 64)),
     "mean": (8, replace(VIT, pool="mean")),
     "map": (8, replace(VIT, pool="map")),
+    "max": (8, replace(VIT, pool="max")),
+    "norm before the blocks": (8, replace(VIT, norm_before_blocks=True)),
+    "rotary": (8, replace(VIT, position="none", rotary=EVA02_ROTARY)),
+    "layer scale": (8, replace(VIT, layer_scale=0.1)),
     "tanh layer": (8, replace(VIT, representation_size=32)),
     "relative": (8, replace(VIT, position="relative")),
     "every layer": (8, replace(VIT, position_at="every_layer", register_tokens=4)),

@@ -77,7 +77,7 @@ def test_warnings_stand_below_the_model(digits: ImageData) -> None:
         training=TrainingConfig(steps=10),
     )
     assert shown(run, digits)["model"][1:] == [
-        "! 1 rows below and 2 columns at the right fill no patch: cut off",
+        "! 1 rows below and 2 columns at the right of the images fill no patch: cut off",
         "! 6 of 10 steps are warm-up: lower --warmup-steps or train on",
     ]
 

@@ -20,7 +20,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.convert import convert
 from vitkit.jobs.predict import Predictor
 from vitkit.models.resnet_config import BackboneConfig
-from vitkit.weights import load, load_model, loading, save_model
+from vitkit.weights import LoadOptions, load, load_model, loading, save_model
 from vitkit.weights.accounting import names_that_are_not_finite
 from vitkit.weights.files.source import Source, open_source
 
@@ -33,7 +33,7 @@ def test_notes_are_returned_and_load_model_alone_logs_them(
     torch.save({"model": state(), "model_ema": state(), "epoch": 3}, tmp_path / "x.pth")
     given: dict[str, Any] = {"num_heads": 4, "image_size": (12, 16)}
     with caplog.at_level(logging.DEBUG, "vitkit"):
-        loaded = load(tmp_path / "x.pth", **given)
+        loaded = load(tmp_path / "x.pth", LoadOptions(**given))
         assert caplog.text == ""
         load_model(tmp_path / "x.pth", **given)
     assert loaded.identity.format == "timm" and loaded.identity.config == loaded.model.config
@@ -147,7 +147,7 @@ def test_integers_that_are_left_out_do_no_harm(tmp_path: Path) -> None:
         arrays = {key: file[key] for key in file.files}
     arrays["opt/state/step"] = np.array(7)
     np.savez(path, **arrays)
-    loaded = load(path, image_size=(12, 16))
+    loaded = load(path, LoadOptions(image_size=(12, 16)))
     assert list(loaded.identity.left_out.values()) == [["opt/state/step"]]
 
 
@@ -253,15 +253,17 @@ def test_a_hybrid_pads_and_cuts_nothing_off_but_of_its_feature_map(tmp_path: Pat
     backbone = BackboneConfig((1, 1))
     config = replace(TINY, image_size=(16, 16), patch_size=(1, 1), backbone=backbone)
     save_model(random_model(config), tmp_path / "patch1")
-    assert not any("cut off" in note for note in load(tmp_path / "patch1", image_size=(30, 22)).notes)
+    assert not any(
+        "cut off" in note for note in load(tmp_path / "patch1", LoadOptions(image_size=(30, 22))).notes
+    )
     save_model(random_model(replace(config, patch_size=(2, 2))), tmp_path / "patch2")
-    notes = load(tmp_path / "patch2", image_size=(24, 16)).notes  # a feature map of 3x2
+    notes = load(tmp_path / "patch2", LoadOptions(image_size=(24, 16))).notes  # a feature map of 3x2
     assert any("1 rows below and 0 columns at the right of the backbone's feature map" in n for n in notes)
 
 
 def test_a_vit_cuts_off_what_fills_no_patch(tmp_path: Path) -> None:
     save_model(random_model(TINY), tmp_path)
-    notes = load(tmp_path, image_size=(14, 19)).notes
+    notes = load(tmp_path, LoadOptions(image_size=(14, 19))).notes
     assert any("2 rows below and 3 columns at the right of the images" in note for note in notes)
 
 

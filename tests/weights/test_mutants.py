@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from tests.weights.test_timm import TINY as RECTANGULAR
 from tests.weights.test_timm import random_model
 from vitkit.errors import VitkitError
-from vitkit.weights import load, save_model
+from vitkit.weights import LoadOptions, load, save_model
 
 TINY = replace(RECTANGULAR, image_size=(16, 16))
 MUTANTS = 22
@@ -117,7 +117,7 @@ def mutate_and_load(make: Callable[[Path], Path], folder: Path, seeds: range) ->
     """
     (folder / "whole").mkdir()
     whole = make(folder / "whole")
-    load(whole, num_heads=4, image_size=(16, 16))
+    load(whole, LoadOptions(num_heads=4, image_size=(16, 16)))
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise TooLongError
@@ -138,7 +138,7 @@ def mutate_and_load(make: Callable[[Path], Path], folder: Path, seeds: range) ->
             changed.write_bytes(mutated(changed.read_bytes(), generator))
             signal.alarm(SECONDS)
             try:
-                load(target, num_heads=4, image_size=(16, 16))
+                load(target, LoadOptions(num_heads=4, image_size=(16, 16)))
                 loaded += 1
             except VitkitError:
                 refused += 1

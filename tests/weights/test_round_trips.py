@@ -7,7 +7,8 @@ from typing import get_args
 import pytest
 import torch
 
-from vitkit.models.build import build_model, count_parameters
+from vitkit.models.build import build_model
+from vitkit.models.cost import count_parameters
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.zoo import NAMES, ModelConfig, model_config

@@ -20,7 +20,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
-from vitkit.weights import load, load_model, save_model
+from vitkit.weights import LoadOptions, load, load_model, save_model
 from vitkit.weights.card import ModelCard, card_of
 from vitkit.weights.formats.timm.write import _ratio
 from vitkit.weights.preprocessing import preprocessing_of
@@ -318,7 +318,7 @@ def test_a_grid_with_two_readings_is_asked_about_and_the_size_given_decides(
     if positions != 17:
         with pytest.raises(VitkitError, match=r"--image-size HEIGHT WIDTH"):
             load_model(tmp_path / "vit.pth", num_heads=4)
-    loaded = load(tmp_path / "vit.pth", num_heads=4, image_size=size)
+    loaded = load(tmp_path / "vit.pth", LoadOptions(num_heads=4, image_size=size))
     assert loaded.identity.config.image_size == size and not any(
         "embeddings resized" in n for n in loaded.notes
     )
@@ -347,7 +347,7 @@ def test_both_readings_of_a_grid_are_named(tmp_path: Path) -> None:
 
 def test_a_rectangle_of_as_many_places_as_the_usual_square_is_resized_to(tmp_path: Path) -> None:
     torch.save(state(positions=17), tmp_path / "vit.pth")
-    loaded = load(tmp_path / "vit.pth", num_heads=4, image_size=(8, 32))
+    loaded = load(tmp_path / "vit.pth", LoadOptions(num_heads=4, image_size=(8, 32)))
     assert loaded.identity.config.image_size == (16, 16)
     assert any("resized from a grid of 4x4 to 2x8" in note for note in loaded.notes)
 

@@ -17,7 +17,8 @@ from tests.models.test_vit import TINY, model_with_random_head
 from vitkit.data.sources_config import Splits
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.build import count_parameters, create_model
+from vitkit.models.build import create_model
+from vitkit.models.cost import count_parameters
 from vitkit.weights import Format, load_model, save_model
 from vitkit.weights.assumptions import Assumption
 from vitkit.weights.card import ModelCard, Task, TrainingData, card_of

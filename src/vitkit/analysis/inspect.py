@@ -6,6 +6,7 @@ there is one), h heads, L layers, D = width.
 
 import math
 from collections.abc import Iterator
+from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -20,9 +21,6 @@ from vitkit.models.pool import AttentionPool
 from vitkit.models.vit import ViT
 
 Floats = NDArray[np.float32]
-
-FIRST_FILTERS = ("stem.weight", "stem.root.weight", "root.weight")
-"""What sees the pixels, of a ViT, a hybrid and a ResNet."""
 
 
 def patch_filters(model: ImageModel, count: int = 28) -> tuple[Floats, Floats]:
@@ -48,9 +46,10 @@ def patch_filters(model: ImageModel, count: int = 28) -> tuple[Floats, Floats]:
         raise VitkitError(
             f"Filters can be shown as colours of one or three channels, found {model.config.in_channels}."
         )
-    first = next((weight for name, weight in model.named_parameters() if name in FIRST_FILTERS), None)
+    known = model.config.first_filters
+    first = next((weight for name, weight in model.named_parameters() if name in known), None)
     if first is None:
-        raise VitkitError(f"No filters that see pixels are known in this model: none of {FIRST_FILTERS}.")
+        raise VitkitError(f"No filters that see pixels are known in this model: none of {known}.")
     weight = first.detach().double().cpu()  # (D, channels, p, q)
     filters = weight.flatten(1)
     _, strengths, directions = torch.linalg.svd(filters - filters.mean(0), full_matrices=False)
@@ -65,10 +64,10 @@ def patch_filters(model: ImageModel, count: int = 28) -> tuple[Floats, Floats]:
     return images.float().numpy(), shares.float().numpy()
 
 
-def has_attention_maps(model: ImageModel) -> bool:
+def has_attention_maps(model: ImageModel) -> TypeGuard[ViT]:
     """Whether there is attention between patches to look at: not in ResNets, not in axial models, and not
     where one patch is the whole image."""
-    return isinstance(model, ViT) and model.config.attention == "full" and math.prod(model.config.grid) > 1
+    return bool(model.config.attention == "full" and math.prod(model.config.grid) > 1)
 
 
 def position_similarity(model: ImageModel) -> Floats | None:
@@ -79,9 +78,9 @@ def position_similarity(model: ImageModel) -> Floats | None:
         the model adds no position embedding, or has a single patch; the first layer's where every layer has
         one. The class token's own embedding takes no part.
     """
-    if not isinstance(model, ViT) or not len(model.positions) or math.prod(model.config.grid) == 1:
+    embedding = model.position_embedding()
+    if embedding is None or math.prod(model.config.grid) == 1:
         return None
-    embedding: Tensor = model.positions[0]()
     patches = embedding.detach()[0, model.config.prefix_positions :].double().cpu()  # (N, D)
     directions = F.normalize(patches, dim=1)
     similarity = (directions @ directions.T).clamp(-1, 1)

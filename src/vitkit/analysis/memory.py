@@ -12,11 +12,17 @@ large as a kernel.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
-from vitkit.analysis.cost import parameters
-from vitkit.analysis.memory_parts import FLOAT, Precision, model_parts, pixels
+from vitkit.analysis.cost import part_costs
+from vitkit.models.cost import FLOAT
+from vitkit.models.image_config import ImageConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.training.optim_config import OptimizerConfig
+
+Precision = Literal["float32", "bfloat16"]
+PRODUCT_BYTES: dict[Precision, int] = {"float32": FLOAT, "bfloat16": 2}
+"""Of each number that goes into matrix products."""
 
 
 @dataclass(frozen=True)
@@ -68,14 +74,14 @@ def training_memory(
         accumulate: gradients of earlier micro-batches are there while the forward pass runs.
     """
     optimizer = optimizer or OptimizerConfig()
-    count = parameters(config)
-    weights = FLOAT * count
+    parts = list(part_costs(config, PRODUCT_BYTES[precision]))
+    count = sum(part.parameters for part in parts)
+    weights = gradients = FLOAT * count
     state = count * _state_bytes(optimizer)
     average = weights if optimizer.polyak is not None else 0
-    images = batch_size * pixels(config)
-    parts = list(model_parts(config, precision))
+    images = batch_size * _pixels(config)
     kept = [batch_size * part.kept + part.once for part in parts]
-    activations, gradients, peak = sum(kept), FLOAT * sum(part.parameters for part in parts), 0
+    activations, peak = sum(kept), 0
     behind = gradients if accumulate else 0
     ahead = activations
     for part, own in zip(reversed(parts), reversed(kept), strict=True):
@@ -104,13 +110,18 @@ def inference_memory(
     Args:
         config, batch_size, precision: as for `training_memory`.
     """
-    parts = list(model_parts(config, precision))
-    weights, images = FLOAT * parameters(config), batch_size * pixels(config)
+    parts = list(part_costs(config, PRODUCT_BYTES[precision]))
+    weights, images = FLOAT * sum(part.parameters for part in parts), batch_size * _pixels(config)
     # Autocast keeps the weights it has rounded until the batch is done.
     rounded = sum(part.once for part in parts if not part.kernel) if precision == "bfloat16" else 0
     live = max(batch_size * part.live + 2 * part.kernel for part in parts)
     activations = rounded + live
     return InferenceMemory(weights, images, activations, weights + images + activations)
+
+
+def _pixels(config: ImageConfig) -> int:
+    """Count the numbers of one image."""
+    return config.in_channels * config.image_size[0] * config.image_size[1]
 
 
 def _state_bytes(optimizer: OptimizerConfig) -> int:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from rich.table import Table
 
-from vitkit.analysis.cost import Table6Row, table6
 from vitkit.cli import console
 from vitkit.cli.options import OptionalSize, importing, parse
 from vitkit.jobs.cost_options import CostOptions
@@ -15,6 +14,7 @@ from vitkit.models.image_config import format_size
 from vitkit.text import format_bytes, format_count
 
 if TYPE_CHECKING:
+    from vitkit.analysis.cost import Table6Row
     from vitkit.jobs.cost import Cost
 
 
@@ -35,6 +35,9 @@ def main(arguments: list[str]) -> None:
     """Parse the command line and print what the models need, or Table 6."""
     command: Command = parse(Command, arguments, "cost")
     if command.table6:
+        with importing():
+            from vitkit.analysis.cost import table6
+
         rows = table6()
         if command.json_output:
             console.print_json([{**asdict(row), "ratio": row.ratio} for row in rows])
@@ -88,7 +91,7 @@ def print_costs(costs: "list[Cost]", options: CostOptions) -> None:
     console.out.print(f"\nNext: {following}", markup=False, soft_wrap=True)
 
 
-def print_table6(rows: list[Table6Row]) -> None:
+def print_table6(rows: "list[Table6Row]") -> None:
     """Print the pre-training compute of the paper's Table 6 beside ours."""
     table = Table("model", "epochs", "paper, exaFLOPs", "ours", "ratio", box=None)
     for column in table.columns[1:]:

@@ -139,7 +139,7 @@ def explain_no_classes(config: ModelConfig) -> str:
             "has no head: it gives features, not classes. vitkit cannot fine-tune a loaded checkpoint yet: "
             "take a checkpoint that has a head"
         )
-    if getattr(config, "pool", None) == "none":
+    if not config.pools:
         return (
             "has no pooling (pool none): what it says of each token is no prediction for an image. "
             "Choose pool token, mean or map when the model is made"

@@ -7,8 +7,7 @@ from vitkit.analysis.cost import forward_flops, parameters
 from vitkit.config import to_json
 from vitkit.jobs.card_options import CardOptions
 from vitkit.models.image_config import format_size
-from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
-from vitkit.models.vit_config import ViTConfig
+from vitkit.models.resnet_config import BackboneConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.text import format_count
 from vitkit.weights import Identity, identify
@@ -36,7 +35,7 @@ def summary(identity: Identity) -> list[tuple[str, list[str]]]:
     return [
         ("model", [described(identity), f"{cost} per image"]),
         ("architecture", [f"{key} {_plain(value, key)}" for key, value in _differences(config)]),
-        ("arithmetic", arithmetic(config)),
+        ("arithmetic", [*config.arithmetic, _pixels(config)]),
         ("preprocessing", _preprocessing(identity)),
         ("classes", [shown or classes]),
         ("origin", [f"{key} {_plain(value, key)}" for key, value in _origin(identity).items()]),
@@ -64,7 +63,7 @@ def record(identity: Identity) -> dict[str, Any]:
 def described(identity: Identity) -> str:
     """Describe a checkpoint in one line: name, size, classes, format."""
     config = identity.config
-    name = identity.card.name or ("ResNet" if isinstance(config, ResNetConfig) else "ViT")
+    name = identity.card.name or config.family
     classes = f"{config.num_classes:,} classes" if config.num_classes else "no head"
     return (
         f"{name} at {format_size(config.image_size)}, {classes}, "
@@ -72,27 +71,8 @@ def described(identity: Identity) -> str:
     )
 
 
-def arithmetic(config: ModelConfig) -> list[str]:
-    """List what two models with the same weights may still compute differently."""
-    lines = []
-    if isinstance(config, ResNetConfig):
-        lines += [
-            f"GroupNorm epsilon {config.norm_eps:g}",
-            f"kernels standardised as w / sqrt(var + {config.standardization_eps:g})",
-            f"root max-pooling padded with {config.max_pool_padding}",
-        ]
-    else:
-        form = "tanh form, the original's" if config.gelu == "tanh" else "exact"
-        lines += [f"GELU: {form}", f"LayerNorm epsilon {config.norm_eps:g}"]
-        if config.backbone is not None:
-            eps = f"{config.backbone.standardization_eps:g}"
-            rule = f"(std + {eps})" if config.backbone.standardization == "std" else f"sqrt(var + {eps})"
-            lines += [
-                f"GroupNorm epsilon {config.backbone.norm_eps:g}",
-                f"kernels standardised as w / {rule}",
-            ]
-    lines.append(f"pixels: mean {_values(config.image_mean)}, std {_values(config.image_std)} (of [0, 1])")
-    return lines
+def _pixels(config: ModelConfig) -> str:
+    return f"pixels: mean {_values(config.image_mean)}, std {_values(config.image_std)} (of [0, 1])"
 
 
 def _values(numbers: tuple[float, ...]) -> str:
@@ -108,14 +88,14 @@ def _differences(config: ModelConfig) -> list[tuple[str, Any]]:
         if name not in elsewhere
     }
     return [
-        (name, _backbone(config.backbone) if name == "backbone" and isinstance(config, ViTConfig) else value)
+        (name, _backbone(found) if isinstance(found, BackboneConfig) else value)
         for name, value in to_json(config).items()
-        if name in defaults and getattr(config, name) != defaults[name]
+        if name in defaults and (found := getattr(config, name)) != defaults[name]
     ]
 
 
-def _backbone(backbone: BackboneConfig | None) -> str:
-    if backbone is None or not backbone.layers:
+def _backbone(backbone: BackboneConfig) -> str:
+    if not backbone.layers:
         return "root block alone"
     width = "" if backbone.width_factor == 1 else f", {backbone.width_factor:g} times as wide"
     return f"layers {_plain(backbone.layers, 'layers')}{width}"

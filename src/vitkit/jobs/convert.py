@@ -19,7 +19,7 @@ from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.parity import Parity, compare, compare_with_library
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit_config import Interpolation
-from vitkit.weights import Format, Loaded, load, lost_numerics, save
+from vitkit.weights import Format, Loaded, LoadOptions, load, lost_numerics, save
 from vitkit.weights.files.source import ENDINGS
 from vitkit.weights.formats.known import find_format
 from vitkit.weights.preprocessing import changed_pixels, preprocessing_of
@@ -103,16 +103,16 @@ def read_source(options: ConvertOptions) -> Loaded:
         VitkitError: as `load_model`; or the result could not be written, which is found out before reading.
     """
     _check_destination(Path(options.out), options.format)
-    return load(
-        options.source,
+    given = LoadOptions(
         options.num_classes,
         options.image_size,
-        head=options.head,
-        num_heads=options.num_heads,
-        interpolation=options.interpolation,
-        image_mean=options.image_mean or None,
-        image_std=options.image_std or None,
+        options.head,
+        options.num_heads,
+        options.interpolation,
+        options.image_mean or None,
+        options.image_std or None,
     )
+    return load(options.source, given)
 
 
 def _check_destination(out: Path, to: Format) -> None:
@@ -148,7 +148,9 @@ def convert_loaded(loaded: Loaded, options: ConvertOptions, listener: Listener =
     with _beside(out) as folder:
         # What the format cannot say is measured here and returned, so the notes of both are not needed.
         written = save(model, folder / out.name, to).path
-        again = load(written, image_size=model.config.image_size, num_heads=_heads(model)).model
+        again = load(
+            written, LoadOptions(image_size=model.config.image_size, num_heads=model.config.num_heads)
+        ).model
         parity = compare(model, again, listener)
         if not parity.is_finite:
             raise VitkitError(
@@ -201,12 +203,6 @@ def _refuse(parity: Parity, out: Path, to: Format, lost: list[str], accept_chang
             f"The {to} format cannot say: {'; '.join(lost)}. Read back, the model computes something else: "
             f"{parity}. Nothing is left at {out}. Choose another format, or add --accept-change to keep it."
         )
-
-
-def _heads(model: ImageModel) -> int | None:
-    """Read the number of heads, which some formats do not say; None for a model without."""
-    heads: int | None = getattr(model.config, "num_heads", None)
-    return heads
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from vitkit.analysis.cost import forward_flops, parameters, training_flops
 from vitkit.analysis.memory import InferenceMemory, TrainingMemory, inference_memory, training_memory
 from vitkit.errors import VitkitError
 from vitkit.jobs.cost_options import CostOptions
-from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig, model_config
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.weights import identify
@@ -136,7 +135,7 @@ def cost_of(
         model=name,
         image_size=config.image_size,
         parameters=parameters(config),
-        tokens=config.num_tokens if isinstance(config, ViTConfig) else None,
+        tokens=config.num_tokens,
         forward_flops=forward_flops(config, head=True),
         training_flops=training_flops(config, head=True),
         training_memory={

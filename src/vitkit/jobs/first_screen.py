@@ -16,9 +16,8 @@ from vitkit.data.listing import counted
 from vitkit.data.loader import Batch, MemorySamples, worker_count
 from vitkit.data.sources import ImageData
 from vitkit.jobs.run_config import Run
-from vitkit.models.build import count_parameters
+from vitkit.models.cost import count_parameters
 from vitkit.models.image_model import ImageModel
-from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.text import format_bytes, format_count, format_duration
 from vitkit.training.trainer import Trainer, out_of_memory_explained
@@ -142,7 +141,7 @@ def _classes(names: tuple[str, ...]) -> str:
 def _model(name: str, model: ImageModel) -> str:
     config = model.config
     height, width = config.image_size
-    tokens = f"{config.num_tokens} tokens, " if isinstance(config, ViTConfig) else ""
+    tokens = "" if config.num_tokens is None else f"{config.num_tokens} tokens, "
     return (
         f"{name} at {height}x{width}: {tokens}{format_count(count_parameters(model))} parameters, "
         f"{format_count(forward_flops(config, head=True), 'FLOPs')} per image"
@@ -176,14 +175,8 @@ def _duration(run: Run, data: ImageData, prospect: Prospect) -> str:
 def _warnings(run: Run, config: ModelConfig, total_steps: int) -> list[str]:
     """Name what is allowed but seldom meant."""
     found = []
-    if isinstance(config, ViTConfig) and config.backbone is None:
-        rows, columns = (
-            size % patch for size, patch in zip(config.image_size, config.patch_size, strict=True)
-        )
-    else:
-        rows, columns = 0, 0  # a ResNet pads what its strides do not divide
-    if rows or columns:
-        found.append(f"! {rows} rows below and {columns} columns at the right fill no patch: cut off")
+    if config.cut_off:
+        found.append(f"! {config.cut_off}: cut off")
     warmup = run.optimizer.warmup_steps
     if warmup > total_steps / 2:
         found.append(f"! {warmup} of {total_steps} steps are warm-up: lower --warmup-steps or train on")

@@ -28,7 +28,6 @@ from vitkit.jobs.inspect_options import InspectOptions
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.run_folder import data_of
 from vitkit.models.image_model import ImageModel
-from vitkit.models.vit import ViT
 from vitkit.weights import load_model
 from vitkit.weights.card import card_of
 from vitkit.weights.preprocessing import preprocessing_of
@@ -106,8 +105,7 @@ def _draw(model: ImageModel, images: Sequence[str], folder: Path, listener: List
     if similarity is not None:
         figure = model_figures.position_similarity_map(similarity)
         written += drawing.save_figure(figure, folder / "positions")
-    if names:
-        assert isinstance(model, ViT)
+    if names and has_attention_maps(model):
         batch = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
         described = (
             f"{len(names)} images of {model.config.image_size[0]} x {model.config.image_size[1]} pixels"
@@ -176,10 +174,9 @@ def _guesses(model: ImageModel, batch: Tensor) -> list[str]:
 
 def _explain_no_attention(model: ImageModel) -> str:
     """Say why there are no pictures of attention."""
-    if not isinstance(model, ViT):
-        attends = getattr(model.config, "mixing", None) == "axial"
-        return AXIAL if attends else "a ResNet has none"
-    if model.config.attention != "full":
+    if model.config.attention == "none":
+        return f"a {model.config.family} has none"
+    if model.config.attention == "axial":
         return AXIAL
     if not has_attention_maps(model):
         return "one patch is the whole image, so there is nothing to compare"

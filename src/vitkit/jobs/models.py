@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from vitkit.analysis.cost import forward_flops, parameters
 from vitkit.errors import VitkitError
 from vitkit.jobs.models_options import ModelsOptions
-from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.zoo import ModelConfig, list_models, model_config
 
 
@@ -43,12 +42,9 @@ def shape(config: ModelConfig) -> tuple[str, str, str, str]:
 
     A ResNet's layers are the units of each stage; a hybrid has both.
     """
-    if isinstance(config, ResNetConfig):
-        heads = str(config.num_heads) if config.mixing == "axial" else "-"
-        return "-".join(map(str, config.layers)), str(config.width), heads, "-"
-    units = "-".join(map(str, config.backbone.layers)) + " + " if config.backbone else ""
-    layers = f"{units.removeprefix(' + ')}{config.depth}"
-    return layers, str(config.width), str(config.num_heads), str(config.num_tokens)
+    heads = "-" if config.attention == "none" else str(config.num_heads)
+    tokens = "-" if config.num_tokens is None else str(config.num_tokens)
+    return config.layers_in_words, str(config.width), heads, tokens
 
 
 def matching(patterns: Sequence[str]) -> list[str]:

@@ -22,7 +22,7 @@ from vitkit.jobs.machine import find_device
 from vitkit.jobs.predict_options import PredictOptions
 from vitkit.models.precision import autocast
 from vitkit.models.precision_config import Precision
-from vitkit.weights import load
+from vitkit.weights import LoadOptions, load
 from vitkit.weights.preprocessing import preprocessing_of
 
 ImageLike = str | os.PathLike[str] | bytes | IO[bytes] | Image.Image | NDArray[np.uint8] | torch.Tensor
@@ -122,7 +122,7 @@ class Predictor:
     ) -> None:
         self.device = find_device(device)
         self.precision = precision
-        loaded = load(path, image_size=image_size, num_heads=num_heads)
+        loaded = load(path, LoadOptions(image_size=image_size, num_heads=num_heads))
         self.notes = loaded.notes
         self.model = loaded.model.to(self.device)
         reason = explain_no_classes(self.model.config)

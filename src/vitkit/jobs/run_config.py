@@ -1,7 +1,7 @@
 """A run: everything that decides its result, in one value, written down before anything else happens."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ from vitkit.data.sources_config import Splits
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.durable import read_json, replace_json
 from vitkit.errors import VitkitError
+from vitkit.models.vit_config import ImagePoolKind, PositionKind
 from vitkit.models.zoo import ModelConfig, model_config
 from vitkit.training.objectives_config import ClassificationConfig
 from vitkit.training.optim_config import OptimizerConfig
@@ -22,11 +23,11 @@ from vitkit.training.trainer_config import TrainingConfig
 class Architecture:
     """What is different from the model the name stands for; left out: nothing."""
 
-    pool: Literal["token", "mean", "map"] | None = None
-    """Class token, mean of the patches (GAP), or attention pooling (MAP)."""
+    pool: ImagePoolKind | None = None
+    """Class token, mean (GAP) or maximum of the patches, or attention pooling (MAP)."""
     register_tokens: int | None = None
     """Learned tokens beside the class token."""
-    position: Literal["learned", "learned_2d", "relative", "sincos_2d", "none"] | None = None
+    position: PositionKind | None = None
     """Position embedding: one vector for each patch, one for its row and one for its column, offsets in the
     attention, fixed sines, or none (paper D.4)."""
     position_at: Literal["stem", "every_layer", "every_layer_shared"] | None = None
@@ -55,7 +56,8 @@ class Architecture:
         """
         config = model_config(name, num_classes, preprocessing.image_size)
         changes = {key: value for key, value in to_json(self).items() if value is not None}
-        unknown = [key for key in changes if not hasattr(config, key)]
+        known = {field.name for field in fields(config)}
+        unknown = [key for key in changes if key not in known]
         if unknown:
             raise VitkitError(
                 f"{name} has no {', '.join(unknown)}: these are a Vision Transformer's. Leave them out."

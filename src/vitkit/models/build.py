@@ -1,19 +1,23 @@
 """Models with new weights: the one place where a model is composed of its parts."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
 import torch
 
+from vitkit.errors import VitkitError
 from vitkit.models.axial import AxialBlock
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet import ResNet, ResNetStem
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.vit import ViT, encoder_block
+from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig, model_config
 
 
-def build_model(config: ModelConfig, generator: torch.Generator | None = None) -> ImageModel:
-    """The model of a configuration, with new weights, composed of its parts."""
-    if isinstance(config, ResNetConfig):
-        return ResNet(config, generator)
+def build_vit(config: ViTConfig, generator: torch.Generator | None = None) -> ViT:
+    """Compose a ViT of the parts that its configuration asks for, with new weights."""
     stem = blocks = None
     if config.backbone is not None:
         stem = ResNetStem(config.backbone, config.patch_size, config.width, config.in_channels)
@@ -24,6 +28,44 @@ def build_model(config: ModelConfig, generator: torch.Generator | None = None) -
     return ViT(config, stem, blocks, generator)
 
 
+@dataclass(frozen=True)
+class Family:
+    """A kind of model: what describes it, and what builds it with new weights."""
+
+    config: type[ModelConfig]
+    build: Callable[[Any, torch.Generator | None], ImageModel]
+
+
+FAMILIES = {
+    family.config.family: family for family in (Family(ViTConfig, build_vit), Family(ResNetConfig, ResNet))
+}
+"""By the name that a configuration gives its family, which `model.json` records."""
+
+
+def build_model(config: ModelConfig, generator: torch.Generator | None = None) -> ImageModel:
+    """Build the model of a configuration, with new weights, composed of its parts."""
+    return FAMILIES[config.family].build(config, generator)
+
+
+Model = TypeVar("Model", bound=ImageModel)
+
+
+def build_empty(build: Callable[[], Model]) -> Model:
+    """Build a model without memory, on the meta device: its parameters have shapes and no numbers.
+
+    Raises:
+        VitkitError: a tensor would be larger than any memory.
+    """
+    try:
+        with torch.device("meta"):
+            return build()
+    except RuntimeError as error:  # PyTorch counts bytes in 64 bits
+        raise VitkitError(
+            f"A model of these sizes is larger than any memory ({str(error).splitlines()[0]}): choose "
+            "smaller patches, images or layers."
+        ) from error
+
+
 def create_model(
     name: str,
     num_classes: int = 1000,
@@ -31,10 +73,10 @@ def create_model(
     *,
     generator: torch.Generator | None = None,
 ) -> ImageModel:
-    """A model with new weights.
+    """Create a model with new weights.
 
     Args:
-        name: of the zoo's grammar, `ViT-B/16`, `R50+ViT-B/16` or `BiT-R50x1` say.
+        name: of the zoo's grammar, such as `ViT-B/16`, `R50+ViT-B/16` or `BiT-R50x1`.
         num_classes: K, the number of logits.
         image_size: pixels, one number or `(height, width)`.
         generator: source of the initial weights; left out, PyTorch's default one.
@@ -43,8 +85,3 @@ def create_model(
     `vitkit.build_model(dataclasses.replace(vitkit.model_config("ViT-B/16"), gelu="erf"))`.
     """
     return build_model(model_config(name, num_classes, image_size), generator)
-
-
-def count_parameters(model: torch.nn.Module) -> int:
-    """Trainable numbers of a model."""
-    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,7 +1,7 @@
 """What the configurations of all model families share. This file imports no torch: help texts need none."""
 
 import math
-from typing import Protocol
+from typing import ClassVar, Protocol, Self
 
 from vitkit.errors import VitkitError
 
@@ -13,7 +13,12 @@ MOST_CLASSES = 2**24
 
 
 class ImageConfig(Protocol):
-    """The part of a configuration that every model has. Sizes are `(height, width)` in pixels."""
+    """What every family's configuration says of its models. Sizes are `(height, width)` in pixels."""
+
+    family: ClassVar[str]
+    """The family's name, which `model.json` records."""
+    first_filters: ClassVar[tuple[str, ...]]
+    """Names of the parameters that see pixels: of a model, the first that it has."""
 
     @property
     def image_size(self) -> tuple[int, int]: ...
@@ -27,6 +32,48 @@ class ImageConfig(Protocol):
     def image_mean(self) -> tuple[float, ...]: ...
     @property
     def image_std(self) -> tuple[float, ...]: ...
+    @property
+    def width(self) -> int:
+        """Numbers of the features of an image or of a token."""
+
+    @property
+    def num_layers(self) -> int:
+        """Blocks, or residual units; those of a backbone are not counted."""
+
+    @property
+    def num_heads(self) -> int:
+        """Heads of the attention, where there is any."""
+
+    @property
+    def attention(self) -> str:
+        """What attends to what: "full", all tokens to all; "axial", along rows and columns; or "none"."""
+
+    @property
+    def num_tokens(self) -> int | None:
+        """Tokens of an image; None for a model that has none."""
+
+    @property
+    def layers_in_words(self) -> str:
+        """The layers, by stages where there are any: 12, 3-4-6-3, or both of a hybrid."""
+
+    @property
+    def arithmetic(self) -> tuple[str, ...]:
+        """What two models with the same weights may still compute differently, in words."""
+
+    @property
+    def pools(self) -> bool:
+        """Whether logits are those of the image; else of each token."""
+
+    @property
+    def position_extent(self) -> tuple[str, tuple[int, int]]:
+        """What positions depend on, in words, and its size."""
+
+    @property
+    def cut_off(self) -> str:
+        """What of the images no token sees, in words; empty where every pixel counts."""
+
+    def with_new_head(self, num_classes: int) -> Self:
+        """Give the configuration with a linear head for other classes."""
 
 
 def check_images(config: ImageConfig) -> None:

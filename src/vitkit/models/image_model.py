@@ -5,7 +5,7 @@ the weights.
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from vitkit.errors import VitkitError
 from vitkit.models.card import Card
 from vitkit.models.image_config import LARGEST as LARGEST
 from vitkit.models.image_config import ImageConfig as ImageConfig
+from vitkit.models.vit_config import Interpolation
 
 Taps = dict[str, Tensor]
 """What a model writes its own intermediates into, by name."""
@@ -70,6 +71,34 @@ class ImageModel(nn.Module):
             compute = getattr(module, "compute", None)
             if compute is not None:
                 compute()
+
+    def position_embedding(self) -> Tensor | None:
+        """Give the position embedding added first, `(1, P + N, D)`; None for a model that adds none."""
+        return None
+
+    def fit_positions(
+        self, tensors: Mapping[str, Tensor], old_size: tuple[int, int], interpolation: Interpolation
+    ) -> dict[str, Tensor]:
+        """Resize the parameters that depend on the image size to this model's (paper 3.2).
+
+        A part that has such parameters has a method `fit_positions` that resizes its own.
+
+        Args:
+            tensors: the parameters of a model that is like this one but for the image size.
+            old_size: the size that its positions depend on, as its `config.position_extent` gives it.
+            interpolation: the rule.
+
+        Returns:
+            The tensors that were resized, by name.
+        """
+        fitted: dict[str, Tensor] = {}
+        for name, part in self.named_modules():
+            fit = getattr(part, "fit_positions", None)
+            if fit is None or part is self:
+                continue
+            own = {key: tensors[f"{name}.{key}"] for key, _ in part.named_parameters(recurse=False)}
+            fitted |= {f"{name}.{key}": value for key, value in fit(own, old_size, interpolation).items()}
+        return fitted
 
     @torch.no_grad()
     def init_head(self) -> None:

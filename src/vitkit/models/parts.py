@@ -8,14 +8,18 @@ Shapes: B images, T tokens, D = width, h = num_heads, d = head_dim = D / h.
 """
 
 import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitkit.models.cost import FLOAT, INDEX, MASK, PartCost, count_parameters, norm_cost, rounded
 from vitkit.models.image_model import Taps, lecun_normal
 from vitkit.models.position import relative_logits
-from vitkit.models.vit_config import Gelu
+from vitkit.models.resize import resize_line
+from vitkit.models.vit_config import Gelu, Interpolation
 
 QUICK_GELU_SLOPE = 1.702
 """With it the logistic function is nearest to the normal distribution's (Hendrycks and Gimpel 2016)."""
@@ -47,6 +51,19 @@ class PatchStem(nn.Module):
         patches = images.reshape(batch, channels, rows, p, columns, q).permute(0, 2, 4, 1, 3, 5)
         patches = patches.reshape(batch, rows * columns, channels * p * q)  # (B, N, C*p*q)
         return F.linear(patches, self.weight.flatten(1), self.bias)  # (B, N, D)
+
+    def cost(self, image_size: tuple[int, int], product: int) -> PartCost:
+        """Give the cost of the projection of images of a size, which keeps the flattened patches."""
+        height, width = image_size
+        cells = (height // self.patch_size[0]) * (width // self.patch_size[1])
+        patches = cells * self.weight[0].numel()
+        pixels, made = self.weight.shape[1] * height * width, cells * len(self.weight)
+        return PartCost(
+            macs=cells * self.weight.numel(),
+            kept=patches * product,
+            live=FLOAT * pixels + max(patches * (product + FLOAT), FLOAT * (patches + made)),
+            parameters=count_parameters(self),
+        )
 
 
 class Attention(nn.Module):
@@ -103,6 +120,27 @@ class Attention(nn.Module):
             mixed = F.dropout(weights, dropout) @ v
         return self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))  # type: ignore[no-any-return]
 
+    def cost(self, tokens: int, seen: int, product: int) -> PartCost:
+        """Give the cost of attention that keeps its sums and no weights.
+
+        Args:
+            tokens: of an image.
+            seen: the tokens that each of them looks at.
+            product: bytes of what goes into matrix products.
+        """
+        width = self.out.in_features
+        numbers = tokens * width
+        # Turned queries and keys, beside those they were made of, and the result in another order of memory.
+        turned = 0 if self.rotary is None else 3
+        return PartCost(
+            macs=4 * numbers * width + 2 * numbers * seen,
+            kept=(5 + turned) * product * numbers + FLOAT * self.num_heads * tokens,
+            passing=4 * product * numbers,
+            live=(5 + turned) * product * numbers,
+            parameters=count_parameters(self),
+            once=rounded(4 * width**2, product),
+        )
+
 
 class RelativeAttention(Attention):
     """Attention whose logits also depend on the offset between query and key in the sequence (paper D.4).
@@ -122,6 +160,27 @@ class RelativeAttention(Attention):
 
     def bias(self, queries: Tensor) -> Tensor:
         return relative_logits(queries, self.relative)
+
+    def fit_positions(
+        self, tensors: Mapping[str, Tensor], old_grid: tuple[int, int], interpolation: Interpolation
+    ) -> dict[str, Tensor]:
+        """Resize a table of the offsets of another number of tokens to this one's."""
+        return {"relative": resize_line(tensors["relative"], len(self.relative), interpolation)}
+
+    def cost(self, tokens: int, seen: int, product: int) -> PartCost:
+        """Give the cost of attention that holds its weights, a logit for every offset, and a bias of them."""
+        plain = super().cost(tokens, seen, product)
+        numbers = tokens * self.out.in_features
+        # Queries by offset, the bias made of them, the attention weights, and copies of q, k and v.
+        offsets, pairs = self.num_heads * tokens * len(self.relative), self.num_heads * tokens**2
+        return replace(
+            plain,
+            macs=plain.macs + numbers * len(self.relative),
+            kept=plain.kept + product * (numbers + offsets + pairs) - FLOAT * self.num_heads * tokens,
+            passing=plain.passing + product * 2 * pairs,
+            live=plain.live + product * (offsets + pairs + 2 * numbers),
+            once=plain.once + INDEX * tokens**2,
+        )
 
 
 def apply_gelu(x: Tensor, form: Gelu) -> Tensor:
@@ -150,6 +209,19 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.dropout(apply_gelu(self.fc1(x), self.gelu))  # (B, T, mlp_dim)
         return self.dropout(self.fc2(hidden))  # type: ignore[no-any-return]
+
+    def cost(self, tokens: int, product: int) -> PartCost:
+        """Give the cost of both layers, which keep what they and the GELU between them read."""
+        hidden, width = self.fc1.weight.shape
+        mask = MASK if self.dropout.p else 0
+        return PartCost(
+            macs=2 * tokens * width * hidden,
+            kept=tokens * (width * (product + mask) + hidden * (2 * product + mask)),
+            passing=tokens * hidden * product,
+            live=tokens * 2 * product * (width + hidden),
+            parameters=count_parameters(self),
+            once=rounded(2 * width * hidden, product),
+        )
 
 
 class Block(nn.Module):
@@ -216,3 +288,20 @@ class Block(nn.Module):
             taps |= {f"{name}/attention": attended, f"{name}/+attention": x}
             taps |= {f"{name}/mlp": expanded, f"{name}/+mlp": out}
         return out
+
+    def costs(self, tokens: int, product: int, seen: int | None = None) -> Iterator[PartCost]:
+        """Give the costs of both branches, each with the norm before it.
+
+        Args:
+            tokens: of an image.
+            product: bytes of what goes into matrix products.
+            seen: the tokens that each of them looks at; left out, all.
+        """
+        width = self.norm1.weight.numel()
+        scale = PartCost()
+        if self.attention_scale is not None:  # the factor's gradient needs what it multiplies
+            scale = PartCost(kept=product * tokens * width, parameters=width)
+        dropped = PartCost(kept=MASK * tokens * width if self.dropout.p else 0)
+        attention = self.attention.cost(tokens, tokens if seen is None else seen, product)
+        yield norm_cost(tokens, width) + attention + dropped + scale
+        yield norm_cost(tokens, width) + self.mlp.cost(tokens, product) + scale

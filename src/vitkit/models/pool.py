@@ -6,12 +6,15 @@ Shapes: B images, T tokens, of which the first P are the class token and the reg
 """
 
 import math
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitkit.models.cost import FLOAT, PartCost, count_parameters, norm_cost, rounded
 from vitkit.models.parts import MLP, Attention
+from vitkit.models.vit_config import ViTConfig
 
 
 class Pooling(nn.Module):
@@ -20,12 +23,24 @@ class Pooling(nn.Module):
     def init_weights(self, generator: torch.Generator | None) -> None:
         """Draw new weights; a pooling without parameters has none."""
 
+    def kept(self, tokens: int, width: int, product: int) -> int:
+        """Give the bytes that autograd keeps of the normed tokens for this pooling: all, as products read."""
+        return tokens * width * product
+
+    def costs(self, tokens: int, width: int, product: int) -> Iterator[PartCost]:
+        """Give the costs of the steps that follow the final norm, for a pooling that has more than one."""
+        yield PartCost(parameters=count_parameters(self))
+
 
 class ClassTokenPool(Pooling):
     """The first token, the class token (paper eq. 4)."""
 
     def forward(self, encoded: Tensor) -> Tensor:
         return encoded[:, 0]
+
+    def kept(self, tokens: int, width: int, product: int) -> int:
+        # What is kept of the first token is a view that keeps them all, unless it is rounded.
+        return width * product if product != FLOAT else tokens * width * FLOAT
 
 
 class MeanPool(Pooling):
@@ -37,6 +52,9 @@ class MeanPool(Pooling):
 
     def forward(self, encoded: Tensor) -> Tensor:
         return encoded[:, self.prefix_tokens :].mean(1)
+
+    def kept(self, tokens: int, width: int, product: int) -> int:
+        return width * product
 
 
 class MaxPool(Pooling):
@@ -92,6 +110,19 @@ class AttentionPool(Pooling):
         q, k, _ = self._projected(encoded)
         return (q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])).softmax(-1).squeeze(2)
 
+    def costs(self, tokens: int, width: int, product: int) -> Iterator[PartCost]:
+        """Give the cost of one query that looks at all tokens, and of an MLP for its result alone."""
+        numbers = tokens * width
+        mlp = norm_cost(1, width) + self.mlp.cost(1, product)
+        yield PartCost(
+            macs=2 * width**2 + 2 * numbers * width + 2 * numbers + mlp.macs,
+            kept=numbers * 2 * product + mlp.kept + width * 3 * product + FLOAT * self.attention.num_heads,
+            passing=numbers * 3 * product,
+            live=numbers * (FLOAT + 3 * product),
+            parameters=count_parameters(self),
+            once=rounded(4 * width**2, product) + mlp.once,
+        )
+
     def _projected(self, encoded: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Give the query `(B, h, 1, d)`, keys and values `(B, h, T, d)`."""
         batch, tokens, width = encoded.shape
@@ -102,3 +133,21 @@ class AttentionPool(Pooling):
         keys_values = keys_values.reshape(batch, tokens, 2, width)
         k, v = (part.reshape(shape).transpose(1, 2) for part in keys_values.unbind(2))
         return query.reshape(shape).transpose(1, 2), k, v
+
+
+def make_pooling(config: ViTConfig) -> Pooling:
+    """Make the pooling of a configuration."""
+    width, heads = config.width, config.num_heads
+    match config.pool:
+        case "token":
+            return ClassTokenPool()
+        case "mean":
+            return MeanPool(config.prefix_tokens)
+        case "max":
+            return MaxPool(config.prefix_tokens)
+        case "map":
+            attention = Attention(width, heads, dropout=config.attention_dropout)
+            mlp = MLP(width, config.mlp_dim, gelu=config.gelu, dropout=config.dropout)
+            return AttentionPool(width, attention, mlp, norm_eps=config.norm_eps)
+        case "none":
+            return NoPool()

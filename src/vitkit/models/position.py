@@ -1,20 +1,25 @@
-"""Position embeddings: where a token stands in the image (paper 3.1 and D.4), and how they are resized.
+"""Position embeddings: where a token stands in the image (paper 3.1 and D.4).
 
 The original adds one learned vector to each token, in raster order, the class token's first (paper eq. 1).
 Appendix D.4 compares that with none, with learned 2-D ones and with relative ones; big_vision adds fixed
-sines and cosines. Between image sizes the grid of vectors is resized in 2-D (paper 3.2).
+sines and cosines. How they are resized between image sizes
+stands in `resize.py`.
 
 Shapes: R x C the grid of patches, N = R * C, P rows before those of the grid, T tokens, D = width.
 """
 
 import math
+from collections.abc import Iterator, Mapping
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
-from vitkit.models.vit_config import Interpolation, RotaryConfig
+from vitkit.models.resize import resize_grid as resize_grid
+from vitkit.models.resize import resize_line as resize_line
+from vitkit.models.resize import resize_position_embedding as resize_position_embedding
+from vitkit.models.vit_config import Interpolation as Interpolation
+from vitkit.models.vit_config import RotaryConfig, ViTConfig
 
 
 class Position(nn.Module):
@@ -52,6 +57,12 @@ class Position(nn.Module):
             interpolation=interpolation,
         )
 
+    def fit_positions(
+        self, tensors: Mapping[str, Tensor], old_grid: tuple[int, int], interpolation: Interpolation
+    ) -> dict[str, Tensor]:
+        """Resize parameters made for another grid to this one's; what is computed is in no file."""
+        return {}
+
 
 class LearnedPosition(Position):
     """One learned vector for each token (paper eq. 1)."""
@@ -62,6 +73,18 @@ class LearnedPosition(Position):
 
     def forward(self) -> Tensor:
         return self.embedding
+
+    def fit_positions(
+        self, tensors: Mapping[str, Tensor], old_grid: tuple[int, int], interpolation: Interpolation
+    ) -> dict[str, Tensor]:
+        resized = resize_position_embedding(
+            tensors["embedding"],
+            self.grid,
+            prefix_tokens=self.prefix_rows,
+            old_grid=old_grid,
+            interpolation=interpolation,
+        )
+        return {"embedding": resized}
 
 
 class LearnedPosition2D(Position):
@@ -79,6 +102,14 @@ class LearnedPosition2D(Position):
         down = self.rows[:, None].expand(-1, columns, -1)
         patches = torch.cat([across, down], dim=-1).reshape(1, rows * columns, -1)
         return patches if self.prefix is None else torch.cat([self.prefix, patches], dim=1)
+
+    def fit_positions(
+        self, tensors: Mapping[str, Tensor], old_grid: tuple[int, int], interpolation: Interpolation
+    ) -> dict[str, Tensor]:
+        return {
+            "columns": resize_line(tensors["columns"], self.grid[1], interpolation),
+            "rows": resize_line(tensors["rows"], self.grid[0], interpolation),
+        }
 
 
 class SinCosPosition2D(Position):
@@ -102,6 +133,21 @@ class SinCosPosition2D(Position):
 
     def at(self, grid: tuple[int, int], interpolation: Interpolation = "original") -> Tensor:
         return self.embedding if grid == self.grid else sincos_2d(grid, self.width).to(self.embedding)
+
+
+def make_positions(config: ViTConfig) -> Iterator[Position]:
+    """Make the position embeddings of a configuration: none, one, or one for each layer."""
+    grid, width, prefix = config.grid, config.width, config.prefix_positions
+    for _ in range(config.depth if config.position_at == "every_layer" else 1):
+        match config.position:
+            case "learned":
+                yield LearnedPosition(grid, width, prefix)
+            case "learned_2d":
+                yield LearnedPosition2D(grid, width, prefix)
+            case "sincos_2d":
+                yield SinCosPosition2D(grid, width)
+            case "relative" | "none":  # relative positions are the attention's own
+                return
 
 
 class RotaryPosition2D(nn.Module):
@@ -205,76 +251,3 @@ def relative_logits(queries: Tensor, table: Tensor) -> Tensor:
     place = torch.arange(tokens, device=queries.device)
     offset = place[:, None] - place[None, :] + tokens - 1  # (T, T)
     return by_offset.gather(-1, offset.expand(*by_offset.shape[:-1], -1))
-
-
-def resize_grid(
-    grid: Tensor, new_shape: tuple[int, int], interpolation: Interpolation = "original"
-) -> Tensor:
-    """Resize a grid of position embeddings.
-
-    The original's rule is bilinear with aligned corners, for which vision_transformer `checkpoint.py:178-188`
-    asks `scipy.ndimage.zoom(order=1)`; here it holds for rectangular grids too. At some pairs of sizes (28 to
-    14, 16 to 30, 24 to 42) scipy's last coordinate overshoots by a rounding error, and its last row and
-    column are zeros, in the original as well. Here they are those of the grid: a departure on purpose.
-
-    Args:
-        grid: `(rows, columns, D)`, one vector per patch.
-        new_shape: `(rows, columns)` of the new grid.
-        interpolation: the rule.
-
-    Returns:
-        `(new_rows, new_columns, D)`.
-    """
-    # In float64: in float32 the interpolation's own coordinates are off by more than the original's.
-    channels_first = grid.permute(2, 0, 1)[None].double()  # (1, D, rows, columns)
-    if interpolation == "original":
-        resized = F.interpolate(channels_first, size=new_shape, mode="bilinear", align_corners=True)
-    else:
-        resized = F.interpolate(channels_first, size=new_shape, mode="bicubic", antialias=True)
-    return resized[0].permute(1, 2, 0).to(grid.dtype)
-
-
-def resize_line(line: Tensor, new_length: int, interpolation: Interpolation = "original") -> Tensor:
-    """Resize vectors along one axis, `(length, D) -> (new_length, D)`, by the same rules.
-
-    A table of relative offsets keeps its centre, the offset zero, and its ends.
-    """
-    return resize_grid(line[:, None], (new_length, 1), interpolation)[:, 0]
-
-
-def resize_position_embedding(
-    embedding: Tensor,
-    new_grid: tuple[int, int],
-    *,
-    prefix_tokens: int,
-    old_grid: tuple[int, int] | None = None,
-    interpolation: Interpolation = "original",
-) -> Tensor:
-    """Resize a position embedding to another grid of patches; the class token's own row is kept.
-
-    Args:
-        embedding: `(1, prefix_tokens + rows * columns, D)`.
-        new_grid: `(rows, columns)` of the new grid.
-        prefix_tokens: rows before the grid: 1 with a class token that has a position, else 0.
-        old_grid: `(rows, columns)` of the old grid; left out, it is taken to be square.
-        interpolation: the rule.
-
-    Returns:
-        `(1, prefix_tokens + new_rows * new_columns, D)`; the same bits if the grid stays.
-
-    Raises:
-        VitkitError: the number of rows is not that of `old_grid`, or of any square grid.
-    """
-    prefix, patches = embedding[0, :prefix_tokens], embedding[0, prefix_tokens:]
-    side = round(len(patches) ** 0.5)
-    rows, columns = old_grid or (side, side)
-    if rows * columns != len(patches):
-        shape = f"{rows}x{columns}" if old_grid else "square"
-        raise VitkitError(
-            f"Expected position embeddings for a {shape} grid of patches, found {len(patches)} of them "
-            f"(and {prefix_tokens} before the grid). Say which image size the weights were made for."
-        )
-    if (rows, columns) == new_grid:
-        return embedding
-    resized = resize_grid(patches.reshape(rows, columns, -1), new_grid, interpolation)
-    return torch.cat([prefix, resized.flatten(0, 1)])[None]

@@ -1,8 +1,8 @@
 """The configurations of the ResNets: BiT's, and the one before a hybrid's Transformer. No torch here."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 from vitkit.config import require_finite
 from vitkit.errors import VitkitError
@@ -58,11 +58,20 @@ class BackboneConfig:
         """Channels of the feature map."""
         return self.stage_channels[-1] if self.layers else self.root_channels
 
+    @property
+    def arithmetic(self) -> tuple[str, ...]:
+        """What two backbones with the same weights may still compute differently, in words."""
+        eps = f"{self.standardization_eps:g}"
+        rule = f"(std + {eps})" if self.standardization == "std" else f"sqrt(var + {eps})"
+        return f"GroupNorm epsilon {self.norm_eps:g}", f"kernels standardised as w / {rule}"
+
 
 @dataclass(frozen=True)
 class ResNetConfig:
     """A BiT ResNet: shapes and numerics. Sizes are `(height, width)` in pixels."""
 
+    family: ClassVar[str] = "ResNet"
+    first_filters: ClassVar[tuple[str, ...]] = ("root.weight",)
     image_size: tuple[int, int]
     layers: tuple[int, ...]
     """Bottleneck units in each stage."""
@@ -138,6 +147,49 @@ class ResNetConfig:
     def width(self) -> int:
         """Channels of the last stage: what the head sees."""
         return self.stage_channels[-1]
+
+    @property
+    def num_layers(self) -> int:
+        return sum(self.layers)
+
+    @property
+    def attention(self) -> Literal["axial", "none"]:
+        return "axial" if self.mixing == "axial" else "none"
+
+    @property
+    def num_tokens(self) -> None:
+        return None
+
+    @property
+    def layers_in_words(self) -> str:
+        return "-".join(map(str, self.layers))
+
+    @property
+    def arithmetic(self) -> tuple[str, ...]:
+        """What two models with the same weights may still compute differently, in words."""
+        return (
+            f"GroupNorm epsilon {self.norm_eps:g}",
+            f"kernels standardised as w / sqrt(var + {self.standardization_eps:g})",
+            f"root max-pooling padded with {self.max_pool_padding}",
+        )
+
+    @property
+    def pools(self) -> bool:
+        return True
+
+    @property
+    def position_extent(self) -> tuple[str, tuple[int, int]]:
+        """What the positions of axial attention depend on, in words, and its size."""
+        return "images", self.image_size
+
+    @property
+    def cut_off(self) -> str:
+        """What of the images no position sees: nothing, for strides that do not divide them are padded."""
+        return ""
+
+    def with_new_head(self, num_classes: int) -> "ResNetConfig":
+        """Give the configuration with a head for other classes."""
+        return replace(self, num_classes=num_classes)
 
 
 def usual_stage_channels(layers: tuple[int, ...], width_factor: float) -> tuple[int, ...]:

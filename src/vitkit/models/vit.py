@@ -20,14 +20,8 @@ from vitkit.models.image_model import ImageModel, Taps, lecun_normal, make_head
 from vitkit.models.parts import MLP, Attention, RelativeAttention
 from vitkit.models.parts import Block as Block
 from vitkit.models.parts import PatchStem as PatchStem
-from vitkit.models.pool import AttentionPool, ClassTokenPool, MaxPool, MeanPool, NoPool, Pooling
-from vitkit.models.position import (
-    LearnedPosition,
-    LearnedPosition2D,
-    Position,
-    RotaryPosition2D,
-    SinCosPosition2D,
-)
+from vitkit.models.pool import Pooling, make_pooling
+from vitkit.models.position import Position, RotaryPosition2D, make_positions
 from vitkit.models.vit_config import ViTConfig as ViTConfig
 
 
@@ -77,14 +71,14 @@ class ViT(ImageModel):
         self.stem = PatchStem(config.patch_size, width, config.in_channels) if stem is None else stem
         self.class_token = nn.Parameter(torch.empty(1, 1, width)) if config.class_token else None
         self.register_tokens = nn.Parameter(torch.empty(1, registers, width)) if registers else None
-        self.positions = nn.ModuleList(_positions(config))
+        self.positions = nn.ModuleList(make_positions(config))
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(
             (encoder_block(config) for _ in range(config.depth)) if blocks is None else blocks
         )
         self.pre_norm = nn.LayerNorm(width, config.norm_eps) if config.norm_before_blocks else None
         self.norm = nn.LayerNorm(width, config.norm_eps)
-        self.pooling = _pooling(config)
+        self.pooling = make_pooling(config)
         size = config.representation_size
         self.pre_logits = nn.Linear(width, size) if size else None
         self.head = make_head(size or width, config.num_classes)
@@ -144,6 +138,10 @@ class ViT(ImageModel):
     def embed(self, images: Tensor, taps: Taps | None = None) -> Tensor:
         """Images `(B, C, H, W)` to tokens `(B, T, D)` with their positions: `place` of `patches`."""
         return self.place(self.patches(images, taps), taps)
+
+    def position_embedding(self) -> Tensor | None:
+        """Give the position embedding added first, `(1, P + N, D)`; None for a model that adds none."""
+        return self.positions[0]() if len(self.positions) else None
 
     def before_layer(self, layer: int, tokens: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
         """What block number `layer` sees of the tokens `(B, T, D)` that the one before it made.
@@ -312,36 +310,3 @@ def encoder_block(config: ViTConfig) -> Block:
         dropout=config.dropout,
         layer_scale=config.layer_scale,
     )
-
-
-def _pooling(config: ViTConfig) -> Pooling:
-    """Make the pooling of a configuration."""
-    width, heads = config.width, config.num_heads
-    match config.pool:
-        case "token":
-            return ClassTokenPool()
-        case "mean":
-            return MeanPool(config.prefix_tokens)
-        case "max":
-            return MaxPool(config.prefix_tokens)
-        case "map":
-            attention = Attention(width, heads, dropout=config.attention_dropout)
-            mlp = MLP(width, config.mlp_dim, gelu=config.gelu, dropout=config.dropout)
-            return AttentionPool(width, attention, mlp, norm_eps=config.norm_eps)
-        case "none":
-            return NoPool()
-
-
-def _positions(config: ViTConfig) -> Iterable[Position]:
-    """Make the position embeddings: none, one, or one for each layer."""
-    grid, width, prefix = config.grid, config.width, config.prefix_positions
-    for _ in range(config.depth if config.position_at == "every_layer" else 1):
-        match config.position:
-            case "learned":
-                yield LearnedPosition(grid, width, prefix)
-            case "learned_2d":
-                yield LearnedPosition2D(grid, width, prefix)
-            case "sincos_2d":
-                yield SinCosPosition2D(grid, width)
-            case "relative" | "none":  # relative positions are the attention's own
-                return

@@ -1,8 +1,8 @@
 """The configuration of a ViT: everything that decides its shapes and numerics. It needs no torch."""
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 from vitkit.config import require_finite
 from vitkit.errors import VitkitError
@@ -23,7 +23,9 @@ PositionsAt = Literal["stem", "every_layer", "every_layer_shared"]
 Interpolation = Literal["original", "bicubic"]
 """`original`: bilinear with the corners aligned and no antialiasing, the authors' rule. `bicubic`: with
 antialiasing and half-pixel centres, timm's rule."""
-PoolKind = Literal["token", "mean", "max", "map", "none"]
+ImagePoolKind = Literal["token", "mean", "max", "map"]
+"""The poolings that make one vector of an image."""
+PoolKind = Literal[ImagePoolKind, "none"]
 Gelu = Literal["tanh", "erf", "quick"]
 """The tanh form (the original's), the exact one, or x times the logistic function of 1.702 x (CLIP)."""
 
@@ -71,6 +73,8 @@ class ViTConfig:
     and bottom, as the original's VALID convolution does.
     """
 
+    family: ClassVar[str] = "ViT"
+    first_filters: ClassVar[tuple[str, ...]] = ("stem.weight", "stem.root.weight")
     image_size: tuple[int, int]
     patch_size: tuple[int, int]
     """Pixels, or positions of the feature map where a backbone makes one."""
@@ -120,6 +124,12 @@ class ViTConfig:
     def __post_init__(self) -> None:
         require_finite(self)
         check_images(self)
+        self._check_layers()
+        self._check_tokens()
+        self._check_combinations()
+
+    def _check_layers(self) -> None:
+        """Refuse sizes and rates that no layer can have."""
         for name, most in (
             ("width", LARGEST),
             ("depth", DEEPEST),
@@ -131,16 +141,26 @@ class ViTConfig:
                 raise VitkitError(f"A ViT needs {name} of at least 1, found {value}.")
             if value > most:
                 raise VitkitError(f"A ViT has {name} of at most {most:,}, found {value:,}.")
-        if min(self.patch_size) < 1 or self.grid[0] < 1 or self.grid[1] < 1:
-            raise VitkitError(
-                f"Images of {format_size(self.image_size)} hold no patch of "
-                f"{format_size(self.token_size)} pixels: choose a smaller patch or larger images."
-            )
         if self.width % self.num_heads:
             raise VitkitError(f"width {self.width} cannot be shared among {self.num_heads} heads equally.")
         if self.representation_size is not None and not 1 <= self.representation_size <= LARGEST:
             raise VitkitError(
                 f"representation_size is from 1 to {LARGEST:,} or none, found {self.representation_size}."
+            )
+        if self.norm_eps < 0:
+            raise VitkitError(f"norm_eps is a finite number of 0 or more, found {self.norm_eps}.")
+        for name in ("dropout", "attention_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise VitkitError(f"{name} is a share from 0 to below 1, found {getattr(self, name)}.")
+        if self.layer_scale is not None and not math.isfinite(self.layer_scale):
+            raise VitkitError(f"layer_scale is a finite number, found {self.layer_scale}.")
+
+    def _check_tokens(self) -> None:
+        """Refuse images that make no tokens, or more than any memory holds."""
+        if min(self.patch_size) < 1 or self.grid[0] < 1 or self.grid[1] < 1:
+            raise VitkitError(
+                f"Images of {format_size(self.image_size)} hold no patch of "
+                f"{format_size(self.token_size)} pixels: choose a smaller patch or larger images."
             )
         if not 0 <= self.register_tokens <= LARGEST:
             raise VitkitError(f"register_tokens is from 0 to {LARGEST:,}, found {self.register_tokens}.")
@@ -154,11 +174,9 @@ class ViTConfig:
                 f"Sine-cosine positions of {self.num_tokens:,} tokens and width {self.width:,} are too many "
                 "numbers: choose a larger patch or smaller images."
             )
-        if self.norm_eps < 0:
-            raise VitkitError(f"norm_eps is a finite number of 0 or more, found {self.norm_eps}.")
-        for name in ("dropout", "attention_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise VitkitError(f"{name} is a share from 0 to below 1, found {getattr(self, name)}.")
+
+    def _check_combinations(self) -> None:
+        """Refuse parts that do not go together."""
         if self.position_at != "stem" and self.position in ("relative", "none"):
             raise VitkitError(
                 f"'{self.position}' positions are not added to tokens: position_at says 'stem' for them, "
@@ -169,8 +187,6 @@ class ViTConfig:
                 f"Rotary positions share a head's numbers among row and column in pairs: {self.head_dim} "
                 "numbers are no multiple of 4."
             )
-        if self.layer_scale is not None and not math.isfinite(self.layer_scale):
-            raise VitkitError(f"layer_scale is a finite number, found {self.layer_scale}.")
         if self.extra_class_token and self.pool == "token":
             raise VitkitError("The class token is what pool 'token' reads: leave out extra_class_token.")
         if self.attention == "axial" and self.rotary is not None:
@@ -215,3 +231,42 @@ class ViTConfig:
     @property
     def num_tokens(self) -> int:
         return self.grid[0] * self.grid[1] + self.prefix_tokens
+
+    @property
+    def num_layers(self) -> int:
+        return self.depth
+
+    @property
+    def layers_in_words(self) -> str:
+        units = "-".join(map(str, self.backbone.layers)) if self.backbone else ""
+        return f"{units} + {self.depth}" if units else str(self.depth)
+
+    @property
+    def arithmetic(self) -> tuple[str, ...]:
+        """What two models with the same weights may still compute differently, in words."""
+        forms = {"tanh": "tanh form, the original's", "erf": "exact", "quick": "quick form, CLIP's"}
+        lines = (f"GELU: {forms[self.gelu]}", f"LayerNorm epsilon {self.norm_eps:g}")
+        return lines + (self.backbone.arithmetic if self.backbone else ())
+
+    @property
+    def pools(self) -> bool:
+        return self.pool != "none"
+
+    @property
+    def position_extent(self) -> tuple[str, tuple[int, int]]:
+        """What positions depend on, in words, and its size."""
+        return "a grid", self.grid
+
+    @property
+    def cut_off(self) -> str:
+        """What of the images no token sees, in words: a backbone pads them, its feature map may be cut."""
+        rows, columns = self.backbone.feature_map(self.image_size) if self.backbone else self.image_size
+        below, right = rows % self.patch_size[0], columns % self.patch_size[1]
+        if not below and not right:
+            return ""
+        what = "the backbone's feature map" if self.backbone else "the images"
+        return f"{below} rows below and {right} columns at the right of {what} fill no patch"
+
+    def with_new_head(self, num_classes: int) -> "ViTConfig":
+        """Give the configuration with a linear head for other classes; the layer with tanh is dropped."""
+        return replace(self, num_classes=num_classes, representation_size=None)

@@ -27,7 +27,6 @@ from vitkit.data.sources import Samples
 from vitkit.evaluation.classify import Classification, ClassScore, Predictions
 from vitkit.models.card import LossFunction
 from vitkit.models.image_model import ImageModel
-from vitkit.models.vit import ViT
 from vitkit.report.pictures import (
     ShownEvaluation,
     attention_batch,
@@ -148,7 +147,7 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
         say("pictures of mistakes")
         page["mistakes"] = mistakes(evaluation)
         say("attention rollout")
-        page["rollouts"] = rollouts(model, evaluation)
+        page["rollouts"] = rollouts(model, evaluation) if inspect.has_attention_maps(model) else []
     say("filters, positions and attention distance")
     page["attention_maps"] = inspect.has_attention_maps(model)
     page |= _inside(model, evaluation)
@@ -282,7 +281,7 @@ def _inside(model: ImageModel, evaluation: ShownEvaluation | None) -> dict[str, 
     if similarity is not None:
         alt = "For every patch, the similarity of its position embedding with all others."
         positions = _plot(model_figures.position_similarity_map(similarity), "positions", alt)
-    if evaluation is not None and isinstance(model, ViT) and inspect.has_attention_maps(model):
+    if evaluation is not None and inspect.has_attention_maps(model):
         total = len(evaluation.predictions)
         spread = np.linspace(0, total - 1, min(total, DISTANCE_IMAGES)).round().astype(int).tolist()
         rows, images = model_images(model, evaluation, spread, DISTANCE_IMAGES)

@@ -61,13 +61,13 @@ def mistakes(evaluation: ShownEvaluation) -> list[Picture]:
     return pictures
 
 
-def rollouts(model: ImageModel, evaluation: ShownEvaluation) -> list[Picture]:
+def rollouts(model: ViT, evaluation: ShownEvaluation) -> list[Picture]:
     """Images of as many classes as there is room for, a quarter of them wrong, and where the model looks.
 
-    None of a model without attention between all tokens.
+    Args:
+        model: with attention between all tokens.
+        evaluation: what it predicted.
     """
-    if not isinstance(model, ViT) or not inspect.has_attention_maps(model):
-        return []
     predictions = evaluation.predictions
     wrong = _surest_mistakes(predictions)[: ROLLOUTS_SHOWN // 4].tolist()
     right = np.flatnonzero(predictions.predicted == predictions.labels)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vitkit.weights.format_names import Format
     from vitkit.weights.formats.known import FORMATS
+    from vitkit.weights.load_options import LoadOptions
     from vitkit.weights.loading import Identity, Loaded, identify, load, load_model
     from vitkit.weights.saving import Saved, lost_numerics, save, save_model, unsupported
 
@@ -16,6 +17,7 @@ _HOMES = {
     "FORMATS": "vitkit.weights.formats.known",
     "Format": "vitkit.weights.format_names",
     "Identity": "vitkit.weights.loading",
+    "LoadOptions": "vitkit.weights.load_options",
     "Loaded": "vitkit.weights.loading",
     "Saved": "vitkit.weights.saving",
     "identify": "vitkit.weights.loading",
@@ -31,6 +33,7 @@ __all__ = [
     "FORMATS",
     "Format",
     "Identity",
+    "LoadOptions",
     "Loaded",
     "Saved",
     "identify",

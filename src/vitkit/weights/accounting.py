@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from vitkit.errors import VitkitError
-from vitkit.models.build import build_model
+from vitkit.models.build import build_empty, build_model
 from vitkit.models.image_model import ImageModel
-from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.files.source import Source
 from vitkit.weights.table import Row, Translation
@@ -117,14 +116,13 @@ def check(config: ModelConfig, tensors: Mapping[str, Tensor], source: str) -> No
 
 
 def _checked(config: ModelConfig, tensors: Mapping[str, Tensor], source: str) -> ImageModel:
-    layers = sum(config.layers) if isinstance(config, ResNetConfig) else config.depth
+    layers = config.num_layers
     if layers > len(tensors):  # before a model of so many is built, which takes its time
         raise VitkitError(
             f"{source} does not hold the weights of this model: its description says {layers:,} layers, and "
             f"it has {len(tensors):,} tensors."
         )
-    with torch.device("meta"):
-        model = build_model(config)
+    model = build_empty(lambda: build_model(config))
     expected = {key: tuple(value.shape) for key, value in model.state_dict().items()}
     found = {key: tuple(value.shape) for key, value in tensors.items()}
     lines = [

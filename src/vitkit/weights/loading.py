@@ -7,15 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from vitkit.errors import VitkitError
-from vitkit.models.build import build_model
+from vitkit.models.build import build_empty, build_model
 from vitkit.models.image_config import format_size
 from vitkit.models.image_model import ImageModel
-from vitkit.models.position import resize_line, resize_position_embedding
-from vitkit.models.vit_config import Interpolation, ViTConfig
+from vitkit.models.vit_config import Interpolation
 from vitkit.models.zoo import ModelConfig, name_of
 from vitkit.weights.accounting import build, check, names_that_are_not_finite, translate
 from vitkit.weights.card import ModelCard
@@ -24,6 +22,7 @@ from vitkit.weights.files.remote import fetch
 from vitkit.weights.files.source import Source, open_source
 from vitkit.weights.formats import native
 from vitkit.weights.formats.known import FORMATS, named_prefix
+from vitkit.weights.load_options import LoadOptions
 from vitkit.weights.table import CheckpointFormat, Hints, NotRecordedError, Translation
 
 NAMES_SHOWN = 5
@@ -59,30 +58,26 @@ class Loaded:
     Each is in words that follow the checkpoint's path and a colon."""
 
 
-def load(
-    path: str | Path,
-    num_classes: int | None = None,
-    image_size: int | tuple[int, int] | None = None,
-    *,
-    head: Literal["keep", "new"] | None = None,
-    num_heads: int | None = None,
-    interpolation: Interpolation = "original",
-    image_mean: tuple[float, ...] | None = None,
-    image_std: tuple[float, ...] | None = None,
-) -> Loaded:
+def load(path: str | Path, options: LoadOptions | None = None) -> Loaded:
     """Load a checkpoint, and return what is to be said about it beside the model.
 
-    Args and errors are those of `load_model`, which logs the notes and returns the model alone.
+    Args:
+        path: as for `load_model`, which logs the notes and returns the model alone.
+        options: left out, the checkpoint as it is.
+
+    Raises:
+        VitkitError: as `load_model`.
     """
-    size = (image_size, image_size) if isinstance(image_size, int) else image_size
-    with _opened(path, Hints(size, num_heads)) as (source, identity, translation):
+    options = options or LoadOptions()
+    head, num_classes, size = options.head, options.num_classes, options.size
+    with _opened(path, Hints(size, options.num_heads)) as (source, identity, translation):
         if head == "keep" and num_classes not in (None, identity.config.num_classes):
             raise VitkitError(
                 f"{path}: its head has {identity.config.num_classes} classes and cannot be kept for "
                 f"{num_classes}: leave out num_classes, or ask for a new head."
             )
         tensors = translate(source, translation)
-    config, card = _with_statistics(identity.config, identity.card, image_mean, image_std)
+    config, card = _with_statistics(identity.config, identity.card, options)
     check(config, tensors, str(path))  # before anything is made to fit
     assumed = [assumption.sentence() for assumption in card.assumed]
     notes = [*identity.notes, *assumed, *_doubts(tensors)]
@@ -95,7 +90,7 @@ def load(
     elif "head.weight" in tensors and not tensors["head.weight"].any():
         notes.append("its head is all zeros: it was never trained, and all classes look alike")
     if size is not None and size != config.image_size:
-        config, tensors = _at_size(config, tensors, size, interpolation, notes)
+        config, tensors = _at_size(config, tensors, size, options.interpolation, notes)
     if card.preprocessing is not None:
         card = replace(card, preprocessing=replace(card.preprocessing, image_size=config.image_size))
     model = build(config, tensors, str(path))
@@ -133,14 +128,7 @@ def load_model(
         VitkitError: no checkpoint there, one of another architecture, or a damaged one.
     """
     loaded = load(
-        path,
-        num_classes,
-        image_size,
-        head=head,
-        num_heads=num_heads,
-        interpolation=interpolation,
-        image_mean=image_mean,
-        image_std=image_std,
+        path, LoadOptions(num_classes, image_size, head, num_heads, interpolation, image_mean, image_std)
     )
     for reason, keys in loaded.identity.left_out.items():
         _log.info("%s: left out on purpose, %s: %s", path, reason, ", ".join(keys))
@@ -174,7 +162,7 @@ def _opened(path: str | Path, hints: Hints) -> Iterator[tuple[Source, Identity, 
                 f"{', '.join(one.name for one in FORMATS)}."
             )
         translation = _read(found, source, hints)
-        heads = getattr(translation.config, "num_heads", None)
+        heads = translation.config.num_heads
         if hints.num_heads not in (None, heads):
             raise VitkitError(
                 f"{source.path} says that it has {heads} attention heads, not {hints.num_heads}: leave out "
@@ -217,14 +205,14 @@ def _read(checkpoint_format: CheckpointFormat, source: Source, hints: Hints) -> 
 
 
 def _with_statistics(
-    config: ModelConfig, card: ModelCard, mean: tuple[float, ...] | None, std: tuple[float, ...] | None
+    config: ModelConfig, card: ModelCard, options: LoadOptions
 ) -> tuple[ModelConfig, ModelCard]:
     """Put in the pixel statistics that are given: a value for each channel, or one for all.
 
     Raises:
         VitkitError: another number of values, or such as no pixels have.
     """
-    channels = config.in_channels
+    channels, mean, std = config.in_channels, options.image_mean, options.image_std
     if mean is not None:
         config = replace(config, image_mean=mean * channels if len(mean) == 1 else mean)
     if std is not None:
@@ -251,9 +239,7 @@ def _doubts(tensors: dict[str, Tensor]) -> list[str]:
 def _with_new_head(
     config: ModelConfig, tensors: dict[str, Tensor], num_classes: int
 ) -> tuple[ModelConfig, dict[str, Tensor]]:
-    config = replace(config, num_classes=num_classes)
-    if isinstance(config, ViTConfig):
-        config = replace(config, representation_size=None)
+    config = config.with_new_head(num_classes)
     kept = {key: value for key, value in tensors.items() if not key.startswith(("head.", "pre_logits."))}
     if num_classes:
         example = next(iter(tensors.values()))
@@ -269,51 +255,18 @@ def _at_size(
     interpolation: Interpolation,
     notes: list[str],
 ) -> tuple[ModelConfig, dict[str, Tensor]]:
-    """The same weights for another image size: everything that knows places is resized (paper 3.2)."""
+    """The same weights for another image size: all that depends on it is resized (paper 3.2)."""
     resized = replace(config, image_size=size)
-    with torch.device("meta"):
-        expected = {key: value.shape for key, value in build_model(resized).state_dict().items()}
-    old, new = (c.grid if isinstance(c, ViTConfig) else c.image_size for c in (config, resized))
-    # Two grids may have the same number of places: what stands there is rearranged all the same.
-    changed = [
-        key for key in tensors if _knows_places(key) and (tensors[key].shape != expected[key] or old != new)
-    ]
-    notes += _cut_off(resized)
-    if not changed:
+    if resized.cut_off:
+        notes.append(f"{resized.cut_off}: they are cut off")
+    (kind, old), (_, new) = config.position_extent, resized.position_extent
+    if old == new:  # the same patches of images a little larger or smaller
         return resized, tensors
-    tensors = dict(tensors)
-    for key in changed:
-        if key.endswith(".embedding"):
-            assert isinstance(config, ViTConfig) and isinstance(resized, ViTConfig)
-            tensors[key] = resize_position_embedding(
-                tensors[key],
-                resized.grid,
-                prefix_tokens=config.prefix_positions,
-                old_grid=config.grid,
-                interpolation=interpolation,
-            )
-        else:  # a table of rows, of columns or of relative offsets
-            tensors[key] = resize_line(tensors[key], expected[key][0], interpolation)
-    kind = "a grid" if isinstance(config, ViTConfig) else "images"
+    fitted = build_empty(lambda: build_model(resized)).fit_positions(tensors, old, interpolation)
+    if not fitted:
+        return resized, tensors
     notes.append(
         f"position embeddings resized from {kind} of {format_size(old)} to {format_size(new)}; expect lower "
         "accuracy than at its own size, as vitkit cannot fine-tune a loaded checkpoint yet"
     )
-    return resized, tensors
-
-
-def _cut_off(config: ModelConfig) -> list[str]:
-    """What of the images no token sees. A backbone pads the pixels, and its feature map may be cut."""
-    if not isinstance(config, ViTConfig):
-        return []
-    height, width = config.backbone.feature_map(config.image_size) if config.backbone else config.image_size
-    below, right = height % config.patch_size[0], width % config.patch_size[1]
-    if not below and not right:
-        return []
-    what = "the backbone's feature map" if config.backbone else "the images"
-    return [f"{below} rows below and {right} columns at the right of {what} fill no patch: they are cut off"]
-
-
-def _knows_places(key: str) -> bool:
-    """Whether a parameter has a vector for each place: a position embedding, or a table of offsets."""
-    return (key.startswith("positions.") and not key.endswith(".prefix")) or "relative" in key
+    return resized, tensors | fitted

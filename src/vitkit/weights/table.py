@@ -67,25 +67,51 @@ class Translation:
 
 
 @dataclass(frozen=True)
+class Holding:
+    """How a format holds the models of one family; a configuration is of that family.
+
+    write: (model, path, notes) -> the path written; the architecture is one that it has a name for, and what
+        the file cannot say of the card is added to the notes.
+    unsupported: what of an architecture the format has no name for, in words; none for what `write` takes.
+    lost_numerics: what of a configuration's arithmetic the format has no place for, in words.
+    """
+
+    write: Callable[[ImageModel, Path, list[str]], Path]
+    unsupported: Callable[[Any], list[str]] = lambda config: []
+    lost_numerics: Callable[[Any], list[str]] = lambda config: []
+
+
+@dataclass(frozen=True)
 class CheckpointFormat:
     """One way to store a checkpoint.
 
     recognises: whether a file is of this kind, from names, shapes and settings alone.
     read: the architecture and the table; raises VitkitError for what cannot be known or is not ours.
-    write: (model, path, notes) -> the path written; the architecture is one that it has a name for, and what
-        the file cannot say of the card is added to the notes.
-    unsupported: what of an architecture the format has no name for, in words; none for what `write` takes.
-    lost_numerics: what of a configuration's arithmetic the format has no place for, in words.
+    holdings: how it holds each family, by name; families that are not named it does not hold.
+    others: what is to be said of those families, after their name.
     is_folder: whether `write` makes a folder; else a file.
     """
 
     name: str
     recognises: Callable[[Source], bool]
     read: Callable[[Source, Hints], Translation]
-    write: Callable[[ImageModel, Path, list[str]], Path]
-    unsupported: Callable[[ModelConfig], list[str]] = lambda config: []
-    lost_numerics: Callable[[ModelConfig], list[str]] = lambda config: []
+    holdings: Mapping[str, Holding]
+    others: str = ""
     is_folder: bool = True
+
+    def write(self, model: ImageModel, path: Path, notes: list[str]) -> Path:
+        """Write a model of which nothing is unsupported, and return the path written."""
+        return self.holdings[model.config.family].write(model, path, notes)
+
+    def unsupported(self, config: ModelConfig) -> list[str]:
+        """Name what of an architecture the format has no name for; nothing of what `write` takes."""
+        holding = self.holdings.get(config.family)
+        return [f"{config.family}s{self.others}"] if holding is None else holding.unsupported(config)
+
+    def lost_numerics(self, config: ModelConfig) -> list[str]:
+        """Name what of a configuration's arithmetic the format has no place for."""
+        holding = self.holdings.get(config.family)
+        return [] if holding is None else holding.lost_numerics(config)
 
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -157,8 +183,19 @@ def _word(value: Any) -> str:
 
 
 def to_theirs(tensors: Mapping[str, Tensor], rows: Iterable[Row]) -> dict[str, Tensor]:
-    """Our tensors under their names and in their shapes: views where possible, so it costs no memory."""
+    """Our tensors under their names and in their shapes: views where possible, so it costs no memory.
+
+    Raises:
+        VitkitError: a tensor has no row: without it the file would hold another model.
+    """
     theirs: dict[str, Tensor] = {}
+    rows = list(rows)
+    left = tensors.keys() - {row.ours for row in rows}
+    if left:
+        raise VitkitError(
+            f"This format has no name for {', '.join(sorted(left))}. Choose another, or vitkit's own, which "
+            "keeps everything."
+        )
     for row in rows:
         parts = row.write(tensors[row.ours].detach())
         theirs |= dict(zip(row.theirs, parts, strict=True))

@@ -19,7 +19,6 @@ from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit_config import ViTConfig
-from vitkit.models.zoo import ModelConfig
 from vitkit.weights.card import ModelCard
 from vitkit.weights.files.npz import write_npz
 from vitkit.weights.files.source import Source
@@ -30,6 +29,7 @@ from vitkit.weights.table import (
     PLAIN,
     CheckpointFormat,
     Hints,
+    Holding,
     NotRecordedError,
     Row,
     Translation,
@@ -121,8 +121,7 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     token itself, as big_vision does (`models/vit.py:341-351`): reading it back makes a model without such a
     row, and the same logits up to the rounding of that one sum.
     """
-    config = model.config
-    assert isinstance(config, ViTConfig)
+    config: ViTConfig = model.config
     tensors = dict(model.state_dict())
     if config.prefix_positions:
         embedding = tensors["positions.0.embedding"]
@@ -134,20 +133,16 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     )
 
 
-def unsupported(config: ModelConfig) -> list[str]:
+def unsupported(config: ViTConfig) -> list[str]:
     """Name what big_vision's ViT cannot build; its ResNets load the original release's file."""
-    if not isinstance(config, ViTConfig):
-        return ["ResNets (its own code reads them from the official format)"]
     known = {key: values for key, values in PLAIN.items() if key != "class_token_position"}
     return departures(
         config, {**known, "pool": ("token", "mean", "map"), "position": ("learned", "sincos_2d")}
     )
 
 
-def lost_numerics(config: ModelConfig) -> list[str]:
+def lost_numerics(config: ViTConfig) -> list[str]:
     """Name what the format does not record: big_vision's code is its only description."""
-    if not isinstance(config, ViTConfig):
-        return []
     words = official.lost_arithmetic(config) + official.lost_pixels(config)
     if config.position == "sincos_2d" and not any("image size" in word for word in words):
         words.append("the image size, which is to be given when the file is loaded")
@@ -155,7 +150,12 @@ def lost_numerics(config: ModelConfig) -> list[str]:
 
 
 CHECKPOINT_FORMAT = CheckpointFormat(
-    "big_vision", recognises, read, write, unsupported, lost_numerics, is_folder=False
+    "big_vision",
+    recognises,
+    read,
+    {"ViT": Holding(write, unsupported, lost_numerics)},
+    others=" (its own code reads them from the official format)",
+    is_folder=False,
 )
 
 

@@ -14,28 +14,25 @@ from vitkit.config import from_json, shown, to_json
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
+from vitkit.models.build import FAMILIES
 from vitkit.models.image_model import ImageModel
-from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.vit import current_name
-from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.card import ModelCard, Task, TrainingData, card_of
 from vitkit.weights.files.checksum import HashingWriter, read_record, verify
 from vitkit.weights.files.safetensors import safetensors_chunks
 from vitkit.weights.files.source import Source
-from vitkit.weights.table import CheckpointFormat, Hints, Translation, same
+from vitkit.weights.table import CheckpointFormat, Hints, Holding, Translation, same
 
 FORMAT = "vitkit-model"
 FORMAT_VERSION = 2
 """Version 1 kept preprocessing and augmentation as objects that nothing checked, empty where there were none,
 and the loss and the data of the training in the origin."""
 
-FAMILIES: dict[str, type[ModelConfig]] = {"ViT": ViTConfig, "ResNet": ResNetConfig}
-
 
 def recognises(source: Source) -> bool:
     """Ours is what our model.json stands beside under our name, or what has our names and should have one."""
-    ours = {"stem.weight", "stem.root.weight", "root.weight"}
+    ours = {name for family in FAMILIES.values() for name in family.config.first_filters}
     described = "model.json" in source.settings and source.path.name == "model.safetensors"
     return described or bool(ours & source.shapes.keys())
 
@@ -84,17 +81,18 @@ def save_native(model: ImageModel, folder: Path, notes: list[str]) -> Path:
     return folder
 
 
-CHECKPOINT_FORMAT = CheckpointFormat("vitkit", recognises, read, save_native)
+CHECKPOINT_FORMAT = CheckpointFormat(
+    "vitkit", recognises, read, dict.fromkeys(FAMILIES, Holding(save_native))
+)
 
 
 def describe(model: ImageModel) -> dict[str, Any]:
     """Return the contents of `model.json`, but for the checksum of the weights."""
-    family = next(name for name, kind in FAMILIES.items() if isinstance(model.config, kind))
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "vitkit_version": __version__,
-        "family": family,
+        "family": model.config.family,
         "architecture": to_json(model.config),
         **to_json(card_of(model)),
     }
@@ -120,7 +118,7 @@ def read_description(data: Mapping[str, Any], path: Path) -> tuple[ModelConfig, 
     if not isinstance(family, str) or family not in FAMILIES:
         raise VitkitError(f"{path}: family: expected one of {', '.join(FAMILIES)}, found {family!r}.")
     architecture: ModelConfig = from_json(
-        FAMILIES[family], data.get("architecture", {}), f"{path}: architecture"
+        FAMILIES[family].config, data.get("architecture", {}), f"{path}: architecture"
     )
     known = _read_card(data, version, architecture, str(path))
     if known.class_names and len(known.class_names) != architecture.num_classes:

@@ -30,6 +30,7 @@ from vitkit.weights.table import (
     PLAIN,
     CheckpointFormat,
     Hints,
+    Holding,
     NotRecordedError,
     Row,
     Translation,
@@ -100,33 +101,44 @@ def official_config(source: Source, image_size: tuple[int, int] | None = None) -
 
 
 def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
-    """Write an `.npz` under the names of the released files: a ViT's, a hybrid's, or a BiT ResNet's.
+    """Write an `.npz` under the names of the released files of ViTs and hybrids.
 
     Where tokens before the patches have no positions (big_vision), the class token is given one of zeros:
     reading it back makes a model with such a row, and the same logits.
     """
-    config = model.config
-    rows = bit.name_table(config) if isinstance(config, ResNetConfig) else name_table(config, RELEASED)
-    return write_npz(npz_path(path), to_theirs(model.state_dict(), rows))
+    return write_npz(npz_path(path), to_theirs(model.state_dict(), name_table(model.config, RELEASED)))
 
 
-def unsupported(config: ModelConfig) -> list[str]:
+def write_bit(model: ImageModel, path: Path, notes: list[str]) -> Path:
+    """Write an `.npz` under the names of BiT's released files."""
+    return write_npz(npz_path(path), to_theirs(model.state_dict(), bit.name_table(model.config)))
+
+
+def unsupported(config: ViTConfig) -> list[str]:
     """Name what the original's code cannot build."""
-    if isinstance(config, ResNetConfig):
-        return absent_from_release(config)
     known = {key: values for key, values in PLAIN.items() if key not in ("backbone", "class_token_position")}
     return departures(config, {**known, "pool": ("token", "mean")})
 
 
-def lost_numerics(config: ModelConfig) -> list[str]:
+def lost_numerics(config: ViTConfig) -> list[str]:
     """Name what the format does not record: the original's code is its only description."""
-    if isinstance(config, ResNetConfig):
-        return bit.lost_numerics(config) + lost_pixels(config)
     return lost_arithmetic(config) + lost_pixels(config)
 
 
+def lost_numerics_of_bit(config: ResNetConfig) -> list[str]:
+    """Name what BiT's files do not record."""
+    return bit.lost_numerics(config) + lost_pixels(config)
+
+
 CHECKPOINT_FORMAT = CheckpointFormat(
-    "official", recognises, read, write, unsupported, lost_numerics, is_folder=False
+    "official",
+    recognises,
+    read,
+    {
+        "ViT": Holding(write, unsupported, lost_numerics),
+        "ResNet": Holding(write_bit, absent_from_release, lost_numerics_of_bit),
+    },
+    is_folder=False,
 )
 
 

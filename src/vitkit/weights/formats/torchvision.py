@@ -18,7 +18,6 @@ from vitkit.durable import WRITE_SIZE, replace_file
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit_config import ViTConfig
-from vitkit.models.zoo import ModelConfig
 from vitkit.weights.assumptions import assumed_resizing, assumed_statistics
 from vitkit.weights.card import ModelCard
 from vitkit.weights.files.source import Source
@@ -30,6 +29,7 @@ from vitkit.weights.table import (
     PLAIN,
     CheckpointFormat,
     Hints,
+    Holding,
     NotRecordedError,
     Row,
     Translation,
@@ -149,17 +149,14 @@ def preprocessing_for(config: ViTConfig) -> Preprocessing:
 
 def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     """Write a `.pth`, a dictionary of tensors that torchvision's models load with `load_state_dict`."""
-    config = model.config
-    assert isinstance(config, ViTConfig)
+    config: ViTConfig = model.config
     path = path if path.suffix == ".pth" else path.with_name(path.name + ".pth")
     replace_file(path, _pth_chunks(to_theirs(model.state_dict(), name_table(config)), path.parent))
     return path
 
 
-def unsupported(config: ModelConfig) -> list[str]:
+def unsupported(config: ViTConfig) -> list[str]:
     """List what torchvision's ViT cannot build."""
-    if not isinstance(config, ViTConfig):
-        return ["ResNets of this kind"]
     lacks = {
         f"images of {config.in_channels} channels": config.in_channels != 3,
         "rectangular images or patches": len({*config.image_size}) + len({*config.patch_size}) > 2,
@@ -185,10 +182,8 @@ def _pth_chunks(tensors: Mapping[str, Tensor], folder: Path) -> Iterator[bytes]:
             yield piece
 
 
-def lost_numerics(config: ModelConfig) -> list[str]:
+def lost_numerics(config: ViTConfig) -> list[str]:
     """Arithmetic that torchvision's models do not have, and what a state dict does not say."""
-    if not isinstance(config, ViTConfig):
-        return []
     words = []
     if config.dropout or config.attention_dropout:
         words.append(f"dropout {max(config.dropout, config.attention_dropout):g}, which training alone uses")
@@ -206,7 +201,12 @@ def lost_numerics(config: ModelConfig) -> list[str]:
 
 
 CHECKPOINT_FORMAT = CheckpointFormat(
-    "torchvision", recognises, read, write, unsupported, lost_numerics, is_folder=False
+    "torchvision",
+    recognises,
+    read,
+    {"ViT": Holding(write, unsupported, lost_numerics)},
+    others=" of this kind",
+    is_folder=False,
 )
 
 

@@ -22,7 +22,7 @@ from vitkit.weights.formats.huggingface.common import (
 from vitkit.weights.formats.huggingface.names import FILES, MODULES, vit_rows
 from vitkit.weights.formats.huggingface.pixels import read_pixels
 from vitkit.weights.formats.huggingface.settings import ViTSettings, settings_of
-from vitkit.weights.formats.huggingface.write import lost_numerics, unsupported, write
+from vitkit.weights.formats.huggingface.write import HOLDINGS
 from vitkit.weights.shapes import check_axes
 from vitkit.weights.table import (
     CheckpointFormat,
@@ -76,7 +76,7 @@ def read(source: Source, hints: Hints) -> Translation:
     raise VitkitError(f"{source.path}: of Hugging Face's models, vit and bit are read, found {kind!r}.")
 
 
-CHECKPOINT_FORMAT = CheckpointFormat("huggingface", recognises, read, write, unsupported, lost_numerics)
+CHECKPOINT_FORMAT = CheckpointFormat("huggingface", recognises, read, HOLDINGS)
 
 
 def _read_vit(source: Source, hints: Hints) -> Translation:
@@ -98,22 +98,7 @@ def _read_vit(source: Source, hints: Hints) -> Translation:
         raise VitkitError(f"{source.path} holds no whole ViT: absent: {', '.join(missing)}.")
     check_axes(source, stem, 4)
     width, in_channels, patch_height, patch_width = shapes[stem]
-    refuse(
-        source,
-        {
-            f"a distillation token ({prefix}embeddings.distillation_token)": (
-                f"{prefix}embeddings.distillation_token" in shapes
-            ),
-            "queries, keys and values without bias (qkv_bias false)": not said.qkv_bias,
-            f"the activation {said.hidden_act}": said.hidden_act not in GELU,
-            f"a pooler with the activation {said.pooler_act}": (
-                not classes and pooler in shapes and said.pooler_act != "tanh"
-            ),
-            f"heads of {source.config.get('head_dim')} values (head_dim)": (
-                source.config.get("head_dim") not in (None, width // heads)
-            ),
-        },
-    )
+    _refuse_other_vits(source, said, prefix, heads, width)
     layer = re.compile(re.escape(f"{prefix}{naming.layers}.") + r"(\d+)\.")
     layers = {match[1] for key in shapes if (match := layer.match(key))}
     size = (said.image_size, said.image_size) if isinstance(said.image_size, int) else said.image_size
@@ -135,11 +120,37 @@ def _read_vit(source: Source, hints: Hints) -> Translation:
         image_mean=mean,
         image_std=std,
     )
+    card = make_card(source, said, classes, processor, config)
+    return Translation(config, vit_rows(config, prefix, naming), card, _unused(prefix, classes))
+
+
+def _refuse_other_vits(source: Source, said: ViTSettings, prefix: str, heads: int, width: int) -> None:
+    """Refuse what their class can be and ours cannot."""
+    classes, pooler = outputs_of(source, "classifier.weight"), f"{prefix}pooler.dense.weight"
+    refuse(
+        source,
+        {
+            f"a distillation token ({prefix}embeddings.distillation_token)": (
+                f"{prefix}embeddings.distillation_token" in source
+            ),
+            "queries, keys and values without bias (qkv_bias false)": not said.qkv_bias,
+            f"the activation {said.hidden_act}": said.hidden_act not in GELU,
+            f"a pooler with the activation {said.pooler_act}": (
+                not classes and pooler in source and said.pooler_act != "tanh"
+            ),
+            f"heads of {source.config.get('head_dim')} values (head_dim)": (
+                source.config.get("head_dim") not in (None, width // heads)
+            ),
+        },
+    )
+
+
+def _unused(prefix: str, classes: int) -> dict[str, str]:
+    """Name the arrays that are left out on purpose, and why."""
     masked = "of masked image modelling, which nothing here uses"
     ignored = {f"{prefix}embeddings.mask_token": f"the mask token {masked}"}
     ignored |= {f"decoder.0.{part}": f"the decoder {masked}" for part in ("weight", "bias")}
     if classes:
         unused = "a pooler beside a classifier, which does not look at it"
         ignored |= {f"{prefix}pooler.dense.{part}": unused for part in ("weight", "bias")}
-    card = make_card(source, said, classes, processor, config)
-    return Translation(config, vit_rows(config, prefix, naming), card, ignored)
+    return ignored

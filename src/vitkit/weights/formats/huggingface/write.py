@@ -9,7 +9,6 @@ from vitkit.models.card import Card
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.vit_config import ViTConfig
-from vitkit.models.zoo import ModelConfig
 from vitkit.weights.files.safetensors import safetensors_chunks
 from vitkit.weights.formats.huggingface.common import (
     labels_of,
@@ -26,29 +25,42 @@ from vitkit.weights.formats.huggingface.settings import (
 from vitkit.weights.formats.resnet_channels import absent_from_libraries
 from vitkit.weights.table import (
     PLAIN,
+    Holding,
+    Row,
     departures,
     to_theirs,
 )
 
 
-def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
-    """Write the folder that `from_pretrained` reads: weights, `config.json` and `preprocessor_config.json`.
+def write_vit(model: ImageModel, path: Path, notes: list[str]) -> Path:
+    """Write a `ViTForImageClassification`.
 
-    It is a `ViTForImageClassification` or `BitForImageClassification`; without a head, a `BitModel` or a
-    `ViTModel`, whose pooler is our tanh layer (where there is none:
+    Without a head it is a `ViTModel`, whose pooler is our tanh layer (where there is none:
     `ViTModel.from_pretrained(path, add_pooling_layer=False)`).
 
     Raises:
         VitkitError: a model of ours is at `path`.
     """
-    config = model.config
-    settings: ViTSettings | BitSettings
-    if isinstance(config, ViTConfig):
-        settings = _vit_settings(config, model.card)
-        rows = vit_rows(config, "vit." if config.num_classes else "", FILES)
-    else:
-        settings = _bit_settings(config, model.card)
-        rows = bit_rows(config, "bit." if config.num_classes else "")
+    config: ViTConfig = model.config
+    rows = vit_rows(config, "vit." if config.num_classes else "", FILES)
+    return _write(model, path, notes, _vit_settings(config, model.card), rows)
+
+
+def write_bit(model: ImageModel, path: Path, notes: list[str]) -> Path:
+    """Write a `BitForImageClassification`, without a head a `BitModel`; errors are those of `write_vit`."""
+    config: ResNetConfig = model.config
+    rows = bit_rows(config, "bit." if config.num_classes else "")
+    return _write(model, path, notes, _bit_settings(config, model.card), rows)
+
+
+def _write(
+    model: ImageModel, path: Path, notes: list[str], settings: ViTSettings | BitSettings, rows: list[Row]
+) -> Path:
+    """Write the folder that `from_pretrained` reads: weights, `config.json` and `preprocessor_config.json`.
+
+    Raises:
+        VitkitError: a model of ours is at `path`.
+    """
     if (path / "model.json").exists():
         raise VitkitError(f"{path} holds a model of vitkit's own format: choose another folder.")
     path.mkdir(parents=True, exist_ok=True)
@@ -60,21 +72,27 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     return path
 
 
-def unsupported(config: ModelConfig) -> list[str]:
+def _unsupported_vit(config: ViTConfig) -> list[str]:
     """Name what transformers cannot build; its hybrid is retired."""
-    if isinstance(config, ResNetConfig):
-        mixing = [] if config.mixing == "convolution" else [f"{config.mixing} attention in a ResNet"]
-        return mixing + absent_from_libraries(config)
     words = departures(config, PLAIN)
     if config.representation_size and config.num_classes:
         words.append("a tanh layer before the head (load with head='new' to drop it)")
     return words
 
 
-def lost_numerics(config: ModelConfig) -> list[str]:
-    """Name the numerics that their code fixes and ours does not."""
-    if isinstance(config, ViTConfig):
-        return ["dropout after the GELU, which they do not apply"] if config.dropout else []
+def _unsupported_bit(config: ResNetConfig) -> list[str]:
+    """Name what their BiT cannot build."""
+    mixing = [] if config.mixing == "convolution" else [f"{config.mixing} attention in a ResNet"]
+    return mixing + absent_from_libraries(config)
+
+
+def _lost_of_a_vit(config: ViTConfig) -> list[str]:
+    """Name the numerics that their ViT fixes and ours does not."""
+    return ["dropout after the GELU, which they do not apply"] if config.dropout else []
+
+
+def _lost_of_a_bit(config: ResNetConfig) -> list[str]:
+    """Name the numerics that their BiT fixes and ours does not."""
     words = []
     if config.norm_eps != BIT_NORM_EPS:
         words.append(f"a GroupNorm epsilon of {config.norm_eps} (theirs: {BIT_NORM_EPS})")
@@ -125,3 +143,9 @@ def _bit_settings(config: ResNetConfig, card: Card) -> BitSettings:
         id2label={str(i): name for i, name in enumerate(names)},
         label2id={name: i for i, name in enumerate(names)},
     )
+
+
+HOLDINGS = {
+    "ViT": Holding(write_vit, _unsupported_vit, _lost_of_a_vit),
+    "ResNet": Holding(write_bit, _unsupported_bit, _lost_of_a_bit),
+}

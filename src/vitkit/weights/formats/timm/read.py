@@ -26,7 +26,7 @@ from vitkit.weights.formats.timm.settings import (
     STANDARDIZATION_EPS,
     Settings,
 )
-from vitkit.weights.formats.timm.write import HYBRID_NAMES, lost_numerics, unsupported, write
+from vitkit.weights.formats.timm.write import HOLDINGS, HYBRID_NAMES
 from vitkit.weights.shapes import check_axes, check_pointwise
 from vitkit.weights.table import (
     IMAGENET_MEAN,
@@ -97,7 +97,12 @@ def read(source: Source, hints: Hints) -> Translation:
         stem_bias=not config.norm_before_blocks or "patch_embed.proj.bias" in source,
     )
     ignored = {"mask_token": "the mask token of masked image modelling, which nothing here uses"}
-    return Translation(config, rows, _card(settings, config, source), ignored)
+    doubts = []
+    if settings.known and settings.num_heads is None:
+        doubts.append(f"architecture '{settings.architecture}' is not known: timm's usual arithmetic")
+    if not settings.known and config.position == "none":
+        doubts.append("no pos_embed among the tensors: taken for a model without position embeddings")
+    return Translation(config, rows, _card(settings, config, doubts), ignored)
 
 
 def _refuse(source: Source, settings: Settings) -> None:
@@ -344,18 +349,13 @@ def _read_bit(source: Source, settings: Settings, hints: Hints) -> Translation:
     for key in last:
         check_axes(source, key, 4)
     config = with_channels(config, root[0], tuple(source.shapes[key][0] for key in last))
-    return Translation(config, bit_rows(config), _card(settings, config, source))
+    return Translation(config, bit_rows(config), _card(settings, config, []))
 
 
-def _card(settings: Settings, config: ModelConfig, source: Source) -> ModelCard:
-    """Class names, preprocessing, and what had to be assumed."""
-    notes = []
-    if not settings.known:
-        notes.append("no config.json: timm's usual arithmetic (exact GELU, its epsilons)")
-    elif isinstance(config, ViTConfig) and settings.num_heads is None:
-        notes.append(f"architecture '{settings.architecture}' is not known: timm's usual arithmetic")
-    if isinstance(config, ViTConfig) and not settings.known and config.position == "none":
-        notes.append("no pos_embed among the tensors: taken for a model without position embeddings")
+def _card(settings: Settings, config: ModelConfig, doubts: list[str]) -> ModelCard:
+    """Class names, preprocessing, and what had to be assumed; `doubts` are those of the family."""
+    known = "no config.json: timm's usual arithmetic (exact GELU, its epsilons)"
+    notes = [*([] if settings.known else [known]), *doubts]
     found = settings.pretrained.mean
     if found and len(found) != config.in_channels:
         notes.append(f"pixel mean and std were given for {len(found)} channels: their average is taken")
@@ -379,4 +379,4 @@ def _card(settings: Settings, config: ModelConfig, source: Source) -> ModelCard:
     )
 
 
-CHECKPOINT_FORMAT = CheckpointFormat("timm", recognises, read, write, unsupported, lost_numerics)
+CHECKPOINT_FORMAT = CheckpointFormat("timm", recognises, read, HOLDINGS)

@@ -1,5 +1,7 @@
 """Our models as folders that `timm.create_model("local-dir:FOLDER", pretrained=True)` loads."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,6 @@ from vitkit.models.image_config import format_size
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import GROUPS, ResNetConfig
 from vitkit.models.vit_config import ViTConfig
-from vitkit.models.zoo import ModelConfig
 from vitkit.weights.files.safetensors import safetensors_chunks
 from vitkit.weights.formats.resnet_channels import absent_from_libraries, has_usual_channels
 from vitkit.weights.formats.timm.names import bit_rows, vit_rows
@@ -27,7 +28,7 @@ from vitkit.weights.formats.timm.settings import (
     STANDARDIZATION_EPS,
 )
 from vitkit.weights.preprocessing import border_colour, changed_pixels_noted, fraction_of, preprocessing_of
-from vitkit.weights.table import PLAIN, departures, to_theirs
+from vitkit.weights.table import PLAIN, Holding, Row, departures, to_theirs
 
 CLIP_NAME = "vit_base_patch16_clip_224"
 """Written where LayerNorm's epsilon is CLIP's: the name alone decides it, the arguments the rest."""
@@ -62,44 +63,71 @@ BIT_NAMES: dict[tuple[tuple[int, ...], int], str] = {
 }
 
 
-def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
+@dataclass(frozen=True)
+class _Described:
+    """What timm has to be told of a model, and where it keeps the weights."""
+
+    architecture: str
+    arguments: dict[str, Any]
+    """`model_args`."""
+    rows: list[Row]
+    tensors: Mapping[str, Tensor]
+    first: str
+    """Name of the first convolution."""
+    head: str
+    fixed_size: bool
+    """Whether it takes images of one size alone."""
+
+
+def write_vit(model: ImageModel, path: Path, notes: list[str]) -> Path:
+    """Write the folder of a ViT or hybrid; errors are those of `_write`."""
+    config: ViTConfig = model.config
+    tensors = _without_stem_bias(config, model.state_dict())
+    rows = [row for row in vit_rows(config) if row.ours in tensors]
+    root = next(row.theirs[0] for row in rows if row.ours in config.first_filters)
+    first = root.removesuffix(".weight")
+    described = _Described(_vit_name(config), _vit_arguments(config), rows, tensors, first, "head", True)
+    return _write(model, path, notes, described)
+
+
+def write_bit(model: ImageModel, path: Path, notes: list[str]) -> Path:
+    """Write the folder of a ResNet; errors are those of `_write`."""
+    config: ResNetConfig = model.config
+    factor = config.root_channels // 64 if _is_named(config) else 1
+    name, rows = BIT_NAMES[config.layers, factor], bit_rows(config)
+    arguments, tensors = _bit_arguments(config), model.state_dict()
+    described = _Described(name, arguments, rows, tensors, "stem.conv", "head.fc", False)
+    return _write(model, path, notes, described)
+
+
+def _write(model: ImageModel, path: Path, notes: list[str], described: _Described) -> Path:
     """Write a folder that `timm.create_model("local-dir:FOLDER", pretrained=True)` loads.
 
     Raises:
         VitkitError: the folder holds a model of our own format.
     """
     config = model.config
-    tensors = model.state_dict()
-    if isinstance(config, ResNetConfig):
-        arguments, rows = _bit_arguments(config), bit_rows(config)
-        first, head = "stem.conv", "head.fc"
-    else:
-        arguments, rows = _vit_arguments(config), vit_rows(config)
-        tensors = _without_stem_bias(config, tensors)
-        rows = [row for row in rows if row.ours in tensors]
-        root = next(row.theirs[0] for row in rows if row.ours in ("stem.root.weight", "stem.weight"))
-        first, head = root.removesuffix(".weight"), "head"
     theirs = nearest_rule(preprocessing_of(model), config.image_mean)
     notes += changed_pixels_noted(model, theirs, "config.json")
     pretrained: dict[str, Any] = {
         "custom_load": False,
         "input_size": [config.in_channels, *config.image_size],
-        "fixed_input_size": isinstance(config, ViTConfig),
+        "fixed_input_size": described.fixed_size,
         **_crop(theirs),
         "mean": list(config.image_mean),
         "std": list(config.image_std),
         "num_classes": config.num_classes,
         "pool_size": None,
-        "first_conv": first,
-        "classifier": head,
+        "first_conv": described.first,
+        "classifier": described.head,
     }
     description = {
-        "architecture": _architecture(config),
+        "architecture": described.architecture,
         "num_classes": config.num_classes,
         "num_features": config.width,
-        "global_pool": arguments["global_pool"],
+        "global_pool": described.arguments["global_pool"],
         **({"label_names": list(model.card.class_names)} if model.card.class_names else {}),
-        "model_args": arguments,
+        "model_args": described.arguments,
         "pretrained_cfg": pretrained,
     }
     if (path / "model.json").exists():
@@ -107,7 +135,8 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
             f"{path} holds a model of vitkit's own format, which this would overwrite: name another."
         )
     path.mkdir(parents=True, exist_ok=True)
-    replace_file(path / "model.safetensors", safetensors_chunks(to_theirs(tensors, rows)))
+    chunks = safetensors_chunks(to_theirs(described.tensors, described.rows))
+    replace_file(path / "model.safetensors", chunks)
     replace_json(path / "config.json", description)
     return path
 
@@ -177,11 +206,8 @@ def _ratio(mlp_dim: int, width: int) -> float:
     return ratio if int(width * ratio) == mlp_dim else (mlp_dim + 0.5) / width
 
 
-def _architecture(config: ModelConfig) -> str:
+def _vit_name(config: ViTConfig) -> str:
     """timm's name nearest to a configuration that it can build; the arguments say the rest."""
-    if isinstance(config, ResNetConfig):
-        factor = config.root_channels // 64 if _is_named(config) else 1
-        return BIT_NAMES[config.layers, factor]
     if config.backbone:
         return HYBRID_NAMES[config.backbone.layers]
     if config.norm_eps == CLIP_NORM_EPS:
@@ -191,19 +217,22 @@ def _architecture(config: ModelConfig) -> str:
     return name if name in PLAIN_NAMES else "vit_base_patch16_224"
 
 
-def unsupported(config: ModelConfig) -> list[str]:
-    """List what timm cannot build."""
-    if isinstance(config, ResNetConfig):
-        words = absent_from_libraries(config)
-        if config.mixing != "convolution":
-            words.append(f"{config.mixing} attention in a ResNet")
-        if config.groups != GROUPS:
-            words.append(f"groups {config.groups} (only {GROUPS})")
-        if not _is_named(config) and (config.layers, 1) not in BIT_NAMES:
-            words.append(f"a ResNet of {config.layers} units (only {', '.join(BIT_NAMES.values())})")
-        return words
+def _unsupported_bit(config: ResNetConfig) -> list[str]:
+    """Name what timm's BiT cannot build."""
+    words = absent_from_libraries(config)
+    if config.mixing != "convolution":
+        words.append(f"{config.mixing} attention in a ResNet")
+    if config.groups != GROUPS:
+        words.append(f"groups {config.groups} (only {GROUPS})")
+    if not _is_named(config) and (config.layers, 1) not in BIT_NAMES:
+        words.append(f"a ResNet of {config.layers} units (only {', '.join(BIT_NAMES.values())})")
+    return words
+
+
+def _unsupported_vit(config: ViTConfig) -> list[str]:
+    """Name what timm's ViTs and hybrids cannot build."""
     known = {key: PLAIN[key] for key in ("position_at", "attention", "rotary")}
-    words = departures(config, {**known, "position": ("learned", "none")})
+    words = departures(config, {**known, "position": ("learned", "none"), "pool": tuple(POOLS.values())})
     if config.norm_before_blocks and config.position != "learned":
         words.append("a norm before the blocks without position embeddings (its patches would lose a bias)")
     if config.representation_size is not None:
@@ -246,26 +275,41 @@ def _crop(rule: Preprocessing) -> dict[str, Any]:
     return {"interpolation": rule.interpolation, "crop_mode": mode, "crop_pct": fraction}
 
 
-def lost_numerics(config: ModelConfig) -> list[str]:
-    """Arithmetic that timm has no argument for."""
-    words: list[str] = []
+class _Lost(list[str]):
+    """Words for what timm computes in another way."""
 
-    def check(what: str, ours: object, theirs: object) -> None:
+    def compare(self, what: str, ours: object, theirs: object) -> None:
+        """Add the words for one number or form, if the two differ."""
         if ours != theirs:
-            words.append(f"{what} {ours} (timm: {theirs})")
+            self.append(f"{what} {ours} (timm: {theirs})")
 
-    if isinstance(config, ResNetConfig):
-        check("GroupNorm's epsilon", config.norm_eps, GROUP_NORM_EPS)
-        check("weight standardisation's epsilon", config.standardization_eps, STANDARDIZATION_EPS)
-        check("max-pooling padded with", config.max_pool_padding, "zeros")
-        return words
+
+def _lost_of_a_bit(config: ResNetConfig) -> list[str]:
+    """Name the arithmetic that timm has no argument for."""
+    words = _Lost()
+    words.compare("GroupNorm's epsilon", config.norm_eps, GROUP_NORM_EPS)
+    words.compare("weight standardisation's epsilon", config.standardization_eps, STANDARDIZATION_EPS)
+    words.compare("max-pooling padded with", config.max_pool_padding, "zeros")
+    return words
+
+
+def _lost_of_a_vit(config: ViTConfig) -> list[str]:
+    """Name the arithmetic that timm has no argument for."""
+    words = _Lost()
     if config.backbone or config.norm_eps != CLIP_NORM_EPS:
-        check("LayerNorm's epsilon", config.norm_eps, NORM_EPS)
+        words.compare("LayerNorm's epsilon", config.norm_eps, NORM_EPS)
     if config.layer_scale == 0:
         words.append(f"layer scale that begins at 0 (timm: {LAYER_SCALE})")
-    if config.backbone:
+    backbone = config.backbone
+    if backbone:
         form = {"std": "w / (std + eps)", "variance": "w / sqrt(var + eps)"}
-        check("GroupNorm's epsilon", config.backbone.norm_eps, GROUP_NORM_EPS)
-        check("weight standardisation", form[config.backbone.standardization], form["variance"])
-        check("weight standardisation's epsilon", config.backbone.standardization_eps, STANDARDIZATION_EPS)
+        words.compare("GroupNorm's epsilon", backbone.norm_eps, GROUP_NORM_EPS)
+        words.compare("weight standardisation", form[backbone.standardization], form["variance"])
+        words.compare("weight standardisation's epsilon", backbone.standardization_eps, STANDARDIZATION_EPS)
     return words
+
+
+HOLDINGS = {
+    "ViT": Holding(write_vit, _unsupported_vit, _lost_of_a_vit),
+    "ResNet": Holding(write_bit, _unsupported_bit, _lost_of_a_bit),
+}

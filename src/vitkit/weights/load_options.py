@@ -1,0 +1,25 @@
+"""The options of loading a checkpoint, in a file that imports no torch."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from vitkit.models.vit_config import Interpolation
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """The options of loading a checkpoint; `vitkit.load_model` describes each field."""
+
+    num_classes: int | None = None
+    image_size: int | tuple[int, int] | None = None
+    head: Literal["keep", "new"] | None = None
+    num_heads: int | None = None
+    interpolation: Interpolation = "original"
+    image_mean: tuple[float, ...] | None = None
+    image_std: tuple[float, ...] | None = None
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """`(height, width)`; None for that of the weights."""
+        side = self.image_size
+        return (side, side) if isinstance(side, int) else side
