@@ -1,5 +1,6 @@
 """Evaluate a model on images that it was not trained on."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,19 @@ class EvaluateOptions:
     resized."""
     num_heads: int | None = None
     """of the attention, where the file does not say it."""
+    max_pixels: int | None = None
+    """larger images are refused; left out, the limit that the model was saved with."""
+    worker_timeout: float = WORKER_TIMEOUT
+    """seconds that a batch is waited for before the process that makes it is taken to hang; 0 waits for
+    ever."""
+
+    def __post_init__(self) -> None:
+        if self.workers < 0:
+            raise VitkitError(f"workers is 0 or more, found {self.workers}.")
+        if not 0 <= self.worker_timeout < math.inf:
+            raise VitkitError(
+                f"Expected a worker_timeout of 0 seconds (no limit) or more, found {self.worker_timeout}."
+            )
 
 
 @dataclass(frozen=True)
@@ -78,6 +92,8 @@ def evaluate(
     image_size: int | tuple[int, int] | None = None,
     num_heads: int | None = None,
     precision: Precision = "auto",
+    max_pixels: int | None = None,
+    worker_timeout: float = WORKER_TIMEOUT,
     listener: Listener = SILENT,
 ) -> Evaluation:
     """Evaluate a checkpoint.
@@ -91,6 +107,8 @@ def evaluate(
         workers: processes that decode images.
         image_size, num_heads: as for `load_model`.
         precision: of the arithmetic: "float32", "bfloat16", or "auto": bfloat16 on a GPU that has it.
+        max_pixels: larger images are refused; left out, the limit that the model was saved with.
+        worker_timeout: seconds that a batch is waited for before its worker is taken to hang; 0: for ever.
         listener: hears the progress and what is worth knowing.
 
     Raises:
@@ -107,6 +125,8 @@ def evaluate(
         workers=workers,
         image_size=(image_size, image_size) if isinstance(image_size, int) else image_size,
         num_heads=num_heads,
+        max_pixels=max_pixels,
+        worker_timeout=worker_timeout,
     )
     return run_evaluation(options, listener)
 
@@ -118,7 +138,7 @@ def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Eva
     reason = task_of(model.card).explain_unfit(model.config)
     if reason:
         raise VitkitError(f"{options.model} {reason}.")
-    data = data_of(model, options.data)
+    data = data_of(model, options.data, options.max_pixels)
     if not model.card.class_names:
         listener.note(_match_by_order(options.model, model, data))
     recorded = card_of(model).data
@@ -130,8 +150,6 @@ def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Eva
             split = "train"  # data of one piece
     if split is None or split not in data.splits:
         raise VitkitError(_no_split(data, split, trained_on))
-    if options.workers < 0:
-        raise VitkitError(f"workers is 0 or more, found {options.workers}.")
     rejects: dict[str, str] = {}
     result, predictions = evaluate_split(
         model,
@@ -141,6 +159,7 @@ def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Eva
         rejects,
         batch_size=options.batch_size,
         workers=options.workers,
+        worker_timeout=options.worker_timeout,
         precision=options.precision,
         listener=listener,
     )
@@ -154,8 +173,8 @@ def keep_evaluation(options: EvaluateOptions, found: Evaluation, listener: Liste
     Returns:
         The folder that holds it; None if it is of something else, or the run folder may not be written.
     """
-    run = Path(options.model)
-    if not is_run(run) or options.data is not None or options.image_size is not None:
+    run, changed = Path(options.model), (options.data, options.image_size, options.max_pixels)
+    if not is_run(run) or any(option is not None for option in changed):
         return None
     try:
         write_evaluation(run, found.split, found.result, found.predictions)

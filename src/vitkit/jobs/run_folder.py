@@ -14,6 +14,7 @@ report.html
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,13 +73,15 @@ def read_evaluations(run: Path, task: Task[Any, Any]) -> dict[str, tuple[Any, An
     return found
 
 
-def data_of(model: ImageModel, spec: str | None = None) -> ImageData:
+def data_of(model: ImageModel, spec: str | None = None, max_pixels: int | None = None) -> ImageData:
     """The data a model was trained on, cut as it was then; or other data under its class names.
 
     Raises:
         VitkitError: the model does not know where its data is, or the data is not there any more.
     """
     rule, task = preprocessing_of(model).decode, task_of(model.card)
+    if max_pixels is not None:
+        rule = replace(rule, max_pixels=max_pixels)
     names = model.card.class_names or None
     record = card_of(model).data
     if spec is not None and not (record is not None and place(spec) == record.spec):

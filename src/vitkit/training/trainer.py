@@ -305,7 +305,7 @@ class Trainer:
         optimizer.zero_grad()
         self.trained.train()
         size = self.config.micro_batch_size or self.config.batch_size
-        valid = max(int(batch.mask.sum()), 1)
+        valid = max(int(batch.mask.sum()), 1)  # a batch of unreadable images alone has gradients of zero
         totals: dict[str, Tensor] = {}
         with out_of_memory_explained(min(size, len(batch.labels)), batch.images.shape):
             for part, start in enumerate(range(0, len(batch.labels), size)):
@@ -315,6 +315,8 @@ class Trainer:
                 micro = batch.slice(start, start + size).to(self.device)
                 with self.autocast():
                     loss, metrics = self.objective(model, micro)
+                # The loss is a mean over the portion's readable images. Weighted by their share of the batch,
+                # the portions' gradients sum to that of the mean over the whole batch.
                 share = micro.mask.sum() / valid
                 (loss * share).backward()
                 for name, value in {"loss": loss, **metrics}.items():
