@@ -45,12 +45,12 @@ def print_card(identity: "Identity", file: str) -> None:
         identity: what it is.
         file: how it was named on the command line.
     """
-    from vitkit.evaluation.classify import explain_no_classes
     from vitkit.jobs.card import summary
+    from vitkit.tasks import task_of
 
     TerminalListener().show(summary(identity))
     checkpoint = shlex.quote(file)
     following = [f"vitkit inspect {checkpoint}", f"vitkit convert {checkpoint} OUT"]
-    if not explain_no_classes(identity.config):
+    if not task_of(identity.card).explain_unfit(identity.config):
         following = [f"vitkit predict {checkpoint} IMAGE", *following]
     console.out.print(f"\nNext: {', '.join(following)}", markup=False, soft_wrap=True)

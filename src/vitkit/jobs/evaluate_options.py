@@ -1,7 +1,10 @@
 """The options of an evaluation. They need no torch."""
 
+import math
 from dataclasses import dataclass
 
+from vitkit.data.loader_config import WORKER_TIMEOUT
+from vitkit.errors import VitkitError
 from vitkit.models.precision_config import Precision
 
 
@@ -28,3 +31,16 @@ class EvaluateOptions:
     resized."""
     num_heads: int | None = None
     """of the attention, where the file does not say it."""
+    max_pixels: int | None = None
+    """larger images are refused; left out, the limit that the model was saved with."""
+    worker_timeout: float = WORKER_TIMEOUT
+    """seconds that a batch is waited for before the process that makes it is taken to hang; 0 waits for
+    ever."""
+
+    def __post_init__(self) -> None:
+        if self.workers < 0:
+            raise VitkitError(f"workers is 0 or more, found {self.workers}.")
+        if not 0 <= self.worker_timeout < math.inf:
+            raise VitkitError(
+                f"Expected a worker_timeout of 0 seconds (no limit) or more, found {self.worker_timeout}."
+            )
