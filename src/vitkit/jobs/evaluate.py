@@ -95,7 +95,8 @@ def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Eva
     reason = explain_no_classes(model.config)
     if reason:
         raise VitkitError(f"{options.model} {reason}.")
-    data = data_of(model, options.data)
+    with listener.progress("listing images"):
+        data = data_of(model, options.data)
     if not model.card.class_names:
         listener.note(_match_by_order(options.model, model, data))
     recorded = card_of(model).data
