@@ -218,7 +218,8 @@ def test_jobs_print_nothing_and_tell_a_listener(
     assert capsys.readouterr() == ("", "")
     assert heard.loops == [
         *("listing images", "evaluating test"),
-        *("writing the report", "listing images", "predicting"),
+        *("drawing pictures", "writing the report"),
+        *("listing images", "predicting"),
     ]
     count = found.result.count + found.result.bad
     assert heard.done[: -(-count // 4)] == [*range(4, count, 4), count]
