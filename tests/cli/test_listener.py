@@ -1,7 +1,10 @@
 """How the terminal hears a job."""
 
+import io
+
 import pytest
 
+from vitkit.cli import console
 from vitkit.cli.listener import TerminalListener
 from vitkit.jobs.listener import SILENT
 
@@ -43,6 +46,19 @@ def test_a_milestone_is_a_line_where_there_is_no_terminal(capsys: pytest.Capture
         progress(3)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and lines[0].startswith("training 2/4") and lines[0].endswith("val 50.0 %")
+
+
+def test_what_is_not_counted_has_neither_count_nor_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(console, "err", console.Terminal(file=screen, force_terminal=True, width=100))
+    monkeypatch.setattr(console, "is_terminal", lambda stream: True)
+    with TerminalListener().progress("building the model"):
+        pass
+    words = screen.getvalue()
+    assert "building the model" in words and "?" not in words.replace("[?25", "") and "left" not in words
+    with TerminalListener().progress("reading", 4) as progress:
+        progress(4, detail="headers")
+    assert all(words in screen.getvalue() for words in ("4/4", "0:00:00", "left", "headers"))
 
 
 def test_nothing_is_heard_unless_somebody_listens(capsys: pytest.CaptureFixture[str]) -> None:

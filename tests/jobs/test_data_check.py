@@ -13,5 +13,8 @@ def test_a_check_prints_nothing_and_tells_how_far_it_is(capfd: pytest.CaptureFix
     found = check(DataCheckOptions("digits", Splits(val_fraction=0.2)), recorder)
     assert capfd.readouterr() == ("", "")
     count = sum(sum(counts.values()) for counts in found.counts.values())
-    assert recorder.loops == {"reading images": [(done, count) for done in range(1, count + 1)]}
+    assert recorder.loops == {
+        "listing images": [],
+        "reading images": [(done, count) for done in range(1, count + 1)],
+    }
     assert found.notes and found.to_json()["notes"] == found.notes

@@ -218,7 +218,11 @@ def test_jobs_print_nothing_and_tell_a_listener(
         paths = [predicted.path.name for predicted in predict_images(options, listener)]
         assert paths == ["3.png", "nowhere.png"]
     assert capsys.readouterr() == ("", "")
-    assert heard.loops == ["evaluating test", "writing the report", "predicting"]
+    assert heard.loops == [
+        *("listing images", "evaluating test"),
+        *("drawing pictures", "writing the report"),
+        *("listing images", "predicting"),
+    ]
     count = found.result.count + found.result.bad
     assert heard.done[: -(-count // 4)] == [*range(4, count, 4), count]
     assert heard.done[-1] == 2

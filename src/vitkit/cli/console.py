@@ -23,6 +23,7 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
+    Task,
     TaskID,
     TextColumn,
     TimeRemainingColumn,
@@ -177,6 +178,21 @@ class _Lines(Progress):
         err.print("  ".join(part for part in parts if part), markup=False, soft_wrap=True)
 
 
+class _Count(MofNCompleteColumn):
+    """How much is done of how much; nothing for what is not counted."""
+
+    def render(self, task: Task) -> Text:
+        return super().render(task) if task.total is not None or task.completed else Text()
+
+
+class _Left(TimeRemainingColumn):
+    """The time that is left; nothing where nobody knows."""
+
+    def render(self, task: Task) -> Text:
+        time_left = super().render(task)
+        return time_left.append(" left") if time_left.plain else time_left
+
+
 def progress_bar(in_bytes: bool = False) -> Progress:
     """A bar with time left on stderr; lines at long intervals where that is no terminal.
 
@@ -184,15 +200,15 @@ def progress_bar(in_bytes: bool = False) -> Progress:
     """
     if not is_terminal(sys.stderr):
         return _Lines()
-    count: ProgressColumn = MofNCompleteColumn(table_column=Column(min_width=11))
+    count: ProgressColumn = _Count(table_column=Column(min_width=11))
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=16),
         DownloadColumn() if in_bytes else count,
-        TimeRemainingColumn(table_column=Column(min_width=7)),
+        _Left(table_column=Column(min_width=12)),
         # Last, and the only one that a narrow terminal cuts off.
         TextColumn(
-            "left  {task.fields[detail]}",
+            "{task.fields[detail]}",
             markup=False,
             table_column=Column(no_wrap=True, overflow="ellipsis"),
         ),

@@ -16,6 +16,7 @@ def check(options: DataCheckOptions, listener: Listener = SILENT) -> DataCheck:
     Raises:
         VitkitError: there is no such data set, or it cannot be opened.
     """
-    data = open_data(options.path, options.splits, options.decode)
+    with listener.progress("listing images"):
+        data = open_data(options.path, options.splits, options.decode)
     with listener.progress("reading images") as progress:
         return check_data(data, progress)

@@ -101,7 +101,8 @@ def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Eva
     reason = task_of(model.card).explain_unfit(model.config)
     if reason:
         raise VitkitError(f"{options.model} {reason}.")
-    data = data_of(model, options.data, options.max_pixels)
+    with listener.progress("listing images"):
+        data = data_of(model, options.data, options.max_pixels)
     if not model.card.class_names:
         listener.note(_match_by_order(options.model, model, data))
     recorded = card_of(model).data

@@ -90,7 +90,8 @@ def inspect(
 def draw_pictures(options: InspectOptions, listener: Listener = SILENT) -> Inspection:
     """Draw what a model has learned; errors are those of `inspect`."""
     model = load_model(options.model, image_size=options.image_size, num_heads=options.num_heads)
-    written = _draw(model, options.images or (), options.folder, listener)
+    with listener.progress("drawing pictures"):
+        written = _draw(model, options.images or (), options.folder, listener)
     drawn = any("attention" in path.name for path in written)
     return Inspection(written, "" if drawn else _explain_no_attention(model))
 

@@ -63,7 +63,8 @@ def predict_images(options: PredictOptions, listener: Listener = SILENT) -> Gene
     )
     for note in predictor.notes:
         listener.note(f"{options.model}: {note}.")
-    paths = list(find_images(options.images))
+    with listener.progress("listing images"):
+        paths = list(find_images(options.images))
     with listener.progress("predicting", len(paths)) as progress:
         for start in range(0, len(paths), options.batch_size):
             batch = paths[start : start + options.batch_size]
