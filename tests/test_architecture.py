@@ -1,6 +1,7 @@
 """The rooms of the house: imports point one way, wherever in a file they stand."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,13 @@ def test_configurations_import_no_torch() -> None:
     assert len(names) == 3
     for path in names:
         assert "torch" not in modules(path), path
+
+
+def test_families_answer_for_themselves() -> None:
+    """Whoever asks which family a model is of would have to be changed for the next one."""
+    asked = re.compile(r"isinstance\([^)]*(ViT|ResNet)")
+    found = [line for path in FILES for line in path.read_text().splitlines() if asked.search(line)]
+    assert len(found) <= 1, found
 
 
 def test_training_knows_files_of_weights_and_no_formats() -> None:
