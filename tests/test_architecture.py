@@ -137,6 +137,13 @@ def test_configurations_are_found() -> None:
     assert {"vitkit.jobs.run_config", "vitkit.jobs.predict_options"} <= found
 
 
+def test_families_answer_for_themselves() -> None:
+    """Whoever asks which family a model is of would have to be changed for the next one."""
+    asked = re.compile(r"isinstance\([^)]*(ViT|ResNet)")
+    found = [line for path in FILES for line in path.read_text().splitlines() if asked.search(line)]
+    assert len(found) <= 1, found
+
+
 def test_training_knows_files_of_weights_and_no_formats() -> None:
     for path in (SOURCE / "training").rglob("*.py"):
         assert not any(name.startswith("vitkit.weights.formats") for name in imports(path)), path

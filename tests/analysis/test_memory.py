@@ -135,6 +135,13 @@ def test_the_peak_of_prediction(batch: int, config: ModelConfig) -> None:
     assert inference_memory(config, batch).peak == pytest.approx(measured, rel=0.15)
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@each_model
+def test_every_weight_has_a_gradient(batch: int, config: ModelConfig, precision: Any) -> None:
+    memory = training_memory(config, batch, precision=precision)
+    assert memory.gradients == memory.weights == 4 * parameters(config)
+
+
 @pytest.mark.parametrize("kind", ["adamw", "sgd"])
 @pytest.mark.parametrize("momentum", ["float32", "bfloat16"])
 def test_the_state_of_the_optimizer(kind: Any, momentum: Any) -> None:
@@ -164,6 +171,17 @@ def test_dropout_keeps_a_byte_for_each_number_it_may_drop() -> None:
     plain, dropped = (training_memory(replace(VIT, dropout=dropout), 4).activations for dropout in (0.0, 0.1))
     per_token = VIT.width + VIT.depth * (2 * VIT.width + VIT.mlp_dim)
     assert dropped - plain == 4 * VIT.num_tokens * per_token
+
+
+def test_the_mlp_of_attention_pooling_drops_as_well() -> None:
+    token, pooled = (
+        [
+            training_memory(replace(VIT, pool=pool, class_token_position=False, dropout=rate), 4).activations
+            for rate in (0.0, 0.1)
+        ]
+        for pool in ("mean", "map")
+    )
+    assert (pooled[1] - pooled[0]) - (token[1] - token[0]) == 4 * (VIT.width + VIT.mlp_dim)
 
 
 def test_a_large_model_needs_less_in_bfloat16() -> None:

@@ -171,3 +171,18 @@ def test_a_field_is_carried_or_said_to_be_lost_or_refused(
     with torch.no_grad():
         found, expected = again(pixels), model(pixels)
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("format", [format for format in FORMATS if format != "vitkit"])
+def test_a_parameter_without_a_name_in_a_format_is_not_left_out_in_silence(
+    format: Format, tmp_path: Path
+) -> None:
+    model = random_model(USUAL.get(format, (VIT, RESNET))[0])
+    model.register_parameter("exponent", torch.nn.Parameter(torch.ones(1)))
+    with pytest.raises(VitkitError, match="no name for exponent"):
+        save_model(model, tmp_path / "file", format)
+
+
+def test_a_format_refuses_a_family_that_it_does_not_hold() -> None:
+    assert find_format("torchvision").unsupported(RESNET) == ["ResNets of this kind"]
+    assert find_format("big_vision").lost_numerics(RESNET) == []

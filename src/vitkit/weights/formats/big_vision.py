@@ -20,7 +20,7 @@ from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit_config import ViTConfig
 from vitkit.weights.card import ModelCard
-from vitkit.weights.files.npz import write_npz
+from vitkit.weights.files.npz import npz_path, write_npz
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats import official
 from vitkit.weights.formats.official import LINEN, attention, layer_norm, mlp
@@ -128,9 +128,7 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
         tensors["class_token"] = tensors["class_token"] + embedding[:, :1]
         tensors["positions.0.embedding"] = embedding[:, 1:]
     arrays = to_theirs(tensors, name_table(config))
-    return write_npz(
-        official.npz_path(path), {f"{WRITTEN_UNDER}{name}": array for name, array in arrays.items()}
-    )
+    return write_npz(npz_path(path), {f"{WRITTEN_UNDER}{name}": array for name, array in arrays.items()})
 
 
 def unsupported(config: ViTConfig) -> list[str]:

@@ -5,15 +5,18 @@ of the TensorFlow code that trained them (big_transfer `bit_pytorch/models.py:93
 """
 
 import re
+from pathlib import Path
 
 from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.image_config import format_size
+from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.weights.card import ModelCard
+from vitkit.weights.files.npz import npz_path, write_npz
 from vitkit.weights.files.source import Source
 from vitkit.weights.shapes import check_axes, check_pointwise, count_outputs, count_units
-from vitkit.weights.table import Hints, NotRecordedError, Row, Translation, convolution, same
+from vitkit.weights.table import Hints, NotRecordedError, Row, Translation, convolution, same, to_theirs
 
 ROOT = "resnet/root_block/standardized_conv2d/kernel"
 HEAD = "resnet/head/conv2d"
@@ -54,6 +57,11 @@ def read(source: Source, hints: Hints) -> Translation:
     # Straight to the size, by torchvision's resizing of PIL images (big_transfer bit_pytorch/train.py:59-63).
     card = ModelCard(preprocessing=Preprocessing(config.image_size))
     return Translation(config, name_table(config), card, source=source)
+
+
+def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
+    """Write an `.npz` under the names of the released files."""
+    return write_npz(npz_path(path), to_theirs(model.state_dict(), name_table(model.config)))
 
 
 def lost_numerics(config: ResNetConfig) -> list[str]:

@@ -21,7 +21,7 @@ from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.card import ModelCard
-from vitkit.weights.files.npz import write_npz
+from vitkit.weights.files.npz import npz_path, write_npz
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats import bit
 from vitkit.weights.formats.resnet_channels import absent_from_release
@@ -109,11 +109,6 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     return write_npz(npz_path(path), to_theirs(model.state_dict(), name_table(model.config, RELEASED)))
 
 
-def write_bit(model: ImageModel, path: Path, notes: list[str]) -> Path:
-    """Write an `.npz` under the names of BiT's released files."""
-    return write_npz(npz_path(path), to_theirs(model.state_dict(), bit.name_table(model.config)))
-
-
 def unsupported(config: ViTConfig) -> list[str]:
     """Name what the original's code cannot build."""
     known = {key: values for key, values in PLAIN.items() if key not in ("backbone", "class_token_position")}
@@ -136,7 +131,7 @@ CHECKPOINT_FORMAT = CheckpointFormat(
     read,
     {
         "ViT": Holding(write, unsupported, lost_numerics),
-        "ResNet": Holding(write_bit, absent_from_release, lost_numerics_of_bit),
+        "ResNet": Holding(bit.write, absent_from_release, lost_numerics_of_bit),
     },
     is_folder=False,
 )
@@ -282,10 +277,6 @@ def lost_pixels(config: ModelConfig) -> list[str]:
     if config.image_mean == config.image_std == half:
         return []
     return [f"pixel mean {config.image_mean} and std {config.image_std} (the original: 0.5)"]
-
-
-def npz_path(path: Path) -> Path:
-    return path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
 
 
 def naming_of(source: Source) -> Naming:
