@@ -1,6 +1,7 @@
 """A look at a data set: what is in it, before anyone spends an hour on it."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from vitkit.data.check import DataCheck, check_data
 from vitkit.data.decode import DecodeRule
@@ -18,6 +19,8 @@ class DataCheckOptions:
     """how missing splits would be made."""
     decode: DecodeRule = field(default_factory=DecodeRule)
     """how files are read."""
+    task: Literal["classification", "multi-label"] = "classification"
+    """what will be learned: multi-label, where an image has several labels, or none."""
 
 
 def check(options: DataCheckOptions, listener: Listener = SILENT) -> DataCheck:
@@ -30,6 +33,6 @@ def check(options: DataCheckOptions, listener: Listener = SILENT) -> DataCheck:
     Raises:
         VitkitError: there is no such data set, or it cannot be opened.
     """
-    data = open_data(options.path, options.splits, options.decode)
+    data = open_data(options.path, options.splits, options.decode, multi_label=options.task == "multi-label")
     with listener.progress("reading images") as progress:
         return check_data(data, progress)

@@ -14,6 +14,7 @@ import numpy as np
 
 from vitkit.config import from_json, to_json
 from vitkit.data.file_states import States, changed_files, file_states
+from vitkit.data.label_sets import count_labels
 from vitkit.data.listing import counted
 from vitkit.data.sources import ImageData
 from vitkit.durable import read_json, read_regular_file, replace_file, replace_json
@@ -49,7 +50,7 @@ def describe_data(data: ImageData, fingerprint: str) -> DataRecord:
     """What `data.json` holds, before any file was found unreadable."""
     counts = {}
     for split, samples in data.splits.items():
-        numbers = np.bincount(samples.labels, minlength=len(data.class_names)).tolist()
+        numbers = count_labels(samples.labels, len(data.class_names))
         counts[split] = dict(zip(data.class_names, numbers, strict=True))
     return DataRecord(data.name, data.spec, data.kind, data.class_names, counts, data.notes, {}, fingerprint)
 
