@@ -14,9 +14,10 @@ MAY_IMPORT = {
     # Evaluators are handed to the trainer, which knows none; nor do they know it.
     "evaluation": {"data", "models", "weights"},
     "analysis": {"data", "models", "weights", "training", "evaluation"},
-    "report": {"data", "models", "weights", "training", "evaluation", "analysis"},
-    "jobs": {"data", "models", "weights", "training", "evaluation", "analysis", "report"},
-    "cli": {"data", "models", "weights", "training", "evaluation", "analysis", "report", "jobs"},
+    "tasks": {"data", "models", "weights", "training", "evaluation", "analysis"},
+    "report": {"data", "models", "weights", "training", "evaluation", "analysis", "tasks"},
+    "jobs": {"data", "models", "weights", "training", "evaluation", "analysis", "tasks", "report"},
+    "cli": {"data", "models", "weights", "training", "evaluation", "analysis", "tasks", "report", "jobs"},
 }
 """The rooms, and which others each may import."""
 SHARED = {"errors", "config", "durable", "signals", "text", "_version"}

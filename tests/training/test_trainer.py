@@ -236,14 +236,14 @@ def test_out_of_memory_says_what_to_change(tmp_path: Path) -> None:
     def hungry(model: Any, batch: Any) -> Any:
         raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to")
 
-    trainer.objective = hungry
+    trainer.objective.forward = hungry
     with pytest.raises(VitkitError, match=r"8 images of 12x16 at a time\..*--micro-batch-size 4"):
         list(trainer.fit())
 
     def broken(model: Any, batch: Any) -> Any:
         raise RuntimeError("something else")
 
-    trainer.objective = broken
+    trainer.objective.forward = broken
     with pytest.raises(RuntimeError, match="something else"):
         list(trainer.fit())
 

@@ -85,7 +85,7 @@ def measure_step(model: ImageModel, trainer: Trainer, batch_size: int) -> float:
             started = time.monotonic()
             with trainer.autocast():
                 loss, _metrics = trainer.objective(trial, batch)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             loss.item()
             elapsed = time.monotonic() - started
     return elapsed * batch_size / count

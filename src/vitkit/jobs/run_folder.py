@@ -22,8 +22,8 @@ from vitkit.data.sources import ImageData, Splits, open_data
 from vitkit.durable import read_json, replace_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import Classification, Predictions
+from vitkit.evaluation.kept import check_evaluation
 from vitkit.jobs.run_config import Run
-from vitkit.jobs.run_records import check_evaluation
 from vitkit.models.image_model import ImageModel
 from vitkit.weights.card import ModelCard, Task, TrainingData, card_of
 from vitkit.weights.preprocessing import preprocessing_of

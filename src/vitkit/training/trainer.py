@@ -30,7 +30,6 @@ from vitkit.training.checkpoint import (
 )
 from vitkit.training.checkpoint_files import Progress
 from vitkit.training.metrics_log import MetricsLog, mend_log
-from vitkit.training.objectives import Objective
 from vitkit.training.optim import (
     OptimizerConfig,
     clip_gradients,
@@ -158,7 +157,7 @@ class Trainer:
         self,
         run: Path,
         model: nn.Module,
-        objective: Objective,
+        objective: nn.Module,
         loader: Batches,
         num_samples: int,
         config: TrainingConfig,
@@ -288,7 +287,7 @@ class Trainer:
                 with self.autocast():
                     loss, metrics = self.objective(model, micro)
                 share = micro.mask.sum() / valid
-                (loss * share).backward()  # type: ignore[no-untyped-call]
+                (loss * share).backward()
                 for name, value in {"loss": loss, **metrics}.items():
                     totals[name] = (
                         totals.get(name, torch.zeros((), device=self.device)) + value.detach() * share
