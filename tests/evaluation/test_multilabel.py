@@ -41,7 +41,7 @@ def scored(draw: st.DrawFn) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     return logits, draw(arrays.arrays(np.bool_, shape))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(scored())
 def test_all_numbers_are_those_of_scikit_learn(
     found: tuple[NDArray[np.float32], NDArray[np.bool_]],
@@ -93,7 +93,7 @@ def test_numbers_by_hand() -> None:
     # One of one at recall 1/2; the second comes together with a wrong one of the same score: two of three.
     assert first.average_precision == pytest.approx(0.5 * 1 + 0.5 * 2 / 3)
     assert (first.precision, first.recall, first.f1) == (2 / 3, 1.0, 0.8)
-    assert (first.best_f1, first.best_threshold) == (0.8, pytest.approx(1 / (1 + math.exp(-1))))
+    assert first.best_f1 == 0.8 and first.best_threshold == pytest.approx(1 / (1 + math.exp(-1)))
     assert never.average_precision is never.precision is never.recall is never.f1 is None
     assert last.average_precision == 0.5
     assert result.mean_average_precision == pytest.approx((5 / 6 + 1 / 2) / 2)
@@ -126,29 +126,28 @@ def test_resampled_values_are_those_of_images_that_are_there_several_times() -> 
 
 
 def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
-    logits, targets = simulated(100_000, 99)
+    logits, targets = simulated(200_000, 99)
     truth = multi_label(predictions(logits, targets), names(4), intervals=False).mean_average_precision
     assert truth is not None
     held, widths = 0, []
-    for seed in range(60):
-        result = multi_label(predictions(*simulated(200, seed)), names(4))
+    for seed in range(25):
+        result = multi_label(predictions(*simulated(600, seed)), names(4))
         assert result.mean_average_precision_interval is not None
         low, high = result.mean_average_precision_interval
         held += low <= truth <= high
         widths.append(high - low)
-    assert held >= 51  # 57 of 60 expected; fewer than 51 of a 95 % interval come once in 200 times
-    assert 0.05 < np.mean(widths) < 0.2
+    assert held >= 21  # of 95 % intervals, 20 or fewer of 25 hold the truth once in 300 times
+    assert 0.04 < np.mean(widths) < 0.1
 
 
 def test_the_interval_is_the_same_every_time_and_narrower_with_more_images() -> None:
     few, again = (multi_label(predictions(*simulated(100, 0)), names(4)) for _ in range(2))
     assert few == again
     many = multi_label(predictions(*simulated(2000, 0)), names(4))
-    width = [
-        high - low
-        for low, high in (few.mean_average_precision_interval, many.mean_average_precision_interval)
-    ]  # type: ignore[misc]
-    assert width[1] < width[0] / 2
+    assert many.mean_average_precision_interval and few.mean_average_precision_interval
+    low, high = many.mean_average_precision_interval
+    widest = few.mean_average_precision_interval
+    assert high - low < (widest[1] - widest[0]) / 2
     for score in few.per_label:
         assert score.average_precision is not None and score.average_precision_interval is not None
         low, high = score.average_precision_interval
