@@ -12,6 +12,7 @@ from tests.models.test_vit import TINY
 from vitkit.data.loader import Batch
 from vitkit.data.order import sample_at
 from vitkit.models.vit import ViT
+from vitkit.training.evaluators import Evaluator, Monitor
 from vitkit.training.objectives import Classification, ClassificationConfig
 from vitkit.training.optim import OptimizerConfig
 from vitkit.training.trainer import Trainer, TrainingConfig
@@ -68,7 +69,8 @@ def small_trainer(
         NUM_SAMPLES,
         training,
         optimizer,
-        evaluator,
+        {"validation": Evaluator(evaluator)},
+        Monitor("accuracy", "max", tie_breaker="loss"),
     )
 
 

@@ -2,25 +2,21 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from vitkit.data.loader import WORKER_TIMEOUT, evaluation_batches
 from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import (
-    Classification,
-    Predictions,
-    classification,
-    explain_no_classes,
-    predict,
-)
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import find_device
 from vitkit.jobs.run_config import is_run
 from vitkit.jobs.run_folder import data_of, place, write_evaluation
 from vitkit.models.image_model import ImageModel
 from vitkit.models.precision import Precision
+from vitkit.tasks import learned_by, task_of
+from vitkit.tasks.task import Task
 from vitkit.weights import load_model
 from vitkit.weights.card import card_of
 from vitkit.weights.preprocessing import preprocessing_of
@@ -59,8 +55,12 @@ class Evaluation:
 
     split: str
     data: ImageData
-    result: Classification
-    predictions: Predictions
+    task: Task[Any, Any]
+    """The one that the model was trained for, which knows how the numbers are told."""
+    result: Any
+    """The numbers of the task: a `vitkit.evaluation.classify.Classification` where it is classification."""
+    predictions: Any
+    """What they are counted from: `vitkit.evaluation.predictions.Predictions` there."""
     rejects: dict[str, str]
     """Key and reason of every image that could not be read: they are counted, not scored."""
     whole: bool = False
@@ -115,7 +115,7 @@ def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Eva
     """Evaluate a checkpoint; errors are those of `evaluate`."""
     device = find_device(options.device)
     model = load_model(options.model, image_size=options.image_size, num_heads=options.num_heads).to(device)
-    reason = explain_no_classes(model.config)
+    reason = task_of(model.card).explain_unfit(model.config)
     if reason:
         raise VitkitError(f"{options.model} {reason}.")
     data = data_of(model, options.data)
@@ -145,7 +145,7 @@ def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Eva
         listener=listener,
     )
     whole = not trained_on and list(data.splits) == ["train"]
-    return Evaluation(split, data, result, predictions, rejects, whole)
+    return Evaluation(split, data, task_of(model.card), result, predictions, rejects, whole)
 
 
 def keep_evaluation(options: EvaluateOptions, found: Evaluation, listener: Listener = SILENT) -> Path | None:
@@ -209,12 +209,15 @@ def evaluate_split(
     precision: Precision = "auto",
     folder: Path | None = None,
     listener: Listener = SILENT,
-) -> tuple[Classification, Predictions]:
-    """Evaluate a model on every image of a split; unreadable files are added to `rejects`.
+) -> tuple[Any, Any]:
+    """Evaluate a model by its task on every image of a split; unreadable files are added to `rejects`.
 
     Logits too many for memory are kept in a file in `folder`, or in the system's folder for temporary files.
+
+    Returns:
+        The task's numbers, and the predictions that they are counted from.
     """
-    samples = data.splits[split]
+    samples, task = data.splits[split], task_of(model.card)
     batches = evaluation_batches(
         samples, preprocessing_of(model), batch_size, workers, rejects, worker_timeout=worker_timeout
     )
@@ -226,13 +229,13 @@ def evaluate_split(
             done += count
             progress(done)
 
-        predictions = predict(
+        predictions = task.predict(
             model,
             batches,
             device=device,
             precision=precision,
+            learned=learned_by(model.card),
             progress=advance,
-            loss=model.card.loss,
             folder=folder,
         )
-    return classification(predictions, data.class_names), predictions
+    return task.measure(predictions, data.class_names), predictions

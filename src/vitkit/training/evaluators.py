@@ -2,10 +2,13 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from torch import nn
+
+from vitkit.errors import VitkitError
+from vitkit.training.checkpoint_files import Progress
 
 VALIDATION = "validation"
 """The evaluator that decides what is best, unless a monitor names another."""
@@ -59,6 +62,54 @@ class Monitor:
             return True
         tie = _ranked(found[self.tie_breaker], self.tie_direction)
         return (ranked, tie) > (ranked_best, _ranked(best_tie, self.tie_direction))
+
+
+def judge(monitor: Monitor, found: Mapping[str, float], step: int, progress: Progress) -> Progress:
+    """Compare what the monitored evaluator found after `step` updates with the best before.
+
+    Returns:
+        The progress, with this as the best or with one more measurement since.
+
+    Raises:
+        VitkitError: the evaluator does not measure what the monitor watches.
+    """
+    wanted = {monitor.metric, monitor.tie_breaker or monitor.metric}
+    if not wanted <= found.keys():
+        raise VitkitError(
+            f"The monitor expects the evaluator {monitor.evaluator!r} to measure "
+            f"{' and '.join(sorted(wanted))}, found {', '.join(found) or 'nothing'}."
+        )
+    if not monitor.is_better(found, progress.best_value, progress.best_tie):
+        return replace(progress, evaluations_since_best=progress.evaluations_since_best + 1)
+    return replace(
+        progress,
+        best_value=found[monitor.metric],
+        best_tie=None if monitor.tie_breaker is None else found[monitor.tie_breaker],
+        best_step=step,
+        evaluations_since_best=0,
+    )
+
+
+def check_evaluators(evaluators: Mapping[str, Evaluator], monitor: Monitor | None) -> None:
+    """Refuse what would go wrong at the first measurement, before the first step.
+
+    Raises:
+        VitkitError: an evaluator has a name or an interval that cannot be, or the monitor watches none.
+    """
+    for name, evaluator in evaluators.items():
+        if name in ("train", "restart"):
+            raise VitkitError(
+                f"An evaluator is named {name!r}, as other lines of metrics.jsonl are. Give it another name."
+            )
+        if evaluator.every is not None and evaluator.every < 1:
+            raise VitkitError(
+                f"The evaluator {name!r} measures every 1 or more steps, found {evaluator.every}."
+            )
+    if monitor is not None and monitor.evaluator not in evaluators:
+        raise VitkitError(
+            f"The monitor expects an evaluator named {monitor.evaluator!r}, found "
+            f"{', '.join(map(repr, evaluators)) or 'none'}. Add it, or train without a monitor."
+        )
 
 
 def _ranked(value: float, direction: Literal["max", "min"]) -> float:
