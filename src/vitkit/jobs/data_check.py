@@ -1,12 +1,12 @@
 """A look at a data set: what is in it, before anyone spends an hour on it."""
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from vitkit.data.check import DataCheck, check_data
 from vitkit.data.decode import DecodeRule
-from vitkit.data.sources import Splits, open_data
+from vitkit.data.sources import Splits
 from vitkit.jobs.listener import SILENT, Listener
+from vitkit.models.card import TaskName
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class DataCheckOptions:
     """how missing splits would be made."""
     decode: DecodeRule = field(default_factory=DecodeRule)
     """how files are read."""
-    task: Literal["classification", "multi-label"] = "classification"
+    task: TaskName = "classification"
     """what will be learned: multi-label, where an image has several labels, or none."""
 
 
@@ -33,6 +33,8 @@ def check(options: DataCheckOptions, listener: Listener = SILENT) -> DataCheck:
     Raises:
         VitkitError: there is no such data set, or it cannot be opened.
     """
-    data = open_data(options.path, options.splits, options.decode, multi_label=options.task == "multi-label")
+    from vitkit.tasks import find_task  # here, as the help of the options must not wait for torch
+
+    data = find_task(options.task).open_data(options.path, options.splits, options.decode)
     with listener.progress("reading images") as progress:
         return check_data(data, progress)

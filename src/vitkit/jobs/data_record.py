@@ -7,7 +7,7 @@ image-files.npy    size and time of every image file (and a hash of its bytes, i
 import hashlib
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +44,8 @@ class DataRecord:
     """Of names and labels: see `ImageData.fingerprint`."""
     image_files: str | None = None
     """SHA-256 of `image-files.npy`; none where nothing but names was recorded."""
+    images: Mapping[str, int] = field(default_factory=dict)
+    """Images by split: not the sum over the classes where an image has several; early versions lack it."""
 
 
 def describe_data(data: ImageData, fingerprint: str) -> DataRecord:
@@ -52,7 +54,17 @@ def describe_data(data: ImageData, fingerprint: str) -> DataRecord:
     for split, samples in data.splits.items():
         numbers = count_labels(samples.labels, len(data.class_names))
         counts[split] = dict(zip(data.class_names, numbers, strict=True))
-    return DataRecord(data.name, data.spec, data.kind, data.class_names, counts, data.notes, {}, fingerprint)
+    return DataRecord(
+        data.name,
+        data.spec,
+        data.kind,
+        data.class_names,
+        counts,
+        data.notes,
+        {},
+        fingerprint,
+        images={split: len(samples) for split, samples in data.splits.items()},
+    )
 
 
 def read_record(folder: Path) -> DataRecord | None:

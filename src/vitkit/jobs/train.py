@@ -115,7 +115,7 @@ def _complete(
         folder=folder,
         device=str(device),
         threads=torch.get_num_threads(),
-        step_seconds=measure_step(model, trainer, run.training.batch_size),
+        step_seconds=measure_step(model, trainer, run.training.batch_size, parts.data.splits["train"].labels),
         step=trainer.state.progress.step,
         checkpoint=None if checkpoint is None else checkpoint.name,
     )

@@ -132,8 +132,8 @@ class MultiLabelTask:
         )
 
     def details(self, result: MultiLabel) -> Table:
-        """Tell the numbers of every label."""
-        return label_table(result)
+        """Tell the numbers of every label, the worst first."""
+        return label_table(result, worst_first=True)
 
     def guesses(self, outputs: Tensor, card: Card, top: int) -> list[list[Guess]]:
         """Give every label with its probability, the most probable first: each is a question of its own, so

@@ -61,13 +61,16 @@ def report(evaluations: Mapping[str, tuple[MultiLabel, LabelPredictions]], split
     )
 
 
-def label_table(result: MultiLabel) -> Table:
-    """Make the table of all labels."""
+def label_table(result: MultiLabel, worst_first: bool = False) -> Table:
+    """Make the table of all labels, in their own order, or by average precision; those without one last."""
     headings = (
         "label", "images", "AP", "95% interval", "found", "precision", "recall", "F1", "best F1", "at",
     )  # fmt: skip
     rows = []
-    for score in result.per_label:
+    scores = list(result.per_label)
+    if worst_first:
+        scores.sort(key=lambda score: 2.0 if score.average_precision is None else score.average_precision)
+    for score in scores:
         low, high = score.average_precision_interval or (-1.0, -1.0)
         rows.append((
             score.name,
