@@ -100,6 +100,15 @@ def test_training_knows_files_of_weights_and_no_formats() -> None:
         assert not any(name.startswith("vitkit.weights.formats") for name in imports(path)), path
 
 
+def test_only_tasks_know_the_numbers_of_a_task() -> None:
+    """Whoever trains, asks, draws or prints goes by the task, so that another one needs no edit there."""
+    for room in ("training", "jobs", "report", "cli"):
+        for path in (SOURCE / room).rglob("*.py"):
+            known = {name for name in imports(path) if name.startswith("vitkit.evaluation.")}
+            assert known <= {"vitkit.evaluation.classify", "vitkit.evaluation.classify.evaluating"}, path
+            assert "vitkit.tasks.classification" not in imports(path), path
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -32,8 +32,11 @@ class Log:
 
 
 def read_metrics(run: Path) -> Log:
-    """The lines of metrics.jsonl: `kind` "train" or "validation", the numbers `step`, `epoch` and `loss`."""
-    return _read_log(run / "metrics.jsonl", METRICS, kinds=("train", "validation"))
+    """The lines of metrics.jsonl: `kind` "train" or "validation", the numbers `step`, `epoch` and `loss`.
+
+    Lines of other evaluators, and those that say where the log was begun again, are passed over.
+    """
+    return _read_log(run / "metrics.jsonl", METRICS, ("train", "validation"), ("evaluation", "restart"))
 
 
 def read_speed(run: Path) -> Log:
@@ -41,8 +44,17 @@ def read_speed(run: Path) -> Log:
     return _read_log(run / "speed.jsonl", SPEED)
 
 
-def _read_log(path: Path, numbers: tuple[str, ...], kinds: tuple[str, ...] = ()) -> Log:
-    """Read a log; a line that is damaged, or was cut short by a crash, is left out and counted."""
+def _read_log(
+    path: Path, numbers: tuple[str, ...], kinds: tuple[str, ...] = (), others: tuple[str, ...] = ()
+) -> Log:
+    """Read a log; a line that is damaged, or was cut short by a crash, is left out and counted.
+
+    Args:
+        path: the log.
+        numbers: what every line must have.
+        kinds: the kinds of lines that are returned; none: there are no kinds.
+        others: the kinds that are passed over; they must have `step` alone.
+    """
     try:
         content = read_regular_file(path, LOG_BYTES)
     except FileNotFoundError:
@@ -55,10 +67,10 @@ def _read_log(path: Path, numbers: tuple[str, ...], kinds: tuple[str, ...] = ())
     lines, wrong = [], []
     for number, line in enumerate(written, start=1):
         found = _parsed(line, numbers, kinds)
-        if found is None:
-            wrong.append(number)
-        else:
+        if found is not None:
             lines.append(found)
+        elif not others or _parsed(line, ("step",), others) is None:
+            wrong.append(number)
     if not wrong:
         return Log(lines)
     return Log(

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from vitkit.errors import VitkitError
 from vitkit.models import card
 from vitkit.models.card import Card, TaskName
 from vitkit.tasks.classification import ClassificationTask
@@ -15,7 +16,15 @@ TASKS: Mapping[TaskName, Task[Any, Any]] = {
 
 
 def find_task(name: TaskName) -> Task[Any, Any]:
-    """Return the task of a name."""
+    """Return the task of a name.
+
+    Raises:
+        VitkitError: this version only knows the name.
+    """
+    if name not in TASKS:
+        raise VitkitError(
+            f"Expected one of the tasks {', '.join(TASKS)}, found {name}, which is not there yet."
+        )
     return TASKS[name]
 
 

@@ -134,7 +134,7 @@ class Task(Protocol[R, P]):
         """Make what is measured while a model is trained, by name.
 
         The one named "validation" is the monitor's. It measures `loss` too, which the report draws beside the
-        training loss; it is logged as lines of the kind "validation", as every other is of its own name.
+        training loss.
         """
 
     def progress(self, metrics: Mapping[str, float]) -> str:

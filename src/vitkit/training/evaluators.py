@@ -11,7 +11,8 @@ from vitkit.errors import VitkitError
 from vitkit.training.checkpoint_files import Progress
 
 VALIDATION = "validation"
-"""The evaluator that decides what is best, unless a monitor names another."""
+"""The evaluator that decides what is best, unless a monitor names another. Its lines in `metrics.jsonl` are
+of the kind "validation"; those of others are of the kind "evaluation" and say which evaluator measured."""
 
 Measure = Callable[[nn.Module], Mapping[str, float]]
 """Names and values of what is measured of a model; it neither trains the model nor changes its mode."""
@@ -94,13 +95,9 @@ def check_evaluators(evaluators: Mapping[str, Evaluator], monitor: Monitor | Non
     """Refuse what would go wrong at the first measurement, before the first step.
 
     Raises:
-        VitkitError: an evaluator has a name or an interval that cannot be, or the monitor watches none.
+        VitkitError: an evaluator has an interval that cannot be, or the monitor watches none of them.
     """
     for name, evaluator in evaluators.items():
-        if name in ("train", "restart"):
-            raise VitkitError(
-                f"An evaluator is named {name!r}, as other lines of metrics.jsonl are. Give it another name."
-            )
         if evaluator.every is not None and evaluator.every < 1:
             raise VitkitError(
                 f"The evaluator {name!r} measures every 1 or more steps, found {evaluator.every}."

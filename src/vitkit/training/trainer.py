@@ -147,12 +147,12 @@ class Trainer:
         loader: batch n of the run, a pure function of n.
         num_samples: images in the training set.
         config, optimizer_config: how long and how.
-        evaluators: what is measured on the way, by name: the `kind` of its lines in `metrics.jsonl`.
+        evaluators: what is measured on the way, by the name that its lines in `metrics.jsonl` have.
         monitor: which of the numbers decides what is best; None: nothing does.
         configuration: all options of the run as plain data, which checkpoints keep.
 
     Raises:
-        VitkitError: the monitor watches an evaluator that is not there, or one has a name of the log's own.
+        VitkitError: the monitor watches an evaluator that is not there, or one has an impossible interval.
     """
 
     def __init__(
@@ -375,7 +375,8 @@ class Trainer:
             evaluator = self.evaluators[name]
             if self._is_over(step) or step % (evaluator.every or self.evaluate_every) == 0:
                 measured[name] = evaluator.measure(self.evaluated_model)
-                log.write({"kind": name, "step": step, "epoch": self._epoch(step), **measured[name]})
+                line = {"kind": name} if name == VALIDATION else {"kind": "evaluation", "evaluator": name}
+                log.write({**line, "step": step, "epoch": self._epoch(step), **measured[name]})
                 if self.monitor is not None and name == watched:
                     self.state.progress = judge(self.monitor, measured[name], step, self.state.progress)
         return measured
