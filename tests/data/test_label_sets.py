@@ -137,6 +137,13 @@ def test_a_separator_needs_the_task(tmp_path: Path) -> None:
         open_data("digits", multi_label=True)
 
 
+def test_parquet_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "train.parquet").write_bytes(b"PAR1")
+    for path in (tmp_path, tmp_path / "train.parquet"):
+        with pytest.raises(VitkitError, match="a single label an image is read"):
+            opened(path)
+
+
 def test_names_of_a_trained_model_decide(tmp_path: Path) -> None:
     path = table(tmp_path, "a.png,dog;cat\nb.png,\nc.png,dog")
     data = opened(path, names=("fish", "dog", "cat"))

@@ -19,7 +19,7 @@ from vitkit.data.loader import Batch
 from vitkit.errors import VitkitError
 from vitkit.evaluation.label_predictions import LabelPredictions
 from vitkit.evaluation.multilabel import MultiLabel, multi_label, predict_labels
-from vitkit.evaluation.ranking import DRAWS, Ranking, interval_95, resampled_precisions
+from vitkit.evaluation.ranking import DRAWS, FEWEST_DRAWS, Ranking, interval_95, resampled_precisions
 
 
 def predictions(logits: object, targets: object, bad: int = 0) -> LabelPredictions:
@@ -168,6 +168,16 @@ def test_parts_of_the_resampling_are_those_of_one(monkeypatch: pytest.MonkeyPatc
     whole = resampled_precisions(rankings, 50)
     monkeypatch.setattr("vitkit.evaluation.ranking._AT_ONCE", 50 * 7)
     np.testing.assert_array_equal(resampled_precisions(rankings, 50), whole)
+
+
+def test_very_many_pairs_are_resampled_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, targets = simulated(50, 3)
+    rankings = [Ranking.of(logits[:, i], targets[:, i]) for i in range(4)]
+    whole = resampled_precisions(rankings, 50)
+    monkeypatch.setattr("vitkit.evaluation.ranking._PAIRS", 100)
+    np.testing.assert_array_equal(resampled_precisions(rankings, 50), whole[:100])
+    monkeypatch.setattr("vitkit.evaluation.ranking._PAIRS", 1)
+    np.testing.assert_array_equal(resampled_precisions(rankings, 50), whole[:FEWEST_DRAWS])
 
 
 class Table(nn.Module):

@@ -268,6 +268,8 @@ def _list_sets(path: Path, separator: str | None) -> Listing:
     """List images that have several labels each."""
     if path.suffix.lower() == ".csv":
         return label_sets.list_csv_of_sets(path, separator)
+    if path.suffix.lower() == ".parquet" or (path.is_dir() and _parquet_files(path)):
+        raise VitkitError(f"{path}: of Parquet files a single label an image is read. {label_sets.LAYOUTS}")
     if not path.is_dir():
         raise VitkitError(f"{path} is a single file of another kind. {label_sets.LAYOUTS}")
     return label_sets.list_label_files(path, separator)

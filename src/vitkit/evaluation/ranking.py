@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 
 DRAWS = 200
 """Resamplings of the images by which an interval is estimated: its width is then right to 5 %."""
+FEWEST_DRAWS = 50
+"""Of so many pairs of image and label that resampling would take minutes: right to 10 %."""
+_PAIRS = 1 << 23  # pairs of image and label up to which all draws are made
 SEED = 0
 """Of the resampling, so that the same predictions have the same interval."""
 NORMAL_95 = 1.959963984540054  # the standard normal's 97.5% point
@@ -81,14 +84,17 @@ def resampled_precisions(rankings: Sequence[Ranking], count: int) -> NDArray[np.
     """Draw as many of `count` images as there are, with repetitions, and rank those (Efron's bootstrap).
 
     Returns:
-        `(DRAWS, K)` average precisions, NaN where no image with the label was drawn.
+        `(D, K)` average precisions, NaN where no image with the label was drawn. D is `DRAWS`, fewer for more
+        than eight million pairs of image and label.
     """
     # Raw Philox numbers: their stream is fixed for good, that of Generator.integers is not (NumPy NEP 19).
     philox = np.random.Philox(key=np.array([SEED, 0], dtype=np.uint64))
-    found = np.empty((DRAWS, len(rankings)))
+    pairs = count * len(rankings)
+    draws = max(FEWEST_DRAWS, min(DRAWS, DRAWS * _PAIRS // pairs))
+    found = np.empty((draws, len(rankings)))
     step = max(1, _AT_ONCE // count)
-    for start in range(0, DRAWS, step):
-        stop = min(start + step, DRAWS)
+    for start in range(0, draws, step):
+        stop = min(start + step, draws)
         weights = np.empty((count, stop - start), dtype=np.int32)
         for draw in range(stop - start):
             drawn = (philox.random_raw(count) % np.uint64(count)).astype(np.int64)
