@@ -5,17 +5,10 @@ from dataclasses import replace
 import pytest
 
 from vitkit.errors import VitkitError
+from vitkit.models.build import FAMILIES, build_empty, build_model
 from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.vit_config import ViTConfig
-from vitkit.models.zoo import (
-    FAMILIES,
-    NAMES,
-    ModelConfig,
-    build_empty,
-    build_model,
-    model_config,
-    vit_config,
-)
+from vitkit.models.zoo import NAMES, ModelConfig, model_config, vit_config
 
 VIT = vit_config("ViT-16x2x2/4", 5, (16, 12))
 HYBRID = replace(vit_config("R26+ViT-16x2x2/32", 5, 64), backbone=BackboneConfig((1, 2), 0.5))

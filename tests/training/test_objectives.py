@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vitkit.data.loader import Batch
 from vitkit.errors import VitkitError
-from vitkit.training.objectives import Classification, mixup
+from vitkit.training.objectives import Classification, MultiLabel, mixup
 from vitkit.training.objectives_config import ClassificationConfig
 
 
@@ -109,3 +109,55 @@ def test_impossible_options_are_explained() -> None:
         ClassificationConfig(label_smoothing=1.0)
     with pytest.raises(VitkitError, match="mixup"):
         ClassificationConfig(mixup=-1)
+
+
+SETS = torch.tensor([[True, True, False], [False, False, False], [True, False, True]])
+
+
+def multi_label_loss(
+    config: ClassificationConfig, mask: list[bool], logits: Tensor = LOGITS
+) -> tuple[Tensor, Mapping[str, Tensor]]:
+    batch = Batch(torch.zeros(3, 3, 2, 2, dtype=torch.uint8), SETS, torch.tensor(mask), torch.arange(3))
+    return MultiLabel(config).forward(Fixed(logits), batch)
+
+
+def test_several_labels_are_a_yes_or_no_each() -> None:
+    loss, metrics = multi_label_loss(ClassificationConfig(), [True] * 3)
+    sums = F.binary_cross_entropy_with_logits(LOGITS, SETS.float(), reduction="none").sum(1)
+    torch.testing.assert_close(loss, sums.mean())
+    # Yes from a logit of 0 on: wrong are one label of the first image, all of the second, one of the third.
+    assert metrics["hamming_loss"].item() == pytest.approx(5 / 9)
+
+
+def test_smoothing_of_several_labels_goes_to_the_middle() -> None:
+    loss, _ = multi_label_loss(ClassificationConfig(label_smoothing=0.2), [True] * 3)
+    targets = torch.tensor([[0.9, 0.9, 0.1], [0.1, 0.1, 0.1], [0.9, 0.1, 0.9]])
+    sums = F.binary_cross_entropy_with_logits(LOGITS, targets, reduction="none").sum(1)
+    torch.testing.assert_close(loss, sums.mean())
+
+
+def test_several_labels_of_what_is_masked_do_not_count() -> None:
+    broken = LOGITS.clone()
+    broken[1] = torch.tensor([float("inf"), float("nan"), 0.0])
+    loss, metrics = multi_label_loss(ClassificationConfig(), [True, False, True], broken)
+    sums = F.binary_cross_entropy_with_logits(LOGITS, SETS.float(), reduction="none").sum(1)
+    torch.testing.assert_close(loss, sums[[0, 2]].mean())
+    assert metrics["hamming_loss"].item() == pytest.approx(2 / 6)
+
+
+def test_several_labels_are_mixed_up_with_their_images() -> None:
+    from tests.models.test_vit import TINY, model_with_random_head
+
+    model = model_with_random_head(TINY).train()
+    images = torch.randint(0, 256, (4, 3, 12, 16), dtype=torch.uint8)
+    sets = torch.rand(4, 5, generator=torch.Generator().manual_seed(0)) < 0.5
+    batch = Batch(images, sets, torch.ones(4, dtype=torch.bool), torch.arange(4))
+    torch.manual_seed(3)
+    loss, _ = MultiLabel(ClassificationConfig(mixup=0.5)).forward(model, batch)
+    torch.manual_seed(3)
+    mixed, soft = mixup((images.float() - 127.5) / 127.5, sets.float(), batch.mask, 0.5)
+    expected = F.binary_cross_entropy_with_logits(model(mixed), soft, reduction="none").sum(1).mean()
+    torch.testing.assert_close(loss, expected)
+    model.eval()
+    unmixed, _ = MultiLabel(ClassificationConfig(mixup=0.5)).forward(model, batch)
+    assert unmixed.item() != loss.item()

@@ -44,15 +44,15 @@ def main(arguments: list[str]) -> None:
     if options.json_output:
         console.print_json(checked.to_json())
     else:
-        print_check(checked, options.path)
+        print_check(checked, options)
 
 
-def print_check(found: "DataCheck", path: str) -> None:
+def print_check(found: "DataCheck", options: DataCheckOptions) -> None:
     """Print what is in a data set.
 
     Args:
         found: by `check`.
-        path: how the data set was named on the command line.
+        options: as they were given.
     """
     console.out.print(f"[bold]{escape(found.name)}[/]: {found.kind}", *map(escape, found.notes), sep="\n")
     _print_counts(found)
@@ -63,8 +63,11 @@ def print_check(found: "DataCheck", path: str) -> None:
             console.out.print(f"  [yellow]![/] {escape(warning)}")
     else:
         console.out.print("\nNothing stands out.")
+    command = f"vitkit train --data {shlex.quote(options.path)}"
+    if options.task != "classification":
+        command += f" --task {options.task}"
     console.out.print(
-        f"\nNext: vitkit train --data {shlex.quote(path)}   (vitkit recipes lists starting points)",
+        f"\nNext: {command}   (vitkit recipes lists starting points)",
         markup=False,
     )
 
@@ -79,7 +82,7 @@ def _print_counts(found: "DataCheck") -> None:
         table.add_row(escape(name), *(f"{counts[name]:,}" for counts in found.counts.values()))
     if len(names) > SHOWN:
         table.add_row(f"... {len(names) - SHOWN} more")
-    table.add_row("[bold]all[/]", *(f"[bold]{sum(counts.values()):,}[/]" for counts in found.counts.values()))
+    table.add_row("[bold]all[/]", *(f"[bold]{count:,}[/]" for count in found.images.values()))
     console.out.print(table)
 
 

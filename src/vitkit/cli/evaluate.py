@@ -5,16 +5,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.markup import escape
+from rich.table import Table
 
 from vitkit.cli import console
 from vitkit.cli.listener import TerminalListener
 from vitkit.cli.options import importing, parse
 from vitkit.jobs.evaluate_options import EvaluateOptions
+from vitkit.text import visible
 
 if TYPE_CHECKING:
     from vitkit.jobs.evaluate import Evaluation
+    from vitkit.tasks.page import Table as TaskTable
 
 REJECTS_SHOWN = 10
+ROWS_SHOWN = 40
 
 
 def main(arguments: list[str]) -> None:
@@ -56,7 +60,25 @@ def _print(found: "Evaluation") -> None:
     split = "" if found.whole else f"{found.split} "
     figure, rest = found.task.summary(found.result, f"{split}images of {found.data.name}")
     console.out.print(f"[bold]{escape(figure)}[/]{escape(rest)}")
+    details = found.task.details(found.result)
+    if details is not None:
+        _print_table(details)
     if found.rejects:
         console.out.print(f"{len(found.rejects)} images could not be read and count for nothing:")
         for key, reason in list(found.rejects.items())[:REJECTS_SHOWN]:
             console.out.print(f"  {key}: {reason}", markup=False)
+
+
+def _print_table(details: "TaskTable") -> None:
+    """Print the first rows of a task's table."""
+    from vitkit.tasks.page import Number
+
+    table = Table(box=None, pad_edge=False)
+    for column, heading in enumerate(details.headings):
+        numbers = all(isinstance(row[column], Number) for row in details.rows)
+        table.add_column(escape(heading), justify="right" if numbers else "left")
+    for row in details.rows[:ROWS_SHOWN]:
+        table.add_row(*(escape(visible(cell if isinstance(cell, str) else cell.text)) for cell in row))
+    console.out.print(table)
+    if len(details.rows) > ROWS_SHOWN:
+        console.out.print(f"... and {len(details.rows) - ROWS_SHOWN:,} more; --json and the report have all.")

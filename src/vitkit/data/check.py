@@ -3,14 +3,15 @@
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from vitkit.data.decode import DecodeError
-from vitkit.data.listing import counted
+from vitkit.data.label_sets import count_labels
+from vitkit.data.listing import Labels, counted
 from vitkit.data.sources import ImageData
 
 _SMALL_SIDE = 32  # pixels
@@ -57,6 +58,8 @@ class DataCheck:
     """Split -> class name -> number of files, bad ones included."""
     sizes: ImageSizes | None
     """None if no image can be read."""
+    images: dict[str, int]
+    """Split -> number of files, bad ones included: fewer than labels where a file has several."""
     formats: dict[str, int]
     """File format -> number of images, most frequent first."""
     modes: dict[str, int]
@@ -99,7 +102,7 @@ def check_data(
     same: dict[bytes, list[Copy]] = {}
     done = 0
     for split, samples in data.splits.items():
-        per_class = np.bincount(samples.labels, minlength=len(data.class_names)).tolist()
+        per_class = count_labels(samples.labels, len(data.class_names))
         counts[split] = dict(zip(data.class_names, per_class, strict=True))
         for index in range(len(samples)):
             key = samples.key(index)
@@ -114,7 +117,7 @@ def check_data(
                 height, width = pixels.shape[:2]
                 sizes.append((height, width))
                 digest = hashlib.sha256(f"{height} {width} ".encode() + pixels.tobytes()).digest()
-                label = data.class_names[samples.labels[index]]
+                label = _label(samples.labels, index, data.class_names)
                 same.setdefault(digest, []).append(Copy(split, key, label))
             done += 1
             if progress is not None:
@@ -123,16 +126,18 @@ def check_data(
     contradictions = tuple(group for group in duplicates if len({copy.label for copy in group}) > 1)
     leaks = _leaks(duplicates, tuple(data.splits))
     summary = _summary(sizes)
+    images = {split: len(samples) for split, samples in data.splits.items()}
     warnings = [
-        *_about_bad_files(bad, counts, bad_quota),
+        *_about_bad_files(bad, images, bad_quota),
         *_about_images(sizes, modes),
-        *_about_classes(counts),
+        *_about_classes(counts, data.multi_label),
         *_about_duplicates(duplicates, contradictions, leaks),
     ]
     return DataCheck(
         name=data.name,
         kind=data.kind,
         counts=counts,
+        images=images,
         sizes=summary,
         formats=dict(formats.most_common()),
         modes=dict(modes.most_common()),
@@ -143,6 +148,13 @@ def check_data(
         warnings=tuple(warnings),
         notes=tuple(data.notes),
     )
+
+
+def _label(labels: Labels, index: int, class_names: Sequence[str]) -> str:
+    """The label of an image; all of them, with commas, where it has several."""
+    if labels.ndim == 1:
+        return class_names[int(labels[index])]
+    return ", ".join(class_names[number] for number in np.flatnonzero(labels[index]).tolist())
 
 
 def _summary(sizes: list[tuple[int, int]]) -> ImageSizes | None:
@@ -166,9 +178,9 @@ def _leaks(duplicates: tuple[tuple[Copy, ...], ...], splits: tuple[str, ...]) ->
     return leaks
 
 
-def _about_bad_files(bad: list[BadFile], counts: dict[str, dict[str, int]], bad_quota: float) -> list[str]:
-    total = sum(sum(numbers.values()) for numbers in counts.values())
-    train = sum(counts.get("train", {}).values())
+def _about_bad_files(bad: list[BadFile], images: dict[str, int], bad_quota: float) -> list[str]:
+    total = sum(images.values())
+    train = images.get("train", 0)
     bad_train = sum(file.split == "train" for file in bad)
     allowed = bad_files_allowed(train, bad_quota)
     unread = f"{len(bad):,} of {counted(total, 'file')} cannot be read"
@@ -194,22 +206,26 @@ def _about_images(sizes: list[tuple[int, int]], modes: Counter[str]) -> list[str
     return warnings
 
 
-def _about_classes(counts: dict[str, dict[str, int]]) -> list[str]:
+def _about_classes(counts: dict[str, dict[str, int]], multi_label: bool) -> list[str]:
     warnings = []
+    classes, look = "classes", "Look at the accuracy of each class, not only at the mean."
+    if multi_label:
+        classes, look = "labels", "Look at the average precision of each label, not only at the mean."
     train = counts.get("train", {})
     few = [f"{name} ({count})" for name, count in train.items() if count < _FEW_IMAGES]
     if few:
         more = f" and {len(few) - 10} more" if len(few) > 10 else ""
         warnings.append(
-            f"Classes with fewer than {_FEW_IMAGES} training images: {', '.join(few[:10])}{more}."
+            f"{classes.capitalize()} with fewer than {_FEW_IMAGES} training images: "
+            f"{', '.join(few[:10])}{more}."
         )
     present = {name: count for name, count in train.items() if count}
     if present:
         most, least = max(present, key=present.__getitem__), min(present, key=present.__getitem__)
         if present[most] > _IMBALANCE * present[least]:
             warnings.append(
-                f"The classes are unbalanced: {present[most]:,} training images of {most}, "
-                f"{present[least]:,} of {least}. Look at the accuracy of each class, not only at the mean."
+                f"The {classes} are unbalanced: {present[most]:,} training images of {most}, "
+                f"{present[least]:,} of {least}. {look}"
             )
     return warnings
 

@@ -41,8 +41,11 @@ class Files(Protocol):
         """The file on the disk that holds an image."""
 
 
+Labels = NDArray[np.int64] | NDArray[np.bool_]
+"""(N,) class numbers; or, where an image has several labels or none, (N, K) bool."""
+
 # A split as listed: numbers of its files, and their labels.
-SplitListing = tuple[NDArray[np.int64], NDArray[np.int64]]
+SplitListing = tuple[NDArray[np.int64], Labels]
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from vitkit.data.check import bad_files_allowed
 from vitkit.data.decode import DecodeError, Header
+from vitkit.data.listing import Labels
 from vitkit.data.loader_config import WORKER_TIMEOUT, Loading
 from vitkit.data.order import sample_at, sample_rng, share
 from vitkit.data.sources import Samples
@@ -31,7 +32,7 @@ class Batch:
     images: Tensor
     """(B, 3, H, W) uint8; zeros where the mask is False."""
     labels: Tensor
-    """(B,) int64."""
+    """(B,) int64; (B, K) bool where an image has several labels, or none."""
     mask: Tensor
     """(B,) bool. False: the file could not be read, it counts for nothing."""
     ids: Tensor
@@ -76,7 +77,7 @@ class MemorySamples:
         self.bad = bad
 
     @property
-    def labels(self) -> NDArray[np.int64]:
+    def labels(self) -> Labels:
         return self.samples.labels
 
     def __len__(self) -> int:

@@ -16,13 +16,16 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from vitkit.data import label_sets
 from vitkit.data.decode import Header, decode, header
 from vitkit.data.decode_config import DEFAULT_RULE, DecodeRule
 from vitkit.data.folders import list_folders
+from vitkit.data.label_sets import count_labels
 from vitkit.data.listing import (
     LAYOUTS,
     SPLITS,
     Files,
+    Labels,
     Listing,
     SplitListing,
     counted,
@@ -31,6 +34,7 @@ from vitkit.data.listing import (
     some,
 )
 from vitkit.data.sources_config import DEFAULT_SPLITS, Splits
+from vitkit.data.stratify import stratified, stratified_sets
 from vitkit.data.tables import list_csv, list_parquet
 from vitkit.errors import VitkitError
 
@@ -39,8 +43,8 @@ class Samples(Protocol):
     """One split: what can be asked of it."""
 
     @property
-    def labels(self) -> NDArray[np.int64]:
-        """(N,) index into the class names."""
+    def labels(self) -> Labels:
+        """(N,) index into the class names; (N, K) bool where an image has several labels, or none."""
 
     def __len__(self) -> int: ...
 
@@ -76,6 +80,11 @@ class ImageData:
     splits: Mapping[str, Samples]
     notes: tuple[str, ...]
 
+    @property
+    def multi_label(self) -> bool:
+        """Whether an image has several labels, or none."""
+        return any(samples.labels.ndim == 2 for samples in self.splits.values())
+
     def fingerprint(self) -> str:
         """SHA-256 of the listing: class names, and keys and labels of every split. Pixels are not read."""
         digest = hashlib.sha256(json.dumps(self.class_names).encode())
@@ -83,7 +92,8 @@ class ImageData:
             digest.update(json.dumps([name, len(samples)]).encode())
             for index in range(len(samples)):
                 digest.update(samples.key(index).encode() + b"\0")
-            digest.update(samples.labels.astype("<i8").tobytes())
+            labels = samples.labels
+            digest.update((np.packbits(labels) if labels.ndim == 2 else labels.astype("<i8")).tobytes())
         return digest.hexdigest()
 
 
@@ -92,23 +102,34 @@ def open_data(
     splits: Splits = DEFAULT_SPLITS,
     rule: DecodeRule = DEFAULT_RULE,
     class_names: Sequence[str] | None = None,
+    multi_label: bool = False,
 ) -> ImageData:
     """Lists the data that `spec` names: "digits", a folder, a .csv, a .parquet or a folder of those.
 
     class_names: those of a trained model. Labels are then mapped to them by name; a name the model does not
         know is an error, a class without images is not.
+    multi_label: whether an image has several labels, or none: labels are then (N, K) bool.
 
     Raises VitkitError for data that cannot be what the user meant: nothing there, no images, an empty class,
     a single class, splits that disagree about the classes.
     """
+    if splits.label_separator is not None and not multi_label:
+        raise VitkitError(
+            "label_separator separates several labels of an image: give --task multi-label, or leave it out."
+        )
     if spec == "digits":
+        if multi_label:
+            raise VitkitError(f"digits has one label an image. {label_sets.LAYOUTS}")
         found = _list_digits()
         name = "digits"
     else:
         path = _existing(spec)
         try:
             name = path.resolve().stem if path.is_file() else path.resolve().name
-            found = _list_path(path, partial=class_names is not None)
+            if multi_label:
+                found = _list_sets(path, splits.label_separator)
+            else:
+                found = _list_path(path, partial=class_names is not None)
         except OSError as error:
             raise VitkitError(
                 f"{spec} cannot be listed: {error}. Is it whole, and may it be read?"
@@ -117,6 +138,8 @@ def open_data(
         found = _renamed(found, tuple(class_names))
     elif "train" not in found.splits:
         raise VitkitError(f"{spec} has only {', '.join(found.splits)}, no images to train on. {LAYOUTS}")
+    elif multi_label:
+        label_sets.refuse_single_labels(spec, found)
     elif len(found.class_names) < 2:
         raise VitkitError(
             f"{spec} has one class, {found.class_names[0]!r}; a classifier needs at least two. {LAYOUTS}"
@@ -174,9 +197,7 @@ def _why_no_text(name: str) -> str:
 class FileSamples:
     """One split of a source: numbers of files, and their labels."""
 
-    def __init__(
-        self, files: Files, numbers: NDArray[np.int64], labels: NDArray[np.int64], rule: DecodeRule
-    ) -> None:
+    def __init__(self, files: Files, numbers: NDArray[np.int64], labels: Labels, rule: DecodeRule) -> None:
         self.files = files
         self.numbers = numbers
         self.labels = labels
@@ -212,6 +233,17 @@ def _list_path(path: Path, partial: bool) -> Listing:
     if parquets:
         return list_parquet(path, parquets)
     return list_folders(path, partial)
+
+
+def _list_sets(path: Path, separator: str | None) -> Listing:
+    """List images that have several labels each."""
+    if path.suffix.lower() == ".csv":
+        return label_sets.list_csv_of_sets(path, separator)
+    if path.suffix.lower() == ".parquet" or (path.is_dir() and _parquet_files(path)):
+        raise VitkitError(f"{path}: of Parquet files a single label an image is read. {label_sets.LAYOUTS}")
+    if not path.is_dir():
+        raise VitkitError(f"{path} is a single file of another kind. {label_sets.LAYOUTS}")
+    return label_sets.list_label_files(path, separator)
 
 
 def _parquet_files(root: Path) -> list[Path]:
@@ -254,7 +286,8 @@ class _Digits:
 def _renamed(found: Listing, class_names: tuple[str, ...]) -> Listing:
     """The same files, with labels in the order of a trained model's classes."""
     number_of = {name: number for number, name in enumerate(class_names)}
-    used = np.unique(np.concatenate([labels for _, labels in found.splits.values()]))
+    labels = np.concatenate([labels for _, labels in found.splits.values()])
+    used = np.flatnonzero(count_labels(labels, len(found.class_names)))
     unknown = [found.class_names[label] for label in used if found.class_names[label] not in number_of]
     if unknown:
         raise VitkitError(
@@ -264,10 +297,22 @@ def _renamed(found: Listing, class_names: tuple[str, ...]) -> Listing:
     present = {found.class_names[label] for label in used}
     absent = [name for name in class_names if name not in present]
     order = np.array([number_of.get(name, -1) for name in found.class_names], dtype=np.int64)
-    splits = {split: (where, order[labels]) for split, (where, labels) in found.splits.items()}
+    splits = {
+        split: (where, _reordered(labels, order, len(class_names)))
+        for split, (where, labels) in found.splits.items()
+    }
     count = counted(len(absent), "class of the model has", "classes of the model have")
     notes = (*found.notes, f"{count} no images here: {some(absent)}.") if absent else found.notes
     return Listing(found.kind, class_names, found.files, splits, notes)
+
+
+def _reordered(labels: Labels, order: NDArray[np.int64], count: int) -> Labels:
+    """Number labels anew: what was i is now `order[i]` of `count`; -1 where no image has it."""
+    if labels.ndim == 1:
+        return order[labels]
+    moved = np.zeros((len(labels), count), dtype=bool)
+    moved[:, order[order >= 0]] = labels[:, order >= 0]
+    return moved
 
 
 def _with_missing_splits(found: Listing, splits: Splits) -> tuple[dict[str, SplitListing], list[str]]:
@@ -282,7 +327,7 @@ def _with_missing_splits(found: Listing, splits: Splits) -> tuple[dict[str, Spli
             continue
         numbers, labels = listed["train"]
         # The small subtraction keeps 0.1 * 30 = 3.0000000000000004 from being rounded up to 4.
-        cut = _stratified(labels, math.ceil(fraction * total - 1e-9), splits.seed, SPLITS.index(split))
+        cut = _cut(labels, math.ceil(fraction * total - 1e-9), splits.seed, SPLITS.index(split))
         if not cut.any():
             notes.append(f"{split}: none; every class has a single training image left.")
             continue
@@ -295,18 +340,7 @@ def _with_missing_splits(found: Listing, splits: Splits) -> tuple[dict[str, Spli
     return listed, notes
 
 
-def _stratified(labels: NDArray[np.int64], count: int, seed: int, stream: int) -> NDArray[np.bool_]:
-    """Which `count` of the samples to cut, (N,): shared among the classes by largest remainder, one sample of
-    each class at least left. Fewer are cut where that leaves too few."""
-    sizes = np.unique(labels, return_counts=True)[1]
-    exact = count * sizes / len(labels)
-    shares = np.minimum(np.floor(exact).astype(np.int64), sizes - 1)
-    while shares.sum() < count and (shares < sizes - 1).any():
-        shares[np.argmax(np.where(shares < sizes - 1, exact - shares, -np.inf))] += 1
-    # Raw Philox numbers: their stream is fixed for good, that of Generator.permutation is not (NumPy NEP 19).
-    ranks = np.random.Philox(key=np.array([seed, stream], dtype=np.uint64)).random_raw(len(labels))
-    order = np.lexsort((ranks, labels))  # class after class, each in the order of its ranks
-    place = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # within the class
-    cut = np.zeros(len(labels), dtype=bool)
-    cut[order] = place < np.repeat(shares, sizes)
-    return cut
+def _cut(labels: Labels, count: int, seed: int, stream: int) -> NDArray[np.bool_]:
+    if labels.ndim == 2:
+        return stratified_sets(labels.astype(bool), count, seed, stream)
+    return stratified(labels.astype(np.int64), count, seed, stream)

@@ -16,6 +16,9 @@ class Splits:
     """Part of all the training images there were before any cut; 0 for no test split."""
     seed: int = 0
     """Another seed, other images."""
+    label_separator: str | None = None
+    """Where an image has several labels, what separates them in a cell of the CSV; left out, ";" or "|",
+    whichever is there."""
 
     def __post_init__(self) -> None:
         require_finite(self)
@@ -26,6 +29,11 @@ class Splits:
             )
         if not 0 <= self.seed < 2**63:
             raise VitkitError(f"The seed of the splits must be in 0..2^63 - 1, found {self.seed}.")
+        if self.label_separator is not None and not self.label_separator.strip("\r\n"):
+            raise VitkitError(
+                f"label_separator is what stands between two labels in a cell, found "
+                f"{self.label_separator!r}. Give a character, or leave it out."
+            )
 
 
 DEFAULT_SPLITS = Splits()

@@ -4,7 +4,8 @@ import csv
 import io
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,17 +20,52 @@ from vitkit.errors import VitkitError
 
 _PATH_COLUMNS = ("path", "image", "file", "filename", "image_path")
 _LABEL_COLUMNS = ("label", "class", "target")
+_LABEL_SET_COLUMNS = ("labels", "classes", "tags", "targets")
 _SPLIT_COLUMNS = ("split", "set")
 _PARQUET_IMAGE_COLUMNS = ("image", "img", "images")
 _PARQUET_LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target")
 _PARQUET_IN_MEMORY = 2 << 30  # bytes of Parquet files
 
 
+@dataclass(frozen=True)
+class CsvRows:
+    """The lines of a CSV, column by column."""
+
+    paths: list[str]
+    cells: list[str]
+    """What stands in the column of labels."""
+    lines: list[int]
+    """Numbers of the lines, from 1, which is the header's."""
+    split_of: NDArray[Any]
+    """`(N,)` of "train", "val" and "test"."""
+
+    def files(self, path: Path) -> Paths:
+        """The images, whose paths are below the folder of the CSV at `path`."""
+        return Paths(path.parent, self.paths, (f"{path.name} line {line}: " for line in self.lines))
+
+
 def list_csv(path: Path) -> Listing:
     """A header, then one image a line: path (below the folder of the file), label, perhaps split."""
-    paths: list[str] = []
-    prefixes: list[str] = []
-    values: list[str] = []
+    rows = read_csv(path)
+    splits = _by_split(rows.split_of, np.array(rows.cells))
+    names, labelled = _named_by_value(path, splits)
+    return Listing("CSV", names, rows.files(path), labelled)
+
+
+def read_csv(path: Path, several_labels: bool = False) -> CsvRows:
+    """Read the lines of a CSV of images.
+
+    Args:
+        path: the file.
+        several_labels: whether a cell holds several labels, or none; its column may then have a name in the
+            plural.
+
+    Raises:
+        VitkitError: it is no CSV in UTF-8, lacks a column, has an empty cell where there may be none, or
+            names a split that is none. With several labels also: a line has more cells than the header,
+            which loses labels where the separator of the cells separates labels.
+    """
+    found = CsvRows([], [], [], np.empty(0))
     split_of: list[str] = []
     try:
         with (
@@ -42,17 +78,24 @@ def list_csv(path: Path) -> Listing:
             rows = csv.DictReader(stream, delimiter=delimiter)
             columns = {(name or "").strip().lower(): name for name in rows.fieldnames or ()}
             path_column = _column(path, columns, _PATH_COLUMNS, "path")
-            label_column = _column(path, columns, _LABEL_COLUMNS, "label")
+            names = (*_LABEL_SET_COLUMNS, *_LABEL_COLUMNS) if several_labels else _LABEL_COLUMNS
+            label_column = _column(path, columns, names, "label")
             split_column = next((columns[name] for name in _SPLIT_COLUMNS if name in columns), None)
             for row in rows:
                 cells = {name: (row[name] or "").strip() for name in (path_column, label_column)}
-                if "" in cells.values():
+                if not cells[path_column] or not (cells[label_column] or several_labels):
                     raise VitkitError(
                         f"{path} line {rows.line_num}: path or label is empty. Fill it or remove it."
                     )
-                paths.append(cells[path_column])
-                values.append(cells[label_column])
-                prefixes.append(f"{path.name} line {rows.line_num}: ")
+                if several_labels and None in row:
+                    raise VitkitError(
+                        f"{path} line {rows.line_num}: expected {len(columns)} cells as in the header, found "
+                        f"{len(columns) + len(row[None])}. Put the labels of an image into one cell, and "
+                        f"separate them by another character than {delimiter!r}, or quote them."
+                    )
+                found.paths.append(cells[path_column])
+                found.cells.append(cells[label_column])
+                found.lines.append(rows.line_num)
                 split_of.append(
                     "train" if split_column is None else (row[split_column] or "").strip().lower()
                 )
@@ -60,14 +103,12 @@ def list_csv(path: Path) -> Listing:
         raise VitkitError(f"{path} cannot be read as a CSV: {error}.") from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise VitkitError(f"{path} is not a CSV in UTF-8: {error}. Save it again as CSV UTF-8.") from error
-    if not paths:
+    if not found.paths:
         raise VitkitError(f"{path} has a header but no lines: there are no images.")
     unknown = sorted(set(split_of) - set(SPLIT_NAMES))
     if unknown:
         raise VitkitError(f"{path}: unknown split {some(unknown)}; expected train, val or test.")
-    splits = _by_split(np.array([SPLIT_NAMES[name] for name in split_of]), np.array(values))
-    names, labelled = _named_by_value(path, splits)
-    return Listing("CSV", names, Paths(path.parent, paths, prefixes), labelled)
+    return replace(found, split_of=np.array([SPLIT_NAMES[name] for name in split_of]))
 
 
 def _column(path: Path, columns: dict[str, str], wanted: tuple[str, ...], what: str) -> str:
@@ -92,7 +133,22 @@ def _named_by_value(
     path: Path, splits: dict[str, tuple[NDArray[np.int64], NDArray[Any]]]
 ) -> tuple[tuple[str, ...], dict[str, SplitListing]]:
     """Class names are the values of the labels, whole numbers in the order of numbers."""
-    values = {split: {str(value) for value in found} for split, (_, found) in splits.items()}
+    names = name_labels(
+        path, {split: {str(value) for value in found} for split, (_, found) in splits.items()}
+    )
+    number_of = {name: number for number, name in enumerate(names)}
+    return names, {
+        split: (where, np.array([number_of[str(value)] for value in found], dtype=np.int64))
+        for split, (where, found) in splits.items()
+    }
+
+
+def name_labels(path: Path, values: Mapping[str, Set[str]]) -> tuple[str, ...]:
+    """Put the labels of all splits in order: whole numbers as numbers, everything else as text.
+
+    Raises:
+        VitkitError: a split has labels that the training images, where there are any, have not.
+    """
     every = set().union(*values.values())
     numeric = all(re.fullmatch(r"[+-]?\d+", value) for value in every)
     names = tuple(sorted(every, key=lambda name: (int(name), name)) if numeric else sorted(every))
@@ -103,11 +159,7 @@ def _named_by_value(
                 f"{path}: {split} has labels that train has not: {some(unknown)}. "
                 "Add training images of these classes, or remove the lines."
             )
-    number_of = {name: number for number, name in enumerate(names)}
-    return names, {
-        split: (where, np.array([number_of[str(value)] for value in found], dtype=np.int64))
-        for split, (where, found) in splits.items()
-    }
+    return names
 
 
 class _ParquetRows:

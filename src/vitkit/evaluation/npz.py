@@ -79,6 +79,16 @@ class OpenedArrays:
                 raise self.damaged(f"{name} from {numbers.min()} to {numbers.max()}")
             return numbers.astype(np.int64)
 
+    def flags(self, name: str) -> NDArray[np.bool_]:
+        """An array of zeros and ones `(N, K)`, whole."""
+        with self._member(name) as (member, shape, dtype):
+            if dtype != np.uint8 or len(shape) != 2:
+                raise self.damaged(f"{name} is {dtype} of shape {shape}, not bytes (N, K)")
+            content = np.frombuffer(self._content(member, shape[0] * shape[1], whole=True), np.uint8)
+            if content.size and content.max() > 1:
+                raise self.damaged(f"{name} up to {content.max()}, not 0 and 1")
+            return content.reshape(shape).astype(bool)
+
     def rows(self, name: str) -> Iterator[Rows]:
         """An array of finite floats `(N, K)`, some rows at a time."""
         with self._member(name) as (member, shape, dtype):

@@ -1,9 +1,9 @@
 """A look at a data set: what is in it, before anyone spends an hour on it."""
 
 from vitkit.data.check import DataCheck, check_data
-from vitkit.data.sources import open_data
 from vitkit.jobs.data_check_options import DataCheckOptions
 from vitkit.jobs.listener import SILENT, Listener
+from vitkit.tasks import find_task
 
 
 def check(options: DataCheckOptions, listener: Listener = SILENT) -> DataCheck:
@@ -17,6 +17,6 @@ def check(options: DataCheckOptions, listener: Listener = SILENT) -> DataCheck:
         VitkitError: there is no such data set, or it cannot be opened.
     """
     with listener.progress("listing images"):
-        data = open_data(options.path, options.splits, options.decode)
+        data = find_task(options.task).open_data(options.path, options.splits, options.decode)
     with listener.progress("reading images") as progress:
         return check_data(data, progress)

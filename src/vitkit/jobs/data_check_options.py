@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from vitkit.data.decode_config import DecodeRule
 from vitkit.data.sources_config import Splits
+from vitkit.models.card import TaskName
 
 
 @dataclass(frozen=True)
@@ -16,3 +17,5 @@ class DataCheckOptions:
     """how missing splits would be made."""
     decode: DecodeRule = field(default_factory=DecodeRule)
     """how files are read."""
+    task: TaskName = "classification"
+    """what will be learned: multi-label, where an image has several labels, or none."""

@@ -7,13 +7,14 @@ image-files.npy    size and time of every image file (and a hash of its bytes, i
 import hashlib
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from vitkit.config import from_json, to_json
 from vitkit.data.file_states import States, changed_files, file_states
+from vitkit.data.label_sets import count_labels
 from vitkit.data.listing import counted
 from vitkit.data.sources import ImageData
 from vitkit.durable import read_json, read_regular_file, replace_file, replace_json
@@ -43,15 +44,27 @@ class DataRecord:
     """Of names and labels: see `ImageData.fingerprint`."""
     image_files: str | None = None
     """SHA-256 of `image-files.npy`; none where nothing but names was recorded."""
+    images: Mapping[str, int] = field(default_factory=dict)
+    """Images by split: not the sum over the classes where an image has several; early versions lack it."""
 
 
 def describe_data(data: ImageData, fingerprint: str) -> DataRecord:
     """What `data.json` holds, before any file was found unreadable."""
     counts = {}
     for split, samples in data.splits.items():
-        numbers = np.bincount(samples.labels, minlength=len(data.class_names)).tolist()
+        numbers = count_labels(samples.labels, len(data.class_names))
         counts[split] = dict(zip(data.class_names, numbers, strict=True))
-    return DataRecord(data.name, data.spec, data.kind, data.class_names, counts, data.notes, {}, fingerprint)
+    return DataRecord(
+        data.name,
+        data.spec,
+        data.kind,
+        data.class_names,
+        counts,
+        data.notes,
+        {},
+        fingerprint,
+        images={split: len(samples) for split, samples in data.splits.items()},
+    )
 
 
 def read_record(folder: Path) -> DataRecord | None:

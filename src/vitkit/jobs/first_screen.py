@@ -9,10 +9,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from vitkit.analysis.cost import forward_flops
-from vitkit.data.listing import counted
+from vitkit.data.listing import Labels, counted
 from vitkit.data.loader import Batch, MemorySamples, worker_count
 from vitkit.data.sources import ImageData
 from vitkit.jobs.run_config import Run
@@ -94,16 +95,24 @@ def estimate(run: Run, data: ImageData, prospect: Prospect) -> list[Row]:
     return rows
 
 
-def measure_step(model: ImageModel, trainer: Trainer, batch_size: int) -> float:
-    """Measure the seconds of a step by two passes of a copy of the model over a few images."""
+def measure_step(model: ImageModel, trainer: Trainer, batch_size: int, labels: Labels) -> float:
+    """Measure the seconds of a step by two passes of a copy of the model over a few images.
+
+    Args:
+        model: what is trained.
+        trainer: with its objective and device.
+        batch_size: images of a step.
+        labels: those of the training images, of which the first ones are taken.
+    """
     # Copies: a pass may change the buffers of both, and the run has to begin with what it was built with.
     trial, objective = copy.deepcopy(model).train(), copy.deepcopy(trainer.objective)
     config = model.config
     count = min(batch_size, trainer.config.micro_batch_size or batch_size, TRIAL_IMAGES)
     shape = (count, config.in_channels, *config.image_size)
     images = torch.zeros(shape, dtype=torch.uint8, device=trainer.device)
-    nothing = torch.zeros(count, dtype=torch.int64, device=trainer.device)
-    batch = Batch(images, nothing, nothing == 0, nothing)
+    ids = torch.arange(count, device=trainer.device)
+    some_labels = torch.from_numpy(np.resize(labels[:count], (count, *labels.shape[1:])))
+    batch = Batch(images, some_labels.to(trainer.device), ids >= 0, ids)
     elapsed = 0.0
     with out_of_memory_explained(count, images.shape):
         for _ in range(2):  # the first one warms up

@@ -133,7 +133,8 @@ class Predictor:
         self.class_names = self.model.card.class_names or tuple(f"class {i}" for i in range(count))
 
     def __call__(self, image: ImageLike, top: int = 5) -> list[Guess]:
-        """Return the `top` most probable classes of one image, best first.
+        """Return the `top` most probable classes of one image, best first; all of them where an image has
+        several labels, which are there from a probability of 0.5.
 
         Raises:
             DecodeError: the image cannot be read; the message names the file.

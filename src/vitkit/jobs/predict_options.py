@@ -15,7 +15,7 @@ class PredictOptions:
     images: tuple[str, ...]
     """image files, folders, or - for a list of paths on standard input."""
     top: int = 5
-    """how many classes for each image."""
+    """how many classes for each image; of a model that finds several labels, all are told."""
     device: str = "auto"
     """auto, cpu, cuda."""
     precision: Precision = "auto"

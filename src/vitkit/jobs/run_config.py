@@ -71,7 +71,8 @@ class Run:
     """Options of training. Those left out are the recipe's."""
 
     data: str = ""
-    """Images with labels: "digits" (built in), a folder of class folders, a .csv or a folder of .parquet."""
+    """Images with labels: "digits" (built in), a folder of class folders, a .csv or a folder of .parquet;
+    for multi-label a .csv or a folder of images with a text file of labels each."""
     task: TaskName = "classification"
     """What is learned: classification, one class for each image; multi-label, any number of them."""
     model: str = "ViT-Ti/16"

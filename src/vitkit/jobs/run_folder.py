@@ -87,7 +87,8 @@ def data_of(model: ImageModel, spec: str | None = None, max_pixels: int | None =
     record = card_of(model).data
     if spec is not None and not (record is not None and place(spec) == record.spec):
         # Nothing of it was trained on: all of it is there to evaluate, unless it has splits of its own.
-        return task.open_data(spec, Splits(val_fraction=0, test_fraction=0), rule, names)
+        whole = replace(Splits() if record is None else record.splits, val_fraction=0, test_fraction=0)
+        return task.open_data(spec, whole, rule, names)
     if record is None:
         raise VitkitError("The model does not say which data it was trained on: give it with --data.")
     data = task.open_data(record.spec, record.splits, rule, names)

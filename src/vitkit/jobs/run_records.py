@@ -115,6 +115,7 @@ class _DataRecord:
     notes: tuple[str, ...] = ()
     rejects: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     fingerprint: str = ""
+    images: Mapping[str, int] = field(default_factory=dict)
 
 
 def read_data_record(run: Path) -> dict[str, Any]:
@@ -135,8 +136,9 @@ def read_data_record(run: Path) -> dict[str, Any]:
         )
     known = {one.name for one in fields(_DataRecord)}
     data = from_json(_DataRecord, {key: record[key] for key in record if key in known}, str(path))
-    for split, counts in data.counts.items():
-        for name, count in counts.items():
-            if not 0 <= count <= LARGEST:
-                raise VitkitError(f"{path}: counts: {split}: {name}: expected a count, found {shown(count)}.")
+    found = {f"counts: {split}: {name}": n for split in data.counts for name, n in data.counts[split].items()}
+    found |= {f"images: {split}": count for split, count in data.images.items()}
+    for where, count in found.items():
+        if not 0 <= count <= LARGEST:
+            raise VitkitError(f"{path}: {where}: expected a count, found {shown(count)}.")
     return record

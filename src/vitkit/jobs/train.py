@@ -117,7 +117,8 @@ def _complete(
             differences = trainer.resume(checkpoint)
         standing.point = f"at step {trainer.state.progress.step}, which was committed before"
     with listener.progress("measuring the speed"):
-        step_seconds = measure_step(model, trainer, run.training.batch_size)
+        labels = parts.data.splits["train"].labels
+        step_seconds = measure_step(model, trainer, run.training.batch_size, labels)
     name = None if checkpoint is None else checkpoint.name
     prospect = Prospect(step_seconds, trainer.state.progress.step, name)
     listener.show(estimate(run, parts.data, prospect))

@@ -310,7 +310,9 @@ def _class_counts(data: Mapping[str, Any]) -> list[tuple[str, list[int]]]:
     counts = data.get("counts", {})
     names = list(data.get("class_names", ())) or sorted({name for split in counts.values() for name in split})
     rows = [(name, [split.get(name, 0) for split in counts.values()]) for name in names]
-    return [*rows, ("all", [sum(split.values()) for split in counts.values()])] if counts else []
+    images = data.get("images", {})  # where an image has several labels, that is not their sum
+    totals = [images.get(split, sum(counts[split].values())) for split in counts]
+    return [*rows, ("all", totals)] if counts else []
 
 
 def _rejects(data: Mapping[str, Any]) -> list[tuple[str, str, str]]:

@@ -7,9 +7,12 @@ from vitkit.errors import VitkitError
 from vitkit.models import card
 from vitkit.models.card import Card, TaskName
 from vitkit.tasks.classification import ClassificationTask
+from vitkit.tasks.multi_label import MultiLabelTask
 from vitkit.tasks.task import Task
 
-TASKS: Mapping[TaskName, Task[Any, Any]] = {task.name: task for task in (ClassificationTask(),)}
+TASKS: Mapping[TaskName, Task[Any, Any]] = {
+    task.name: task for task in (ClassificationTask(), MultiLabelTask())
+}
 
 
 def find_task(name: TaskName) -> Task[Any, Any]:

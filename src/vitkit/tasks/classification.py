@@ -141,6 +141,9 @@ class ClassificationTask:
             f"calibration error {result.calibration_error:.2%}"
         )
 
+    def details(self, result: classify.Classification) -> None:
+        """The report has the table of the classes."""
+
     def guesses(self, outputs: Tensor, card: Card, top: int) -> list[list[Guess]]:
         """Name the most probable classes, by the loss that the model was trained with."""
         shares = torch.from_numpy(probabilities(outputs.numpy(), card.loss))

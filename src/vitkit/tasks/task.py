@@ -24,7 +24,7 @@ from vitkit.models import card
 from vitkit.models.card import Card, TaskName
 from vitkit.models.precision_config import Precision
 from vitkit.models.zoo import ModelConfig
-from vitkit.tasks.page import Curve, TaskReport
+from vitkit.tasks.page import Curve, Table, TaskReport
 from vitkit.training.evaluators import Evaluator, Monitor
 from vitkit.training.objectives_config import ClassificationConfig
 
@@ -203,6 +203,10 @@ class Task(Protocol[R, P]):
         Returns:
             That figure, and the rest of the sentence.
         """
+
+    def details(self, result: R) -> Table | None:
+        """Tell the numbers of every class in a table, where the summary alone would hide which are bad; None:
+        the summary is all that is printed."""
 
     def guesses(self, outputs: Tensor, card: Card, top: int) -> list[list[Guess]]:
         """Name what is in images.

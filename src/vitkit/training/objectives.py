@@ -37,10 +37,37 @@ class Classification(nn.Module):
         else:
             losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(1)
         correct = (logits.argmax(1) == batch.labels).float()
-        count = batch.mask.sum().clamp(min=1)
-        # `where`, not a product: what is masked must not count even if it is infinite.
-        loss = torch.where(batch.mask, losses, 0.0).sum() / count
-        return loss, {"accuracy": torch.where(batch.mask, correct, 0.0).sum() / count}
+        return masked_mean(losses, batch.mask), {"accuracy": masked_mean(correct, batch.mask)}
+
+
+class MultiLabel(nn.Module):
+    """Several labels from images, or none: the binary cross entropies of all labels, summed.
+
+    Label smoothing moves every target by half its share to the middle: yes is `1 - s / 2`, no is `s / 2`,
+    which is big_vision's `onehot(on=1 - s / 2, off=s / 2)` of several labels (`pp/ops_general.py`). Spread
+    over all labels instead, as of one class among many, a share would all but vanish."""
+
+    def __init__(self, config: ClassificationConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    def forward(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """The mean loss of a batch, and `hamming_loss`: the share of (unmixed) labels answered wrongly."""
+        smoothing = self.config.label_smoothing
+        targets = batch.labels.float() * (1 - smoothing) + smoothing / 2  # (B, K)
+        images = batch.images
+        if self.config.mixup > 0 and model.training:
+            images, targets = mixup(model.normalize(images), targets, batch.mask, self.config.mixup)  # type: ignore[operator]
+        logits = model(images)
+        losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(1)
+        wrong = ((logits >= 0) != batch.labels).float().mean(1)
+        return masked_mean(losses, batch.mask), {"hamming_loss": masked_mean(wrong, batch.mask)}
+
+
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """The mean of the values `(B,)` of images that could be read; 0 where there is none."""
+    # `where`, not a product: what is masked must not count even if it is infinite.
+    return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)
 
 
 def mixup(images: Tensor, targets: Tensor, mask: Tensor, alpha: float) -> tuple[Tensor, Tensor]:

@@ -12,9 +12,10 @@ class ClassificationConfig:
     """How labels become a loss."""
 
     loss: Literal["softmax", "sigmoid"] = "softmax"
-    """sigmoid: one yes or no per class, summed over classes, as big_vision pre-trains."""
+    """sigmoid: one yes or no per class, summed over classes, as big_vision pre-trains. It is what multi-label
+    always learns by."""
     label_smoothing: float = 0.0
-    """Share of each target spread evenly over all classes."""
+    """Share of each target spread evenly over all classes; in multi-label, over yes and no."""
     mixup: float = 0.0
     """Alpha of the Beta distribution that images are mixed by; 0: none (big_vision `utils.py:1146`)."""
 

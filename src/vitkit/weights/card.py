@@ -45,6 +45,8 @@ class ModelCard(Card):
         history = {key: value for key, value in self.origin.items() if key == "recipe"}
         if self.task is not None:
             history["loss"] = self.task.loss
+            if self.task.name != Task().name:
+                history["task"] = self.task.name
         if self.data is not None:
             history["data"] = to_json(self.data)
         return history | dict(self.origin)

@@ -1,0 +1,278 @@
+"""How well a model finds the labels of images that have several, or none.
+
+`predict_labels` runs the model once; `multi_label` counts. Each label is a yes or no of its own, scored by
+the sigmoid of its logit.
+
+Conventions:
+
+- How well a label's logits rank images is its average precision (`ranking`); the logits themselves are
+  ranked, so that no rounding of probabilities makes them equal.
+- A label is said to be there from a probability of 0.5, a logit of 0.
+- Predictions are ordered by id. Everything is computed in float64 from that order, so it does not depend on
+  how the images were batched.
+- Images that could not be read are named in `bad` and count for nothing.
+- A label that no image has, has no average precision: it is None, and left out of the mean. A ratio whose
+  denominator is zero is None, never 0 or NaN.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from vitkit import config
+from vitkit.data.loader import Batch
+from vitkit.errors import VitkitError
+from vitkit.evaluation.classify import evaluating
+from vitkit.evaluation.label_predictions import LabelPredictions
+from vitkit.evaluation.logits import LogitsAsTheyCome
+from vitkit.evaluation.ranking import Ranking, interval_95, resampled_precisions
+from vitkit.models.precision import autocast
+from vitkit.models.precision_config import Precision
+
+THRESHOLD = 0.5
+"""The probability from which a label is said to be there."""
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class LabelScore:
+    """One label among all."""
+
+    name: str
+    count: int
+    """Images that have the label."""
+    predicted: int
+    """Images that are said to have it."""
+    correct: int
+    """Images that have it and are said to."""
+    average_precision: float | None
+    average_precision_interval: Interval | None
+    """95% by resampling images; None if it was not asked for, or cannot be told."""
+    precision: float | None
+    """correct / predicted"""
+    recall: float | None
+    """correct / count"""
+    f1: float | None
+    """2 correct / (count + predicted), the harmonic mean of the two"""
+    best_f1: float | None
+    """The largest that another threshold reaches on these images; on others it will be lower."""
+    best_threshold: float | None
+    """The probability that is this threshold."""
+
+
+@dataclass(frozen=True)
+class MultiLabel:
+    """The numbers of one data set. Shares are from 0 to 1."""
+
+    count: int
+    """Readable images: what all numbers are about."""
+    bad: int
+    """Images that could not be read."""
+    mean_average_precision: float | None
+    """Mean over the labels that occur; None if no image has a label."""
+    mean_average_precision_interval: Interval | None
+    """95% by resampling images; None if it was not asked for, or cannot be told."""
+    labels_that_occur: int
+    """Labels that the mean is over."""
+    micro_average_precision: float | None
+    """Average precision of all pairs of image and label, ranked together."""
+    macro_f1: float | None
+    """Mean F1 of the labels that occur or are predicted."""
+    micro_f1: float | None
+    """F1 of all pairs of image and label, counted together."""
+    subset_accuracy: float
+    """Images whose labels are found without one too many or too few."""
+    hamming_loss: float
+    """Pairs of image and label that are answered wrongly."""
+    loss: float
+    """Mean over the images, in nats, of the sum over all labels of their binary cross entropies. As in
+    training, but for label smoothing and mixup."""
+    labels_per_image: float
+    predicted_per_image: float
+    per_label: tuple[LabelScore, ...]
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return tuple(score.name for score in self.per_label)
+
+    def to_json(self) -> dict[str, Any]:
+        """All numbers as plain data."""
+        return config.to_json(self)
+
+
+def predict_labels(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    *,
+    device: torch.device | str = "cpu",
+    precision: Precision = "float32",
+    progress: Callable[[int], None] | None = None,
+    folder: Path | None = None,
+) -> LabelPredictions:
+    """Run a model over a data set once.
+
+    Args:
+        model: images `(B, 3, H, W)` to logits `(B, K)`; already on `device`.
+        batches: every image once, its labels `(B, K)` bool. Unreadable images take part in the forward pass,
+            so that batches keep their shape, and are dropped after it.
+        device: where batches are moved to.
+        precision: that the model computes in; the logits are kept as float32 either way.
+        progress: called after each batch with the number of its images.
+        folder: where logits too many for memory are kept; None: the system's folder for temporary files.
+
+    Raises:
+        VitkitError: the model gives other than one logit for each label, or logits that are not finite; there
+            is no image; the logits find no room.
+    """
+    device = torch.device(device)
+    logits = LogitsAsTheyCome(folder)
+    kept: list[tuple[NDArray[Any], ...]] = []
+    not_finite = 0
+    with evaluating(model), autocast(device, precision):
+        for batch in batches:
+            moved = batch.to(device)
+            output = model(moved.images)
+            if output.shape != batch.labels.shape:
+                raise VitkitError(
+                    f"Expected one logit for each image and label, {tuple(batch.labels.shape)}, found an "
+                    f"output of shape {tuple(output.shape)}: evaluate on data with the labels that the model "
+                    "was trained on."
+                )
+            rows = output[moved.mask].float().cpu().numpy()
+            not_finite += int((~np.isfinite(rows).all(1)).sum())
+            logits.add(rows)
+            mask, ids = batch.mask.cpu().numpy(), batch.ids.cpu().numpy()
+            # Indexing copies: a batch lies in memory that is shared with the process that made it.
+            kept.append((batch.labels.cpu().numpy()[mask], ids[mask], ids[~mask]))
+            if progress is not None:
+                progress(len(batch))
+    if not kept:
+        raise VitkitError("There is no image to evaluate on: the data set (or this split of it) is empty.")
+    targets, ids, bad = (np.concatenate(part) for part in zip(*kept, strict=True))
+    if not_finite:
+        raise VitkitError(
+            f"The model's logits are not finite (NaN or infinite) for {not_finite} of {len(ids)} images. "
+            "Its weights have diverged, or overflow in this precision: evaluate an earlier checkpoint, or in "
+            "float32."
+        )
+    order = ids.argsort(kind="stable")
+    logits.arrange(order)
+    return LabelPredictions(logits, targets[order].astype(bool), ids[order], np.sort(bad))
+
+
+def multi_label(
+    predictions: LabelPredictions, class_names: Sequence[str], intervals: bool = True
+) -> MultiLabel:
+    """Count every number, by the conventions at the head of this file.
+
+    Args:
+        predictions: of K labels.
+        class_names: K names, in the order of the logits.
+        intervals: whether to estimate them, which takes longer than all the rest.
+
+    Raises:
+        VitkitError: no image could be read, or the names do not fit the logits.
+    """
+    count, classes = len(predictions), predictions.targets.shape[1]
+    if count == 0:
+        raise VitkitError(
+            f"There is no readable image to evaluate on ({len(predictions.bad)} could not be read): check "
+            "this split's data."
+        )
+    if len(class_names) != classes:
+        raise VitkitError(
+            f"The model has {classes} outputs, but {len(class_names)} label names were given: use the names "
+            "that were saved with the model."
+        )
+    logits, targets = predictions.logits, predictions.targets
+    said = logits >= 0
+    hits, wrong = said & targets, said != targets
+    rankings = [Ranking.of(logits[:, label], targets[:, label]) for label in range(classes)]
+    resampled = resampled_precisions(rankings, count) if intervals else np.full((1, classes), np.nan)
+    per_label = tuple(
+        _label_score(*row)
+        for row in zip(
+            class_names,
+            targets.sum(0).tolist(),
+            said.sum(0).tolist(),
+            hits.sum(0).tolist(),
+            rankings,
+            resampled.T,
+            strict=True,
+        )
+    )
+    precisions = [one.average_precision for one in per_label if one.average_precision is not None]
+    f1s = [one.f1 for one in per_label if one.f1 is not None]
+    mean = math.fsum(precisions) / len(precisions) if precisions else None
+    total, named = int(targets.sum()), int(said.sum())
+    return MultiLabel(
+        count=count,
+        bad=len(predictions.bad),
+        mean_average_precision=mean,
+        mean_average_precision_interval=interval_95(mean, _means(resampled)),
+        labels_that_occur=len(precisions),
+        micro_average_precision=Ranking.of(logits.reshape(-1), targets.reshape(-1)).average_precision(),
+        macro_f1=math.fsum(f1s) / len(f1s) if f1s else None,
+        micro_f1=_ratio(2 * int(hits.sum()), total + named),
+        subset_accuracy=int((~wrong.any(1)).sum()) / count,
+        hamming_loss=int(wrong.sum()) / wrong.size,
+        loss=math.fsum(_losses(predictions)) / count,
+        labels_per_image=total / count,
+        predicted_per_image=named / count,
+        per_label=per_label,
+    )
+
+
+def probability(logit: float) -> float:
+    """The sigmoid of a logit."""
+    return float(np.exp(-np.logaddexp(0, -np.float64(logit))))
+
+
+def _label_score(
+    name: str, count: int, said: int, hits: int, ranking: Ranking, resampled: NDArray[np.float64]
+) -> LabelScore:
+    best = ranking.best_f1()
+    average_precision = ranking.average_precision()
+    return LabelScore(
+        name=name,
+        count=count,
+        predicted=said,
+        correct=hits,
+        average_precision=average_precision,
+        average_precision_interval=interval_95(average_precision, resampled),
+        precision=_ratio(hits, said),
+        recall=_ratio(hits, count),
+        f1=_ratio(2 * hits, count + said),
+        best_f1=None if best is None else best[0],
+        best_threshold=None if best is None else probability(best[1]),
+    )
+
+
+def _means(resampled: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The means over the labels of each draw, NaN where none is defined."""
+    defined = ~np.isnan(resampled)
+    with np.errstate(invalid="ignore"):
+        means: NDArray[np.float64] = np.where(defined, resampled, 0).sum(1) / defined.sum(1)
+    return means
+
+
+def _losses(predictions: LabelPredictions) -> list[float]:
+    """The sum of the labels' binary cross entropies of every image."""
+    losses: list[float] = []
+    for rows in predictions.parts():
+        targets = predictions.targets[len(losses) : len(losses) + len(rows)]
+        wide = rows.astype(np.float64)
+        # log(1 + e^x) of a label that is not there, log(1 + e^-x) of one that is.
+        losses += np.logaddexp(0, np.where(targets, -wide, wide)).sum(1).tolist()
+    return losses
+
+
+def _ratio(part: int, whole: int) -> float | None:
+    return part / whole if whole else None

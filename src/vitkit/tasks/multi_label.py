@@ -1,0 +1,218 @@
+"""Multi-label classification: several labels for each image, or none; each a yes or no of its own."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from vitkit.config import from_json
+from vitkit.data.decode_config import DecodeRule
+from vitkit.data.loader import Batch
+from vitkit.data.sources import ImageData, open_data
+from vitkit.data.sources_config import Splits
+from vitkit.durable import read_json
+from vitkit.errors import VitkitError
+from vitkit.evaluation.classify import explain_no_classes
+from vitkit.evaluation.label_predictions import LabelPredictions
+from vitkit.evaluation.multilabel import THRESHOLD, MultiLabel, multi_label, predict_labels
+from vitkit.evaluation.scores import probabilities
+from vitkit.models import card
+from vitkit.models.card import Card, TaskName
+from vitkit.models.precision_config import Precision
+from vitkit.models.zoo import ModelConfig
+from vitkit.tasks.multi_label_report import CURVE, label_table, report
+from vitkit.tasks.page import Curve, Table, TaskReport, percent
+from vitkit.tasks.task import Guess, Validation
+from vitkit.training.evaluators import Evaluator, Monitor
+from vitkit.training.objectives import MultiLabel as Objective
+from vitkit.training.objectives_config import ClassificationConfig
+
+MONITOR = Monitor("mean_average_precision", "max", tie_breaker="loss", tie_direction="min")
+
+
+@dataclass(frozen=True)
+class MultiLabelTask:
+    """Several labels an image. The methods are those of `vitkit.tasks.task.Task`, which describes them."""
+
+    name: TaskName = "multi-label"
+    monitor: Monitor = MONITOR
+    curve: Curve = CURVE
+
+    def open_data(
+        self, spec: str, splits: Splits, rule: DecodeRule, class_names: Sequence[str] | None = None
+    ) -> ImageData:
+        """List images with all their labels, `labels` `(N, K)` bool."""
+        return open_data(spec, splits, rule, class_names, multi_label=True)
+
+    def learned(self, config: ClassificationConfig) -> card.Task:
+        """Labels do not exclude each other: sigmoid, whatever the options say of one class an image."""
+        return card.Task(self.name, "sigmoid")
+
+    def objective(self, config: ClassificationConfig, num_outputs: int) -> nn.Module:
+        """Sum the labels' binary cross entropies."""
+        return Objective(config)
+
+    def evaluators(self, validation: Validation) -> Mapping[str, Evaluator]:
+        """Measure loss, mean average precision and F1 on the validation images."""
+
+        def measure(model: nn.Module) -> Mapping[str, float]:
+            predictions = predict_labels(
+                model, validation.batches(), device=validation.device, precision=validation.precision
+            )
+            result = multi_label(predictions, validation.class_names, intervals=False)
+            # Where no validation image has a label, all models are equal, and the loss decides.
+            return {
+                "loss": result.loss,
+                "mean_average_precision": result.mean_average_precision or 0.0,
+                "macro_f1": result.macro_f1 or 0.0,
+            }
+
+        return {self.monitor.evaluator: Evaluator(measure)}
+
+    def progress(self, metrics: Mapping[str, float]) -> str:
+        """Tell the mean average precision."""
+        return f"val mAP {metrics['mean_average_precision']:.1%}"
+
+    def explain_unfit(self, config: ModelConfig) -> str:
+        """A model needs a head and one row of logits for each image."""
+        return explain_no_classes(config)
+
+    def predict(
+        self,
+        model: nn.Module,
+        batches: Iterable[Batch],
+        *,
+        device: Any,
+        precision: Precision,
+        learned: card.Task,
+        progress: Callable[[int], None] | None = None,
+        folder: Path | None = None,
+    ) -> LabelPredictions:
+        """Keep the logits of every image."""
+        return predict_labels(
+            model, batches, device=device, precision=precision, progress=progress, folder=folder
+        )
+
+    def measure(self, predictions: LabelPredictions, class_names: Sequence[str]) -> MultiLabel:
+        """Count by the conventions of `vitkit.evaluation.multilabel`."""
+        return multi_label(predictions, class_names)
+
+    def read_evaluation(self, path: Path) -> tuple[MultiLabel, LabelPredictions]:
+        """Read numbers and logits, and compare the two."""
+        result = from_json(MultiLabel, read_json(path), str(path))
+        predictions = LabelPredictions.load(path.with_suffix(".npz"))
+        for name, expected, found, right in _checks(result, predictions):
+            if not right:
+                raise VitkitError(
+                    f"{path}: {name}: expected {expected}, found {str(found)[:200]}. Run the evaluation "
+                    "again to write it anew."
+                )
+        return result, predictions
+
+    def explain_outdated(self, result: MultiLabel, learned: card.Task) -> str:
+        """There was never another way to score."""
+        return ""
+
+    def line(self, result: MultiLabel) -> str:
+        """Tell the mean average precision with its interval."""
+        unread = f", {result.bad} unreadable" if result.bad else ""
+        figure = _figure(result)
+        return f"{figure} mean average precision on {result.count:,} images{unread}{_interval(result)}"
+
+    def summary(self, result: MultiLabel, images: str) -> tuple[str, str]:
+        """Tell the mean average precision, and by other measures how good the model is."""
+        return _figure(result), (
+            f" mean average precision of {result.labels_that_occur} labels on {result.count:,} "
+            f"{images}{_interval(result)}; micro {_share(result.micro_average_precision)}, macro F1 "
+            f"{_share(result.macro_f1)}, micro F1 {_share(result.micro_f1)}, all labels of an image right "
+            f"{result.subset_accuracy:.2%}, single labels wrong {result.hamming_loss:.2%}; loss "
+            f"{result.loss:.4f}"
+        )
+
+    def details(self, result: MultiLabel) -> Table:
+        """Tell the numbers of every label, the worst first."""
+        return label_table(result, worst_first=True)
+
+    def guesses(self, outputs: Tensor, card: Card, top: int) -> list[list[Guess]]:
+        """Give every label with its probability, the most probable first: each is a question of its own, so
+        that `top` leaves none out."""
+        shares = probabilities(outputs.numpy(), "sigmoid")
+        names = card.class_names or tuple(f"label {i}" for i in range(outputs.shape[1]))
+        return [
+            [Guess(names[i], float(row[i])) for i in (-row).argsort(kind="stable").tolist()] for row in shares
+        ]
+
+    def guess_headings(self, top: int) -> tuple[str, ...]:
+        """The labels that are said to be there, and the next ones."""
+        return (f"labels (probability {THRESHOLD:g} or more)", "next")
+
+    def guess_cells(self, guesses: Sequence[Guess], top: int) -> list[list[str]]:
+        """Write the labels that are said to be there, and the most probable one of those that are not."""
+        there = [
+            f"{guess.name} {guess.probability:.1%}" for guess in guesses if guess.probability >= THRESHOLD
+        ]
+        others = [f"{guess.name} {guess.probability:.1%}" for guess in guesses[len(there) :]]
+        return [there or ["none"], others[:1]]
+
+    def guess_json(self, guesses: Sequence[Guess]) -> dict[str, Any]:
+        """List the labels that are said to be there, and the probabilities of all."""
+        return {
+            "labels": [guess.name for guess in guesses if guess.probability >= THRESHOLD],
+            "predictions": [
+                {"class": guess.name, "probability": round(guess.probability, 6)} for guess in guesses
+            ],
+        }
+
+    def report(
+        self, evaluations: Mapping[str, tuple[MultiLabel, LabelPredictions]], split: str | None
+    ) -> TaskReport:
+        """Say how well the labels are found, and where they are not."""
+        return report(evaluations, split)
+
+
+def _figure(result: MultiLabel) -> str:
+    return _share(result.mean_average_precision)
+
+
+def _share(share: float | None) -> str:
+    return "undefined" if share is None else f"{share:.2%}"
+
+
+def _interval(result: MultiLabel) -> str:
+    if result.mean_average_precision_interval is None:
+        return ""
+    low, high = result.mean_average_precision_interval
+    return f" (95 % interval {percent(low)} to {percent(high)})"
+
+
+def _checks(result: MultiLabel, predictions: LabelPredictions) -> Iterator[tuple[str, str, Any, bool]]:
+    """Field, what is expected of it, what it holds, and whether that is right, the simplest first."""
+    count, classes = predictions.targets.shape
+    unreadable = len(predictions.bad)
+    yield "count", f"{count}, as in the .npz file", result.count, result.count == count > 0
+    yield "bad", f"{unreadable}, as in the .npz file", result.bad, result.bad == unreadable
+    yield "per_label", f"{classes} labels", len(result.per_label), len(result.per_label) == classes
+    yield "loss", "0 or more", result.loss, 0 <= result.loss < math.inf
+    shares = (
+        "mean_average_precision", "micro_average_precision", "macro_f1", "micro_f1", "subset_accuracy",
+        "hamming_loss",
+    )  # fmt: skip
+    for name in shares:
+        yield name, "a share from 0 to 1", getattr(result, name), _is_share(getattr(result, name))
+    whole = result.mean_average_precision_interval
+    yield "mean_average_precision_interval", "two shares", whole, all(map(_is_share, whole or ()))
+    totals = predictions.targets.sum(0).tolist()
+    for i, (score, total) in enumerate(zip(result.per_label, totals, strict=True)):
+        found = (score.average_precision, score.precision, score.recall, score.f1, score.best_f1)
+        ends = (*(score.average_precision_interval or ()), score.best_threshold)
+        counts = score.count == total and 0 <= score.correct <= min(score.count, score.predicted) <= count
+        right = counts and all(map(_is_share, (*found, *ends)))
+        yield f"per_label: {i}", "counts and shares of one label", score, right
+
+
+def _is_share(value: float | None) -> bool:
+    """Whether it is from 0 to 1, or not defined. Rounding may leave it a little above."""
+    return value is None or 0 <= value <= 1 + 1e-9

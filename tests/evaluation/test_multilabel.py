@@ -1,0 +1,258 @@
+"""Numbers of several labels an image, against scikit-learn and by hand."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from numpy.typing import NDArray
+from sklearn import metrics
+from torch import nn
+
+from vitkit import config
+from vitkit.data.loader import Batch
+from vitkit.errors import VitkitError
+from vitkit.evaluation.label_predictions import LabelPredictions
+from vitkit.evaluation.multilabel import MultiLabel, multi_label, predict_labels
+from vitkit.evaluation.ranking import DRAWS, FEWEST_DRAWS, Ranking, interval_95, resampled_precisions
+
+
+def predictions(logits: object, targets: object, bad: int = 0) -> LabelPredictions:
+    rows = np.asarray(logits, np.float32)
+    ids = np.arange(len(rows) + bad)
+    return LabelPredictions(rows, np.asarray(targets, bool), ids[: len(rows)], ids[len(rows) :])
+
+
+def names(count: int) -> list[str]:
+    return [f"label {i}" for i in range(count)]
+
+
+@st.composite
+def scored(draw: st.DrawFn) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Logits with many ties, and labels, some of which no image has."""
+    shape = draw(st.tuples(st.integers(1, 30), st.integers(1, 5)))
+    levels = st.sampled_from([-30.0, -2.5, -1.0, -0.0, 0.0, 1e-7, 0.5, 3.0, 40.0, 41.0])
+    logits = draw(arrays.arrays(np.float32, shape, elements=levels | st.floats(-50, 50, width=32)))
+    return logits, draw(arrays.arrays(np.bool_, shape))
+
+
+@settings(deadline=None, max_examples=100)
+@given(scored())
+def test_all_numbers_are_those_of_scikit_learn(
+    found: tuple[NDArray[np.float32], NDArray[np.bool_]],
+) -> None:
+    logits, targets = found
+    result = multi_label(predictions(logits, targets), names(logits.shape[1]), intervals=False)
+    expected = []
+    for score, row, truth in zip(result.per_label, logits.T, targets.T, strict=True):
+        if not truth.any():
+            assert score.average_precision is None and score.recall is None and score.best_f1 is None
+            continue
+        expected.append(metrics.average_precision_score(truth, row))
+        assert score.average_precision == pytest.approx(expected[-1], abs=1e-12)
+        said = row >= 0
+        assert score.recall == pytest.approx(metrics.recall_score(truth, said))
+        assert score.f1 == pytest.approx(metrics.f1_score(truth, said))
+        if said.any():
+            assert score.precision == pytest.approx(metrics.precision_score(truth, said))
+        hits = [(2 * (truth & (row >= level)).sum(), truth.sum() + (row >= level).sum()) for level in row]
+        thresholds = [hit / total for hit, total in hits]
+        assert score.best_f1 == pytest.approx(max(thresholds))
+    assert result.labels_that_occur == len(expected)
+    if expected:
+        assert result.mean_average_precision == pytest.approx(np.mean(expected), abs=1e-12)
+        assert result.micro_average_precision == pytest.approx(
+            metrics.average_precision_score(targets.ravel(), logits.ravel()), abs=1e-12
+        )
+    else:
+        assert result.mean_average_precision is None and result.micro_average_precision is None
+    said = logits >= 0
+    micro = metrics.f1_score(targets.ravel(), said.ravel(), zero_division=np.nan)
+    assert result.micro_f1 == (None if np.isnan(micro) else pytest.approx(micro))
+    f1s = [metrics.f1_score(*pair, zero_division=np.nan) for pair in zip(targets.T, said.T, strict=True)]
+    defined = [value for value in f1s if not np.isnan(value)]
+    assert result.macro_f1 == (pytest.approx(np.mean(defined)) if defined else None)
+    assert result.hamming_loss == pytest.approx((targets != said).mean())
+    assert result.subset_accuracy == pytest.approx((targets == said).all(1).mean())
+    loss = nn.functional.binary_cross_entropy_with_logits(
+        torch.from_numpy(logits).double(), torch.from_numpy(targets).double(), reduction="none"
+    )
+    assert result.loss == pytest.approx(loss.sum(1).mean().item())
+
+
+def test_numbers_by_hand() -> None:
+    logits = [[2.0, -1.0, 1.0], [1.0, -1.0, -1.0], [1.0, -1.0, 3.0], [-1.0, -1.0, -2.0]]
+    targets = [[1, 0, 1], [0, 0, 0], [1, 0, 0], [0, 0, 0]]
+    result = multi_label(predictions(logits, targets, bad=1), names(3))
+    first, never, last = result.per_label
+    assert (first.count, first.predicted, first.correct) == (2, 3, 2)
+    # One of one at recall 1/2; the second comes together with a wrong one of the same score: two of three.
+    assert first.average_precision == pytest.approx(0.5 * 1 + 0.5 * 2 / 3)
+    assert (first.precision, first.recall, first.f1) == (2 / 3, 1.0, 0.8)
+    assert first.best_f1 == 0.8 and first.best_threshold == pytest.approx(1 / (1 + math.exp(-1)))
+    assert never.average_precision is never.precision is never.recall is never.f1 is None
+    assert last.average_precision == 0.5
+    assert result.mean_average_precision == pytest.approx((5 / 6 + 1 / 2) / 2)
+    assert (result.labels_that_occur, result.count, result.bad) == (2, 4, 1)
+    assert result.subset_accuracy == 2 / 4 and result.hamming_loss == 2 / 12
+    assert (result.labels_per_image, result.predicted_per_image) == (3 / 4, 5 / 4)
+
+
+def test_saturated_probabilities_are_no_ties() -> None:
+    result = multi_label(predictions([[50.0], [60.0]], [[0], [1]]), ["one"])
+    assert result.mean_average_precision == 1.0  # both probabilities are 1 in float64
+
+
+def simulated(count: int, seed: int, classes: int = 4) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    draw = np.random.default_rng(seed)
+    targets = draw.random((count, classes)) < 0.3
+    return (targets * 1.5 + draw.normal(0, 1, (count, classes))).astype(np.float32), targets
+
+
+def test_resampled_values_are_those_of_images_that_are_there_several_times() -> None:
+    logits, targets = simulated(30, 0, 1)
+    logits = np.round(logits)  # ties
+    ranking = Ranking.of(logits[:, 0], targets[:, 0])
+    weights = np.random.default_rng(1).multinomial(30, np.full(30, 1 / 30), 5).astype(np.int32).T
+    for column, value in zip(weights.T, ranking.resampled(weights), strict=True):
+        slow = metrics.average_precision_score(targets[:, 0].repeat(column), logits[:, 0].repeat(column))
+        assert value == pytest.approx(slow, abs=1e-12)
+    none = weights * ~targets  # images without the label alone
+    assert np.isnan(ranking.resampled(none)).all()
+
+
+def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
+    logits, targets = simulated(200_000, 99)
+    truth = multi_label(predictions(logits, targets), names(4), intervals=False).mean_average_precision
+    assert truth is not None
+    held, widths = 0, []
+    for seed in range(25):
+        result = multi_label(predictions(*simulated(600, seed)), names(4))
+        assert result.mean_average_precision_interval is not None
+        low, high = result.mean_average_precision_interval
+        held += low <= truth <= high
+        widths.append(high - low)
+    assert held >= 21  # of 95 % intervals, 20 or fewer of 25 hold the truth once in 300 times
+    assert 0.04 < np.mean(widths) < 0.1
+
+
+def test_the_interval_is_the_same_every_time_and_narrower_with_more_images() -> None:
+    few, again = (multi_label(predictions(*simulated(100, 0)), names(4)) for _ in range(2))
+    assert few == again
+    many = multi_label(predictions(*simulated(2000, 0)), names(4))
+    assert many.mean_average_precision_interval and few.mean_average_precision_interval
+    low, high = many.mean_average_precision_interval
+    widest = few.mean_average_precision_interval
+    assert high - low < (widest[1] - widest[0]) / 2
+    for score in few.per_label:
+        assert score.average_precision is not None and score.average_precision_interval is not None
+        low, high = score.average_precision_interval
+        assert 0 <= low < score.average_precision < high <= 1
+
+
+def test_a_perfect_ranking_has_no_interval() -> None:
+    """Resampled, it stays perfect: that is no proof that it will be on other images."""
+    result = multi_label(predictions([[3.0], [2.0], [-1.0]], [[1], [1], [0]]), ["one"])
+    assert result.mean_average_precision == 1.0 and result.mean_average_precision_interval is None
+    assert interval_95(0.5, np.full(DRAWS, np.nan)) is None
+
+
+def test_parts_of_the_resampling_are_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, targets = simulated(50, 3)
+    rankings = [Ranking.of(logits[:, i], targets[:, i]) for i in range(4)]
+    whole = resampled_precisions(rankings, 50)
+    monkeypatch.setattr("vitkit.evaluation.ranking._AT_ONCE", 50 * 7)
+    np.testing.assert_array_equal(resampled_precisions(rankings, 50), whole)
+
+
+def test_very_many_pairs_are_resampled_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, targets = simulated(50, 3)
+    rankings = [Ranking.of(logits[:, i], targets[:, i]) for i in range(4)]
+    whole = resampled_precisions(rankings, 50)
+    monkeypatch.setattr("vitkit.evaluation.ranking._PAIRS", 100)
+    np.testing.assert_array_equal(resampled_precisions(rankings, 50), whole[:100])
+    monkeypatch.setattr("vitkit.evaluation.ranking._PAIRS", 1)
+    np.testing.assert_array_equal(resampled_precisions(rankings, 50), whole[:FEWEST_DRAWS])
+
+
+class Table(nn.Module):
+    """Looks its logits up by the image's first pixel."""
+
+    def __init__(self, logits: torch.Tensor) -> None:
+        super().__init__()
+        self.logits = logits
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        assert not self.training
+        return self.logits[images[:, 0, 0, 0].long()]
+
+
+def batches(ids: list[int], targets: torch.Tensor, size: int, unreadable: set[int]) -> list[Batch]:
+    made = []
+    for start in range(0, len(ids), size):
+        part = torch.tensor(ids[start : start + size])
+        images = part.to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 2, 2)
+        mask = torch.tensor([i not in unreadable for i in part.tolist()])
+        made.append(Batch(images, targets[part], mask, part))
+    return made
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 12), st.permutations(range(10)), st.sets(st.integers(0, 9), max_size=5))
+def test_the_result_does_not_depend_on_batches_or_order(size: int, order: list[int], bad: set[int]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    model = Table(torch.randn(10, 4, generator=generator)).train()
+    targets = torch.rand(10, 4, generator=generator) < 0.4
+    once = predict_labels(model, batches(list(range(10)), targets, 10, bad))
+    split = predict_labels(model, batches(order, targets, size, bad))
+    assert multi_label(split, names(4)) == multi_label(once, names(4))
+    assert split.bad.tolist() == sorted(bad) and split.ids.tolist() == sorted(set(range(10)) - bad)
+    np.testing.assert_array_equal(split.targets, targets.numpy()[split.ids])
+    assert model.training
+
+
+def test_outputs_that_cannot_be_scored_are_refused() -> None:
+    targets = torch.zeros(3, 2, dtype=torch.bool)
+    with pytest.raises(VitkitError, match=r"not finite .* for 1 of 3 images"):
+        predict_labels(
+            Table(torch.tensor([[0.0, 1], [math.inf, 0], [0, 0]])), batches([0, 1, 2], targets, 2, set())
+        )
+    with pytest.raises(VitkitError, match="one logit for each image and label"):
+        predict_labels(Table(torch.zeros(3, 3)), batches([0, 1, 2], targets, 2, set()))
+    with pytest.raises(VitkitError, match="There is no image"):
+        predict_labels(Table(torch.zeros(3, 2)), [])
+    with pytest.raises(VitkitError, match="no readable image"):
+        multi_label(predictions(np.zeros((0, 2)), np.zeros((0, 2)), bad=3), names(2))
+    with pytest.raises(VitkitError, match="3 label names"):
+        multi_label(predictions(np.zeros((2, 2)), np.zeros((2, 2))), names(3))
+
+
+def test_the_result_comes_back_from_json() -> None:
+    result = multi_label(predictions(*simulated(40, 1)), names(4))
+    again = config.from_json(MultiLabel, json.loads(json.dumps(result.to_json())), "test")
+    assert again == result
+
+
+def test_predictions_come_back_from_their_file(tmp_path: Path) -> None:
+    path = tmp_path / "test.npz"
+    logits, targets = simulated(20, 2)
+    predictions(logits, targets, bad=2).save(path)
+    again = LabelPredictions.load(path)
+    np.testing.assert_array_equal(again.logits, logits)
+    np.testing.assert_array_equal(again.targets, targets)
+    assert again.bad.tolist() == [20, 21] and len(again) == 20
+    whole = path.read_bytes()
+    for damage in (whole[:-40], whole.replace(b"\x01", b"\x02"), b""):
+        path.write_bytes(damage)
+        with pytest.raises(VitkitError, match=r"test\.npz"):
+            LabelPredictions.load(path)
+    targets_of_another = predictions(logits, targets)
+    targets_of_another.targets = targets[:, :3]
+    targets_of_another.save(path)
+    with pytest.raises(VitkitError, match=r"expected logits and labels \(N, K\)"):
+        LabelPredictions.load(path)

@@ -1,0 +1,283 @@
+"""Several labels an image, from a CSV to a report: trained, evaluated, predicted, resumed, and mistakes."""
+
+import json
+import shutil
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageDraw
+
+import vitkit
+from tests.jobs.forked_runs import Case, fork_server
+from tests.jobs.hearing import Hearing
+from vitkit.cli.main import run
+from vitkit.data.sources_config import Splits
+from vitkit.data.transforms_config import Augmentation, Preprocessing
+from vitkit.errors import VitkitError
+from vitkit.evaluation.label_predictions import LabelPredictions
+from vitkit.evaluation.multilabel import MultiLabel
+from vitkit.jobs.run_config import Run
+from vitkit.training.objectives_config import ClassificationConfig
+from vitkit.training.optim_config import OptimizerConfig
+from vitkit.training.trainer_config import TrainingConfig
+
+LABELS = ("bar", "disc", "square")
+COLOURS = {"bar": (50, 80, 240), "disc": (40, 200, 60), "square": (230, 40, 40)}
+SHARES = {"bar": 0.2, "disc": 0.35, "square": 0.5}
+
+
+def picture(labels: set[str], draw: np.random.Generator) -> Image.Image:
+    """Coloured shapes at random places of a noisy image, which may cover each other."""
+    image = Image.fromarray(draw.integers(60, 140, (24, 32, 3)).astype(np.uint8))
+    canvas = ImageDraw.Draw(image)
+    for label in sorted(labels):
+        x, y = int(draw.integers(0, 22)), int(draw.integers(0, 14))
+        shape = canvas.ellipse if label == "disc" else canvas.rectangle
+        shape((x, y, x + (3 if label == "bar" else 9), y + 9), fill=COLOURS[label])
+    return image
+
+
+def draw_images(root: Path, count: int, seed: int = 0) -> dict[str, set[str]]:
+    """Images and what is in them, by path."""
+    draw = np.random.default_rng(seed)
+    (root / "images").mkdir(parents=True)
+    found = {}
+    for number in range(count):
+        labels = {label for label in LABELS if draw.random() < SHARES[label]}
+        picture(labels, draw).save(root / "images" / f"{number:03d}.png")
+        found[f"images/{number:03d}.png"] = labels
+    return found
+
+
+def write_table(path: Path, sets: dict[str, set[str]], separator: str = ";") -> Path:
+    rows = [f"{name},{separator.join(sorted(labels))}" for name, labels in sets.items()]
+    path.write_text("\n".join(["path,labels", *rows]) + "\n")
+    return path
+
+
+SMALL = Run(
+    task="multi-label",
+    model="ViT-32x2x2/4",
+    preprocessing=Preprocessing(image_size=(12, 16)),
+    augmentation=Augmentation(crop_area=(0.8, 1.0)),
+    optimizer=OptimizerConfig(learning_rate=3e-3, warmup_steps=10),
+    training=TrainingConfig(steps=150, batch_size=32, evaluate_every=50, seed=1),
+)
+OPTIONS = [
+    *("--task", "multi-label", "--model", "ViT-16x1x2/4", "--image-size", "12", "16"),
+    *("--steps", "8", "--batch-size", "16", "--warmup-steps", "0", "--threads", "1"),
+    *("--evaluate-every", "3", "--log-every", "2", "--mixup", "0.2", "--label-smoothing", "0.1"),
+]
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("shapes")
+    return write_table(root / "labels.csv", draw_images(root, 260))
+
+
+@pytest.fixture(scope="module")
+def trained(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return vitkit.train(replace(SMALL, data=str(shapes)), tmp_path_factory.mktemp("runs") / "run")
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    yield
+
+
+def test_it_learns(trained: Path) -> None:
+    """Ranking by chance gives 0.35, the colours that are seen most 0.5 or so."""
+    found = vitkit.evaluate(trained)
+    result = found.result
+    assert isinstance(result, MultiLabel) and isinstance(found.predictions, LabelPredictions)
+    assert (result.count, result.labels_that_occur) == (52, 3)
+    assert result.mean_average_precision is not None and result.mean_average_precision > 0.9
+    assert result.subset_accuracy > 0.7
+    np.testing.assert_array_equal(found.predictions.targets, found.data.splits["test"].labels)
+
+
+def test_the_run_folder_says_what_was_learned(trained: Path) -> None:
+    card = json.loads((trained / "model.json").read_text())
+    assert card["task"] == {"name": "multi-label", "loss": "sigmoid"}
+    assert card["class_names"] == list(LABELS)
+    assert json.loads((trained / "config.json").read_text())["run"]["task"] == "multi-label"
+    record = json.loads((trained / "data.json").read_text())
+    assert record["images"] == {"train": 182, "val": 26, "test": 52}
+    lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    validations = [line for line in lines if line["kind"] == "validation"]
+    assert [line["step"] for line in validations] == [50, 100, 150]
+    assert all(0 <= line["mean_average_precision"] <= 1 for line in validations)
+    assert all("hamming_loss" in line for line in lines if line["kind"] == "train")
+
+
+def test_the_best_weights_are_those_of_the_best_average_precision(trained: Path) -> None:
+    lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    best = max(
+        (line for line in lines if line["kind"] == "validation"),
+        key=lambda line: (line["mean_average_precision"], -line["loss"]),
+    )
+    weights = json.loads((trained / "model.json").read_text())["origin"]["weights"]
+    assert f"step {best['step']}" in weights or f"step, {best['step']}" in weights
+    kept = json.loads((trained / "evaluation" / "val.json").read_text())
+    assert kept["mean_average_precision"] == pytest.approx(best["mean_average_precision"], abs=1e-6)
+
+
+def test_the_report_shows_every_label(trained: Path) -> None:
+    page = (trained / "report.html").read_text()
+    for words in (
+        "mean average precision",
+        "Label by label",
+        "Validation mAP",
+        "labels an image",
+        "Labels are separated by",
+        *LABELS,
+    ):
+        assert words in page
+    assert page.count("<td>bar</td>") == 2  # of the labels and of the counts
+    assert "data:image" in page  # attention over images
+
+
+def test_commands_tell_the_labels(trained: Path, shapes: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["evaluate", str(trained)]) == 0
+    text = capsys.readouterr().out
+    assert "mean average precision of 3 labels on 52 test images" in " ".join(text.split())
+    assert all(any(line.startswith(label) for line in text.splitlines()) for label in LABELS)
+    assert run(["evaluate", str(trained), "--json"]) == 0
+    numbers = json.loads(capsys.readouterr().out)
+    assert {one["name"] for one in numbers["per_label"]} == set(LABELS)
+    assert run(["data", "check", str(shapes), "--task", "multi-label"]) == 0
+    assert "--task multi-label" in capsys.readouterr().out
+
+
+def test_predictions_name_all_labels_from_a_half_on(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw = np.random.default_rng(5)
+    several = Image.new("RGB", (32, 24), (100, 100, 100))
+    canvas = ImageDraw.Draw(several)
+    canvas.rectangle((1, 1, 10, 10), fill=COLOURS["square"])
+    canvas.ellipse((18, 8, 27, 17), fill=COLOURS["disc"])
+    several.save("several.png")
+    picture(set(), draw).save("none.png")
+    assert run(["predict", str(trained), "several.png", "none.png", "--json"]) == 0
+    first, second = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert set(first["labels"]) == {"square", "disc"} and second["labels"] == []
+    assert {one["class"] for one in first["predictions"]} == set(LABELS)
+    assert [one["class"] for one in first["predictions"]][:2] == first["labels"]
+    shown = [one["probability"] for one in first["predictions"]]
+    assert shown == sorted(shown, reverse=True) and sum(shown) > 1  # each a question of its own
+    assert run(["predict", str(trained), "several.png", "none.png", "--top", "1"]) == 0
+    table = capsys.readouterr().out.splitlines()
+    assert "square" in table[1] and "disc" in table[1] and "none" in table[2]
+    guesses = vitkit.Predictor(trained)("several.png")
+    assert {guess.name for guess in guesses} == set(LABELS)
+
+
+def test_the_same_command_again_does_nothing(trained: Path, shapes: Path) -> None:
+    heard = Hearing()
+    before = (trained / "report.html").stat().st_mtime_ns
+    vitkit.train(replace(SMALL, data=str(shapes)), trained, listener=heard)
+    assert (trained / "report.html").stat().st_mtime_ns == before
+
+
+def test_other_data_is_matched_by_label(trained: Path, tmp_path: Path) -> None:
+    root = tmp_path / "others"
+    sets = draw_images(root, 30, seed=7)
+    found = vitkit.evaluate(trained, str(write_table(root / "piped.csv", sets, "|")))
+    assert found.result.mean_average_precision > 0.8 and found.whole
+    for name, labels in sets.items():
+        text = root / "labels" / Path(name).with_suffix(".txt").name
+        text.parent.mkdir(exist_ok=True)
+        text.write_text("\n".join(labels - {"bar"}))
+    files = vitkit.evaluate(trained, str(root))  # a folder of label files
+    assert files.data.class_names == LABELS and files.result.labels_that_occur == 2
+    bar = files.result.per_label[0]
+    assert (bar.count, bar.average_precision) == (0, None)
+    sets["images/000.png"] = {"dog", "disc"}
+    with pytest.raises(VitkitError, match="does not know: dog"):
+        vitkit.evaluate(trained, str(write_table(root / "unknown.csv", sets)))
+
+
+def test_an_interrupted_run_ends_with_the_same_bits(shapes: Path, tmp_path: Path) -> None:
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    with fork_server() as ask:
+        again = ["train", "--data", str(shapes), *OPTIONS]
+        outcome = ask(Case([*again, "--out", str(whole)], moment="nowhere"))
+        assert outcome.code == 0, outcome.err
+        outcome = ask(Case([*again, "--out", str(stopped)], (signal.SIGINT,)))
+        assert outcome.code == 130 and "Continue with" in outcome.err, outcome.err
+        assert not (stopped / "model.safetensors").exists()
+        outcome = ask(Case(["train", "--resume", str(stopped), "--threads", "1"], moment="nowhere"))
+        assert outcome.code == 0, outcome.err
+    for name in ("model.safetensors", "metrics.jsonl", "evaluation/test.json", "evaluation/test.npz"):
+        assert (stopped / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+def test_a_damaged_evaluation_is_named(trained: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(trained, tmp_path / "run")
+    path = copied / "evaluation" / "test.json"
+    whole = json.loads(path.read_text())
+    for name, value, words in (
+        ("count", 51, "count: expected 52"),
+        ("mean_average_precision", 1.5, "expected a share"),
+        ("per_label", whole["per_label"][:2], "expected 3 labels"),
+        ("loss", -1.0, "loss: expected 0 or more"),
+    ):
+        path.write_text(json.dumps({**whole, name: value}))
+        with pytest.raises(VitkitError, match=words):
+            vitkit.write_report(copied)
+    scores = [{**score, "count": score["count"] + 1} for score in whole["per_label"]]
+    path.write_text(json.dumps({**whole, "per_label": scores}))
+    with pytest.raises(VitkitError, match="per_label: 0"):
+        vitkit.write_report(copied)
+
+
+def test_mistakes_are_told_before_anything_is_written(
+    shapes: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    single = write_table(shapes.parent / "single.csv", {f"images/{i:03d}.png": {"disc"} for i in range(9)})
+    for data, options, words in (
+        (single, ["--task", "multi-label"], "leave out --task multi-label"),
+        (shapes, ["--splits.label-separator", ";"], "--task multi-label"),
+        ("digits", ["--task", "multi-label"], "one label an image"),
+    ):
+        assert run(["train", "--data", str(data), *options, "--out", "run"]) == 1
+        message = " ".join(capsys.readouterr().err.split())
+        assert words in message and "Traceback" not in message
+        assert not Path("run").exists()
+
+
+def test_images_that_cannot_be_read_count_for_nothing(shapes: Path, tmp_path: Path) -> None:
+    root = tmp_path / "broken"
+    sets = draw_images(root, 60)
+    (root / "images" / "007.png").write_bytes(b"no image")
+    data = write_table(root / "labels.csv", sets)
+    changes = TrainingConfig(steps=3, batch_size=16)
+    short = replace(SMALL, data=str(data), training=changes, splits=Splits(0, 0.5))
+    folder = vitkit.train(short, tmp_path / "run")
+    record = json.loads((folder / "data.json").read_text())
+    assert sum(len(files) for files in record["rejects"].values()) == 1
+    result = vitkit.evaluate(folder, split="test").result
+    assert result.count + result.bad == 30
+
+
+def test_an_untrained_model_ranks_by_chance(shapes: Path, tmp_path: Path) -> None:
+    """The floor of `test_it_learns` is not met by images that tell their labels by themselves."""
+    training = TrainingConfig(steps=1, batch_size=32)
+    still = OptimizerConfig(learning_rate=1e-9, warmup_steps=0)
+    folder = vitkit.train(
+        replace(
+            SMALL, data=str(shapes), training=training, optimizer=still, objective=ClassificationConfig()
+        ),
+        tmp_path / "run",
+    )
+    result = vitkit.evaluate(folder).result
+    assert result.mean_average_precision < 0.7
+    assert torch.isfinite(torch.tensor(result.loss))
