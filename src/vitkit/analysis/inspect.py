@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import evaluating
+from vitkit.evaluation.classify import evaluation_mode
 from vitkit.models.image_model import ImageModel, Taps
 from vitkit.models.pool import AttentionPool
 from vitkit.models.vit import ViT
@@ -108,7 +108,7 @@ def attention_distance(model: ViT, images: Tensor, batch_size: int = 16) -> Floa
     _require_images(images)
     distances = _patch_distances(model)  # (N, N)
     total = torch.zeros(len(model.blocks), model.config.num_heads, dtype=torch.float64)
-    with evaluating(model):
+    with evaluation_mode(model):
         for start in range(0, len(images), batch_size):
             for layer, weights in enumerate(_attention_by_layer(model, images[start : start + batch_size])):
                 to_patches = weights[:, :, -len(distances) :, -len(distances) :]  # (B, h, N, N)
@@ -145,7 +145,7 @@ def attention_rollout(model: ViT, images: Tensor) -> Floats:
     _require_images(images)
     identity = torch.eye(model.config.num_tokens)
     rollout = identity.expand(len(images), -1, -1)  # (B, T, T)
-    with evaluating(model):
+    with evaluation_mode(model):
         tokens = model.embed(images.to(model.pixel_mean.device))
         for layer in range(len(model.blocks)):
             tokens, weights = _layer(model, layer, tokens)

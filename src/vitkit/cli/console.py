@@ -218,7 +218,7 @@ def progress_bar(in_bytes: bool = False) -> Progress:
 
 
 @contextmanager
-def counting(description: str, total: int | None) -> Iterator[Callable[[int], None]]:
+def count_bar(description: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """A bar for a loop that says how many more it has done: `advance(count)`."""
     with progress_bar() as bar:
         task = bar.add_task(visible(description), total=total, detail="")
@@ -226,7 +226,7 @@ def counting(description: str, total: int | None) -> Iterator[Callable[[int], No
 
 
 @contextmanager
-def receiving(description: str) -> Iterator[Callable[[int, int | None], None]]:
+def download_bar(description: str) -> Iterator[Callable[[int, int | None], None]]:
     """A bar for a download, which appears with the first bytes: `progress(bytes, all bytes or None)`."""
     with progress_bar(in_bytes=True) as bar:
         task = bar.add_task(visible(description), total=None, detail="", bytes=True, visible=False)

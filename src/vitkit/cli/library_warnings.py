@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def showing_warnings() -> Iterator[None]:
+def show_warnings() -> Iterator[None]:
     """Print what the library warns of while a command runs."""
     handler, logger = _Printing(logging.WARNING), logging.getLogger("vitkit")
     logger.addHandler(handler)

@@ -100,7 +100,7 @@ def _command(arguments: list[str]) -> int:
             return _failed(f"the argument {argument} holds a character that no option has.", 2)
     library_warnings = importlib.import_module("vitkit.cli.library_warnings")
     try:
-        with _terminable() as stop, library_warnings.showing_warnings():
+        with _terminable() as stop, library_warnings.show_warnings():
             with stop.held():  # an import that is broken off may leave half a module behind
                 module = importlib.import_module(VERBS[verb][1])
             module.main(rest)

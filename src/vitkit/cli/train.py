@@ -40,7 +40,7 @@ class RunOptions(Run):
     recipe: Annotated[str, tyro.conf.Suppress] = ""
 
     @classmethod
-    def of(cls, run: Run) -> "RunOptions":
+    def from_run(cls, run: Run) -> "RunOptions":
         """Make options whose defaults are those of a run."""
         return cls(**{one.name: getattr(run, one.name) for one in fields(Run)})
 
@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> None:
     if resume is not None and any(a == "--out" or a.startswith("--out=") for a in arguments):
         raise VitkitError("--resume continues in the run's own folder: leave --out out.")
     _refuse_what_was_meant_otherwise(arguments)
-    default = RunOptions.of(read_run(Path(resume)) if resume else recipe(name) if name else Run())
+    default = RunOptions.from_run(read_run(Path(resume)) if resume else recipe(name) if name else Run())
 
     def command(
         run: Annotated[RunOptions, tyro.conf.arg(name="")] = default,

@@ -11,7 +11,7 @@ import numpy as np
 
 from vitkit.data.decode import DecodeError
 from vitkit.data.label_sets import count_labels
-from vitkit.data.listing import Labels, counted
+from vitkit.data.listing import Labels, pluralize
 from vitkit.data.sources import ImageData
 
 _SMALL_SIDE = 32  # pixels
@@ -183,7 +183,7 @@ def _about_bad_files(bad: list[BadFile], images: dict[str, int], bad_quota: floa
     train = images.get("train", 0)
     bad_train = sum(file.split == "train" for file in bad)
     allowed = bad_files_allowed(train, bad_quota)
-    unread = f"{len(bad):,} of {counted(total, 'file')} cannot be read"
+    unread = f"{len(bad):,} of {pluralize(total, 'file')} cannot be read"
     if bad_train > allowed:
         enough = math.ceil(100 * bad_train / train) / 100
         return [
@@ -239,7 +239,7 @@ def _about_duplicates(
     for pair, count in leaks.items():
         first, second = pair.split("-")
         warnings.append(
-            f"Leak: {counted(count, f'image of {second} is', f'images of {second} are')} in {first} too, "
+            f"Leak: {pluralize(count, f'image of {second} is', f'images of {second} are')} in {first} too, "
             f"pixel for pixel; remove {'it' if count == 1 else 'them'} from {first} or the figures for "
             f"{second} are too good."
         )
@@ -247,9 +247,11 @@ def _about_duplicates(
         inside = (sum(copy.split == split for copy in group) for group in duplicates)
         spare = sum(count - 1 for count in inside if count > 1)
         if spare:
-            repeat = counted(spare, f"image of {split} repeats", f"images of {split} repeat")
+            repeat = pluralize(spare, f"image of {split} repeats", f"images of {split} repeat")
             warnings.append(f"{repeat} another image of {split}, pixel for pixel.")
     if contradictions:
-        groups = counted(len(contradictions), "group of equal images carries", "groups of equal images carry")
+        groups = pluralize(
+            len(contradictions), "group of equal images carries", "groups of equal images carry"
+        )
         warnings.append(f"{groups} different labels: some of them are wrong.")
     return warnings

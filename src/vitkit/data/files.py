@@ -33,7 +33,7 @@ def regular_file(path: Path) -> Iterator[BinaryIO]:
     Raises:
         UnreadableFileError: it is missing, may not be read, or is no regular file.
     """
-    with explained():
+    with explain_os_errors():
         descriptor, _ = _open(path)
     with os.fdopen(descriptor, "rb") as stream:
         yield stream
@@ -45,7 +45,7 @@ def read_regular_file(path: Path, limit: int) -> bytes:
     Raises:
         UnreadableFileError: it cannot be read, is larger, or changes while it is read.
     """
-    with explained():
+    with explain_os_errors():
         descriptor, before = _open(path)
         try:
             if before.st_size > limit:
@@ -96,7 +96,7 @@ def _read(descriptor: int, count: int) -> bytes:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def explain_os_errors() -> Iterator[None]:
     """Turns what the operating system says about a path into a reason in words.
 
     Raises:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from vitkit.data.folders import image_files
-from vitkit.data.listing import expanded
+from vitkit.data.listing import expand_home
 from vitkit.errors import VitkitError
 
 
@@ -19,7 +19,7 @@ def find_images(names: Iterable[str]) -> Iterator[Path]:
     """
     for name in names:
         refuse_address(name)
-        path = expanded(name)
+        path = expand_home(name)
         if not path.is_dir():
             yield path
             continue

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from vitkit.data.files import UnreadableFileError, read_regular_file
 from vitkit.data.folders import image_files
-from vitkit.data.listing import SPLIT_NAMES, SPLITS, Files, Listing, Paths, counted, some
+from vitkit.data.listing import SPLIT_NAMES, SPLITS, Files, Listing, Paths, join_names, pluralize
 from vitkit.data.tables import name_labels, read_csv
 from vitkit.errors import VitkitError
 
@@ -86,26 +86,26 @@ def list_label_files(root: Path, separator: str | None) -> Listing:
     found = [(image, text) for image in images if (text := _text_of(image, texts)) is not None]
     if not found:
         raise VitkitError(
-            f"{root}: none of {counted(len(images), 'image')} has a text file with its labels. {LAYOUTS}"
+            f"{root}: none of {pluralize(len(images), 'image')} has a text file with its labels. {LAYOUTS}"
         )
     notes = []
     without = len(images) - len(found)
     if without:
         notes.append(
-            f"{counted(without, 'image')} without a file of labels ignored (an image that has none gets an "
+            f"{pluralize(without, 'image')} without a file of labels ignored (an image that has none gets an "
             "empty file)."
         )
     spare = texts - {text for _, text in found}
     if spare:
         notes.append(
-            f"{counted(len(spare), 'text file')} without an image ignored: {some(sorted(spare), 3)}."
+            f"{pluralize(len(spare), 'text file')} without an image ignored: {join_names(sorted(spare), 3)}."
         )
     split_of = np.array([_split_of(image) for image, _ in found])
     outside = int((split_of == "").sum())
     if outside == len(found):  # no folder is that of a split
         split_of = np.full(len(found), "train")
     elif outside:
-        notes.append(f"{counted(outside, 'image')} outside train/, val/ and test/ ignored.")
+        notes.append(f"{pluralize(outside, 'image')} outside train/, val/ and test/ ignored.")
     sets = [_read_labels(root / text, separator) for _, text in found]
     suspects = [mark for mark in SEPARATORS if any(mark in label for one in sets for label in one)]
     if suspects:
@@ -219,12 +219,12 @@ def _listing(
         labels[row, [number_of[label] for label in one if label in number_of]] = True
     repeated = sum(len(one) != len(set(one)) for one in sets)
     if repeated:
-        notes.append(f"{counted(repeated, 'image')} with a label twice: it counts once.")
+        notes.append(f"{pluralize(repeated, 'image')} with a label twice: it counts once.")
     used = labels[np.concatenate(list(numbers.values()))]
     none = int((~used.any(1)).sum())
     notes.append(
         f"{used.sum() / len(used):.2f} labels an image"
-        + (f"; {counted(none, 'image has', 'images have')} none." if none else ".")
+        + (f"; {pluralize(none, 'image has', 'images have')} none." if none else ".")
     )
     splits = {split: (rows, labels[rows]) for split, rows in numbers.items()}
     return Listing(kind, names, files, splits, tuple(notes))

@@ -95,7 +95,7 @@ class Paths:
         return self.file(number)
 
 
-def expanded(path: str) -> Path:
+def expand_home(path: str) -> Path:
     """A path with its ~ resolved; one whose ~ names nobody stays as it is."""
     try:
         return Path(path).expanduser()
@@ -103,14 +103,14 @@ def expanded(path: str) -> Path:
         return Path(path)
 
 
-def ignored(name: str) -> bool:
+def is_ignored(name: str) -> bool:
     return name.startswith(".") or name in _IGNORED_NAMES
 
 
-def counted(count: int, one: str, many: str | None = None) -> str:
+def pluralize(count: int, one: str, many: str | None = None) -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
-def some(names: Sequence[str], limit: int = 10) -> str:
+def join_names(names: Sequence[str], limit: int = 10) -> str:
     shown = ", ".join(map(str, names[:limit]))
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit:,} more"

@@ -19,11 +19,11 @@ from vitkit.data.check import bad_files_allowed
 from vitkit.data.decode import DecodeError, Header
 from vitkit.data.listing import Labels
 from vitkit.data.loader_config import WORKER_TIMEOUT, Loading
-from vitkit.data.order import sample_at, sample_rng, share
+from vitkit.data.order import rank_slice, sample_at, sample_rng
 from vitkit.data.sources import Samples
 from vitkit.data.transforms import augment, preprocess
 from vitkit.data.transforms_config import Augmentation, Preprocessing
-from vitkit.data.workers import Reading, Result, computed_ahead
+from vitkit.data.workers import Reading, Result, compute_ahead
 from vitkit.errors import VitkitError
 
 
@@ -228,7 +228,7 @@ class TrainLoader:
             )
         if not 0 <= bad_quota <= 1:
             raise VitkitError(f"bad_quota is a part of the files, from 0 to 1, found {bad_quota}.")
-        share(
+        rank_slice(
             np.arange(batch_size), rank, world_size
         )  # refuses a batch that cannot be shared, before any work
         self.samples = samples
@@ -320,7 +320,7 @@ class _TrainBatches:
 
     def _epochs_and_ids(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         positions = np.arange(number * self.batch_size, (number + 1) * self.batch_size)
-        positions = share(positions, self.rank, self.world_size)
+        positions = rank_slice(positions, self.rank, self.world_size)
         return sample_at(positions, len(self.samples), self.seed)
 
 
@@ -376,7 +376,7 @@ def _computed(
     """
     results: Generator[Result, None, None]
     if workers and len(numbers):
-        results = computed_ahead(batches, numbers, workers, worker_timeout)
+        results = compute_ahead(batches, numbers, workers, worker_timeout)
     else:
         results = (batches.compute(number, _unwatched) for number in numbers)
     with closing(results):

@@ -38,7 +38,7 @@ def sample_at(
     return epochs.reshape(positions.shape), ids.reshape(positions.shape)
 
 
-def share(positions: NDArray[np.int64], rank: int, world_size: int) -> NDArray[np.int64]:
+def rank_slice(positions: NDArray[np.int64], rank: int, world_size: int) -> NDArray[np.int64]:
     """The contiguous slice of a global batch that one rank of `world_size` works on."""
     if not 0 <= rank < world_size:
         raise VitkitError(f"rank must be in 0..{world_size - 1}, found {rank}.")

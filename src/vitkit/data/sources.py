@@ -28,13 +28,13 @@ from vitkit.data.listing import (
     Labels,
     Listing,
     SplitListing,
-    counted,
-    expanded,
-    ignored,
-    some,
+    expand_home,
+    is_ignored,
+    join_names,
+    pluralize,
 )
 from vitkit.data.sources_config import DEFAULT_SPLITS, Splits
-from vitkit.data.stratify import stratified, stratified_sets
+from vitkit.data.stratify import stratify, stratify_label_sets
 from vitkit.data.tables import list_csv, list_parquet
 from vitkit.errors import VitkitError
 
@@ -154,7 +154,7 @@ def _existing(spec: str) -> Path:
     """The path of data that is there. Raises VitkitError where it cannot be looked at."""
     if "://" in spec:
         raise VitkitError(f"{spec!r} is an address: download the images, and give the folder. {LAYOUTS}")
-    path = expanded(spec)
+    path = expand_home(spec)
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -169,7 +169,9 @@ def _check_names(spec: str, names: Sequence[str]) -> None:
     """Labels are matched by name and written down as text: names must be different, and must be text."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise VitkitError(f"{spec} has several classes of the same name: {some(twice)}. Give each its own.")
+        raise VitkitError(
+            f"{spec} has several classes of the same name: {join_names(twice)}. Give each its own."
+        )
     for name in names:
         try:
             name.encode()
@@ -249,8 +251,8 @@ def _list_sets(path: Path, separator: str | None) -> Listing:
 def _parquet_files(root: Path) -> list[Path]:
     found: list[Path] = []
     for folder, below, names in os.walk(root):  # Path.rglob would make a Path of each of a million images
-        below[:] = (name for name in below if not ignored(name))
-        found += (Path(folder, name) for name in names if name.endswith(".parquet") and not ignored(name))
+        below[:] = (name for name in below if not is_ignored(name))
+        found += (Path(folder, name) for name in names if name.endswith(".parquet") and not is_ignored(name))
     return sorted(found)
 
 
@@ -291,8 +293,9 @@ def _renamed(found: Listing, class_names: tuple[str, ...]) -> Listing:
     unknown = [found.class_names[label] for label in used if found.class_names[label] not in number_of]
     if unknown:
         raise VitkitError(
-            f"The data has {counted(len(unknown), 'class', 'classes')} that the model does not know: "
-            f"{some(unknown)}. It knows {some(class_names)}. Rename these classes, or leave them out."
+            f"The data has {pluralize(len(unknown), 'class', 'classes')} that the model does not know: "
+            f"{join_names(unknown)}. It knows {join_names(class_names)}. Rename these classes, or leave "
+            "them out."
         )
     present = {found.class_names[label] for label in used}
     absent = [name for name in class_names if name not in present]
@@ -301,8 +304,8 @@ def _renamed(found: Listing, class_names: tuple[str, ...]) -> Listing:
         split: (where, _reordered(labels, order, len(class_names)))
         for split, (where, labels) in found.splits.items()
     }
-    count = counted(len(absent), "class of the model has", "classes of the model have")
-    notes = (*found.notes, f"{count} no images here: {some(absent)}.") if absent else found.notes
+    count = pluralize(len(absent), "class of the model has", "classes of the model have")
+    notes = (*found.notes, f"{count} no images here: {join_names(absent)}.") if absent else found.notes
     return Listing(found.kind, class_names, found.files, splits, notes)
 
 
@@ -334,7 +337,7 @@ def _with_missing_splits(found: Listing, splits: Splits) -> tuple[dict[str, Spli
         listed["train"] = (numbers[~cut], labels[~cut])
         listed[split] = (numbers[cut], labels[cut])
         notes.append(
-            f"{split}: {counted(int(cut.sum()), 'image')} cut from train, stratified, seed {splits.seed} "
+            f"{split}: {pluralize(int(cut.sum()), 'image')} cut from train, stratified, seed {splits.seed} "
             f"({100 * fraction:g} %)."
         )
     return listed, notes
@@ -342,5 +345,5 @@ def _with_missing_splits(found: Listing, splits: Splits) -> tuple[dict[str, Spli
 
 def _cut(labels: Labels, count: int, seed: int, stream: int) -> NDArray[np.bool_]:
     if labels.ndim == 2:
-        return stratified_sets(labels.astype(bool), count, seed, stream)
-    return stratified(labels.astype(np.int64), count, seed, stream)
+        return stratify_label_sets(labels.astype(bool), count, seed, stream)
+    return stratify(labels.astype(np.int64), count, seed, stream)

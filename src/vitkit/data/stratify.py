@@ -13,7 +13,7 @@ FEW = 3
 """A label of at least so many images gets one into the part that is cut, however small that part is."""
 
 
-def stratified(labels: NDArray[np.int64], count: int, seed: int, stream: int) -> NDArray[np.bool_]:
+def stratify(labels: NDArray[np.int64], count: int, seed: int, stream: int) -> NDArray[np.bool_]:
     """Which `count` of the samples to cut, (N,): shared among the classes by largest remainder, one sample of
     each class at least left. Fewer are cut where that leaves too few."""
     sizes = np.unique(labels, return_counts=True)[1]
@@ -28,7 +28,7 @@ def stratified(labels: NDArray[np.int64], count: int, seed: int, stream: int) ->
     return cut
 
 
-def stratified_sets(labels: NDArray[np.bool_], count: int, seed: int, stream: int) -> NDArray[np.bool_]:
+def stratify_label_sets(labels: NDArray[np.bool_], count: int, seed: int, stream: int) -> NDArray[np.bool_]:
     """Which `count` of the samples to cut where each has several labels, or none.
 
     The rarest label is shared first, while there is still a choice, as in Sechidis, Tsoumakas and Vlahavas

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from vitkit.data.decode import DecodeError
 from vitkit.data.files import UnreadableFileError, regular_file
-from vitkit.data.listing import SPLIT_NAMES, SPLITS, Listing, Paths, SplitListing, counted, some
+from vitkit.data.listing import SPLIT_NAMES, SPLITS, Listing, Paths, SplitListing, join_names, pluralize
 from vitkit.errors import VitkitError
 
 _PATH_COLUMNS = ("path", "image", "file", "filename", "image_path")
@@ -107,7 +107,7 @@ def read_csv(path: Path, several_labels: bool = False) -> CsvRows:
         raise VitkitError(f"{path} has a header but no lines: there are no images.")
     unknown = sorted(set(split_of) - set(SPLIT_NAMES))
     if unknown:
-        raise VitkitError(f"{path}: unknown split {some(unknown)}; expected train, val or test.")
+        raise VitkitError(f"{path}: unknown split {join_names(unknown)}; expected train, val or test.")
     return replace(found, split_of=np.array([SPLIT_NAMES[name] for name in split_of]))
 
 
@@ -156,7 +156,7 @@ def name_labels(path: Path, values: Mapping[str, Set[str]]) -> tuple[str, ...]:
         unknown = [name for name in names if name in values[split] and name not in values.get("train", every)]
         if unknown:
             raise VitkitError(
-                f"{path}: {split} has labels that train has not: {some(unknown)}. "
+                f"{path}: {split} has labels that train has not: {join_names(unknown)}. "
                 "Add training images of these classes, or remove the lines."
             )
     return names
@@ -258,7 +258,7 @@ def list_parquet(root: Path, paths: list[Path]) -> Listing:
 
     unlabelled = np.array([value is None or value == -1 for value in values], dtype=bool)
     if unlabelled.any():
-        notes.append(f"{counted(int(unlabelled.sum()), 'row')} without a label ignored.")
+        notes.append(f"{pluralize(int(unlabelled.sum()), 'row')} without a label ignored.")
     splits = {
         split: (where, found)
         for split, (numbers, _) in _by_split(split_of, values).items()
@@ -267,7 +267,7 @@ def list_parquet(root: Path, paths: list[Path]) -> Listing:
         if len(where)
     }
     if not splits:
-        raise VitkitError(f"{root}: no labelled images in {counted(len(paths), 'Parquet file')}.")
+        raise VitkitError(f"{root}: no labelled images in {pluralize(len(paths), 'Parquet file')}.")
     declared = _names_in_metadata(schemas[0].metadata, label_column) or _names_in_readme(root, label_column)
     if declared is None or any(isinstance(value, str) for value in values):
         names, listed = _named_by_value(root, splits)
@@ -277,12 +277,12 @@ def list_parquet(root: Path, paths: list[Path]) -> Listing:
     if labels.min() < 0 or labels.max() >= len(declared):
         raise VitkitError(
             f"{root}: labels from {labels.min()} to {labels.max()}, but {len(declared)} class names "
-            f"({some(declared)}). The metadata does not belong to these files."
+            f"({join_names(declared)}). The metadata does not belong to these files."
         )
     present = set(labels.tolist())
     absent = [name for number, name in enumerate(declared) if number not in present]
     if absent:
-        notes.append(f"{counted(len(absent), 'class', 'classes')} without images: {some(absent)}.")
+        notes.append(f"{pluralize(len(absent), 'class', 'classes')} without images: {join_names(absent)}.")
     return Listing("Parquet", declared, rows, listed, tuple(notes))
 
 
@@ -308,7 +308,8 @@ def _parquet_splits(root: Path, paths: list[Path]) -> list[str]:
     unknown = [path.name for path, split in zip(paths, found, strict=True) if split is None]
     if unknown:
         raise VitkitError(
-            f"{root}: no split in the name of {some(unknown)}. Begin names with train-, validation- or test-."
+            f"{root}: no split in the name of {join_names(unknown)}. Begin names with train-, "
+            "validation- or test-."
         )
     return [split for split in found if split is not None]
 

@@ -65,7 +65,7 @@ class Work(Protocol):
         """The name of a sample, for messages."""
 
 
-def computed_ahead(work: Work, numbers: range, workers: int, seconds: float) -> Generator[Result, None, None]:
+def compute_ahead(work: Work, numbers: range, workers: int, seconds: float) -> Generator[Result, None, None]:
     """The batches of `numbers`, in order, computed ahead of time by at most `workers` processes.
 
     Args:

@@ -43,7 +43,7 @@ __all__ = [
     "Classification",
     "Predictions",
     "classification",
-    "evaluating",
+    "evaluation_mode",
     "explain_no_classes",
     "predict",
     "wilson_interval",
@@ -148,7 +148,7 @@ def explain_no_classes(config: ModelConfig) -> str:
 
 
 @contextlib.contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Evaluation mode and no gradients within; afterwards every module is in the mode it was in."""
     training = [module for module in model.modules() if module.training]
     model.eval()
@@ -193,7 +193,7 @@ def predict(
     """
     device = torch.device(device)
     gathered = _Gathered(loss, LogitsAsTheyCome(folder) if keep_logits else None)
-    with evaluating(model), autocast(device, precision):
+    with evaluation_mode(model), autocast(device, precision):
         for batch in batches:
             moved = batch.to(device)
             output = model(moved.images)
@@ -262,7 +262,7 @@ class _Gathered:
             bad=np.sort(np.concatenate(self.bad)),
             loss=self.loss,
             classes=self.classes,
-            scores=ImageScores.joined(self.scores).taken(order),
+            scores=ImageScores.concatenate(self.scores).select(order),
         )
 
 

@@ -29,7 +29,7 @@ from torch import nn
 from vitkit import config
 from vitkit.data.loader import Batch
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import evaluating
+from vitkit.evaluation.classify import evaluation_mode
 from vitkit.evaluation.label_predictions import LabelPredictions
 from vitkit.evaluation.logits import LogitsAsTheyCome
 from vitkit.evaluation.ranking import Ranking, interval_95, resampled_precisions
@@ -135,7 +135,7 @@ def predict_labels(
     logits = LogitsAsTheyCome(folder)
     kept: list[tuple[NDArray[Any], ...]] = []
     not_finite = 0
-    with evaluating(model), autocast(device, precision):
+    with evaluation_mode(model), autocast(device, precision):
         for batch in batches:
             moved = batch.to(device)
             output = model(moved.images)
@@ -192,16 +192,18 @@ def multi_label(
             "that were saved with the model."
         )
     logits, targets = predictions.logits, predictions.targets
-    said = logits >= 0
-    hits, wrong = said & targets, said != targets
-    rankings = [Ranking.of(logits[:, label], targets[:, label]) for label in range(classes)]
+    # A logit of 0 is a probability of 0.5 by the sigmoid: from there on the label is predicted.
+    predicted = logits >= 0
+    hits, wrong = predicted & targets, predicted != targets
+    rankings = [Ranking.from_scores(logits[:, label], targets[:, label]) for label in range(classes)]
+    pooled = Ranking.from_scores(logits.reshape(-1), targets.reshape(-1))  # all labels as one
     resampled = resampled_precisions(rankings, count) if intervals else np.full((1, classes), np.nan)
     per_label = tuple(
         _label_score(*row)
         for row in zip(
             class_names,
             targets.sum(0).tolist(),
-            said.sum(0).tolist(),
+            predicted.sum(0).tolist(),
             hits.sum(0).tolist(),
             rankings,
             resampled.T,
@@ -211,14 +213,14 @@ def multi_label(
     precisions = [one.average_precision for one in per_label if one.average_precision is not None]
     f1s = [one.f1 for one in per_label if one.f1 is not None]
     mean = math.fsum(precisions) / len(precisions) if precisions else None
-    total, named = int(targets.sum()), int(said.sum())
+    total, named = int(targets.sum()), int(predicted.sum())
     return MultiLabel(
         count=count,
         bad=len(predictions.bad),
         mean_average_precision=mean,
         mean_average_precision_interval=interval_95(mean, _means(resampled)),
         labels_that_occur=len(precisions),
-        micro_average_precision=Ranking.of(logits.reshape(-1), targets.reshape(-1)).average_precision(),
+        micro_average_precision=pooled.average_precision(),
         macro_f1=math.fsum(f1s) / len(f1s) if f1s else None,
         micro_f1=_ratio(2 * int(hits.sum()), total + named),
         subset_accuracy=int((~wrong.any(1)).sum()) / count,

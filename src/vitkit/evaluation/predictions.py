@@ -73,7 +73,7 @@ class Predictions:
         for rows in self._kept().parts():
             found.append(image_scores(rows, self.labels[start : start + len(rows)], self.loss))
             start += len(rows)
-        return ImageScores.joined(found)
+        return ImageScores.concatenate(found)
 
     @property
     def predicted(self) -> NDArray[np.int64]:
@@ -136,7 +136,7 @@ class Predictions:
         if not scores:
             return cls(np.zeros((0, shape[1]), np.float32), labels, ids, bad, loss)
         logits = LogitsInMemory(np.concatenate(kept)) if kept else LogitsInFile(path, (shape[0], shape[1]))
-        return cls(logits, labels, ids, bad, loss, scores=ImageScores.joined(scores))
+        return cls(logits, labels, ids, bad, loss, scores=ImageScores.concatenate(scores))
 
     def _kept(self) -> Logits:
         if self._logits is None:

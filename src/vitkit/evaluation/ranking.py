@@ -38,7 +38,7 @@ class Ranking:
     """`(G,)` the score of each of these groups."""
 
     @classmethod
-    def of(cls, scores: NDArray[np.float32], positive: NDArray[np.bool_]) -> "Ranking":
+    def from_scores(cls, scores: NDArray[np.float32], positive: NDArray[np.bool_]) -> "Ranking":
         """Rank images by their scores `(N,)`."""
         order = np.argsort(-scores, kind="stable")
         ranked, positive = scores[order], positive[order]

@@ -32,7 +32,7 @@ class ImageScores:
     """`(N,)` numbers of classes that stand before the true one."""
 
     @classmethod
-    def joined(cls, parts: Iterable["ImageScores"]) -> "ImageScores":
+    def concatenate(cls, parts: Iterable["ImageScores"]) -> "ImageScores":
         """The scores of several groups of images as one."""
         found = list(parts)
         return cls(
@@ -42,7 +42,7 @@ class ImageScores:
             np.concatenate([part.rank for part in found]),
         )
 
-    def taken(self, order: NDArray[np.int64]) -> "ImageScores":
+    def select(self, order: NDArray[np.int64]) -> "ImageScores":
         """The scores of the images `order`, in that order."""
         return ImageScores(self.predicted[order], self.confidence[order], self.loss[order], self.rank[order])
 

@@ -53,7 +53,7 @@ def build_parts(run: Run, data: ImageData, folder: Path, listener: Listener) -> 
     """
     fingerprint = data.fingerprint()
     record = check_data(folder, data, fingerprint, run.loading.check_images, listener)
-    config = run.architecture.of(run.model, len(data.class_names), run.preprocessing)
+    config = run.architecture.build_config(run.model, len(data.class_names), run.preprocessing)
     with listener.progress("building the model"):
         # A generator of its own: the weights follow from the seed alone, whatever was drawn before.
         model = build_model(config, torch.Generator().manual_seed(run.training.seed))
@@ -77,7 +77,7 @@ def read_images(parts: Parts, listener: Listener) -> Parts:
                 listener.warn(f"{split}: {warning}")
         elif kept.bad:
             found = {kept.key(index): reason for index, reason in kept.bad.items()}
-            parts.rejects.of(split).update(found)
+            parts.rejects.of_split(split).update(found)
     return replace(parts, data=replace(parts.data, splits=splits))
 
 
@@ -113,7 +113,7 @@ def build_loader(parts: Parts) -> TrainLoader:
         bad_quota=run.loading.bad_quota,
         worker_timeout=run.loading.worker_timeout,
     )
-    loader.rejects = parts.rejects.of("train")  # those of before count towards the quota
+    loader.rejects = parts.rejects.of_split("train")  # those of before count towards the quota
     return loader
 
 
@@ -127,7 +127,7 @@ def build_validation(parts: Parts, device: torch.device) -> Validation:
             run.preprocessing,
             run.training.micro_batch_size or run.training.batch_size,
             worker_count(samples, run.loading),
-            parts.rejects.of("val"),
+            parts.rejects.of_split("val"),
             worker_timeout=run.loading.worker_timeout,
         )
 

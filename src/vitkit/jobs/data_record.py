@@ -15,7 +15,7 @@ import numpy as np
 from vitkit.config import from_json, to_json
 from vitkit.data.file_states import States, changed_files, file_states
 from vitkit.data.label_sets import count_labels
-from vitkit.data.listing import counted
+from vitkit.data.listing import pluralize
 from vitkit.data.sources import ImageData
 from vitkit.durable import read_json, read_regular_file, replace_file, replace_json
 from vitkit.errors import VitkitError
@@ -155,7 +155,7 @@ def _refuse_changes(folder: Path, data: ImageData, before: States, now: States) 
         "it takes the files as they are now."
     )
     raise VitkitError(
-        f"{counted(len(changed), 'image file')} of {data.spec} changed since {folder} was started; other "
+        f"{pluralize(len(changed), 'image file')} of {data.spec} changed since {folder} was started; other "
         f"{what}:\n  "
         + "\n  ".join(map(str, changed[:_SHOWN]))
         + more

@@ -70,7 +70,7 @@ def evaluate_finished(parts: Parts, device: torch.device, listener: Listener) ->
             parts.data,
             split,
             device,
-            parts.rejects.of(split),
+            parts.rejects.of_split(split),
             precision=parts.run.training.precision,
             workers=worker_count(parts.data.splits[split], loading),
             worker_timeout=loading.worker_timeout,

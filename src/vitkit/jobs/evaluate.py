@@ -14,7 +14,7 @@ from vitkit.jobs.evaluate_options import EvaluateOptions
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import find_device
 from vitkit.jobs.run_config import is_run
-from vitkit.jobs.run_folder import data_of, place, write_evaluation
+from vitkit.jobs.run_folder import absolute_spec, open_model_data, write_evaluation
 from vitkit.models.image_model import ImageModel
 from vitkit.models.precision_config import Precision
 from vitkit.tasks import learned_by, task_of
@@ -102,11 +102,13 @@ def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Eva
     if reason:
         raise VitkitError(f"{options.model} {reason}.")
     with listener.progress("listing images"):
-        data = data_of(model, options.data, options.max_pixels)
+        data = open_model_data(model, options.data, options.max_pixels)
     if not model.card.class_names:
         listener.note(_match_by_order(options.model, model, data))
     recorded = card_of(model).data
-    trained_on = options.data is None or (recorded is not None and place(options.data) == recorded.spec)
+    trained_on = options.data is None or (
+        recorded is not None and absolute_spec(options.data) == recorded.spec
+    )
     split = options.split
     if split is None:
         split = next((name for name in ("test", "val") if name in data.splits), None)

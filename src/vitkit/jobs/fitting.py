@@ -21,7 +21,7 @@ from vitkit.training.trainer import Trainer
 
 
 @dataclass
-class Standing:
+class RunPosition:
     """Where a run stands, for the message of a run that is asked to stop."""
 
     again: str
@@ -40,7 +40,7 @@ def fit(
     trainer: Trainer,
     tell_validation: Callable[[Mapping[str, float]], str],
     rejects: RejectedFiles,
-    standing: Standing,
+    position: RunPosition,
     stop: StopSignals,
     listener: Listener,
 ) -> None:
@@ -50,7 +50,7 @@ def fit(
         trainer: where it stands.
         tell_validation: the task's words for the numbers of a validation.
         rejects: the files that cannot be read, which are written down at every checkpoint.
-        standing: where the run stands, which is kept up to date.
+        position: where the run stands, which is kept up to date.
         stop: the signals that ask to stop.
         listener: hears every step.
 
@@ -68,7 +68,7 @@ def fit(
         if start:
             progress(start)
         else:
-            standing.point = "before the first checkpoint was committed"
+            position.point = "before the first checkpoint was committed"
         seconds, steps = 0.0, 0
         for report in trainer.fit(lambda: stop.number is not None):
             steps, seconds = steps + 1, seconds + report.seconds
@@ -82,7 +82,7 @@ def fit(
                 milestone=report.validation is not None,
             )
             if report.checkpoint is not None:
-                standing.point = f"at step {report.step} of {report.total_steps}, which is committed"
+                position.point = f"at step {report.step} of {report.total_steps}, which is committed"
                 if stop.number is not None:
                     stop.let_nothing_interrupt()
                 rejects.write()

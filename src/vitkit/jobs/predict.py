@@ -15,7 +15,7 @@ from vitkit.data.decode import DecodeError, decode, decode_image
 from vitkit.data.image_paths import find_images, refuse_address
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import evaluating
+from vitkit.evaluation.classify import evaluation_mode
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import find_device
 from vitkit.jobs.predict_options import PredictOptions
@@ -152,7 +152,7 @@ class Predictor:
             return []
         pixels = np.stack([preprocess(self._pixels(image), self.preprocessing) for image in images])
         batch = torch.from_numpy(pixels).permute(0, 3, 1, 2).to(self.device)
-        with evaluating(self.model), autocast(self.device, self.precision):
+        with evaluation_mode(self.model), autocast(self.device, self.precision):
             logits = self.model(batch).float()
         wrong = int((~logits.isfinite().all(-1)).sum())
         if wrong:

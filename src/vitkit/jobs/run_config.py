@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vitkit._version import __version__
-from vitkit.config import difference, from_json, require_finite, shown, to_json
+from vitkit.config import describe_value, difference, from_json, require_finite, to_json
 from vitkit.data.loader_config import Loading
 from vitkit.data.sources_config import Splits
 from vitkit.data.transforms_config import Augmentation, Preprocessing
@@ -49,7 +49,7 @@ class Architecture:
     def __post_init__(self) -> None:
         require_finite(self)
 
-    def of(self, name: str, num_classes: int, preprocessing: Preprocessing) -> ModelConfig:
+    def build_config(self, name: str, num_classes: int, preprocessing: Preprocessing) -> ModelConfig:
         """The configuration of the model `name` with these changes.
 
         Raises:
@@ -109,7 +109,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(data, dict) or not isinstance(data.get("run"), dict):
         raise VitkitError(
             f"{path} is not the configuration of a run: expected an object with a field 'run', found "
-            f"{shown(data)}."
+            f"{describe_value(data)}."
         )
     return data
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vitkit.data.listing import expanded
+from vitkit.data.listing import expand_home
 from vitkit.data.sources import ImageData
 from vitkit.data.sources_config import Splits
 from vitkit.durable import replace_json
@@ -32,7 +32,7 @@ from vitkit.weights.preprocessing import preprocessing_of
 
 
 @contextmanager
-def locked(run: Path) -> Iterator[None]:
+def lock_run_folder(run: Path) -> Iterator[None]:
     """Hold a run folder for one process.
 
     Raises:
@@ -74,7 +74,7 @@ def read_evaluations(run: Path, task: Task[Any, Any]) -> dict[str, tuple[Any, An
     return found
 
 
-def data_of(model: ImageModel, spec: str | None = None, max_pixels: int | None = None) -> ImageData:
+def open_model_data(model: ImageModel, spec: str | None = None, max_pixels: int | None = None) -> ImageData:
     """The data a model was trained on, cut as it was then; or other data under its class names.
 
     Raises:
@@ -85,7 +85,7 @@ def data_of(model: ImageModel, spec: str | None = None, max_pixels: int | None =
         rule = replace(rule, max_pixels=max_pixels)
     names = model.card.class_names or None
     record = card_of(model).data
-    if spec is not None and not (record is not None and place(spec) == record.spec):
+    if spec is not None and not (record is not None and absolute_spec(spec) == record.spec):
         # Nothing of it was trained on: all of it is there to evaluate, unless it has splits of its own.
         whole = replace(Splits() if record is None else record.splits, val_fraction=0, test_fraction=0)
         return task.open_data(spec, whole, rule, names)
@@ -101,11 +101,11 @@ def data_of(model: ImageModel, spec: str | None = None, max_pixels: int | None =
     return data
 
 
-def place(spec: str) -> str:
+def absolute_spec(spec: str) -> str:
     """A data argument as it is written down: paths absolute, so that they hold from any folder."""
     if spec == "digits" or not spec:
         return spec
-    path = expanded(spec)
+    path = expand_home(spec)
     try:
         return str(path.resolve())
     except (OSError, RuntimeError, ValueError):  # a link to itself, say: whoever opens it says why

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from vitkit.config import from_json, shown
-from vitkit.data.listing import counted
+from vitkit.config import describe_value, from_json
+from vitkit.data.listing import pluralize
 from vitkit.durable import read_json, read_regular_file
 from vitkit.errors import VitkitError
 
@@ -75,7 +75,7 @@ def _read_log(
         return Log(lines)
     return Log(
         lines,
-        f"{path.name}: {counted(len(wrong), 'line')} of {len(written):,} cannot be read and "
+        f"{path.name}: {pluralize(len(wrong), 'line')} of {len(written):,} cannot be read and "
         f"{'is' if len(wrong) == 1 else 'are'} left out; the first is line {wrong[0]:,}.",
     )
 
@@ -140,5 +140,5 @@ def read_data_record(run: Path) -> dict[str, Any]:
     found |= {f"images: {split}": count for split, count in data.images.items()}
     for where, count in found.items():
         if not 0 <= count <= LARGEST:
-            raise VitkitError(f"{path}: {where}: expected a count, found {shown(count)}.")
+            raise VitkitError(f"{path}: {where}: expected a count, found {describe_value(count)}.")
     return record

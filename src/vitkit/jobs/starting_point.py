@@ -68,7 +68,7 @@ def keep_damaged(damaged: Mapping[Path, str], listener: Listener) -> None:
             _tell_damage(path, reason, set_aside(path), listener)
 
 
-def name_what_was_set_aside(folder: Path, listener: Listener) -> None:
+def tell_set_aside(folder: Path, listener: Listener) -> None:
     """Say what of a run was damaged and is still there, and how it is cleared away."""
     kept = kept_aside(folder)
     if kept:

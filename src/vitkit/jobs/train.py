@@ -11,15 +11,15 @@ from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
 from vitkit.jobs.building import Parts, build_parts, build_trainer, read_images
 from vitkit.jobs.ending import evaluate_finished, is_complete, take_final_weights
-from vitkit.jobs.first_screen import Prospect, Setting, estimate, first_screen, measure_step
-from vitkit.jobs.fitting import Standing, fit
+from vitkit.jobs.first_screen import Outlook, Surroundings, estimate, first_screen, measure_step
+from vitkit.jobs.fitting import RunPosition, fit
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import deterministic, find_device
 from vitkit.jobs.memory import require_memory
 from vitkit.jobs.report import write_report
 from vitkit.jobs.run_config import Run, changed_options, read_config, write_config
-from vitkit.jobs.run_folder import locked, place
-from vitkit.jobs.starting_point import name_what_was_set_aside, starting_point
+from vitkit.jobs.run_folder import absolute_spec, lock_run_folder
+from vitkit.jobs.starting_point import starting_point, tell_set_aside
 from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.tasks import find_task
 from vitkit.weights import save_model
@@ -66,7 +66,7 @@ def train(
     _refuse_options(run, threads)
     if threads is not None:
         torch.set_num_threads(threads)
-    run = replace(run, data=place(run.data))
+    run = replace(run, data=absolute_spec(run.data))
     with listener.progress("listing images"):
         data = find_task(run.task).open_data(run.data, run.splits, run.preprocessing.decode)
     found_device = find_device(device)
@@ -74,16 +74,16 @@ def train(
     folder = Path(out) if out is not None else _free_folder(run, data)
     _check_folder(folder, run, resume)
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder), deterministic(found_device):
+    with lock_run_folder(folder), deterministic(found_device):
         if not (folder / "config.json").exists():
             write_config(folder, run, command)
         parts = build_parts(run, data, folder, listener)
-        standing = Standing(_command_to_continue(folder, threads, device))
+        position = RunPosition(_command_to_continue(folder, threads, device))
         with stop_signals() as stop:
             try:
-                _complete(parts, found_device, from_scratch, standing, stop, listener)
+                _complete(parts, found_device, from_scratch, position, stop, listener)
             except StopRequest as request:
-                raise standing.interrupted(request) from None
+                raise position.interrupted(request) from None
     return folder
 
 
@@ -91,41 +91,41 @@ def _complete(
     parts: Parts,
     device: torch.device,
     from_scratch: bool,
-    standing: Standing,
+    position: RunPosition,
     stop: StopSignals,
     listener: Listener,
 ) -> None:
     """Bring a run to its end, wherever it stands.
 
     Raises:
-        StopRequest: a signal asked to stop; `standing` says where that was.
+        StopRequest: a signal asked to stop; `position` says where that was.
     """
     run, folder, model = parts.run, parts.folder, parts.model
     with listener.progress("looking for checkpoints"):
         checkpoint = starting_point(folder, run, from_scratch, listener)
     if is_complete(parts, checkpoint):
         listener.show([("", [f"This run has finished: {folder}"])])
-        name_what_was_set_aside(folder, listener)
+        tell_set_aside(folder, listener)
         return
-    setting = Setting(folder, str(device), torch.get_num_threads())
-    listener.show(first_screen(run, parts.data, model, setting))
+    surroundings = Surroundings(folder, str(device), torch.get_num_threads())
+    listener.show(first_screen(run, parts.data, model, surroundings))
     parts = read_images(parts, listener)
     trainer = build_trainer(parts, device)
     differences = []
     if checkpoint is not None:
         with listener.progress("reading the checkpoint"):
             differences = trainer.resume(checkpoint)
-        standing.point = f"at step {trainer.state.progress.step}, which was committed before"
+        position.point = f"at step {trainer.state.progress.step}, which was committed before"
     with listener.progress("measuring the speed"):
         labels = parts.data.splits["train"].labels
         step_seconds = measure_step(model, trainer, run.training.batch_size, labels)
     name = None if checkpoint is None else checkpoint.name
-    prospect = Prospect(step_seconds, trainer.state.progress.step, name)
-    listener.show(estimate(run, parts.data, prospect))
+    outlook = Outlook(step_seconds, trainer.state.progress.step, name)
+    listener.show(estimate(run, parts.data, outlook))
     for sentence in differences:
         listener.warn(sentence)
-    fit(trainer, find_task(run.task).progress, parts.rejects, standing, stop, listener)
-    standing.point = "after the last step, which is committed, before the report was written"
+    fit(trainer, find_task(run.task).progress, parts.rejects, position, stop, listener)
+    position.point = "after the last step, which is committed, before the report was written"
     weights = take_final_weights(model, trainer, listener)
     save_model(model, folder)
     evaluate_finished(parts, device, listener)
@@ -133,7 +133,7 @@ def _complete(
     parts.rejects.write()
     parts.rejects.tell(listener)
     listener.show([("report", [str(write_report(folder, listener=listener))])])
-    name_what_was_set_aside(folder, listener)
+    tell_set_aside(folder, listener)
 
 
 def _refuse_options(run: Run, threads: int | None) -> None:
@@ -160,7 +160,7 @@ def _refuse_run(run: Run, data: ImageData, device: torch.device) -> None:
             "--splits.val-fraction, or leave patience out."
         )
     find_task(run.task).learned(run.objective)  # refuses options of the loss that do not fit the task
-    config = run.architecture.of(run.model, len(data.class_names), run.preprocessing)
+    config = run.architecture.build_config(run.model, len(data.class_names), run.preprocessing)
     require_memory(config, run, device)
     run.training.total_steps(len(data.splits["train"]))
 

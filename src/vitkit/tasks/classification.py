@@ -15,9 +15,9 @@ from vitkit.data.sources import ImageData, open_data
 from vitkit.data.sources_config import Splits
 from vitkit.durable import read_json
 from vitkit.evaluation import classify
-from vitkit.evaluation.kept import check_evaluation
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import probabilities
+from vitkit.evaluation.stored import check_evaluation
 from vitkit.models import card
 from vitkit.models.card import Card, TaskName
 from vitkit.models.precision_config import Precision

@@ -133,11 +133,11 @@ def percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f}%"
 
 
-def number(share: float | None) -> Number:
+def fraction_cell(share: float | None) -> Number:
     """Make the cell of a share; one that is not defined is sorted below all others."""
     return Number(percent(share), -1.0 if share is None else round(share, 6))
 
 
-def counted(count: int) -> Number:
+def count_cell(count: int) -> Number:
     """Make the cell of a count."""
     return Number(f"{count:,}", count)

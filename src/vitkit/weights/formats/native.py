@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from vitkit._version import __version__
-from vitkit.config import from_json, shown, to_json
+from vitkit.config import describe_value, from_json, to_json
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
@@ -167,7 +167,7 @@ def _from_version_1(card: dict[str, Any], config: ModelConfig, where: str) -> di
         loss = origin["loss"]
         if loss not in ("softmax", "sigmoid"):
             raise VitkitError(
-                f"{where}: origin: loss: expected 'softmax' or 'sigmoid', found {shown(loss)}. "
+                f"{where}: origin: loss: expected 'softmax' or 'sigmoid', found {describe_value(loss)}. "
                 "Put the original file back, or correct the entry."
             )
         card["task"] = to_json(Task(loss=loss))
