@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import vitkit
-from vitkit.data.loader import MemorySamples, keep_in_memory
 from vitkit.data.loader_config import Loading
+from vitkit.data.memory_samples import MemorySamples, keep_in_memory
 from vitkit.data.sources import ImageData, Samples, open_data
 from vitkit.data.sources_config import Splits
 from vitkit.data.transforms_config import Preprocessing

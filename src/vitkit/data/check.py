@@ -38,7 +38,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class ImageSizes:
-    """In pixels; of the images that can be read."""
+    """Sizes in pixels of the images that can be read."""
 
     smallest: tuple[int, int]
     """(height, width): the least height and the least width, not necessarily of one image."""
@@ -50,7 +50,7 @@ class ImageSizes:
 
 @dataclass(frozen=True)
 class DataCheck:
-    """What `check_data` found: plain data, to print or to dump."""
+    """The result of `check_data`: plain data, to be printed or written as JSON."""
 
     name: str
     kind: str
@@ -77,21 +77,25 @@ class DataCheck:
     """Sentences about how the data set was opened: splits that were made, say."""
 
     def to_json(self) -> dict[str, Any]:
-        """The same as dictionaries, lists, strings and numbers."""
+        """Return the result as dictionaries, lists, strings and numbers."""
         return asdict(self)
 
 
 def bad_files_allowed(count: int, bad_quota: float) -> int:
-    """How many of `count` training files may be unreadable before training stops."""
+    """Count how many of `count` training files may be unreadable before training stops."""
     return math.ceil(bad_quota * count)
 
 
 def check_data(
     data: ImageData, progress: Callable[[int, int], None] | None = None, bad_quota: float = 0.05
 ) -> DataCheck:
-    """Decodes every file once. progress(done, total) is called after each.
+    """Decode every file of a data set once and report sizes, bad files, duplicates and leaks.
 
-    bad_quota: part of the training files that may be unreadable before training stops; here as there, 5 %.
+    Args:
+        data: the data set.
+        progress: called as `progress(done, total)` after each file.
+        bad_quota: fraction of the training files that may be unreadable before training stops; the default
+            is that of training, 5 %.
     """
     total = sum(map(len, data.splits.values()))
     counts: dict[str, dict[str, int]] = {}
@@ -151,7 +155,7 @@ def check_data(
 
 
 def _label(labels: Labels, index: int, class_names: Sequence[str]) -> str:
-    """The label of an image; all of them, with commas, where it has several."""
+    """Return the label of an image; where it has several, all of them with commas."""
     if labels.ndim == 1:
         return class_names[int(labels[index])]
     return ", ".join(class_names[number] for number in np.flatnonzero(labels[index]).tolist())

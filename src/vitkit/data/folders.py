@@ -28,9 +28,11 @@ _IMAGE_SUFFIXES = frozenset({
 
 
 def list_folders(root: Path, partial: bool) -> Listing:
-    """Class folders, or split folders of class folders.
+    """List class folders, or split folders (train/, val/, test/) of class folders.
 
-    partial: the classes are a trained model's, so not all of them need be there, and neither need train/.
+    Args:
+        root: the folder.
+        partial: whether the classes are a trained model's, so that some of them, or train/, may be missing.
     """
     with os.scandir(root) as entries:
         folders = sorted(entry.name for entry in entries if _is_folder(entry) and not is_ignored(entry.name))
@@ -100,7 +102,7 @@ class _ClassFolders:
     def _below(
         self, folder: Path, name: str, prefix: str, above: frozenset[tuple[int, int]]
     ) -> Iterator[str]:
-        """Paths of images relative to the class folder.
+        """Yield the paths of images relative to the class folder.
 
         Links to folders are followed, but not those to a folder above, whose images would come twice or
         under another class.
@@ -139,7 +141,7 @@ def _identity(folder: Path) -> tuple[int, int]:
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a folder or a link to one; a link to itself is none."""
+    """Whether an entry is a folder or a link to one; a link to itself is neither."""
     try:
         return entry.is_dir()
     except OSError:
@@ -147,7 +149,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def image_files(root: Path) -> list[Path]:
-    """Every image below a folder, sorted; hidden files and folders are passed over."""
+    """List every image below a folder, sorted; hidden files and folders are passed over."""
     found: list[Path] = []
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if not is_ignored(name))
@@ -156,7 +158,7 @@ def image_files(root: Path) -> list[Path]:
 
 
 def _agreed_classes(root: Path, scans: dict[str, _ClassFolders], partial: bool) -> tuple[str, ...]:
-    """The class names that all splits share; everything that makes them doubtful is an error."""
+    """Return the class names that all splits share; everything that makes them doubtful is an error."""
     for scan in scans.values():
         if not any(scan.images.values()):
             if scan.loose and not scan.images:

@@ -1,4 +1,4 @@
-"""Several labels an image, or none: from the cells of a CSV, or from a text file beside each image.
+"""List images with several labels each, or none: from the cells of a CSV, or from a text file per image.
 
 The labels of N images and K names are an array `(N, K)` of bool.
 """
@@ -24,7 +24,7 @@ LAYOUTS = (
     "labels/x.txt), one label a line."
 )
 SEPARATORS = (";", "|")
-"""Those that are found by themselves. Commas and spaces stand in many labels: they have to be asked for."""
+"""Separators that are detected; commas and spaces occur within many labels and have to be asked for."""
 _LARGEST_LABEL_FILE = 1 << 20  # bytes
 _BOX = re.compile(r"\S+(\s+[\d.eE+-]+){4,}")  # a line of YOLO: class, then the corners of a box
 
@@ -41,7 +41,9 @@ def count_labels(labels: NDArray[np.int64] | NDArray[np.bool_], classes: int) ->
 
 
 def list_csv_of_sets(path: Path, separator: str | None) -> Listing:
-    """A header, then one image a line: path (below the folder of the file), labels, perhaps split.
+    """List the images of a CSV: a header, then one image a line with path, labels and perhaps split.
+
+    Paths are below the folder of the CSV.
 
     Args:
         path: the file.
@@ -69,7 +71,7 @@ def list_csv_of_sets(path: Path, separator: str | None) -> Listing:
 
 
 def list_label_files(root: Path, separator: str | None) -> Listing:
-    """Images with a text file each: beside them, or in a folder `labels` parallel to theirs.
+    """List images with a text file each: beside them, or in a folder `labels` parallel to theirs.
 
     Folders train, val and test, at the top or below `images`, are splits. Images without a text file are left
     out, as their labels are not known; an empty file says that there are none.
@@ -118,10 +120,10 @@ def list_label_files(root: Path, separator: str | None) -> Listing:
 
 
 def refuse_single_labels(spec: str, found: Listing) -> None:
-    """Refuse images to learn from of which every one has a single label.
+    """Refuse training images that have exactly one label each.
 
     Raises:
-        VitkitError: it is so: this is ordinary classification.
+        VitkitError: they have; this is ordinary classification.
     """
     labels = np.concatenate([labels for _, labels in found.splits.values()])
     if (labels.sum(1) != 1).any():
@@ -147,7 +149,7 @@ def _found_separator(path: Path, cells: Sequence[str]) -> str | None:
 
 
 def _without_empty(labels: Sequence[str]) -> list[str]:
-    """Strip labels; what is left empty, as behind a last separator, is none."""
+    """Strip labels, and drop those that are then empty, as after a last separator."""
     return [stripped for label in labels if (stripped := label.strip())]
 
 
@@ -161,8 +163,11 @@ def _text_files(root: Path) -> set[str]:
 
 
 def _text_of(image: str, texts: set[str]) -> str | None:
-    """The text file of an image: beside it, in `labels` below or beside its folder, or in the folder that is
-    called `labels` where the image's is called `images`."""
+    """Find the text file of an image.
+
+    It is beside the image, in `labels` below or beside its folder, or in the folder that is called `labels`
+    where the image's is called `images`.
+    """
     beside = PurePosixPath(image).with_suffix(".txt")
     candidates = [beside, beside.parent / "labels" / beside.name]
     if len(beside.parts) > 1:
@@ -174,7 +179,7 @@ def _text_of(image: str, texts: set[str]) -> str | None:
 
 
 def _split_of(image: str) -> str:
-    """The split that the folder of an image names; empty if it names none."""
+    """Return the split that the folder of an image names; empty if it names none."""
     parts = [part.lower() for part in PurePosixPath(image).parts[:-1]]
     if parts[:1] == ["images"]:
         parts = parts[1:]

@@ -1,4 +1,4 @@
-"""Lists of images in tables: CSV, and Parquet in the layout of Hugging Face data sets."""
+"""Read lists of images from tables: CSV, and Parquet in the layout of Hugging Face data sets."""
 
 import csv
 import io
@@ -33,19 +33,22 @@ class CsvRows:
 
     paths: list[str]
     cells: list[str]
-    """What stands in the column of labels."""
+    """The contents of the column of labels."""
     lines: list[int]
-    """Numbers of the lines, from 1, which is the header's."""
+    """Line numbers, counted from 1, which is the header."""
     split_of: NDArray[Any]
     """`(N,)` of "train", "val" and "test"."""
 
     def files(self, path: Path) -> Paths:
-        """The images, whose paths are below the folder of the CSV at `path`."""
+        """Return the image files, whose paths are below the folder of the CSV at `path`."""
         return Paths(path.parent, self.paths, (f"{path.name} line {line}: " for line in self.lines))
 
 
 def list_csv(path: Path) -> Listing:
-    """A header, then one image a line: path (below the folder of the file), label, perhaps split."""
+    """List the images of a CSV: a header, then one image a line with path, label and perhaps split.
+
+    Paths are below the folder of the CSV.
+    """
     rows = read_csv(path)
     splits = _by_split(rows.split_of, np.array(rows.cells))
     names, labelled = _named_by_value(path, splits)
@@ -124,7 +127,7 @@ def _column(path: Path, columns: dict[str, str], wanted: tuple[str, ...], what: 
 def _by_split(
     split_of: NDArray[Any], values: NDArray[Any]
 ) -> dict[str, tuple[NDArray[np.int64], NDArray[Any]]]:
-    """Numbers of files and values of labels, for each split there is."""
+    """Group the numbers of files and the values of labels by split."""
     numbers = {split: np.flatnonzero(split_of == split) for split in SPLITS}
     return {split: (where, values[where]) for split, where in numbers.items() if len(where)}
 
@@ -132,7 +135,7 @@ def _by_split(
 def _named_by_value(
     path: Path, splits: dict[str, tuple[NDArray[np.int64], NDArray[Any]]]
 ) -> tuple[tuple[str, ...], dict[str, SplitListing]]:
-    """Class names are the values of the labels, whole numbers in the order of numbers."""
+    """Make class names of the values of the labels, and number the labels by them."""
     names = name_labels(
         path, {split: {str(value) for value in found} for split, (_, found) in splits.items()}
     )
@@ -229,7 +232,7 @@ class _ParquetRows:
 
 
 def list_parquet(root: Path, paths: list[Path]) -> Listing:
-    """The layout of Hugging Face image data: a column of encoded images and one of labels."""
+    """List images in the layout of Hugging Face data sets: a column of encoded images and one of labels."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -287,7 +290,7 @@ def list_parquet(root: Path, paths: list[Path]) -> Listing:
 
 
 def _check_regular(paths: list[Path]) -> None:
-    """Refuses a pipe or a device, which Arrow would wait for."""
+    """Refuse a pipe or a device, which Arrow would wait for."""
     for path in paths:
         try:
             with regular_file(path):
@@ -297,7 +300,7 @@ def _check_regular(paths: list[Path]) -> None:
 
 
 def _parquet_splits(root: Path, paths: list[Path]) -> list[str]:
-    """The split of each file: from its name (train-00000-of-00004.parquet), else from a folder above it."""
+    """Return the split of each file, from its name (train-00000-of-00004.parquet) or a folder above it."""
     found: list[str | None] = []
     for path in paths:
         words = re.split(r"[-_.]", path.stem.lower())
@@ -315,7 +318,7 @@ def _parquet_splits(root: Path, paths: list[Path]) -> list[str]:
 
 
 def _names_in_metadata(metadata: dict[bytes, bytes] | None, column: str) -> tuple[str, ...] | None:
-    """Class names as the `datasets` library writes them into the schema."""
+    """Read class names as the `datasets` library writes them into the schema."""
     try:
         features = json.loads((metadata or {})[b"huggingface"])["info"]["features"]
         return tuple(map(str, features[column]["names"]))
@@ -324,7 +327,7 @@ def _names_in_metadata(metadata: dict[bytes, bytes] | None, column: str) -> tupl
 
 
 def _names_in_readme(root: Path, column: str) -> tuple[str, ...] | None:
-    """Class names from the `dataset_info` block of a data set card, read line by line: `'0': airplane`."""
+    """Read class names from the `dataset_info` block of a data set card, line by line: `'0': airplane`."""
     card = next(
         (folder / "README.md" for folder in (root, root.parent) if (folder / "README.md").is_file()), None
     )

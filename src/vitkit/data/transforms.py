@@ -1,4 +1,4 @@
-"""Pixels to pixels of the model's size: what evaluation does, and what training draws at random.
+"""Bring decoded images to the model's size: as evaluation does, and with the random changes of training.
 
 Both halves are plain values that are saved, `Preprocessing` with the model, `Augmentation` with the run.
 """
@@ -29,7 +29,7 @@ _FILTERS = {
 
 
 def preprocess(image: Pixels, preprocessing: Preprocessing) -> Pixels:
-    """One image (H, W, 3) as evaluation and prediction see it: (height, width, 3) of image_size."""
+    """Bring one image (H, W, 3) to (height, width, 3) of image_size, as evaluation and prediction see it."""
     height, width = image.shape[:2]
     if preprocessing.resize == "stretch":
         whole = (0.0, 0.0, float(height), float(width))
@@ -40,7 +40,10 @@ def preprocess(image: Pixels, preprocessing: Preprocessing) -> Pixels:
 def augment(
     image: Pixels, preprocessing: Preprocessing, augmentation: Augmentation, rng: np.random.Generator
 ) -> Pixels:
-    """One image (H, W, 3) as training sees it: (height, width, 3) of image_size, drawn by `rng` alone."""
+    """Change one image (H, W, 3) at random to (height, width, 3) of image_size, as training sees it.
+
+    All randomness comes from `rng`, in a fixed order of draws: crop, flip, rotation, shift.
+    """
     if augmentation.crop_area is not None:
         top, left, height, width = _random_crop(image.shape[0], image.shape[1], augmentation, rng)
         image = image[top : top + height, left : left + width]
@@ -60,14 +63,14 @@ def augment(
 
 
 def _below(count: int, rng: np.random.Generator) -> int:
-    """A uniform integer in 0..count-1. (`rng.integers` takes ten times as long for a single number.)"""
+    """Draw a uniform integer in 0..count-1. (`rng.integers` takes ten times as long for a single number.)"""
     return int(rng.random() * count)
 
 
 def _random_crop(
     height: int, width: int, augmentation: Augmentation, rng: np.random.Generator
 ) -> tuple[int, int, int, int]:
-    """(top, left, height, width) of a crop as `tf.image.sample_distorted_bounding_box` draws it.
+    """Draw (top, left, height, width) of a crop as `tf.image.sample_distorted_bounding_box` does.
 
     The aspect is uniform in its range; then the height, not the area, is uniform among the whole numbers for
     which the crop fits and its area is in range (tensorflow/core/kernels/image/
@@ -104,7 +107,7 @@ the corners of a box in float32, which moves some pixels by two levels."""
 
 
 def _resized_shape(height: int, width: int, preprocessing: Preprocessing) -> Shape:
-    """The (height, width) that an image is resized to before image_size is cut out of it.
+    """Compute the (height, width) that an image is resized to before image_size is cut out of it.
 
     Sources: torchvision 0.29 `transforms/functional.py` `_compute_resized_output_size`, timm 1.0
     `data/transforms_factory.py` and `ResizeKeepRatio`, transformers 5 `get_resize_output_image_size`.
@@ -126,14 +129,17 @@ def _resized_shape(height: int, width: int, preprocessing: Preprocessing) -> Sha
 
 
 def _offset(spare: int, preprocessing: Preprocessing) -> int:
-    """Where the middle begins if `spare` pixels are cut off; where the image does, below 0, if they lack."""
+    """Compute the offset of the middle of an image that is `spare` pixels larger than image_size.
+
+    With `spare` below 0 the image is smaller, and its own offset within the border is returned, negated.
+    """
     if preprocessing.resize == "crop" or preprocessing.crop_offset == "down":
         return spare // 2
     return round(spare / 2) if spare >= 0 else -(-spare // 2)
 
 
 def _middle(image: Pixels, resized: Shape, preprocessing: Preprocessing) -> Pixels:
-    """The middle of the image resized to `resized`: (height, width, 3) of image_size."""
+    """Resize the image to `resized` and cut out its middle: (height, width, 3) of image_size."""
     (height, width), (rows, columns) = image.shape[:2], preprocessing.image_size
     top, left = _offset(resized[0] - rows, preprocessing), _offset(resized[1] - columns, preprocessing)
     # What there is of the image between the borders, if any: from (first, before) to (last, after).
@@ -160,7 +166,7 @@ def _middle(image: Pixels, resized: Shape, preprocessing: Preprocessing) -> Pixe
 def _resize(
     image: Pixels, box: tuple[float, float, float, float], size: Shape, preprocessing: Preprocessing
 ) -> Pixels:
-    """The box (top, left, bottom, right) of the image, resized to size (height, width)."""
+    """Resize the box (top, left, bottom, right) of the image to size (height, width)."""
     top, left, bottom, right = box
     height, width = image.shape[:2]
     if (height, width) == size and box == (0.0, 0.0, float(height), float(width)):
@@ -180,7 +186,11 @@ def _resize(
 def _neighbours(
     start: float, stop: float, count: int, limit: int
 ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]:
-    """For `count` half-pixel centres in [start, stop): index before, index after, weight of the one after."""
+    """Find the pixels between which `count` half-pixel centres in [start, stop) lie.
+
+    Returns:
+        Index of the pixel before, index of the one after, weight of the one after.
+    """
     centres = start + (np.arange(count) + 0.5) * ((stop - start) / count) - 0.5
     centres = np.clip(centres, 0, limit - 1)
     before = centres.astype(np.intp)
@@ -199,13 +209,13 @@ def _between(
 
 
 def _to_bytes(values: NDArray[np.float32]) -> Pixels:
-    """To the nearest level; `values` lie in 0..255 and may be overwritten."""
+    """Round to the nearest level; `values` lie in 0..255 and are overwritten."""
     values += 0.5
     return values.astype(np.uint8)
 
 
 def _move(image: Pixels, down: int, right: int, degrees: float) -> Pixels:
-    """Shifted, then turned anticlockwise about the centre, bilinearly; edge pixels repeated.
+    """Shift an image, then turn it anticlockwise about its centre, bilinearly; edge pixels are repeated.
 
     Pillow cuts the fraction off instead of rounding: turned pixels may be one level too dark.
     """

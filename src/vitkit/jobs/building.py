@@ -8,16 +8,8 @@ from pathlib import Path
 import torch
 
 from vitkit.config import to_json
-from vitkit.data.loader import (
-    Batch,
-    MemorySamples,
-    TrainLoader,
-    check_decode_memory,
-    evaluation_batches,
-    keep_in_memory,
-    largest_decoding,
-    worker_count,
-)
+from vitkit.data.loader import Batch, TrainLoader, evaluation_batches, worker_count
+from vitkit.data.memory_samples import MemorySamples, check_decode_memory, keep_in_memory, largest_decoding
 from vitkit.data.sources import ImageData
 from vitkit.jobs.data_record import check_data
 from vitkit.jobs.listener import Listener

@@ -14,7 +14,8 @@ import torch
 
 from vitkit.analysis.cost import forward_flops
 from vitkit.data.listing import Labels, pluralize
-from vitkit.data.loader import Batch, MemorySamples, worker_count
+from vitkit.data.loader import Batch, worker_count
+from vitkit.data.memory_samples import MemorySamples
 from vitkit.data.sources import ImageData
 from vitkit.jobs.run_config import Run
 from vitkit.models.cost import count_parameters
