@@ -288,8 +288,8 @@ class _Pool:
             f"Batch {number} did not come within {self.watch.waited:g} s: the data loading process "
             f"{self.processes[worker].pid} that makes it hangs{image}. Mostly this is a disk or network "
             "share that does not answer, or a process that was stopped (SIGSTOP). Check whether the images "
-            "can be read, then run the same command again. If batches do take that long, allow more seconds by "
-            "--worker-timeout (0 waits for ever)."
+            "can be read, then run the same command again. If batches do take that long, allow more seconds "
+            "by --worker-timeout (0 waits for ever)."
         )
 
     def _death(self, error: Exception, number: int) -> str | None:
