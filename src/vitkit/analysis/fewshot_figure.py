@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from vitkit.analysis.drawing import BLUE, GREEN, GREY, SKY, VERMILION, WIDTH, shortened, styled
-from vitkit.evaluation.fewshot import Method
+from vitkit.evaluation.fewshot_config import Method
 from vitkit.evaluation.fewshot_scores import FewShotScore
 
 COLOURS = (BLUE, VERMILION, GREEN, "#CC79A7", "#E69F00", SKY, "black")

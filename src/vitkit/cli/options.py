@@ -9,7 +9,7 @@ import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from vitkit.errors import VitkitError
-from vitkit.evaluation.fewshot import Method
+from vitkit.evaluation.fewshot_config import Method
 
 OptionalSize = tuple[int, int] | None
 """Height and width, or nothing: the type of `--image-size`."""

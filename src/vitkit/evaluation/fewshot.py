@@ -10,15 +10,13 @@ Shapes: N training images (the shots), M test images, D features, K classes.
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.errors import VitkitError
-
-Method = Literal["ridge", "knn", "logistic"]
-"""How the classes are learned from the features of the shots."""
+from vitkit.evaluation.fewshot_config import L2, Method
 
 Floats = NDArray[np.floating[Any]]
 Integers = NDArray[np.int64]
@@ -27,8 +25,6 @@ BIAS = 100.0
 """The constant feature that carries the bias: so large that the penalty on its weight hardly counts."""
 STD_EPS = 1e-5
 """Added to standard deviations, that a feature without any variation is not divided by zero."""
-L2 = 1024.0
-"""The original's penalty, the same for every data set (big_vision `configs/common_fewshot.py`)."""
 NEIGHBOURS = (1, 3, 5, 10, 20, 50)
 """Numbers of neighbours that are tried on the shots."""
 INVERSE_PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)

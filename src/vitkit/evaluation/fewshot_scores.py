@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.evaluation.fewshot import L2, Draws, Floats, Integers, Method, fit
+from vitkit.evaluation.fewshot import Draws, Floats, Integers, fit
+from vitkit.evaluation.fewshot_config import L2, Method
 
 
 @dataclass(frozen=True, eq=False)

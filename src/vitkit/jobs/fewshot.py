@@ -22,7 +22,7 @@ from vitkit.evaluation.features import (
     cached_features,
     explain_no_features,
 )
-from vitkit.evaluation.fewshot import L2, Method
+from vitkit.evaluation.fewshot_config import L2, Method
 from vitkit.evaluation.fewshot_scores import measure
 from vitkit.jobs.fewshot_config import METHODS, SHOTS, FewShotOptions
 from vitkit.jobs.fewshot_data import (

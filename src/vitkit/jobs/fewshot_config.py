@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from vitkit.errors import VitkitError
-from vitkit.evaluation.fewshot import L2, Method
+from vitkit.evaluation.fewshot_config import L2, Method
 from vitkit.models.precision import Precision
 
 METHODS: tuple[Method, ...] = get_args(Method)

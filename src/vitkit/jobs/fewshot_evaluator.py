@@ -11,7 +11,7 @@ from vitkit.data.sources import Samples
 from vitkit.data.transforms import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import FeatureExtractor, Features
-from vitkit.evaluation.fewshot import Method
+from vitkit.evaluation.fewshot_config import Method
 from vitkit.evaluation.fewshot_scores import measure
 from vitkit.jobs.fewshot_config import SHOTS
 from vitkit.jobs.fewshot_data import open_fewshot_data, shot_features, test_features

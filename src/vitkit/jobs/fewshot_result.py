@@ -7,7 +7,8 @@ from typing import Any
 
 from vitkit import config
 from vitkit.data.listing import counted, some
-from vitkit.evaluation.fewshot import MAX_ITERATIONS, Method
+from vitkit.evaluation.fewshot import MAX_ITERATIONS
+from vitkit.evaluation.fewshot_config import Method
 from vitkit.evaluation.fewshot_scores import FewShotScore
 
 
