@@ -111,6 +111,18 @@ def test_ridge_solves_the_normal_equations(counts: tuple[int, ...], l2: float) -
     assert np.array_equal(fit("ridge", x, y, 3, l2=l2).predict(rows), _brute_ridge(x, y, 3, rows, l2))
 
 
+@pytest.mark.parametrize("counts", [(2, 2), (3, 4), (30, 30)])
+def test_the_smaller_gram_matrix_is_decomposed(
+    counts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 6 features, 7 with the constant: the dual form with fewer shots, the primal one from 7 on."""
+    sizes: list[tuple[int, ...]] = []
+    original = np.linalg.eigh
+    monkeypatch.setattr("numpy.linalg.eigh", lambda matrix: sizes.append(matrix.shape) or original(matrix))
+    fit("ridge", *_blobs(1, counts), 2)
+    assert sizes == [(min(sum(counts), 7),) * 2]
+
+
 def _brute_neighbours(x: NDArray[Any], y: NDArray[Any], classes: int, row: NDArray[Any], k: int) -> int:
     """One image at a time: sort the shots by cosine, count the votes."""
     cosines = [float(np.dot(shot, row) / np.linalg.norm(shot) / np.linalg.norm(row)) for shot in x]

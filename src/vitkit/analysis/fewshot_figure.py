@@ -38,7 +38,7 @@ def fewshot_plot(
     panels = 1 if single else len(methods)
     with styled():
         width = WIDTH * 0.6 if panels == 1 else WIDTH
-        figure = Figure((width, 3.8 + 0.17 * (0 if single else len(models))), layout="constrained")
+        figure = Figure((width, 3.8 + 0.06 * (0 if single else len(models))), layout="constrained")
         for number, axes in enumerate(figure.subplots(1, panels, sharey=True, squeeze=False)[0]):
             shown = methods if single else [methods[number]]
             lines = [(name, method) for name in models for method in shown]
@@ -52,7 +52,7 @@ def fewshot_plot(
         draws = f"mean of {seeds} draws; bars: standard deviation" if seeds > 1 else "of one draw"
         title = f"Few-shot accuracy on {shortened(images, 60)},\n{draws}"
         figure.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold")
-        figure.legend(loc="outside lower left", ncols=1 if panels > 1 else 2)
+        figure.legend(loc="outside lower left", ncols=2 if single else 3)
     return figure
 
 

@@ -26,7 +26,13 @@ class LabelledFeatures:
     """`(n,)`"""
 
     def taken(self, indices: Integers) -> tuple[Floats, Integers]:
-        """The rows and labels of images, in the order given; each must be there."""
+        """Give the rows and labels of images, in the order given.
+
+        Raises:
+            LookupError: there are no features of one of them.
+        """
+        if not np.isin(indices, self.indices).all():
+            raise LookupError("There are no features of some of the images that were drawn.")
         where = np.searchsorted(self.indices, indices)
         return self.rows[where], self.labels[where]
 
