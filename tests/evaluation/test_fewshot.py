@@ -118,7 +118,12 @@ def test_the_smaller_gram_matrix_is_decomposed(
     """Of 6 features, 7 with the constant: the dual form with fewer shots, the primal one from 7 on."""
     sizes: list[tuple[int, ...]] = []
     original = np.linalg.eigh
-    monkeypatch.setattr("numpy.linalg.eigh", lambda matrix: sizes.append(matrix.shape) or original(matrix))
+
+    def noting(matrix: NDArray[Any]) -> Any:
+        sizes.append(matrix.shape)
+        return original(matrix)
+
+    monkeypatch.setattr("numpy.linalg.eigh", noting)
     fit("ridge", *_blobs(1, counts), 2)
     assert sizes == [(min(sum(counts), 7),) * 2]
 

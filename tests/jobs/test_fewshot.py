@@ -207,6 +207,9 @@ def test_for_an_unreadable_shot_the_next_one_is_drawn(data: str, start: str) -> 
     found = vitkit.fewshot(start, data, shots=(1,), seeds=1, methods=("knn",), listener=hearing)
     assert list(found.rejects) == [opened.pool.key(first)]
     assert vitkit.fewshot(start, data, shots=(1,), seeds=1, methods=("knn",)) == found  # from the cache
+    left = np.bincount(opened.pool.labels) - [1, 0, 0]  # the first shot is one of class 0
+    fewer = vitkit.fewshot(start, data, shots=(30,), methods=("knn",)).fewer
+    assert list(fewer.values()) == left.tolist()
     path.write_bytes((Path(data) / opened.pool.key(second)).read_bytes())
     assert vitkit.fewshot(start, data, shots=(1,), seeds=1, methods=("knn",)).models == found.models
 
