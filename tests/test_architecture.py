@@ -14,9 +14,10 @@ MAY_IMPORT = {
     # Evaluators are handed to the trainer, which knows none; nor do they know it.
     "evaluation": {"data", "models", "weights"},
     "analysis": {"data", "models", "weights", "training", "evaluation"},
-    "report": {"data", "models", "weights", "training", "evaluation", "analysis"},
-    "jobs": {"data", "models", "weights", "training", "evaluation", "analysis", "report"},
-    "cli": {"data", "models", "weights", "training", "evaluation", "analysis", "report", "jobs"},
+    "tasks": {"data", "models", "weights", "training", "evaluation", "analysis"},
+    "report": {"data", "models", "weights", "training", "evaluation", "analysis", "tasks"},
+    "jobs": {"data", "models", "weights", "training", "evaluation", "analysis", "tasks", "report"},
+    "cli": {"data", "models", "weights", "training", "evaluation", "analysis", "tasks", "report", "jobs"},
 }
 """The rooms, and which others each may import."""
 SHARED = {"errors", "config", "durable", "signals", "text", "_version"}
@@ -97,6 +98,15 @@ def test_configurations_import_no_torch() -> None:
 def test_training_knows_files_of_weights_and_no_formats() -> None:
     for path in (SOURCE / "training").rglob("*.py"):
         assert not any(name.startswith("vitkit.weights.formats") for name in imports(path)), path
+
+
+def test_only_tasks_know_the_numbers_of_a_task() -> None:
+    """Whoever trains, asks, draws or prints goes by the task, so that another one needs no edit there."""
+    for room in ("training", "jobs", "report", "cli"):
+        for path in (SOURCE / room).rglob("*.py"):
+            known = {name for name in imports(path) if name.startswith("vitkit.evaluation.")}
+            assert known <= {"vitkit.evaluation.classify", "vitkit.evaluation.classify.evaluating"}, path
+            assert "vitkit.tasks.classification" not in imports(path), path
 
 
 @pytest.mark.parametrize(

@@ -393,6 +393,8 @@ NUMERIC = [
     (*PREDICT, "--image-size"),
     ("evaluate", "model", "--data", "images", "--batch-size"),
     ("evaluate", "model", "--data", "images", "--workers"),
+    ("evaluate", "model", "--data", "images", "--max-pixels"),
+    ("evaluate", "model", "--data", "images", "--worker-timeout"),
     ("card", "model", "--num-heads"),
     ("card", "model", "--image-size"),
     ("convert", "model", "out", "--num-classes"),

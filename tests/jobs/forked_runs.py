@@ -180,14 +180,14 @@ def _run(case: Case, folder: Path) -> None:
 
 
 MOMENTS = {
-    "listing": "vitkit.jobs.train.open_data",
+    "listing": "vitkit.tasks.classification.open_data",
     "building": "vitkit.jobs.building.build_model",
     "reading": "vitkit.jobs.building.keep_in_memory",
     "speed": "vitkit.jobs.train.measure_step",
     "step": "vitkit.training.trainer.Trainer.update",
-    "validation": "vitkit.jobs.building.predict",
+    "validation": "vitkit.jobs.building.evaluation_batches",
     "save": "vitkit.training.trainer.save_checkpoint",
-    "evaluation": "vitkit.jobs.evaluate.predict",
+    "evaluation": "vitkit.jobs.evaluate.evaluation_batches",
     "report": "vitkit.jobs.report.render_report",
     "nowhere": "vitkit.jobs.report.render_report",
 }
@@ -202,10 +202,10 @@ def _patch(case: Case, send: Callable[[], None]) -> None:
         def wrapper(*arguments: Any, **others: Any) -> Any:
             if case.moment != "nowhere" and next(calls) == (2 if case.moment == "step" else 1):
                 if case.moment in ("validation", "evaluation"):  # with the workers at work
-                    model, batches = arguments
+                    batches = original(*arguments, **others)
                     first = next(batches)
                     send()
-                    return original(model, itertools.chain([first], batches), **others)
+                    return itertools.chain([first], batches)
                 send()
             return original(*arguments, **others)
 

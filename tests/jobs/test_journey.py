@@ -17,6 +17,7 @@ import vitkit
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
 from vitkit.data.decode import DecodeError, decode
+from vitkit.data.loader import WORKER_TIMEOUT, evaluation_batches
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
 from vitkit.evaluation import classify
@@ -245,18 +246,49 @@ def test_what_was_asked_for_is_the_precision(
 def test_a_run_is_validated_and_evaluated_in_its_own_precision(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
+    asked, predict = [], classify.predict
 
     def spy(*arguments: Any, **options: Any) -> Any:
         asked.append(options["precision"])
-        return classify.predict(*arguments, **options)
+        return predict(*arguments, **options)
 
-    for job in ("building", "evaluate"):  # validation, and what comes after training
-        monkeypatch.setattr(f"vitkit.jobs.{job}.predict", spy)
+    monkeypatch.setattr(classify, "predict", spy)  # of the validation, and of what comes after training
     monkeypatch.setattr("vitkit.jobs.train.write_report", lambda folder, **_options: folder)
     options = ["train", "--data", str(photos), "--out", "run", *TINY, "--precision", "bfloat16"]
     assert run(options) == 0
     assert len(asked) >= 3 and set(asked) == {"bfloat16"}
+
+
+def test_evaluation_obeys_the_limit_of_pixels_and_keeps_no_such_numbers(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(trained, copy)
+    before = (copy / "evaluation" / "test.json").read_bytes()
+    with pytest.raises(VitkitError, match="no readable image"):
+        vitkit.evaluate(copy, max_pixels=1)
+    assert run(["evaluate", str(copy), "--max-pixels", "1000000"]) == 0
+    assert "Kept in" not in capsys.readouterr().out
+    assert (copy / "evaluation" / "test.json").read_bytes() == before
+
+
+def test_evaluation_waits_for_workers_as_long_as_asked(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = []
+
+    def spy(*arguments: Any, **options: Any) -> Any:
+        asked.append(options["worker_timeout"])
+        return evaluation_batches(*arguments, **options)
+
+    monkeypatch.setattr("vitkit.jobs.evaluate.evaluation_batches", spy)
+    assert run(["evaluate", str(trained), "--worker-timeout", "12.5"]) == 0
+    vitkit.evaluate(trained)
+    assert asked == [12.5, WORKER_TIMEOUT]
+    assert run(["evaluate", str(trained), "--worker-timeout", "-1"]) == 1
+    assert "worker_timeout of 0 seconds (no limit) or more, found -1.0" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 def test_two_files_are_enough_anywhere(

@@ -99,6 +99,18 @@ def test_whole_logs_are_read_whole(tmp_path: Path) -> None:
     assert "2 lines of 3 cannot be read and are left out" in read_speed(tmp_path).left_out
 
 
+def test_lines_that_the_report_does_not_draw_are_no_damage(tmp_path: Path) -> None:
+    """Another evaluator's, and the one that a log begins with which was lost."""
+    drift = {"kind": "evaluation", "evaluator": "drift", "step": 5, "epoch": 0.2, "distance": 1.5}
+    restart = {"kind": "restart", "step": 8}
+    (tmp_path / "metrics.jsonl").write_bytes(lines(restart, drift, TRAIN, VALIDATION))
+    assert read_metrics(tmp_path).lines == [TRAIN, VALIDATION] and not read_metrics(tmp_path).left_out
+    (tmp_path / "metrics.jsonl").write_bytes(
+        lines({**drift, "distance": None}, {**drift, "step": "5"}, TRAIN)
+    )
+    assert "2 lines of 3 cannot be read" in read_metrics(tmp_path).left_out
+
+
 def as_a_pipe(path: Path) -> None:
     os.mkfifo(path)
 

@@ -21,7 +21,8 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.vit import ViT
 from vitkit.models.zoo import build_model, create_model
-from vitkit.report.page import ReportContent, _class_rows, render_report
+from vitkit.report.page import ReportContent, render_report
+from vitkit.tasks.classification_report import class_rows
 from vitkit.weights.card import ModelCard, Task, card_of
 
 SECTIONS = (
@@ -389,5 +390,5 @@ def test_classes_equally_often_taken_for_another_are_all_named() -> None:
     predicted = np.array([1, 2, 0, 1, 0, 0, 1])
     made = Predictions(np.eye(3, dtype=np.float32)[predicted], labels, np.arange(7), np.zeros(0, np.int64))
     result = classification(made, ["zero", "one", "two"])
-    assert [mistake for _, mistake in _class_rows(result)] == ["one, two (1 each)", "", "zero (2)"]
+    assert [mistake for _, mistake in class_rows(result)] == ["one, two (1 each)", "", "zero (2)"]
     assert "one, two (1 each)" in render_report(bare(evaluations={"test": (result, made)}))

@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -12,6 +12,7 @@ from tests.models.test_vit import TINY
 from vitkit.data.loader import Batch
 from vitkit.data.order import sample_at
 from vitkit.models.vit import ViT
+from vitkit.training.evaluators import Evaluator, Monitor
 from vitkit.training.objectives import Classification, ClassificationConfig
 from vitkit.training.optim import OptimizerConfig
 from vitkit.training.trainer import Trainer, TrainingConfig
@@ -49,8 +50,11 @@ def small_trainer(
     bad: frozenset[int] = frozenset(),
     dropout: float = 0.1,
     mixup: float = 0.2,
+    objective: nn.Module | None = None,
+    others: Mapping[str, Evaluator] | None = None,
 ) -> Trainer:
-    """`values`: what each validation is to find; left out, something the weights decide."""
+    """`values`: what each validation is to find; left out, something the weights decide. `others`: evaluators
+    besides the validation, which stand before it."""
     run.mkdir(parents=True, exist_ok=True)
     config = dataclasses.replace(TINY, dropout=dropout)
     model = ViT(config, generator=torch.Generator().manual_seed(1))
@@ -63,12 +67,13 @@ def small_trainer(
     return Trainer(
         run,
         model,
-        Classification(ClassificationConfig(mixup=mixup), 5),
+        objective or Classification(ClassificationConfig(mixup=mixup), 5),
         RandomImages(training.batch_size, bad),
         NUM_SAMPLES,
         training,
         optimizer,
-        evaluator,
+        {**(others or {}), "validation": Evaluator(evaluator)},
+        Monitor("accuracy", "max", tie_breaker="loss"),
     )
 
 
@@ -78,7 +83,9 @@ def fingerprint(trainer: Trainer) -> dict[str, str]:
     def digest(tensors: dict[str, Tensor]) -> str:
         whole = hashlib.sha256()
         for key, value in sorted(tensors.items()):
-            whole.update(key.encode() + value.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+            whole.update(
+                key.encode() + value.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+            )
         return whole.hexdigest()
 
     state = trainer.state
@@ -90,6 +97,7 @@ def fingerprint(trainer: Trainer) -> dict[str, str]:
     return {
         "model": digest(state.model.state_dict()),
         "average": digest(state.average.state_dict() if state.average is not None else {}),
+        "objective": digest(state.objective.state_dict()),
         "optimizer": digest({key: value.reshape(-1) for key, value in moments.items()}),
         "log": hashlib.sha256((trainer.run / "metrics.jsonl").read_bytes()).hexdigest(),
         "progress": str(state.progress),

@@ -31,7 +31,7 @@ def loss_of(
     config: ClassificationConfig, mask: list[bool], logits: Tensor = LOGITS
 ) -> tuple[Tensor, Mapping[str, Tensor]]:
     batch = Batch(torch.zeros(3, 3, 2, 2, dtype=torch.uint8), LABELS, torch.tensor(mask), torch.arange(3))
-    return Classification(config, 3)(Fixed(logits), batch)
+    return Classification(config, 3).forward(Fixed(logits), batch)
 
 
 def test_softmax_is_cross_entropy() -> None:

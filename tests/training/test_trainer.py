@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from tests.training.small_run import OPTIMIZER, TRAINING, fingerprint, small_trainer
 from vitkit.errors import VitkitError
 from vitkit.training.checkpoint import find_checkpoint
-from vitkit.training.trainer import NonFiniteError, Trainer, TrainingConfig
+from vitkit.training.evaluators import Evaluator
+from vitkit.training.finite import NonFiniteError
+from vitkit.training.trainer import Trainer, TrainingConfig
 
 
 def finish(trainer: Trainer) -> dict[str, str]:
@@ -236,14 +238,14 @@ def test_out_of_memory_says_what_to_change(tmp_path: Path) -> None:
     def hungry(model: Any, batch: Any) -> Any:
         raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to")
 
-    trainer.objective = hungry
+    trainer.objective.forward = hungry
     with pytest.raises(VitkitError, match=r"8 images of 12x16 at a time\..*--micro-batch-size 4"):
         list(trainer.fit())
 
     def broken(model: Any, batch: Any) -> Any:
         raise RuntimeError("something else")
 
-    trainer.objective = broken
+    trainer.objective.forward = broken
     with pytest.raises(RuntimeError, match="something else"):
         list(trainer.fit())
 
@@ -286,7 +288,7 @@ def test_validation_sees_the_average_of_the_weights(tmp_path: Path) -> None:
         seen.append({name: value.clone() for name, value in model.state_dict().items()})
         return {"accuracy": 0.5, "loss": 1.0}
 
-    trainer.evaluator = evaluator
+    trainer.evaluators["validation"] = Evaluator(evaluator)
     list(trainer.fit())
     average, model = trainer.state.average, trainer.state.model
     assert average is not None and trainer.evaluated_model is average

@@ -45,16 +45,23 @@ LOSS_LABELS: Mapping[LossFunction, str] = {
 
 
 def training_curves(
-    train: Columns, validation: Columns, loss_function: LossFunction = "softmax", altered: str = ""
+    train: Columns,
+    validation: Columns,
+    loss_function: LossFunction = "softmax",
+    altered: str = "",
+    metric: str = "accuracy",
+    title: str = "Validation accuracy",
+    label: str = "share of images right",
 ) -> Figure:
-    """Loss, accuracy and learning rate against the step, with epochs on top.
+    """Draw loss, a validation metric and learning rate against the step, with epochs on top.
 
     Args:
         train: equally long `step`, `epoch`, `loss` and `learning_rate`.
-        validation: equally long `step`, `epoch`, `loss` and `accuracy`; may be empty.
+        validation: equally long `step`, `epoch`, `loss` and `metric`; may be empty.
         loss_function: what the losses are, for the label of their axis.
         altered: what makes the training loss another quantity than the validation loss ("label smoothing
             0.1"), for the legend; empty if nothing does.
+        metric: the name of a share of which the largest is the best; its curve has `title` and `label`.
 
     Long runs are drawn as means over groups of steps.
     """
@@ -62,7 +69,7 @@ def training_curves(
     training = f"training (with {altered}), running mean" if altered else "training, running mean"
     with styled():
         figure = Figure((WIDTH, 3.2), layout="constrained")
-        loss, accuracy, rate = figure.subplots(1, 3)
+        loss, middle, rate = figure.subplots(1, 3)
         if len(steps):
             x, y = _thinned(steps, train["loss"])
             dots = "o" if len(x) == 1 else None
@@ -72,24 +79,24 @@ def training_curves(
         if len(validation["step"]):
             marks: dict[str, Any] = {"color": VERMILION, "marker": "o", "markersize": 3, "linewidth": 1.4}
             loss.plot(validation["step"], validation["loss"], label="validation", **marks)
-            accuracy.plot(validation["step"], validation["accuracy"], **marks)
-            _mark_best(accuracy, validation)
+            middle.plot(validation["step"], validation[metric], **marks)
+            _mark_best(middle, validation["step"], validation[metric])
         else:
-            _say(accuracy, "no validation was made")
+            _say(middle, "no validation was made")
         if len(steps) or len(validation["step"]):
             loss.legend(loc="upper right")
-        for axes, title, label in (
+        for axes, heading, unit in (
             (loss, "Loss", LOSS_LABELS[loss_function]),
-            (accuracy, "Validation accuracy", "share of images right"),
+            (middle, title, label),
             (rate, "Learning rate", "learning rate"),
         ):
-            axes.set(title=title, xlabel="step", ylabel=label)
+            axes.set(title=heading, xlabel="step", ylabel=unit)
             axes.grid(True)
             if axes.has_data():
                 axes.xaxis.set_major_locator(MaxNLocator(4, integer=True, min_n_ticks=1))
                 axes.xaxis.set_major_formatter("{x:,.0f}")
                 _epochs_on_top(axes, train)
-        accuracy.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g}%"))
+        middle.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g}%"))
         rate.yaxis.set_major_formatter("{x:.3g}")
         rate.set_ylim(bottom=0)
     return figure
@@ -293,14 +300,14 @@ def _smoothed(y: Floats) -> Floats:
     return smoothed
 
 
-def _mark_best(axes: Axes, validation: Columns) -> None:
-    if not np.isfinite(validation["accuracy"]).any():
+def _mark_best(axes: Axes, steps: Floats, values: Floats) -> None:
+    if not np.isfinite(values).any():
         return
-    best = int(np.nanargmax(validation["accuracy"]))
-    step, accuracy = validation["step"][best], validation["accuracy"][best]
-    axes.plot([step], [accuracy], "o", markersize=7, markerfacecolor="none", markeredgecolor="black")
+    best = int(np.nanargmax(values))
+    step, value = steps[best], values[best]
+    axes.plot([step], [value], "o", markersize=7, markerfacecolor="none", markeredgecolor="black")
     axes.margins(y=0.12)
-    axes.text(0.97, 0.05, f"best: {accuracy:.1%} at step {step:,.0f}", transform=axes.transAxes, ha="right")
+    axes.text(0.97, 0.05, f"best: {value:.1%} at step {step:,.0f}", transform=axes.transAxes, ha="right")
 
 
 def _epochs_on_top(axes: Axes, train: Columns) -> None:

@@ -10,8 +10,8 @@ from vitkit.cli import console
 from vitkit.cli.download import download
 from vitkit.cli.listener import TerminalListener
 from vitkit.cli.options import parse
-from vitkit.evaluation.classify import explain_no_classes
 from vitkit.jobs.card import CardOptions, read_card, record, summary
+from vitkit.tasks import task_of
 from vitkit.weights import Identity
 
 
@@ -44,6 +44,6 @@ def print_card(identity: Identity, file: str) -> None:
     TerminalListener().show(summary(identity))
     checkpoint = shlex.quote(file)
     following = [f"vitkit inspect {checkpoint}", f"vitkit convert {checkpoint} OUT"]
-    if not explain_no_classes(identity.config):
+    if not task_of(identity.card).explain_unfit(identity.config):
         following = [f"vitkit predict {checkpoint} IMAGE", *following]
     console.out.print(f"\nNext: {', '.join(following)}", markup=False, soft_wrap=True)

@@ -47,16 +47,9 @@ def _evaluate(
 
 def _print(found: Evaluation) -> None:
     """Print the numbers in a sentence, and the first files that could not be read."""
-    result = found.result
     split = "" if found.whole else f"{found.split} "
-    low, high = result.accuracy_interval
-    top5 = "" if result.top5_accuracy is None else f", top-5 {result.top5_accuracy:.2%}"
-    console.out.print(
-        f"[bold]{result.accuracy:.2%}[/] accuracy{top5} on {result.count:,} {split}images of "
-        f"{escape(found.data.name)} (95 % interval {low:.1%} to {high:.1%}); loss {result.loss:.4f}, "
-        f"balanced accuracy {result.balanced_accuracy:.2%}, "
-        f"calibration error {result.calibration_error:.2%}"
-    )
+    figure, rest = found.task.summary(found.result, f"{split}images of {found.data.name}")
+    console.out.print(f"[bold]{escape(figure)}[/]{escape(rest)}")
     if found.rejects:
         console.out.print(f"{len(found.rejects)} images could not be read and count for nothing:")
         for key, reason in list(found.rejects.items())[:REJECTS_SHOWN]:

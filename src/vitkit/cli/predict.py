@@ -37,13 +37,14 @@ def _predict(
     options = replace(options, images=read_names(options.images))
     download(options.model)
     top = options.top
-    table = Table(
-        "image", *(["class", "probability"] if top == 1 else [f"top {top}"]), box=None, pad_edge=False
-    )
+    table = Table("image", box=None, pad_edge=False)
     count = failures = 0
     # Closed at once, so that no bar is left on the terminal when whoever reads the output has gone.
     with closing(predict_images(options, TerminalListener())) as images:
         for predicted in images:
+            if not count:  # the headings are the task's, which is known when the model is read
+                for heading in predicted.task.guess_headings(top):
+                    table.add_column(heading)
             count += 1
             failures += predicted.reason is not None
             if json_output:
@@ -66,9 +67,7 @@ def _record(predicted: PredictedImage) -> dict[str, object]:
     except UnicodeDecodeError:
         record["image_base64"] = base64.b64encode(name).decode("ascii")
     if predicted.reason is None:
-        record["predictions"] = [
-            {"class": guess.name, "probability": round(guess.probability, 6)} for guess in predicted.guesses
-        ]
+        record |= predicted.task.guess_json(predicted.guesses)
     else:
         record["error"] = predicted.reason
     return record
@@ -76,14 +75,13 @@ def _record(predicted: PredictedImage) -> dict[str, object]:
 
 def _row(predicted: PredictedImage, top: int) -> list[str]:
     """Return the row of one image in the table."""
-    name = _shown(predicted.path)
+    name, columns = _shown(predicted.path), len(predicted.task.guess_headings(top))
     if predicted.reason is not None:
-        return [name, f"[red]{_shown(predicted.reason)}[/]", *([""] if top == 1 else [])]
-    if top == 1:
-        (guess,) = predicted.guesses
-        return [name, _shown(guess.name), f"{guess.probability:.1%}"]
-    first, *others = (f"{_shown(guess.name)} {guess.probability:.1%}" for guess in predicted.guesses)
-    return [name, "  ".join([f"[bold]{first}[/]", *others])]
+        return [name, f"[red]{_shown(predicted.reason)}[/]", *[""] * (columns - 1)]
+    cells = [[_shown(word) for word in cell] for cell in predicted.task.guess_cells(predicted.guesses, top)]
+    if columns == 1 and cells[0]:
+        cells[0][0] = f"[bold]{cells[0][0]}[/]"
+    return [name, *("  ".join(words) for words in cells)]
 
 
 def _shown(text: str | Path) -> str:

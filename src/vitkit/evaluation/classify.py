@@ -289,33 +289,11 @@ def classification(predictions: Predictions, class_names: Sequence[str]) -> Clas
     scores, labels, predicted = predictions.scores, predictions.labels, predictions.predicted
     right = predicted == labels
     correct = int(right.sum())
-    per_class = tuple(
-        ClassScore(
-            name=name,
-            count=of_class,
-            predicted=said,
-            correct=hits,
-            precision=_ratio(hits, said),
-            recall=_ratio(hits, of_class),
-            f1=_ratio(2 * hits, of_class + said),
-        )
-        for name, of_class, said, hits in zip(
-            class_names,
-            np.bincount(labels, minlength=classes).tolist(),
-            np.bincount(predicted, minlength=classes).tolist(),
-            np.bincount(labels[right], minlength=classes).tolist(),
-            strict=True,
-        )
-    )
+    per_class = _class_scores(class_names, labels, predicted)
     recalls = [score.recall for score in per_class if score.recall is not None]
     f1s = [score.f1 for score in per_class if score.f1 is not None]
     bins = _calibration(scores.confidence, right)
-    gaps = [
-        b.count * abs(b.accuracy - b.confidence)
-        for b in bins
-        if b.accuracy is not None and b.confidence is not None
-    ]
-    pairs, pair_counts = np.unique(labels * classes + predicted, return_counts=True)
+    # `fsum` rounds once: no number depends on the order of the images or on how they were batched.
     return Classification(
         count=count,
         bad=bad,
@@ -326,15 +304,58 @@ def classification(predictions: Predictions, class_names: Sequence[str]) -> Clas
         loss=math.fsum(scores.loss) / count,
         balanced_accuracy=math.fsum(recalls) / len(recalls),
         macro_f1=math.fsum(f1s) / len(f1s),
-        calibration_error=math.fsum(gaps) / count,
+        calibration_error=_calibration_error(bins),
         calibration=bins,
         per_class=per_class,
-        confusion_cells=tuple(
-            (*divmod(pair, classes), cell)
-            for pair, cell in zip(pairs.tolist(), pair_counts.tolist(), strict=True)
-        ),
+        confusion_cells=_confusion_cells(labels, predicted, classes),
         loss_function=predictions.loss,
     )
+
+
+def _class_scores(
+    class_names: Sequence[str], labels: NDArray[np.int64], predicted: NDArray[np.int64]
+) -> tuple[ClassScore, ...]:
+    """Count the images of each class, those predicted to be of it, and those that are both."""
+    classes = len(class_names)
+    counts = zip(
+        class_names,
+        np.bincount(labels, minlength=classes).tolist(),
+        np.bincount(predicted, minlength=classes).tolist(),
+        np.bincount(labels[predicted == labels], minlength=classes).tolist(),
+        strict=True,
+    )
+    return tuple(
+        ClassScore(
+            name=name,
+            count=count,
+            predicted=taken,
+            correct=hits,
+            precision=_ratio(hits, taken),
+            recall=_ratio(hits, count),
+            f1=_ratio(2 * hits, count + taken),
+        )
+        for name, count, taken, hits in counts
+    )
+
+
+def _confusion_cells(
+    labels: NDArray[np.int64], predicted: NDArray[np.int64], classes: int
+) -> tuple[tuple[int, int, int], ...]:
+    """Count the images of each pair `(true, predicted)` that occurs, told apart by true * K + predicted."""
+    pairs, counts = np.unique(labels * classes + predicted, return_counts=True)
+    return tuple(
+        (*divmod(pair, classes), cell) for pair, cell in zip(pairs.tolist(), counts.tolist(), strict=True)
+    )
+
+
+def _calibration_error(bins: Sequence[CalibrationBin]) -> float:
+    """Average the bins' |accuracy - confidence| over their images."""
+    gaps = [
+        b.count * abs(b.accuracy - b.confidence)
+        for b in bins
+        if b.accuracy is not None and b.confidence is not None
+    ]
+    return math.fsum(gaps) / sum(b.count for b in bins)
 
 
 def wilson_interval(correct: int, count: int) -> tuple[float, float]:

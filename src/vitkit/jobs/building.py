@@ -1,14 +1,14 @@
 """The parts of a run, built from its configuration and its images: card, model, loader, trainer."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from vitkit.config import to_json
 from vitkit.data.loader import (
+    Batch,
     MemorySamples,
     TrainLoader,
     check_decode_memory,
@@ -17,7 +17,6 @@ from vitkit.data.loader import (
     largest_decoding,
 )
 from vitkit.data.sources import ImageData
-from vitkit.evaluation.classify import classification, predict
 from vitkit.jobs.data_record import check_data
 from vitkit.jobs.listener import Listener
 from vitkit.jobs.machine import available_memory
@@ -26,7 +25,8 @@ from vitkit.jobs.run_config import Run
 from vitkit.jobs.run_folder import run_card
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import build_model
-from vitkit.training.objectives import Classification
+from vitkit.tasks import find_task
+from vitkit.tasks.task import Validation
 from vitkit.training.trainer import Trainer
 
 
@@ -52,6 +52,7 @@ def build_parts(run: Run, data: ImageData, folder: Path, listener: Listener) -> 
     fingerprint = data.fingerprint()
     record = check_data(folder, data, fingerprint, run.loading.check_images, listener)
     config = run.architecture.of(run.model, len(data.class_names), run.preprocessing)
+    # A generator of its own: the weights follow from the seed alone, whatever was drawn before.
     model = build_model(config, torch.Generator().manual_seed(run.training.seed))
     model.card = run_card(run, data, fingerprint)
     return Parts(run, data, folder, model, RejectedFiles(folder, record))
@@ -79,15 +80,18 @@ def read_images(parts: Parts, listener: Listener) -> Parts:
 def build_trainer(parts: Parts, device: torch.device) -> Trainer:
     """Move the model to its device and build what trains it."""
     run, data = parts.run, parts.data
+    task = find_task(run.task)
+    validated = "val" in data.splits
     return Trainer(
         parts.folder,
         parts.model.to(device),
-        Classification(run.objective, len(data.class_names)),
+        task.objective(run.objective, len(data.class_names)),
         build_loader(parts),
         len(data.splits["train"]),
         run.training,
         run.optimizer,
-        build_validation(parts, device) if "val" in data.splits else None,
+        task.evaluators(build_validation(parts, device)) if validated else None,
+        task.monitor if validated else None,
         configuration=to_json(run),
     )
 
@@ -109,12 +113,12 @@ def build_loader(parts: Parts) -> TrainLoader:
     return loader
 
 
-def build_validation(parts: Parts, device: torch.device) -> Callable[[nn.Module], Mapping[str, float]]:
-    """Build the function that measures loss and accuracy of a model on the validation images."""
+def build_validation(parts: Parts, device: torch.device) -> Validation:
+    """Give the task what it needs to measure a model on the validation images."""
     run, samples = parts.run, parts.data.splits["val"]
 
-    def validate(model: nn.Module) -> Mapping[str, float]:
-        batches = evaluation_batches(
+    def batches() -> Iterator[Batch]:
+        return evaluation_batches(
             samples,
             run.preprocessing,
             run.training.micro_batch_size or run.training.batch_size,
@@ -122,16 +126,5 @@ def build_validation(parts: Parts, device: torch.device) -> Callable[[nn.Module]
             parts.rejects.of("val"),
             worker_timeout=run.loading.worker_timeout,
         )
-        # The loss is the objective's without smoothing and mixup; of the logits nothing else is needed.
-        predictions = predict(
-            model,
-            batches,
-            device=device,
-            precision=run.training.precision,
-            loss=run.objective.loss,
-            keep_logits=False,
-        )
-        result = classification(predictions, parts.data.class_names)
-        return {"loss": result.loss, "accuracy": result.accuracy}
 
-    return validate
+    return Validation(run.objective, parts.data.class_names, batches, device, run.training.precision)

@@ -12,6 +12,7 @@ from vitkit.jobs.listener import Listener
 from vitkit.jobs.run_folder import write_evaluation
 from vitkit.jobs.starting_point import keep_damaged, model_is_whole
 from vitkit.models.image_model import ImageModel
+from vitkit.tasks import find_task
 from vitkit.training.checkpoint import load_weights
 from vitkit.training.checkpoint_files import FOLDER, damage, read_progress, step_name
 from vitkit.training.trainer import Trainer
@@ -76,10 +77,4 @@ def evaluate_finished(parts: Parts, device: torch.device, listener: Listener) ->
             listener=listener,
         )
         write_evaluation(parts.folder, split, result, predictions)
-        low, high = result.accuracy_interval
-        unread = f", {result.bad} unreadable" if result.bad else ""
-        line = (
-            f"{result.accuracy:.2%} accuracy on {result.count:,} images{unread} "
-            f"(95 % interval {low:.1%} to {high:.1%})"
-        )
-        listener.show([(split, [line])])
+        listener.show([(split, [find_task(parts.run.task).line(result)])])

@@ -1,26 +1,23 @@
 """Evaluate a model on images that it was not trained on."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from vitkit.data.loader import WORKER_TIMEOUT, evaluation_batches
 from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import (
-    Classification,
-    Predictions,
-    classification,
-    explain_no_classes,
-    predict,
-)
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import find_device
 from vitkit.jobs.run_config import is_run
 from vitkit.jobs.run_folder import data_of, place, write_evaluation
 from vitkit.models.image_model import ImageModel
 from vitkit.models.precision import Precision
+from vitkit.tasks import learned_by, task_of
+from vitkit.tasks.task import Task
 from vitkit.weights import load_model
 from vitkit.weights.card import card_of
 from vitkit.weights.preprocessing import preprocessing_of
@@ -51,6 +48,19 @@ class EvaluateOptions:
     resized."""
     num_heads: int | None = None
     """of the attention, where the file does not say it."""
+    max_pixels: int | None = None
+    """larger images are refused; left out, the limit that the model was saved with."""
+    worker_timeout: float = WORKER_TIMEOUT
+    """seconds that a batch is waited for before the process that makes it is taken to hang; 0 waits for
+    ever."""
+
+    def __post_init__(self) -> None:
+        if self.workers < 0:
+            raise VitkitError(f"workers is 0 or more, found {self.workers}.")
+        if not 0 <= self.worker_timeout < math.inf:
+            raise VitkitError(
+                f"Expected a worker_timeout of 0 seconds (no limit) or more, found {self.worker_timeout}."
+            )
 
 
 @dataclass(frozen=True)
@@ -59,8 +69,12 @@ class Evaluation:
 
     split: str
     data: ImageData
-    result: Classification
-    predictions: Predictions
+    task: Task[Any, Any]
+    """The one that the model was trained for, which knows how the numbers are told."""
+    result: Any
+    """The numbers of the task: a `vitkit.evaluation.classify.Classification` where it is classification."""
+    predictions: Any
+    """What they are counted from: `vitkit.evaluation.predictions.Predictions` there."""
     rejects: dict[str, str]
     """Key and reason of every image that could not be read: they are counted, not scored."""
     whole: bool = False
@@ -78,6 +92,8 @@ def evaluate(
     image_size: int | tuple[int, int] | None = None,
     num_heads: int | None = None,
     precision: Precision = "auto",
+    max_pixels: int | None = None,
+    worker_timeout: float = WORKER_TIMEOUT,
     listener: Listener = SILENT,
 ) -> Evaluation:
     """Evaluate a checkpoint.
@@ -91,6 +107,8 @@ def evaluate(
         workers: processes that decode images.
         image_size, num_heads: as for `load_model`.
         precision: of the arithmetic: "float32", "bfloat16", or "auto": bfloat16 on a GPU that has it.
+        max_pixels: larger images are refused; left out, the limit that the model was saved with.
+        worker_timeout: seconds that a batch is waited for before its worker is taken to hang; 0: for ever.
         listener: hears the progress and what is worth knowing.
 
     Raises:
@@ -107,6 +125,8 @@ def evaluate(
         workers=workers,
         image_size=(image_size, image_size) if isinstance(image_size, int) else image_size,
         num_heads=num_heads,
+        max_pixels=max_pixels,
+        worker_timeout=worker_timeout,
     )
     return run_evaluation(options, listener)
 
@@ -115,10 +135,10 @@ def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Eva
     """Evaluate a checkpoint; errors are those of `evaluate`."""
     device = find_device(options.device)
     model = load_model(options.model, image_size=options.image_size, num_heads=options.num_heads).to(device)
-    reason = explain_no_classes(model.config)
+    reason = task_of(model.card).explain_unfit(model.config)
     if reason:
         raise VitkitError(f"{options.model} {reason}.")
-    data = data_of(model, options.data)
+    data = data_of(model, options.data, options.max_pixels)
     if not model.card.class_names:
         listener.note(_match_by_order(options.model, model, data))
     recorded = card_of(model).data
@@ -130,8 +150,6 @@ def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Eva
             split = "train"  # data of one piece
     if split is None or split not in data.splits:
         raise VitkitError(_no_split(data, split, trained_on))
-    if options.workers < 0:
-        raise VitkitError(f"workers is 0 or more, found {options.workers}.")
     rejects: dict[str, str] = {}
     result, predictions = evaluate_split(
         model,
@@ -141,11 +159,12 @@ def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Eva
         rejects,
         batch_size=options.batch_size,
         workers=options.workers,
+        worker_timeout=options.worker_timeout,
         precision=options.precision,
         listener=listener,
     )
     whole = not trained_on and list(data.splits) == ["train"]
-    return Evaluation(split, data, result, predictions, rejects, whole)
+    return Evaluation(split, data, task_of(model.card), result, predictions, rejects, whole)
 
 
 def keep_evaluation(options: EvaluateOptions, found: Evaluation, listener: Listener = SILENT) -> Path | None:
@@ -154,8 +173,8 @@ def keep_evaluation(options: EvaluateOptions, found: Evaluation, listener: Liste
     Returns:
         The folder that holds it; None if it is of something else, or the run folder may not be written.
     """
-    run = Path(options.model)
-    if not is_run(run) or options.data is not None or options.image_size is not None:
+    run, changed = Path(options.model), (options.data, options.image_size, options.max_pixels)
+    if not is_run(run) or any(option is not None for option in changed):
         return None
     try:
         write_evaluation(run, found.split, found.result, found.predictions)
@@ -209,12 +228,15 @@ def evaluate_split(
     precision: Precision = "auto",
     folder: Path | None = None,
     listener: Listener = SILENT,
-) -> tuple[Classification, Predictions]:
-    """Evaluate a model on every image of a split; unreadable files are added to `rejects`.
+) -> tuple[Any, Any]:
+    """Evaluate a model by its task on every image of a split; unreadable files are added to `rejects`.
 
     Logits too many for memory are kept in a file in `folder`, or in the system's folder for temporary files.
+
+    Returns:
+        The task's numbers, and the predictions that they are counted from.
     """
-    samples = data.splits[split]
+    samples, task = data.splits[split], task_of(model.card)
     batches = evaluation_batches(
         samples, preprocessing_of(model), batch_size, workers, rejects, worker_timeout=worker_timeout
     )
@@ -226,13 +248,13 @@ def evaluate_split(
             done += count
             progress(done)
 
-        predictions = predict(
+        predictions = task.predict(
             model,
             batches,
             device=device,
             precision=precision,
+            learned=learned_by(model.card),
             progress=advance,
-            loss=model.card.loss,
             folder=folder,
         )
-    return classification(predictions, data.class_names), predictions
+    return task.measure(predictions, data.class_names), predictions

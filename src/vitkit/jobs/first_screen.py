@@ -16,7 +16,8 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig, count_parameters
 from vitkit.text import format_bytes, format_count, format_duration
-from vitkit.training.trainer import Trainer, out_of_memory_explained
+from vitkit.training.memory import out_of_memory_explained
+from vitkit.training.trainer import Trainer
 
 Row = tuple[str, list[str]]
 """A heading and its lines."""
@@ -72,7 +73,8 @@ def first_screen(run: Run, data: ImageData, model: ImageModel, prospect: Prospec
 
 def measure_step(model: ImageModel, trainer: Trainer, batch_size: int) -> float:
     """Measure the seconds of a step by two passes of a copy of the model over a few images."""
-    trial = copy.deepcopy(model).train()
+    # Copies: a pass may change the buffers of both, and the run has to begin with what it was built with.
+    trial, objective = copy.deepcopy(model).train(), copy.deepcopy(trainer.objective)
     config = model.config
     count = min(batch_size, trainer.config.micro_batch_size or batch_size, TRIAL_IMAGES)
     shape = (count, config.in_channels, *config.image_size)
@@ -84,8 +86,8 @@ def measure_step(model: ImageModel, trainer: Trainer, batch_size: int) -> float:
         for _ in range(2):  # the first one warms up
             started = time.monotonic()
             with trainer.autocast():
-                loss, _metrics = trainer.objective(trial, batch)
-            loss.backward()  # type: ignore[no-untyped-call]
+                loss, _metrics = objective(trial, batch)
+            loss.backward()
             loss.item()
             elapsed = time.monotonic() - started
     return elapsed * batch_size / count

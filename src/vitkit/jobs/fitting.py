@@ -5,7 +5,7 @@ speed.jsonl   images/s and memory by the clock, a line for each that the metrics
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,16 +37,29 @@ class Standing:
 
 
 def fit(
-    trainer: Trainer, rejects: RejectedFiles, standing: Standing, stop: StopSignals, listener: Listener
+    trainer: Trainer,
+    tell_validation: Callable[[Mapping[str, float]], str],
+    rejects: RejectedFiles,
+    standing: Standing,
+    stop: StopSignals,
+    listener: Listener,
 ) -> None:
     """Train to the end.
+
+    Args:
+        trainer: where it stands.
+        tell_validation: the task's words for the numbers of a validation.
+        rejects: the files that cannot be read, which are written down at every checkpoint.
+        standing: where the run stands, which is kept up to date.
+        stop: the signals that ask to stop.
+        listener: hears every step.
 
     Raises:
         StopRequest: a signal asked to stop; the step at hand is finished and committed.
         VitkitError: as `Trainer.fit`.
     """
     batch_size, log_every, device = trainer.config.batch_size, trainer.config.log_every, trainer.device
-    start, accuracy = trainer.state.progress.step, ""
+    start, found = trainer.state.progress.step, ""
     with (
         listener.progress("training", trainer.total_steps) as progress,
         stop.held(),
@@ -60,12 +73,12 @@ def fit(
         for report in trainer.fit(lambda: stop.number is not None):
             steps, seconds = steps + 1, seconds + report.seconds
             if report.validation is not None:
-                accuracy = f"  val {report.validation['accuracy']:.1%}"
+                found = f"  {tell_validation(report.validation)}"
             speed = steps * batch_size / max(seconds, 1e-9)
             memory = memory_used(device)
             progress(
                 report.step,
-                detail=f"loss {report.loss:.3f}{accuracy}  {speed:,.0f} images/s  {format_bytes(memory)}",
+                detail=f"loss {report.loss:.3f}{found}  {speed:,.0f} images/s  {format_bytes(memory)}",
                 milestone=report.validation is not None,
             )
             if report.checkpoint is not None:

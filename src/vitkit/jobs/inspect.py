@@ -22,12 +22,12 @@ from vitkit.data.decode import DecodeError, decode
 from vitkit.data.image_paths import find_images
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import evaluating, explain_no_classes
-from vitkit.evaluation.scores import probabilities
+from vitkit.evaluation.classify import evaluating
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.run_folder import data_of
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViT
+from vitkit.tasks import task_of
 from vitkit.weights import load_model
 from vitkit.weights.card import card_of
 from vitkit.weights.files.address import is_address
@@ -143,7 +143,7 @@ def _draw(model: ImageModel, images: Sequence[str], folder: Path, listener: List
         figure = model_figures.attention_distance_plot(distances, even_attention_distance(model), described)
         written += drawing.save_figure(figure, folder / "attention-distance")
         captions = names[:SHOWN]
-        if not explain_no_classes(model.config):
+        if not task_of(model.card).explain_unfit(model.config):
             guesses = _guesses(model, batch[:SHOWN])
             captions = [f"{name}: {guess}" for name, guess in zip(captions, guesses, strict=True)]
         maps = attention_rollout(model, batch[:SHOWN])
@@ -192,12 +192,12 @@ def _images(
 
 def _guesses(model: ImageModel, batch: Tensor) -> list[str]:
     """Say what the model takes each image for, and how sure it is."""
-    names = model.card.class_names
     with evaluating(model):
-        shares = probabilities(model(batch).float().numpy(), model.card.loss)
+        found = task_of(model.card).guesses(model(batch).float(), model.card, top=1)
     return [
-        f"predicted {names[i] if names else f'class {i}'} ({row[i]:.0%})"
-        for row, i in zip(shares, shares.argmax(1).tolist(), strict=True)
+        "predicted "
+        + (", ".join(f"{guess.name} ({guess.probability:.0%})" for guess in guesses) or "nothing")
+        for guesses in found
     ]
 
 

@@ -15,11 +15,12 @@ from vitkit.data.decode import DecodeError, decode, decode_image
 from vitkit.data.image_paths import find_images, refuse_address
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import evaluating, explain_no_classes
-from vitkit.evaluation.scores import probabilities
+from vitkit.evaluation.classify import evaluating
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import find_device
 from vitkit.models.precision import Precision, autocast
+from vitkit.tasks import task_of
+from vitkit.tasks.task import Guess, Task
 from vitkit.weights import load
 from vitkit.weights.preprocessing import preprocessing_of
 
@@ -60,18 +61,12 @@ class PredictOptions:
 
 
 @dataclass(frozen=True)
-class Guess:
-    """A class and how probable the model finds it."""
-
-    name: str
-    probability: float
-
-
-@dataclass(frozen=True)
 class PredictedImage:
     """An image file and what it was found to show."""
 
     path: Path
+    task: Task[Any, Any]
+    """The model's, which knows how guesses are told."""
     guesses: list[Guess]
     """The most probable classes, best first; none of a file that cannot be read."""
     reason: str | None = None
@@ -116,7 +111,7 @@ def _predict_batch(predictor: "Predictor", paths: Sequence[Path], top: int) -> I
             reasons[i] = str(error)
     found = dict(zip(pixels, predictor.many(list(pixels.values()), top), strict=True)) if pixels else {}
     for i, path in enumerate(paths):
-        yield PredictedImage(path, found.get(i, []), reasons.get(i))
+        yield PredictedImage(path, predictor.task, found.get(i, []), reasons.get(i))
 
 
 class Predictor:
@@ -154,7 +149,8 @@ class Predictor:
         loaded = load(path, image_size=image_size, num_heads=num_heads)
         self.notes = loaded.notes
         self.model = loaded.model.to(self.device)
-        reason = explain_no_classes(self.model.config)
+        self.task = task_of(self.model.card)
+        reason = self.task.explain_unfit(self.model.config)
         if reason:
             raise VitkitError(f"{path} {reason}.")
         self.preprocessing = preprocessing_of(self.model)
@@ -191,12 +187,7 @@ class Predictor:
                 f"The model's logits are not finite (NaN or infinite) for {wrong} of {len(logits)} images, "
                 "so it cannot name anything: its weights overflow or are damaged. Use another checkpoint."
             )
-        shares = torch.from_numpy(probabilities(logits.cpu().numpy(), self.model.card.loss))
-        values, classes = shares.topk(min(top, len(self.class_names)))
-        return [
-            [Guess(self.class_names[i], value) for i, value in zip(row_classes, row_values, strict=True)]
-            for row_classes, row_values in zip(classes.tolist(), values.tolist(), strict=True)
-        ]
+        return self.task.guesses(logits.cpu(), self.model.card, top)
 
     def _pixels(self, image: Any) -> NDArray[np.uint8]:
         """Return one image as `(height, width, 3)`, whatever it is given as."""

@@ -14,13 +14,14 @@ from vitkit._version import __version__
 from vitkit.data.sources import Samples
 from vitkit.durable import read_json, replace_file
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import Classification, Predictions
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.run_config import read_config, read_run
 from vitkit.jobs.run_folder import data_of, read_evaluations
 from vitkit.jobs.run_records import read_data_record, read_metrics, read_speed
 from vitkit.models.image_model import ImageModel
 from vitkit.report.page import ReportContent, render_report
+from vitkit.tasks import learned_by, task_of
+from vitkit.tasks.task import Task
 from vitkit.training.checkpoint import find_checkpoint, processor_name
 from vitkit.weights import load_model
 
@@ -44,10 +45,11 @@ def write_report(run: str | Path, *, listener: Listener = SILENT) -> Path:
     config = read_config(folder)
     model = load_model(folder)
     record = read_data_record(folder)
-    evaluations = read_evaluations(folder)
+    task = task_of(model.card)
+    evaluations = read_evaluations(folder, task)
     metrics, speed = read_metrics(folder), read_speed(folder)
     left_out = [log.left_out for log in (metrics, speed) if log.left_out]
-    left_out += _scored_otherwise(model, evaluations)
+    left_out += _outdated(model, task, evaluations)
     for sentence in left_out:
         listener.note(sentence)
     try:
@@ -82,21 +84,24 @@ def write_report(run: str | Path, *, listener: Listener = SILENT) -> Path:
     return path
 
 
-def _scored_otherwise(
-    model: ImageModel, evaluations: Mapping[str, tuple[Classification, Predictions]]
+def _outdated(
+    model: ImageModel, task: Task[Any, Any], evaluations: Mapping[str, tuple[Any, Any]]
 ) -> list[str]:
-    """Name the evaluations of a version that scored every model by softmax, in sentences."""
-    return [
-        f"The evaluation of {split} was scored by {result.loss_function}, but the model was trained with "
-        f"the {model.card.loss} loss: run vitkit evaluate with --split {split} again."
+    """Name the evaluations that are not what the model would get now, in sentences."""
+    reasons = {
+        split: task.explain_outdated(result, learned_by(model.card))
         for split, (result, _) in evaluations.items()
-        if result.loss_function != model.card.loss
+    }
+    return [
+        f"The evaluation of {split} {reason}: run vitkit evaluate with --split {split} again."
+        for split, reason in reasons.items()
+        if reason
     ]
 
 
 def _check_ids(
     folder: Path,
-    evaluations: Mapping[str, tuple[Classification, Predictions]],
+    evaluations: Mapping[str, tuple[Any, Any]],
     samples: Mapping[str, Samples],
 ) -> None:
     """Refuse predictions for images that the data does not have."""

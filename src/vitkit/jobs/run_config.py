@@ -14,6 +14,7 @@ from vitkit.data.sources import Samples, Splits
 from vitkit.data.transforms import Augmentation, Preprocessing
 from vitkit.durable import read_json, replace_json
 from vitkit.errors import VitkitError
+from vitkit.models.card import TaskName
 from vitkit.models.zoo import ModelConfig, model_config
 from vitkit.training.objectives import ClassificationConfig
 from vitkit.training.optim import OptimizerConfig
@@ -107,6 +108,8 @@ class Run:
 
     data: str = ""
     """Images with labels: "digits" (built in), a folder of class folders, a .csv or a folder of .parquet."""
+    task: TaskName = "classification"
+    """What is learned: classification, one class for each image; multi-label, any number of them."""
     model: str = "ViT-Ti/16"
     """A name of `vitkit models` (ViT-B/16, R50+ViT-B/16, BiT-R50x1), or ViT-WIDTHxDEPTHxHEADS/PATCH."""
     architecture: Architecture = field(default_factory=Architecture)

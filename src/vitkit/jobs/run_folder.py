@@ -13,19 +13,20 @@ report.html
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from vitkit.config import from_json
 from vitkit.data.listing import expanded
-from vitkit.data.sources import ImageData, Splits, open_data
-from vitkit.durable import read_json, replace_json
+from vitkit.data.sources import ImageData, Splits
+from vitkit.durable import replace_json
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import Classification, Predictions
 from vitkit.jobs.run_config import Run
-from vitkit.jobs.run_records import check_evaluation
 from vitkit.models.image_model import ImageModel
-from vitkit.weights.card import ModelCard, Task, TrainingData, card_of
+from vitkit.tasks import find_task, task_of
+from vitkit.tasks.task import Result, SplitPredictions, Task
+from vitkit.weights.card import ModelCard, TrainingData, card_of
 from vitkit.weights.preprocessing import preprocessing_of
 
 
@@ -51,49 +52,44 @@ def locked(run: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def write_evaluation(run: Path, split: str, result: Classification, predictions: Predictions) -> None:
-    """Keep an evaluation in the run folder: the numbers as JSON, the logits as arrays."""
+def write_evaluation(run: Path, split: str, result: Result, predictions: SplitPredictions) -> None:
+    """Keep an evaluation in the run folder: the numbers as JSON, the predictions as arrays."""
     folder = run / "evaluation"
     folder.mkdir(exist_ok=True)
     replace_json(folder / f"{split}.json", result.to_json())
     predictions.save(folder / f"{split}.npz")
 
 
-def read_evaluations(run: Path) -> dict[str, tuple[Classification, Predictions]]:
-    """The evaluations that were kept, by split.
+def read_evaluations(run: Path, task: Task[Any, Any]) -> dict[str, tuple[Any, Any]]:
+    """Read the evaluations that were kept, by split: numbers and predictions of the task.
 
     Raises:
         VitkitError: one is damaged.
     """
     found = {}
     for split in ("test", "val", "train"):
-        path = run / "evaluation" / f"{split}.json"
-        try:
-            record = read_json(path)
-        except FileNotFoundError:
-            continue
-        result = from_json(Classification, record, str(path))
-        predictions = Predictions.load(path.with_suffix(".npz"), result.loss_function)
-        check_evaluation(result, predictions, str(path))
-        found[split] = (result, predictions)
+        with suppress(FileNotFoundError):  # not evaluated on this split
+            found[split] = task.read_evaluation(run / "evaluation" / f"{split}.json")
     return found
 
 
-def data_of(model: ImageModel, spec: str | None = None) -> ImageData:
+def data_of(model: ImageModel, spec: str | None = None, max_pixels: int | None = None) -> ImageData:
     """The data a model was trained on, cut as it was then; or other data under its class names.
 
     Raises:
         VitkitError: the model does not know where its data is, or the data is not there any more.
     """
-    rule = preprocessing_of(model).decode
+    rule, task = preprocessing_of(model).decode, task_of(model.card)
+    if max_pixels is not None:
+        rule = replace(rule, max_pixels=max_pixels)
     names = model.card.class_names or None
     record = card_of(model).data
     if spec is not None and not (record is not None and place(spec) == record.spec):
         # Nothing of it was trained on: all of it is there to evaluate, unless it has splits of its own.
-        return open_data(spec, Splits(val_fraction=0, test_fraction=0), rule, names)
+        return task.open_data(spec, Splits(val_fraction=0, test_fraction=0), rule, names)
     if record is None:
         raise VitkitError("The model does not say which data it was trained on: give it with --data.")
-    data = open_data(record.spec, record.splits, rule, names)
+    data = task.open_data(record.spec, record.splits, rule, names)
     if record.fingerprint != data.fingerprint():
         raise VitkitError(
             f"The images in {record.spec} are not those the model was trained with: files were added, "
@@ -119,7 +115,7 @@ def run_card(run: Run, data: ImageData, fingerprint: str) -> ModelCard:
     return ModelCard(
         name=run.model,
         class_names=data.class_names,
-        task=Task(loss=run.objective.loss),
+        task=find_task(run.task).learned(run.objective),
         preprocessing=run.preprocessing,
         augmentation=run.augmentation,
         data=TrainingData(run.data, data.name, run.splits, fingerprint),

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ from vitkit.config import from_json, shown
 from vitkit.data.listing import counted
 from vitkit.durable import read_json, read_regular_file
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import Classification, Predictions
 
 LOG_BYTES = 256 << 20
 """The largest log that is read: some million lines."""
@@ -33,8 +32,11 @@ class Log:
 
 
 def read_metrics(run: Path) -> Log:
-    """The lines of metrics.jsonl: `kind` "train" or "validation", the numbers `step`, `epoch` and `loss`."""
-    return _read_log(run / "metrics.jsonl", METRICS, kinds=("train", "validation"))
+    """The lines of metrics.jsonl: `kind` "train" or "validation", the numbers `step`, `epoch` and `loss`.
+
+    Lines of other evaluators, and those that say where the log was begun again, are passed over.
+    """
+    return _read_log(run / "metrics.jsonl", METRICS, ("train", "validation"), ("evaluation", "restart"))
 
 
 def read_speed(run: Path) -> Log:
@@ -42,8 +44,17 @@ def read_speed(run: Path) -> Log:
     return _read_log(run / "speed.jsonl", SPEED)
 
 
-def _read_log(path: Path, numbers: tuple[str, ...], kinds: tuple[str, ...] = ()) -> Log:
-    """Read a log; a line that is damaged, or was cut short by a crash, is left out and counted."""
+def _read_log(
+    path: Path, numbers: tuple[str, ...], kinds: tuple[str, ...] = (), others: tuple[str, ...] = ()
+) -> Log:
+    """Read a log; a line that is damaged, or was cut short by a crash, is left out and counted.
+
+    Args:
+        path: the log.
+        numbers: what every line must have.
+        kinds: the kinds of lines that are returned; none: there are no kinds.
+        others: the kinds that are passed over; they must have `step` alone.
+    """
     try:
         content = read_regular_file(path, LOG_BYTES)
     except FileNotFoundError:
@@ -56,10 +67,10 @@ def _read_log(path: Path, numbers: tuple[str, ...], kinds: tuple[str, ...] = ())
     lines, wrong = [], []
     for number, line in enumerate(written, start=1):
         found = _parsed(line, numbers, kinds)
-        if found is None:
-            wrong.append(number)
-        else:
+        if found is not None:
             lines.append(found)
+        elif not others or _parsed(line, ("step",), others) is None:
+            wrong.append(number)
     if not wrong:
         return Log(lines)
     return Log(
@@ -129,55 +140,3 @@ def read_data_record(run: Path) -> dict[str, Any]:
             if not 0 <= count <= LARGEST:
                 raise VitkitError(f"{path}: counts: {split}: {name}: expected a count, found {shown(count)}.")
     return record
-
-
-def check_evaluation(result: Classification, predictions: Predictions, where: str) -> None:
-    """Refuse numbers that cannot be those of the predictions beside them.
-
-    Raises:
-        VitkitError: the first field that is wrong, what was expected and what was found.
-    """
-    for name, expected, found, right in _checks(result, predictions):
-        if not right:
-            raise VitkitError(
-                f"{where}: {name}: expected {expected}, found {str(found)[:200]}. Run the evaluation "
-                "again to write it anew."
-            )
-
-
-def _checks(result: Classification, predictions: Predictions) -> Iterator[tuple[str, str, Any, bool]]:
-    """Field, what is expected of it, what it holds, and whether that is right, the simplest first."""
-    count, unreadable, classes = len(predictions), len(predictions.bad), predictions.classes
-    yield "count", f"{count}, as in the .npz file", result.count, result.count == count > 0
-    yield "bad", f"{unreadable}, as in the .npz file", result.bad, result.bad == unreadable
-    yield "correct", f"0 to {count}", result.correct, 0 <= result.correct <= count
-    yield "per_class", f"{classes} classes", len(result.per_class), len(result.per_class) == classes
-    yield "loss", "0 or more", result.loss, -1e-9 <= result.loss < math.inf
-    for name in ("accuracy", "top5_accuracy", "balanced_accuracy", "macro_f1", "calibration_error"):
-        share = getattr(result, name)
-        yield name, "a share from 0 to 1", share, _is_share(share)
-    interval = result.accuracy_interval
-    yield "accuracy_interval", "two shares from 0 to 1", interval, all(map(_is_share, interval))
-    for i, score in enumerate(result.per_class):
-        counts = 0 <= score.correct <= min(score.count, score.predicted)
-        shares = all(map(_is_share, (score.precision, score.recall, score.f1)))
-        yield f"per_class: {i}", "counts and shares of one class", score, counts and shares
-    for i, one in enumerate(result.calibration):
-        means = (one.confidence, one.accuracy)
-        known = all(mean is not None if one.count > 0 else mean is None for mean in means)
-        edges = 0 <= one.lower < one.upper <= 1 and one.count >= 0
-        yield f"calibration: {i}", "a bin of confidences", one, edges and known and all(map(_is_share, means))
-    for i, (true, predicted, cell) in enumerate(result.confusion_cells):
-        inside = 0 <= true < classes and 0 <= predicted < classes and cell > 0
-        yield f"confusion_cells: {i}", "two classes and a count", (true, predicted, cell), inside
-    for name, total in (
-        ("per_class", sum(score.count for score in result.per_class)),
-        ("calibration", sum(one.count for one in result.calibration)),
-        ("confusion_cells", sum(cell for _, _, cell in result.confusion_cells)),
-    ):
-        yield name, f"counts that sum to {count}", total, total == count
-
-
-def _is_share(value: float | None) -> bool:
-    """Whether it is from 0 to 1, or not defined. Rounding may leave it a little above."""
-    return value is None or 0 <= value <= 1 + 1e-9

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from vitkit.data.sources import ImageData, open_data
+from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
 from vitkit.jobs.building import Parts, build_parts, build_trainer, read_images
 from vitkit.jobs.ending import evaluate_finished, is_complete, take_final_weights
@@ -21,6 +21,7 @@ from vitkit.jobs.run_config import Run, changed_options, read_config, write_conf
 from vitkit.jobs.run_folder import locked, place
 from vitkit.jobs.starting_point import name_what_was_set_aside, starting_point
 from vitkit.signals import StopRequest, StopSignals, stop_signals
+from vitkit.tasks import find_task
 from vitkit.weights import save_model
 
 MOST_THREADS = 4096
@@ -66,7 +67,7 @@ def train(
     if threads is not None:
         torch.set_num_threads(threads)
     run = replace(run, data=place(run.data))
-    data = open_data(run.data, run.splits, run.preprocessing.decode)
+    data = find_task(run.task).open_data(run.data, run.splits, run.preprocessing.decode)
     found_device = find_device(device)
     _refuse_run(run, data, found_device)  # before a folder is made
     folder = Path(out) if out is not None else _free_folder(run, data)
@@ -121,7 +122,7 @@ def _complete(
     listener.show(first_screen(run, parts.data, model, prospect))
     for sentence in differences:
         listener.warn(sentence)
-    fit(trainer, parts.rejects, standing, stop, listener)
+    fit(trainer, find_task(run.task).progress, parts.rejects, standing, stop, listener)
     standing.point = "after the last step, which is committed, before the report was written"
     weights = take_final_weights(model, trainer, listener)
     save_model(model, folder)
@@ -156,6 +157,7 @@ def _refuse_run(run: Run, data: ImageData, device: torch.device) -> None:
             "patience waits for a better validation, but there are no validation images: give "
             "--splits.val-fraction, or leave patience out."
         )
+    find_task(run.task).learned(run.objective)  # refuses options of the loss that do not fit the task
     config = run.architecture.of(run.model, len(data.class_names), run.preprocessing)
     require_memory(config, run, device)
     run.training.total_steps(len(data.splits["train"]))

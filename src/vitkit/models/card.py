@@ -9,12 +9,15 @@ from typing import Literal
 LossFunction = Literal["softmax", "sigmoid"]
 """What turned logits into a loss: softmax cross entropy, or one binary cross entropy for each class."""
 
+TaskName = Literal["classification", "multi-label"]
+"""What can be learned; `vitkit.tasks` has the table of what each of them means."""
+
 
 @dataclass(frozen=True)
 class Task:
     """What a model learned to do."""
 
-    name: Literal["classification"] = "classification"
+    name: TaskName = "classification"
     loss: LossFunction = "softmax"
 
 

@@ -24,22 +24,22 @@ from numpy.typing import NDArray
 from vitkit.analysis import cost, drawing, figures, inspect, model_figures
 from vitkit.config import to_json
 from vitkit.data.sources import Samples
-from vitkit.evaluation.classify import Classification, ClassScore, Predictions
 from vitkit.models.card import LossFunction
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViT
 from vitkit.report.pictures import (
     ShownEvaluation,
     attention_batch,
-    mistakes,
     model_images,
+    pictures,
     rollouts,
 )
+from vitkit.tasks import task_of
+from vitkit.tasks.page import Curve, Plot, Section, Table, Text, percent
 from vitkit.weights.card import card_of
 
 DISTANCE_IMAGES = 128  # as many as the paper (D.7)
 REJECTS_SHOWN = 200
-TIES_SHOWN = 3
 LEVELS_SHOWN = 8
 
 SORT_SCRIPT = """
@@ -82,8 +82,8 @@ class ReportContent:
     `learning_rate` or `accuracy`. Of lines of the same step the last counts."""
     speed: Sequence[Mapping[str, Any]]
     """`step`, `images_per_second`, `seconds` (since training was started or resumed), `memory_bytes`."""
-    evaluations: Mapping[str, tuple[Classification, Predictions]]
-    """By split: "test", "val"."""
+    evaluations: Mapping[str, tuple[Any, Any]]
+    """By split, "test" or "val": numbers and predictions of the task that the model's card names."""
     samples: Mapping[str, Samples]
     """By split, to show pictures; empty if the data is not at hand."""
     commands: Sequence[str]
@@ -112,18 +112,21 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
     """
     say = progress or (lambda part: None)
     model, card = content.model, card_of(content.model)
-    evaluation = _evaluation(content)
+    evaluation, task = _evaluation(content), task_of(model.card)
+    say("results")
+    told = task.report(content.evaluations, None if evaluation is None else evaluation.split)
     say("training curves")
     page: dict[str, Any] = {
         "title": content.title,
         "model_name": model.card.name or "ViT",
         "evaluation": evaluation,
-        "evaluations": {split: result for split, (result, _) in content.evaluations.items()},
-        "facts": _facts(content),
-        "curves": _curves(content.metrics, model.card.loss, _altered(content.config)),
+        "told": told,
+        "answer": [{"kind": text.kind, "words": _emphasised(text.words)} for text in told.answer],
+        "facts": [*told.facts, *((value, name) for name, value in _facts(content))],
+        "curve": task.curve,
+        "curves": _curves(content.metrics, task.curve, model.card.loss, _altered(content.config)),
         "altered": _altered(content.config),
         "loss": figures.LOSS_LABELS[model.card.loss],
-        "losses": figures.LOSS_LABELS,
         "weights": card.origin.get("weights"),
         "left_out": content.left_out,
         "has_validation": any(line["kind"] == "validation" for line in content.metrics),
@@ -142,13 +145,11 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
         "commands": content.commands,
         "environment": content.environment,
     }
+    say("pictures of images")
+    page["sections"] = [_drawn(section, evaluation) for section in told.sections]
     if evaluation is not None:
-        say("results")
-        page |= _results(evaluation)
-        say("pictures of mistakes")
-        page["mistakes"] = mistakes(evaluation)
         say("attention rollout")
-        page["rollouts"] = rollouts(model, evaluation)
+        page["rollouts"] = rollouts(model, evaluation, told.attention)
     say("filters, positions and attention distance")
     page["attention_maps"] = inspect.has_attention_maps(model)
     page |= _inside(model, evaluation)
@@ -160,9 +161,8 @@ def _fill(page: Mapping[str, Any]) -> str:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {
-        "percent": _percent,
+        "percent": percent,
         "count": lambda number: f"{number:,}",
-        "sort_value": lambda share: -1.0 if share is None else round(share, 6),
     }
     template = environment.from_string(
         Path(__file__).with_name("report.html.j2").read_text(encoding="utf-8"),
@@ -203,14 +203,19 @@ def _training_seconds(speed: Sequence[Mapping[str, Any]]) -> float:
     return sum(now for now, later in zip(clock, [*clock[1:], -1.0], strict=True) if later < now)
 
 
-def _curves(metrics: Sequence[Mapping[str, Any]], loss_function: LossFunction, altered: str) -> _Plot | None:
+def _curves(
+    metrics: Sequence[Mapping[str, Any]], curve: Curve, loss_function: LossFunction, altered: str
+) -> _Plot | None:
     train = _columns(metrics, "train", ("step", "epoch", "loss", "learning_rate"))
-    validation = _columns(metrics, "validation", ("step", "epoch", "loss", "accuracy"))
+    validation = _columns(metrics, "validation", ("step", "epoch", "loss", curve.metric))
     if not len(train["step"]) and not len(validation["step"]):
         return None
     steps = int(max([*train["step"], *validation["step"]]))
-    alt = f"Loss, validation accuracy and learning rate over {steps} steps of training."
-    return _plot(figures.training_curves(train, validation, loss_function, altered), "curves", alt)
+    alt = f"Loss, {curve.title[0].lower()}{curve.title[1:]} and learning rate over {steps} steps of training."
+    figure = figures.training_curves(
+        train, validation, loss_function, altered, curve.metric, curve.title, curve.label
+    )
+    return _plot(figure, "curves", alt)
 
 
 def _altered(config: Mapping[str, Any]) -> str:
@@ -224,51 +229,31 @@ def _altered(config: Mapping[str, Any]) -> str:
     return " and ".join(words)
 
 
-def _results(evaluation: ShownEvaluation) -> dict[str, Any]:
-    result, images = evaluation.result, evaluation.images
-    names = result.class_names
-    confidence = math.fsum(b.count * (b.confidence or 0) for b in result.calibration) / result.count
-    low, high = result.accuracy_interval
-    return {
-        # Few images say little about the accuracy: what their interval allows is no finding.
-        "too_sure": confidence > high,
-        "not_sure_enough": confidence < low,
-        "guessing": max(score.count for score in result.per_class) / result.count,
-        "confidence": confidence,
-        "confusion": _plot(
-            figures.confusion_matrix(result.confusion_cells, names, images),
-            "confusion",
-            f"Confusion matrix of {len(names)} classes on {images}.",
-        ),
-        "class_accuracy": _plot(
-            figures.class_accuracy(result.per_class, images), "classes", f"Accuracy by class on {images}."
-        ),
-        "classes": _class_rows(result),
-        "reliability": _plot(
-            figures.reliability_diagram(result.calibration, images),
-            "calibration",
-            f"Accuracy against confidence on {images}.",
-        ),
-    }
+def _drawn(section: Section, evaluation: ShownEvaluation | None) -> dict[str, Any]:
+    """Turn a section of the task into what the template shows: figures into SVG, choices into pictures."""
+    blocks: list[dict[str, Any]] = []
+    for block in section.blocks:
+        if isinstance(block, Text):
+            blocks.append({"kind": block.kind, "words": _emphasised(block.words)})
+        elif isinstance(block, Plot):
+            blocks.append({"kind": "plot", "plot": _plot(block.figure, block.name, block.alt)})
+        elif isinstance(block, Table):
+            blocks.append({"kind": "table", "table": block})
+        elif not block.images or evaluation is None:
+            blocks.append({"kind": "plain", "words": block.none})
+        else:
+            shown = pictures(evaluation, block)
+            caption = block.caption.replace("{count}", f"{len(shown):,}")
+            blocks.append({"kind": "pictures", "pictures": shown, "caption": caption})
+    return {"name": section.name, "menu": section.menu, "title": section.title, "blocks": blocks}
 
 
-def _class_rows(result: Classification) -> list[tuple[ClassScore, str]]:
-    """Every class with what it is most often taken for; all of them where several are equally often."""
-    taken_for: dict[int, tuple[int, list[int]]] = {}
-    for true, predicted, count in result.confusion_cells:
-        most, _ = taken_for.get(true, (1, []))
-        if true != predicted and count >= most:
-            others = taken_for[true][1] if true in taken_for and count == most else []
-            taken_for[true] = count, [*others, predicted]
-    names = result.class_names
-    rows = []
-    for i, score in enumerate(result.per_class):
-        count, others = taken_for.get(i, (0, []))
-        listed = ", ".join(names[other] for other in others[:TIES_SHOWN])
-        more = f" and {len(others) - TIES_SHOWN} more" if len(others) > TIES_SHOWN else ""
-        each = " each" if len(others) > 1 else ""
-        rows.append((score, f"{listed}{more} ({count}{each})" if others else ""))
-    return rows
+def _emphasised(words: str) -> Markup:
+    """Escape words, and show those between two pairs of asterisks bold."""
+    parts = words.split("**")
+    return Markup("").join(
+        Markup("<b>{}</b>").format(part) if i % 2 else part for i, part in enumerate(parts)
+    )
 
 
 def _inside(model: ImageModel, evaluation: ShownEvaluation | None) -> dict[str, Any]:
@@ -283,16 +268,15 @@ def _inside(model: ImageModel, evaluation: ShownEvaluation | None) -> dict[str, 
         alt = "For every patch, the similarity of its position embedding with all others."
         positions = _plot(model_figures.position_similarity_map(similarity), "positions", alt)
     if evaluation is not None and isinstance(model, ViT) and inspect.has_attention_maps(model):
-        total = len(evaluation.predictions)
-        spread = np.linspace(0, total - 1, min(total, DISTANCE_IMAGES)).round().astype(int).tolist()
-        rows, images = model_images(model, evaluation, spread, DISTANCE_IMAGES)
-        if rows:
+        ids = evaluation.predictions.ids
+        spread = np.linspace(0, len(ids) - 1, min(len(ids), DISTANCE_IMAGES)).round().astype(int)
+        _, images = model_images(model, evaluation, ids[spread].tolist(), DISTANCE_IMAGES)
+        if images:
             pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
             measured = inspect.attention_distance(model, pixels, attention_batch(model))
             height, width = model.config.image_size
-            data = (
-                f"{len(rows)} {evaluation.split} image{'s' * (len(rows) != 1)} of {height} x {width} pixels"
-            )
+            count = f"{len(images)} {evaluation.split} image{'s' * (len(images) != 1)}"
+            data = f"{count} of {height} x {width} pixels"
             figure = model_figures.attention_distance_plot(
                 measured, inspect.even_attention_distance(model), data
             )
@@ -353,10 +337,6 @@ def _value(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False, default=str)
     except RecursionError:
         return "(nested too deep to be shown)"
-
-
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.1f}%"
 
 
 def _short(number: float) -> str:

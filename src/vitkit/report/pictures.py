@@ -1,4 +1,4 @@
-"""The report's pictures of images: the surest mistakes, and what the model looks at."""
+"""The report's pictures of images: those that a task chooses, and what the model looks at."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,13 +12,12 @@ from vitkit.analysis import drawing, inspect, model_figures
 from vitkit.data.decode import DecodeError
 from vitkit.data.sources import Samples
 from vitkit.data.transforms import preprocess
-from vitkit.evaluation.classify import Classification, Predictions
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViT
+from vitkit.tasks.page import Pictures, ShownImage, describe_images
+from vitkit.tasks.task import Result, SplitPredictions
 from vitkit.weights.preprocessing import preprocessing_of
 
-MISTAKES_SHOWN = 24
-ROLLOUTS_SHOWN = 12
 THUMBNAIL = 192  # pixels
 ATTENTION_FLOATS = 1 << 26  # of one layer's attention at a time: 256 MiB
 
@@ -38,105 +37,90 @@ class ShownEvaluation:
     """The evaluation that the page is about, and the pictures that belong to it."""
 
     split: str
-    result: Classification
-    predictions: Predictions
+    result: Result
+    predictions: SplitPredictions
     samples: Samples | None
 
     @property
     def images(self) -> str:
         """What was evaluated, for titles and sentences: "360 test images"."""
-        word = {"val": "validation"}.get(self.split, self.split)
-        return f"{self.result.count:,} {word} image{'s' * (self.result.count != 1)}"
+        return describe_images(self.result.count, self.split)
 
 
-def mistakes(evaluation: ShownEvaluation) -> list[Picture]:
-    """The wrong predictions that the model was surest of."""
-    pictures = []
-    for row in _surest_mistakes(evaluation.predictions):
-        image = _decode(evaluation, row)
+def pictures(evaluation: ShownEvaluation, chosen: Pictures) -> list[Picture]:
+    """Show those images of a task's choice that can be read, as many as it wants."""
+    made = []
+    for shown in chosen.images:
+        image = _decode(evaluation, shown.index)
         if image is not None:
-            pictures.append(_picture(evaluation, row, "", (drawing.image_data_uri(_shrunk(image)),)))
-        if len(pictures) == MISTAKES_SHOWN:
+            made.append(_picture(evaluation, shown, "", (drawing.image_data_uri(_shrunk(image)),)))
+        if len(made) == chosen.most:
             break
-    return pictures
+    return made
 
 
-def rollouts(model: ImageModel, evaluation: ShownEvaluation) -> list[Picture]:
-    """Images of as many classes as there is room for, a quarter of them wrong, and where the model looks.
+def rollouts(model: ImageModel, evaluation: ShownEvaluation, chosen: Pictures) -> list[Picture]:
+    """Show images of a task's choice, and where the model looks.
 
     None of a model without attention between all tokens.
     """
     if not isinstance(model, ViT) or not inspect.has_attention_maps(model):
         return []
-    predictions = evaluation.predictions
-    wrong = _surest_mistakes(predictions)[: ROLLOUTS_SHOWN // 4].tolist()
-    right = np.flatnonzero(predictions.predicted == predictions.labels)
-    # The first image of every class, then the second of every class, and so on.
-    seen: dict[int, int] = {}
-    turns = []
-    for label in predictions.labels[right].tolist():
-        seen[label] = seen.get(label, -1) + 1
-        turns.append(seen[label])
-    fair = right[np.lexsort((right, predictions.labels[right], np.array(turns, int)))].tolist()
-    rows, images = model_images(model, evaluation, wrong + fair, ROLLOUTS_SHOWN)
-    if not rows:
+    indices = [shown.index for shown in chosen.images]
+    positions, images = model_images(model, evaluation, indices, chosen.most)
+    if not positions:
         return []
     pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
     size = attention_batch(model)
     maps = [inspect.attention_rollout(model, pixels[i : i + size]) for i in range(0, len(pixels), size)]
-    pictures = []
-    for row, image, heat in zip(rows, images, np.concatenate(maps), strict=True):
-        shown = drawing.enlarged(image, THUMBNAIL)
-        overlay = model_figures.heat_overlay(shown, heat)
-        sources = tuple(drawing.image_data_uri(_shrunk(part)) for part in (shown, overlay))
-        pictures.append(_picture(evaluation, row, "with its attention map, ", sources))
-    return pictures
+    made = []
+    for position, image, heat in zip(positions, images, np.concatenate(maps), strict=True):
+        enlarged = drawing.enlarged(image, THUMBNAIL)
+        overlay = model_figures.heat_overlay(enlarged, heat)
+        sources = tuple(drawing.image_data_uri(_shrunk(part)) for part in (enlarged, overlay))
+        made.append(_picture(evaluation, chosen.images[position], "with its attention map, ", sources))
+    return made
 
 
-def _surest_mistakes(predictions: Predictions) -> NDArray[np.int64]:
-    """Rows of the wrong predictions, the most confident first."""
-    wrong = np.flatnonzero(predictions.predicted != predictions.labels)
-    return wrong[np.argsort(-predictions.confidence[wrong], kind="stable")]
-
-
-def _decode(evaluation: ShownEvaluation, row: int) -> NDArray[np.uint8] | None:
-    """The picture of a prediction; None if the data is not at hand, or the file went bad since."""
+def _decode(evaluation: ShownEvaluation, index: int) -> NDArray[np.uint8] | None:
+    """Read an image of the split; None if the data is not at hand, or the file went bad since."""
     if evaluation.samples is None:
         return None
     try:
-        return evaluation.samples.decode(int(evaluation.predictions.ids[row]))
+        return evaluation.samples.decode(index)
     except DecodeError:
         return None
 
 
 def model_images(
-    model: ImageModel, evaluation: ShownEvaluation, rows: Sequence[int], count: int
+    model: ImageModel, evaluation: ShownEvaluation, indices: Sequence[int], count: int
 ) -> tuple[list[int], list[NDArray[np.uint8]]]:
-    """The first `count` of the rows that can be read, and their images `(H, W, 3)` as the model sees them."""
+    """Read the first `count` of the images `indices` that can be read.
+
+    Returns:
+        Their positions among `indices`, and the images `(H, W, 3)` as the model sees them.
+    """
     preprocessing = preprocessing_of(model)
     readable, images = [], []
-    for row in rows:
-        image = _decode(evaluation, row)
+    for position, index in enumerate(indices):
+        image = _decode(evaluation, index)
         if image is not None:
-            readable.append(row)
+            readable.append(position)
             images.append(preprocess(image, preprocessing))
         if len(images) == count:
             break
     return readable, images
 
 
-def _picture(evaluation: ShownEvaluation, row: int, what: str, sources: tuple[str, ...]) -> Picture:
-    predictions, names = evaluation.predictions, evaluation.result.class_names
-    predicted = int(predictions.predicted[row])
-    true, predicted_name = names[int(predictions.labels[row])], names[predicted]
+def _picture(evaluation: ShownEvaluation, shown: ShownImage, what: str, sources: tuple[str, ...]) -> Picture:
     assert evaluation.samples is not None  # it was decoded
     return Picture(
         sources=sources,
-        alt=f"An image of {true}, {what}predicted to be {predicted_name}.",
-        key=evaluation.samples.key(int(predictions.ids[row])),
-        true=true,
-        predicted=predicted_name,
-        confidence=float(predictions.confidence[row]),
+        alt=f"An image of {shown.true}, {what}predicted to be {shown.predicted}.",
+        key=evaluation.samples.key(shown.index),
+        true=shown.true,
+        predicted=shown.predicted,
+        confidence=shown.confidence,
     )
 
 

@@ -1,7 +1,7 @@
 """Checkpoints that survive anything: a new folder each, hashed, committed last.
 
     checkpoints/step-00000120/
-        model.safetensors  average.safetensors  optimizer.safetensors  state.json
+        model.safetensors  average.safetensors  objective.safetensors  optimizer.safetensors  state.json
         manifest.json      size and SHA-256 of each of those, the run's options and its environment
         COMMIT             SHA-256 of the manifest: written last; without it the folder counts for nothing
 
@@ -17,7 +17,7 @@ import os
 import platform
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,8 @@ class TrainState:
     average: nn.Module | None
     """Polyak average of the weights."""
     progress: Progress
+    objective: nn.Module = field(default_factory=nn.Module)
+    """What is minimised, whose parameters and buffers are part of the state; most have none."""
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -167,16 +169,24 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
         raise VitkitError(
             f"{checkpoint} holds {has} Polyak average of the weights, but polyak asks for {wants}. {_EDITED}"
         )
+    kept, needed = "objective.safetensors" in manifest.files, bool(state.objective.state_dict())
+    if kept != needed:
+        has, wants = ("a", "one without any") if kept else ("no", "one that has some")
+        raise VitkitError(
+            f"{checkpoint} holds {has} state of an objective (parameters or buffers of the loss), but the "
+            f"run's options describe {wants}. {_EDITED}"
+        )
     try:
         state.model.load_state_dict(read_safetensors(checkpoint / "model.safetensors"))
         if state.average is not None:
             state.average.load_state_dict(read_safetensors(checkpoint / "average.safetensors"))
-    except RuntimeError as error:  # its first line names the class, the others keys and shapes
-        lines = [line.strip() for line in str(error).splitlines()]
-        raise VitkitError(
-            f"{checkpoint} holds the weights of another model than the run's options describe: "
-            f"{' '.join(lines[1:3] or lines)} {_EDITED}"
-        ) from error
+    except RuntimeError as error:
+        raise _other(checkpoint, "weights of another model", error) from error
+    if needed:
+        try:
+            state.objective.load_state_dict(read_safetensors(checkpoint / "objective.safetensors"))
+        except RuntimeError as error:
+            raise _other(checkpoint, "state of another objective", error) from error
     optimizer = read_safetensors(checkpoint / "optimizer.safetensors")
     if not _fits(state.optimizer, optimizer):
         raise VitkitError(
@@ -192,6 +202,16 @@ _EDITED = (
 )
 
 
+def _other(checkpoint: Path, what: str, error: RuntimeError) -> VitkitError:
+    """Make the error of tensors that do not fit, of what `load_state_dict` says."""
+    # Its first line names the class, the others keys and shapes.
+    lines = [line.strip() for line in str(error).splitlines()]
+    return VitkitError(
+        f"{checkpoint} holds the {what} than the run's options describe: "
+        f"{' '.join(lines[1:3] or lines)} {_EDITED}"
+    )
+
+
 def load_weights(checkpoint: Path) -> dict[str, Tensor]:
     """The weights to use a checkpoint's model with: the Polyak average where there is one."""
     average = checkpoint / "average.safetensors"
@@ -202,6 +222,8 @@ def _contents(state: TrainState) -> dict[str, list[bytes | memoryview]]:
     tensors = {"model": state.model.state_dict(), "optimizer": _optimizer_tensors(state.optimizer)}
     if state.average is not None:
         tensors["average"] = state.average.state_dict()
+    if objective := state.objective.state_dict():  # a file of its own: it never gets among the weights
+        tensors["objective"] = objective
     files = {f"{name}.safetensors": list(safetensors_chunks(values)) for name, values in tensors.items()}
     return files | {"state.json": [json_bytes(to_json(state.progress))]}
 

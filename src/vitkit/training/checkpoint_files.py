@@ -39,10 +39,10 @@ class Progress:
     step: int = 0
     """Updates made so far."""
     best_value: float | None = None
-    """The best validation value so far, and the step it was reached at."""
+    """The monitored number of the best validation so far, and the step it was reached at."""
     best_step: int | None = None
-    best_loss: float | None = None
-    """The loss of that validation: of equal values the one with the smaller loss is the best."""
+    best_tie: float | None = None
+    """The monitor's tie breaker at that step, which decides between equal values."""
     evaluations_since_best: int = 0
     window: Mapping[str, float] = field(default_factory=dict)
     """Sums of the training metrics since the last line of the log."""
@@ -161,15 +161,19 @@ def read_manifest(checkpoint: Path) -> Manifest:
 
 def read_progress(checkpoint: Path) -> Progress:
     """Where the run stood; errors as in `read_manifest`."""
-    return _read(Progress, checkpoint / "state.json")
+    return _read(Progress, checkpoint / "state.json", {"best_loss": "best_tie"})
 
 
-def _read(kind: type[_T], path: Path) -> _T:
+def _read(kind: type[_T], path: Path, renamed: Mapping[str, str] | None = None) -> _T:
+    """Read a dataclass from JSON; `renamed` gives the names that fields of early versions have now."""
     try:
         data = read_regular_file(path, JSON_LIMIT)
     except OSError as error:
         raise _unreadable(path, error) from error
-    return from_json(kind, parse_json(data, path), str(path))
+    content = parse_json(data, path)
+    if isinstance(content, dict):
+        content = {(renamed or {}).get(key, key): value for key, value in content.items()}
+    return from_json(kind, content, str(path))
 
 
 def sweep(run: Path, found: Survey) -> list[Path]:

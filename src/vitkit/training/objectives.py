@@ -1,9 +1,12 @@
 """What a model is trained to do: `(model, batch) -> loss, metrics`.
 
-An objective draws its randomness from PyTorch's default generator, which the trainer seeds for every step.
+An objective is a module. Its parameters are trained with those of the model; they and its buffers are kept in
+checkpoints, but never in the `model.safetensors` that a run ends with. It returns the mean loss over the
+images of the batch's mask, a scalar, and scalars to be logged. It draws its randomness from PyTorch's default
+generator, which the trainer seeds for every step. It is called once for each micro-batch of an update.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,8 +17,6 @@ from torch import Tensor, nn
 from vitkit.config import require_finite
 from vitkit.data.loader import Batch
 from vitkit.errors import VitkitError
-
-Objective = Callable[[nn.Module, Batch], tuple[Tensor, Mapping[str, Tensor]]]
 
 
 @dataclass(frozen=True)
@@ -38,14 +39,14 @@ class ClassificationConfig:
             )
 
 
-@dataclass(frozen=True)
-class Classification:
+class Classification(nn.Module):
     """Labels from images. The mean is over the images that could be read, those of the batch's mask."""
 
-    config: ClassificationConfig
-    num_classes: int
+    def __init__(self, config: ClassificationConfig, num_classes: int) -> None:
+        super().__init__()
+        self.config, self.num_classes = config, num_classes
 
-    def __call__(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def forward(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
         """The mean loss of a batch, and `accuracy` on its (unmixed) labels."""
         smoothing = self.config.label_smoothing
         targets = F.one_hot(batch.labels, self.num_classes).float()  # (B, K)

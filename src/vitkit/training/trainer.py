@@ -10,7 +10,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -22,15 +22,12 @@ from vitkit.config import require_finite
 from vitkit.data.loader import Batch
 from vitkit.errors import VitkitError
 from vitkit.models.precision import Precision, autocast
-from vitkit.training.checkpoint import (
-    TrainState,
-    environment,
-    load_checkpoint,
-    save_checkpoint,
-)
+from vitkit.training.checkpoint import TrainState, environment, load_checkpoint, save_checkpoint
 from vitkit.training.checkpoint_files import Progress
+from vitkit.training.evaluators import VALIDATION, Evaluator, Monitor, check_evaluators, judge
+from vitkit.training.finite import NonFiniteError, require_finite_weights
+from vitkit.training.memory import out_of_memory_explained
 from vitkit.training.metrics_log import MetricsLog, mend_log
-from vitkit.training.objectives import Objective
 from vitkit.training.optim import (
     OptimizerConfig,
     clip_gradients,
@@ -42,8 +39,6 @@ from vitkit.training.optim import (
 LOG = "metrics.jsonl"
 MOST_STEPS = 10**12
 """A limit that no run comes near: beyond it an option was mistyped."""
-
-Evaluator = Callable[[nn.Module], Mapping[str, float]]
 
 
 class Batches(Protocol):
@@ -131,13 +126,15 @@ class StepReport:
     learning_rate: float
     seconds: float
     """Of reading the batch and the update, without validation and saving."""
-    validation: Mapping[str, float] | None = None
+    measured: Mapping[str, Mapping[str, float]]
+    """The numbers of each evaluator that measured after this step."""
     checkpoint: Path | None = None
     finished: bool = False
 
-
-class NonFiniteError(VitkitError):
-    """Loss or gradients are no numbers any more."""
+    @property
+    def validation(self) -> Mapping[str, float] | None:
+        """The numbers of the evaluator "validation"; None where it did not measure."""
+        return self.measured.get(VALIDATION)
 
 
 class Trainer:
@@ -146,34 +143,46 @@ class Trainer:
     Args:
         run: the run folder; `metrics.jsonl` and `checkpoints/` are written there.
         model: on its device.
-        objective: what is minimised.
+        objective: what is minimised; moved to the model's device.
         loader: batch n of the run, a pure function of n.
         num_samples: images in the training set.
         config, optimizer_config: how long and how.
-        evaluator: validation; its "accuracy" decides what is best, between equals its "loss". None: none.
+        evaluators: what is measured on the way, by the name that its lines in `metrics.jsonl` have.
+        monitor: which of the numbers decides what is best; None: nothing does.
         configuration: all options of the run as plain data, which checkpoints keep.
+
+    Raises:
+        VitkitError: the monitor watches an evaluator that is not there, or one has an impossible interval.
     """
 
     def __init__(
         self,
         run: Path,
         model: nn.Module,
-        objective: Objective,
+        objective: nn.Module,
         loader: Batches,
         num_samples: int,
         config: TrainingConfig,
         optimizer_config: OptimizerConfig,
-        evaluator: Evaluator | None = None,
+        evaluators: Mapping[str, Evaluator] | None = None,
+        monitor: Monitor | None = None,
         configuration: Mapping[str, Any] | None = None,
     ) -> None:
         self.configuration = configuration
-        self.run, self.objective, self.loader, self.evaluator = run, objective, loader, evaluator
+        self.run, self.loader = run, loader
+        self.evaluators, self.monitor = dict(evaluators or {}), monitor
+        check_evaluators(self.evaluators, monitor)
         self.num_samples, self.config, self.optimizer_config = num_samples, config, optimizer_config
         self.device = next(model.parameters()).device
+        self.objective = objective.to(self.device)
+        # What the optimiser moves, with the model's parameters first: where the objective has none, all is as
+        # if it were not there, down to the numbers of the parameters in a checkpoint.
+        self.trained = nn.ModuleList([model, objective])
         self.total_steps = config.total_steps(num_samples)
         self.evaluate_every = config.evaluation_interval(num_samples)
         average = copy.deepcopy(model).requires_grad_(False) if optimizer_config.polyak else None
-        self.state = TrainState(model, create_optimizer(model, optimizer_config), average, Progress())
+        optimizer = create_optimizer(self.trained, optimizer_config)
+        self.state = TrainState(model, optimizer, average, Progress(), self.objective)
         self.environment = environment(self.device)
 
     @property
@@ -216,60 +225,77 @@ class Trainer:
             NonFiniteError: the loss or the gradients are not finite; the step is not applied.
             VitkitError: no memory, too many bad files, or a disk that refuses.
         """
-        state, config = self.state, self.config
+        state = self.state
         if state.progress.finished:
             return
+        # What the log holds beyond the checkpoint was written by steps that are made again: it is cut off.
         log = MetricsLog(self.run / LOG, state.progress.log_bytes)
         saved_at = started = time.monotonic()
         try:
             for batch in self.loader.batches(state.progress.step, self.total_steps):
-                step = state.progress.step
+                step = state.progress.step  # updates made before this one: the first is number 0
                 rate = learning_rate(self.optimizer_config, step, self.total_steps)
                 metrics = self.update(batch, step, rate)
                 self._count(step, rate, metrics, log)
+                # Taken here, so that measuring and saving do not count towards the images per second.
                 seconds = time.monotonic() - started
-
-                done = step + 1 == self.total_steps
-                validation = None
-                if self.evaluator is not None and (done or (step + 1) % self.evaluate_every == 0):
-                    validation = self._validate(step + 1, log)
-                    patience = config.patience
-                    done = done or (
-                        patience is not None and state.progress.evaluations_since_best >= patience
-                    )
+                measured = self._evaluate(step + 1, log)
+                done = self._is_over(step + 1)  # asked after the validation, which may use up the patience
                 if done:
+                    # Before the checkpoint, whose length of the log must include this line: a finished run is
+                    # never continued, so nobody would write it later.
                     self._write_window(rate, log)
-                improved = validation is not None and state.progress.best_step == step + 1
-                stop = interrupted()
-                every = config.checkpoint_every or self.evaluate_every
-                due = (step + 1) % every == 0 or time.monotonic() - saved_at > 60 * config.checkpoint_minutes
+                improved = state.progress.best_step == step + 1
+                stop = interrupted()  # asked once: what it answers also decides whether the loop ends
                 checkpoint = None
-                if done or improved or stop or due:
-                    self._require_finite_weights(step)
-                    length, digest = log.sync()
-                    state.progress = replace(
-                        state.progress, log_bytes=length, log_sha256=digest, finished=done
-                    )
-                    checkpoint = save_checkpoint(
-                        self.run, state, self.environment, config.keep, self.configuration
-                    )
+                # A step that improved is saved at once: the best weights must be on the disk, since the next
+                # update overwrites them in memory.
+                if done or improved or stop or self._is_checkpoint_due(step + 1, saved_at):
+                    checkpoint = self._save(step, log, finished=done)
                     saved_at = time.monotonic()
                 yield StepReport(
                     step=step + 1,
                     total_steps=self.total_steps,
-                    epoch=(step + 1) * config.batch_size / self.num_samples,
+                    epoch=self._epoch(step + 1),
                     loss=metrics["loss"],
                     learning_rate=rate,
                     seconds=seconds,
-                    validation=validation,
+                    measured=measured,
                     checkpoint=checkpoint,
                     finished=done,
                 )
                 if done or stop:
                     return
-                started = time.monotonic()
+                started = time.monotonic()  # here and not above: whoever reads the report takes time too
         finally:
             log.close()
+
+    def _is_over(self, step: int) -> bool:
+        """Whether no update follows the first `step`: all are made, or validations have not improved."""
+        patience = self.config.patience
+        given_up = patience is not None and self.state.progress.evaluations_since_best >= patience
+        return given_up or step == self.total_steps
+
+    def _is_checkpoint_due(self, step: int, saved_at: float) -> bool:
+        """Whether a checkpoint is to be made after `step` updates, by their number or by the clock.
+
+        The clock decides only when a checkpoint is made, never what is in it: no bits depend on it.
+        """
+        every = self.config.checkpoint_every or self.evaluate_every
+        return step % every == 0 or time.monotonic() - saved_at > 60 * self.config.checkpoint_minutes
+
+    def _save(self, step: int, log: MetricsLog, finished: bool) -> Path:
+        """Commit a checkpoint after update number `step`."""
+        # Only here and not at every step: looking at all weights costs a pass over them and a wait for the
+        # GPU, and weights that no checkpoint holds do no harm: the loss of the next step shows them.
+        require_finite_weights(self.trained.parameters(), self.objective.buffers(), step)
+        # The log reaches the disk before the checkpoint that knows its length and hash does. The other way
+        # round, a power cut between the two would leave a checkpoint whose log is shorter than it says.
+        length, digest = log.sync()
+        self.state.progress = replace(
+            self.state.progress, log_bytes=length, log_sha256=digest, finished=finished
+        )
+        return save_checkpoint(self.run, self.state, self.environment, self.config.keep, self.configuration)
 
     def update(self, batch: Batch, step: int, rate: float) -> dict[str, float]:
         """One update of the weights from one batch, in micro-batches."""
@@ -277,23 +303,27 @@ class Trainer:
         for group in optimizer.param_groups:
             group["lr"] = rate
         optimizer.zero_grad()
-        model.train()
+        self.trained.train()
         size = self.config.micro_batch_size or self.config.batch_size
-        valid = max(int(batch.mask.sum()), 1)
+        valid = max(int(batch.mask.sum()), 1)  # a batch of unreadable images alone has gradients of zero
         totals: dict[str, Tensor] = {}
         with out_of_memory_explained(min(size, len(batch.labels)), batch.images.shape):
             for part, start in enumerate(range(0, len(batch.labels), size)):
+                # All randomness of the portion follows from its number, so a resumed run draws the same, and
+                # a checkpoint stores no state of any random generator.
                 torch.manual_seed(_step_seed(self.config.seed, step, part))
                 micro = batch.slice(start, start + size).to(self.device)
                 with self.autocast():
                     loss, metrics = self.objective(model, micro)
+                # The loss is a mean over the portion's readable images. Weighted by their share of the batch,
+                # the portions' gradients sum to that of the mean over the whole batch.
                 share = micro.mask.sum() / valid
-                (loss * share).backward()  # type: ignore[no-untyped-call]
+                (loss * share).backward()
                 for name, value in {"loss": loss, **metrics}.items():
                     totals[name] = (
                         totals.get(name, torch.zeros((), device=self.device)) + value.detach() * share
                     )
-            totals["grad_norm"] = clip_gradients(model.parameters(), self.optimizer_config.clip_norm)
+            totals["grad_norm"] = clip_gradients(self.trained.parameters(), self.optimizer_config.clip_norm)
 
         # One transfer for all numbers of the step.
         names, values = list(totals), torch.stack([value.float() for value in totals.values()]).tolist()
@@ -310,15 +340,6 @@ class Trainer:
             update_average(self.state.average, model, self.optimizer_config.polyak, step)
         return numbers
 
-    def _require_finite_weights(self, step: int) -> None:
-        """Weights can overflow in an update of finite loss and gradients: no checkpoint may hold them."""
-        norms = torch.stack(torch._foreach_norm(list(self.state.model.parameters())))
-        if not bool(norms.isfinite().all()):
-            raise NonFiniteError(
-                f"Step {step}: the update made weights that are not finite. No checkpoint holds them; "
-                "the last one committed is whole. Try a lower learning rate, or a longer warm-up."
-            )
-
     def autocast(self) -> AbstractContextManager[Any]:
         """bfloat16 where it was asked for or pays."""
         return autocast(self.device, self.config.precision)
@@ -333,49 +354,41 @@ class Trainer:
             self._write_window(rate, log)
 
     def _write_window(self, rate: float, log: MetricsLog) -> None:
-        """Write the means since the last line, if there were steps."""
+        """Write the means since the last line, if there were steps.
+
+        The sums are part of the progress, so that a line which began before a stop ends with the same mean.
+        """
         progress = self.state.progress
         if progress.window_steps:
-            epoch = progress.step * self.config.batch_size / self.num_samples
+            epoch = self._epoch(progress.step)
             means = {name: total / progress.window_steps for name, total in progress.window.items()}
             log.write(
                 {"kind": "train", "step": progress.step, "epoch": epoch, "learning_rate": rate, **means}
             )
             self.state.progress = replace(progress, window={}, window_steps=0)
 
-    def _validate(self, step: int, log: MetricsLog) -> Mapping[str, float]:
-        assert self.evaluator is not None
-        metrics = self.evaluator(self.evaluated_model)
-        epoch = step * self.config.batch_size / self.num_samples
-        log.write({"kind": "validation", "step": step, "epoch": epoch, **metrics})
-        progress, value, loss = self.state.progress, metrics["accuracy"], metrics["loss"]
-        # Few validation images are soon all right: the loss then still tells better from worse.
-        before = (progress.best_value, progress.best_loss)
-        if before[0] is None or before[1] is None or (value, -loss) > (before[0], -before[1]):
-            progress = replace(progress, best_value=value, best_loss=loss, best_step=step)
-            progress = replace(progress, evaluations_since_best=0)
-        else:
-            progress = replace(progress, evaluations_since_best=progress.evaluations_since_best + 1)
-        self.state.progress = progress
-        return metrics
+    def _evaluate(self, step: int, log: MetricsLog) -> dict[str, Mapping[str, float]]:
+        """Measure what is due after `step` updates, and log it; returns the numbers of each evaluator."""
+        watched = None if self.monitor is None else self.monitor.evaluator
+        measured: dict[str, Mapping[str, float]] = {}
+        # The monitored one comes first: it may end the run, and at the end all others measure too. That is
+        # why the question whether the run is over is asked for each of them anew.
+        for name in sorted(self.evaluators, key=lambda name: name != watched):
+            evaluator = self.evaluators[name]
+            if self._is_over(step) or step % (evaluator.every or self.evaluate_every) == 0:
+                measured[name] = evaluator.measure(self.evaluated_model)
+                line = {"kind": name} if name == VALIDATION else {"kind": "evaluation", "evaluator": name}
+                log.write({**line, "step": step, "epoch": self._epoch(step), **measured[name]})
+                if self.monitor is not None and name == watched:
+                    self.state.progress = judge(self.monitor, measured[name], step, self.state.progress)
+        return measured
+
+    def _epoch(self, step: int) -> float:
+        """How often the training images have been seen after `step` updates."""
+        return step * self.config.batch_size / self.num_samples
 
 
 def _step_seed(seed: int, step: int, part: int) -> int:
+    """Mix the three numbers; a hash keeps near ones apart, and PyTorch takes seeds below 2 to the 63."""
     digest = hashlib.sha256(f"{seed}/{step}/{part}".encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
-
-
-@contextmanager
-def out_of_memory_explained(size: int, shape: torch.Size) -> Iterator[None]:
-    """Say what to change when `size` images `(..., H, W)` do not fit into memory."""
-    try:
-        yield
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        words = ("out of memory", "allocate memory", "not enough memory")
-        if isinstance(error, RuntimeError) and not any(word in str(error) for word in words):
-            raise
-        raise VitkitError(
-            f"Out of memory with {size} images of {shape[-2]}x{shape[-1]} at a time. Run the same command "
-            f"with --micro-batch-size {max(1, size // 2)}: gradients are summed up to the same batch. "
-            "Or choose a smaller model or image size."
-        ) from error

@@ -1,0 +1,178 @@
+"""Classification: one class for each image, learned by softmax or sigmoid."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitkit.config import from_json
+from vitkit.data.decode import DecodeRule
+from vitkit.data.loader import Batch
+from vitkit.data.sources import ImageData, Splits, open_data
+from vitkit.durable import read_json
+from vitkit.evaluation import classify
+from vitkit.evaluation.kept import check_evaluation
+from vitkit.evaluation.predictions import Predictions
+from vitkit.evaluation.scores import probabilities
+from vitkit.models import card
+from vitkit.models.card import Card, TaskName
+from vitkit.models.precision import Precision
+from vitkit.models.zoo import ModelConfig
+from vitkit.tasks.classification_report import CURVE, report
+from vitkit.tasks.page import Curve, TaskReport
+from vitkit.tasks.task import Guess, Validation
+from vitkit.training.evaluators import Evaluator, Monitor
+from vitkit.training.objectives import Classification as Objective
+from vitkit.training.objectives import ClassificationConfig
+
+# Few validation images are soon all right: the loss then still tells better from worse.
+MONITOR = Monitor("accuracy", "max", tie_breaker="loss", tie_direction="min")
+
+
+@dataclass(frozen=True)
+class ClassificationTask:
+    """One class for each image. The methods are those of `vitkit.tasks.task.Task`, which describes them."""
+
+    name: TaskName = "classification"
+    monitor: Monitor = MONITOR
+    curve: Curve = CURVE
+
+    def open_data(
+        self, spec: str, splits: Splits, rule: DecodeRule, class_names: Sequence[str] | None = None
+    ) -> ImageData:
+        """List images with the number of their class, `labels` `(N,)` int64."""
+        return open_data(spec, splits, rule, class_names)
+
+    def learned(self, config: ClassificationConfig) -> card.Task:
+        """Both losses fit."""
+        return card.Task(self.name, config.loss)
+
+    def objective(self, config: ClassificationConfig, num_outputs: int) -> nn.Module:
+        """Cross entropy, or the classes' binary cross entropies."""
+        return Objective(config, num_outputs)
+
+    def evaluators(self, validation: Validation) -> Mapping[str, Evaluator]:
+        """Measure loss and accuracy on the validation images."""
+        learned = self.learned(validation.objective)
+
+        def measure(model: nn.Module) -> Mapping[str, float]:
+            # The loss is the objective's without smoothing and mixup; of the logits nothing else is needed.
+            predictions = classify.predict(
+                model,
+                validation.batches(),
+                device=validation.device,
+                precision=validation.precision,
+                loss=learned.loss,
+                keep_logits=False,
+            )
+            result = self.measure(predictions, validation.class_names)
+            return {"loss": result.loss, "accuracy": result.accuracy}
+
+        return {self.monitor.evaluator: Evaluator(measure)}
+
+    def progress(self, metrics: Mapping[str, float]) -> str:
+        """Tell the accuracy."""
+        return f"val {metrics['accuracy']:.1%}"
+
+    def explain_unfit(self, config: ModelConfig) -> str:
+        """A model needs a head and one row of logits for each image."""
+        return classify.explain_no_classes(config)
+
+    def predict(
+        self,
+        model: nn.Module,
+        batches: Iterable[Batch],
+        *,
+        device: torch.device,
+        precision: Precision,
+        learned: card.Task,
+        progress: Callable[[int], None] | None = None,
+        folder: Path | None = None,
+    ) -> Predictions:
+        """Score each image and keep its logits."""
+        return classify.predict(
+            model,
+            batches,
+            device=device,
+            precision=precision,
+            progress=progress,
+            loss=learned.loss,
+            folder=folder,
+        )
+
+    def measure(self, predictions: Predictions, class_names: Sequence[str]) -> classify.Classification:
+        """Count by the conventions of `vitkit.evaluation.classify`."""
+        return classify.classification(predictions, class_names)
+
+    def read_evaluation(self, path: Path) -> tuple[classify.Classification, Predictions]:
+        """Read numbers and logits, and compare the two."""
+        result = from_json(classify.Classification, read_json(path), str(path))
+        predictions = Predictions.load(path.with_suffix(".npz"), result.loss_function)
+        check_evaluation(result, predictions, str(path))
+        return result, predictions
+
+    def explain_outdated(self, result: classify.Classification, learned: card.Task) -> str:
+        """Early versions scored every model by softmax."""
+        if result.loss_function == learned.loss:
+            return ""
+        return f"was scored by {result.loss_function}, but the model was trained with the {learned.loss} loss"
+
+    def line(self, result: classify.Classification) -> str:
+        """Tell the accuracy with its interval."""
+        low, high = result.accuracy_interval
+        unread = f", {result.bad} unreadable" if result.bad else ""
+        return (
+            f"{result.accuracy:.2%} accuracy on {result.count:,} images{unread} "
+            f"(95 % interval {low:.1%} to {high:.1%})"
+        )
+
+    def summary(self, result: classify.Classification, images: str) -> tuple[str, str]:
+        """Tell the accuracy, and by other measures how good the model is."""
+        low, high = result.accuracy_interval
+        top5 = "" if result.top5_accuracy is None else f", top-5 {result.top5_accuracy:.2%}"
+        return f"{result.accuracy:.2%}", (
+            f" accuracy{top5} on {result.count:,} {images} "
+            f"(95 % interval {low:.1%} to {high:.1%}); loss {result.loss:.4f}, "
+            f"balanced accuracy {result.balanced_accuracy:.2%}, "
+            f"calibration error {result.calibration_error:.2%}"
+        )
+
+    def guesses(self, outputs: Tensor, card: Card, top: int) -> list[list[Guess]]:
+        """Name the most probable classes, by the loss that the model was trained with."""
+        shares = torch.from_numpy(probabilities(outputs.numpy(), card.loss))
+        names = card.class_names or tuple(f"class {i}" for i in range(outputs.shape[1]))
+        values, classes = shares.topk(min(top, len(names)))
+        return [
+            [Guess(names[i], value) for i, value in zip(row_classes, row_values, strict=True)]
+            for row_classes, row_values in zip(classes.tolist(), values.tolist(), strict=True)
+        ]
+
+    def guess_headings(self, top: int) -> tuple[str, ...]:
+        """One class has a column of its own for its probability; several share one."""
+        return ("class", "probability") if top == 1 else (f"top {top}",)
+
+    def guess_cells(self, guesses: Sequence[Guess], top: int) -> list[list[str]]:
+        """Write each class with its probability."""
+        if top == 1:
+            (guess,) = guesses
+            return [[guess.name], [f"{guess.probability:.1%}"]]
+        return [[f"{guess.name} {guess.probability:.1%}" for guess in guesses]]
+
+    def guess_json(self, guesses: Sequence[Guess]) -> dict[str, Any]:
+        """List the classes with their probabilities, best first."""
+        return {
+            "predictions": [
+                {"class": guess.name, "probability": round(guess.probability, 6)} for guess in guesses
+            ]
+        }
+
+    def report(
+        self,
+        evaluations: Mapping[str, tuple[classify.Classification, Predictions]],
+        split: str | None,
+    ) -> TaskReport:
+        """Say how good the model is, where it fails, and whether it is as sure as it should be."""
+        return report(evaluations, split)

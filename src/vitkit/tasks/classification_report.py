@@ -1,0 +1,313 @@
+"""What classification says in the report: how good the model is, where it fails, whether it is too sure."""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitkit.analysis import figures
+from vitkit.evaluation.classify import Classification, ClassScore
+from vitkit.evaluation.predictions import Predictions
+from vitkit.tasks.page import (
+    Curve,
+    Number,
+    Pictures,
+    Plot,
+    Section,
+    ShownImage,
+    Table,
+    TaskReport,
+    Text,
+    counted,
+    describe_images,
+    number,
+    percent,
+)
+
+MISTAKES_SHOWN = 24
+ATTENTION_SHOWN = 12
+TIES_SHOWN = 3
+
+CURVE = Curve(
+    metric="accuracy",
+    title="Validation accuracy",
+    label="share of images right",
+    caption="the share of validation images classified rightly; the circle is the best.",
+)
+
+
+def report(evaluations: Mapping[str, tuple[Classification, Predictions]], split: str | None) -> TaskReport:
+    """Make the task's part of the report; see `vitkit.tasks.task.Task.report`."""
+    if split is None:
+        return _without_evaluation()
+    result, predictions = evaluations[split]
+    images = describe_images(result.count, split)
+    return TaskReport(
+        answer=_answer(result, split, images),
+        facts=_facts(result),
+        splits=_splits({split: result for split, (result, _) in evaluations.items()}),
+        splits_caption=(
+            f"Loss: the mean over the images of the {figures.LOSS_LABELS[result.loss_function]}. Balanced: "
+            "the mean of the classes' accuracies. Macro F1: the mean of the classes' F1 scores. Top-5: the "
+            "true class is among the five likeliest."
+        ),
+        sections=(
+            _confusion(result, images),
+            _classes(result, images),
+            _mistakes(result, predictions, images),
+            _calibration(result, images),
+        ),
+        attention=_attention(result, predictions),
+    )
+
+
+def _without_evaluation() -> TaskReport:
+    """Say that there is nothing to say, section by section."""
+    sections = (
+        ("confusion", "Confusions", "What is taken for what", "No evaluation, no confusions."),
+        ("classes", "Classes", "Class by class", "No evaluation, no scores."),
+        ("mistakes", "Mistakes", "Most confident mistakes", "No evaluation, no mistakes."),
+        ("calibration", "Calibration", "Is it as sure as it should be?", "No evaluation, no calibration."),
+    )
+    return TaskReport(
+        answer=(Text("This run has not been evaluated: there is no accuracy to report.", "answer"),),
+        facts=(),
+        splits=None,
+        splits_caption="",
+        sections=tuple(Section(name, menu, title, (Text(words),)) for name, menu, title, words in sections),
+        attention=Pictures((), ATTENTION_SHOWN, "", "No evaluation, no images to look at."),
+    )
+
+
+def _answer(result: Classification, split: str, images: str) -> tuple[Text, ...]:
+    low, high = result.accuracy_interval
+    guessing = max(score.count for score in result.per_class) / result.count
+    answer = Text(
+        f"The model is right on **{result.correct:,} of {images}**: an accuracy of "
+        f"**{percent(result.accuracy)}**. On other images drawn in the same way, expect between "
+        f"{percent(low)} and {percent(high)} (95% confidence). Always answering with the most frequent "
+        f"class would be right on {percent(guessing)}.",
+        "answer",
+    )
+    if split == "test":
+        return (answer,)
+    return answer, Text(
+        f"**There is no evaluation on a test split**: these are {images}. If they helped to choose the "
+        "model or its settings, the accuracy on new images is probably somewhat lower."
+    )
+
+
+def _facts(result: Classification) -> tuple[tuple[str, str], ...]:
+    facts = [(percent(result.accuracy), "accuracy")]
+    if result.top5_accuracy is not None:
+        facts.append((percent(result.top5_accuracy), "right among the five likeliest"))
+    return tuple(facts)
+
+
+def _splits(results: Mapping[str, Classification]) -> Table:
+    headings = (
+        "split",
+        "images",
+        "unreadable",
+        "accuracy",
+        "95% interval",
+        "top-5",
+        "balanced",
+        "macro F1",
+        "loss (nats)",
+    )
+    return Table(headings, tuple(_split_row(split, result) for split, result in results.items()))
+
+
+def _split_row(split: str, result: Classification) -> tuple[str | Number, ...]:
+    low, high = result.accuracy_interval
+    return (
+        split,
+        counted(result.count),
+        counted(result.bad),
+        number(result.accuracy),
+        Number(f"{percent(low)} – {percent(high)}", low),
+        number(result.top5_accuracy),
+        number(result.balanced_accuracy),
+        number(result.macro_f1),
+        Number(f"{result.loss:.3f}", result.loss),
+    )
+
+
+def _confusion(result: Classification, images: str) -> Section:
+    names = result.class_names
+    return Section(
+        "confusion",
+        "Confusions",
+        "What is taken for what",
+        (
+            Plot(
+                figures.confusion_matrix(result.confusion_cells, names, images),
+                "confusion",
+                f"Confusion matrix of {len(names)} classes on {images}.",
+            ),
+            Text(
+                f"Confusion matrix of {images}. Rows are the true classes, columns what the model said; the "
+                "diagonal is right. The colour is the share of the row, on a scale of square roots so that "
+                "rare confusions can be seen.",
+                "caption",
+            ),
+        ),
+    )
+
+
+def _classes(result: Classification, images: str) -> Section:
+    headings = (
+        "class",
+        "images",
+        "right",
+        "accuracy (recall)",
+        "precision",
+        "F1",
+        "most often taken for",
+    )
+    rows = tuple(
+        (
+            score.name,
+            counted(score.count),
+            counted(score.correct),
+            number(score.recall),
+            number(score.precision),
+            number(score.f1),
+            mistake,
+        )
+        for score, mistake in class_rows(result)
+    )
+    return Section(
+        "classes",
+        "Classes",
+        "Class by class",
+        (
+            Plot(
+                figures.class_accuracy(result.per_class, images), "classes", f"Accuracy by class on {images}."
+            ),
+            Text(
+                "Accuracy within the classes, the worst first. The line is the 95% interval (Wilson's): "
+                "where it is long there are few images, and the order says little.",
+                "caption",
+            ),
+            Table(headings, rows, sortable=True),
+            Text(
+                "Recall: of the images of the class, how many were found. Precision: of the images said to "
+                "be of the class, how many are. F1: their harmonic mean. A dash: there is nothing to divide "
+                "by. Click a heading to sort.",
+                "caption",
+            ),
+        ),
+    )
+
+
+def class_rows(result: Classification) -> list[tuple[ClassScore, str]]:
+    """List every class with what it is most often taken for; all of them where several are equally often."""
+    taken_for: dict[int, tuple[int, list[int]]] = {}
+    for true, predicted, count in result.confusion_cells:
+        most, _ = taken_for.get(true, (1, []))
+        if true != predicted and count >= most:
+            others = taken_for[true][1] if true in taken_for and count == most else []
+            taken_for[true] = count, [*others, predicted]
+    names = result.class_names
+    rows = []
+    for i, score in enumerate(result.per_class):
+        count, others = taken_for.get(i, (0, []))
+        listed = ", ".join(names[other] for other in others[:TIES_SHOWN])
+        more = f" and {len(others) - TIES_SHOWN} more" if len(others) > TIES_SHOWN else ""
+        each = " each" if len(others) > 1 else ""
+        rows.append((score, f"{listed}{more} ({count}{each})" if others else ""))
+    return rows
+
+
+def _mistakes(result: Classification, predictions: Predictions, images: str) -> Section:
+    shown = [_shown(result, predictions, row) for row in _surest_mistakes(predictions).tolist()]
+    pictures = Pictures(
+        shown,
+        MISTAKES_SHOWN,
+        caption=(
+            f"The {{count}} of {images} that the model got wrong and was surest of: true class → predicted "
+            "class, its probability, the file. Look here first for wrong labels in the data."
+        ),
+        none="There is none: every image was classified rightly.",
+    )
+    return Section("mistakes", "Mistakes", "Most confident mistakes", (pictures,))
+
+
+def _calibration(result: Classification, images: str) -> Section:
+    confidence = math.fsum(b.count * (b.confidence or 0) for b in result.calibration) / result.count
+    low, high = result.accuracy_interval
+    # Few images say little about the accuracy: what their interval allows is no finding.
+    if confidence > high:
+        verdict = "too sure of itself"
+    elif confidence < low:
+        verdict = "not sure enough"
+    else:
+        verdict = (
+            f"as sure as it should be, as far as {images} can tell (the accuracy's 95% interval, "
+            f"{percent(low)} to {percent(high)}, holds its confidence)"
+        )
+    sigmoid = ", by sigmoid, as the model was trained to say yes or no to each class by itself"
+    return Section(
+        "calibration",
+        "Calibration",
+        "Is it as sure as it should be?",
+        (
+            Plot(
+                figures.reliability_diagram(result.calibration, images),
+                "calibration",
+                f"Accuracy against confidence on {images}.",
+            ),
+            Text(
+                "Images grouped by confidence (the probability given to the predicted class"
+                f"{sigmoid if result.loss_function == 'sigmoid' else ''}) into 15 bins of equal width. Bars: "
+                "the share that is right, with its 95% interval; red: the mean confidence. Below: how many "
+                "images are in each bin. Bars under the red mark: the model is too sure of itself.",
+                "caption",
+            ),
+            Text(
+                f"The expected calibration error (ECE) is {percent(result.calibration_error)}: averaged over "
+                "the images, a bin's confidence differs from its accuracy by "
+                f"{100 * result.calibration_error:.1f} percentage points. Over all images the model is "
+                f"{percent(confidence)} sure and {percent(result.accuracy)} right: as a whole it is "
+                f"{verdict}."
+            ),
+        ),
+    )
+
+
+def _attention(result: Classification, predictions: Predictions) -> Pictures:
+    """Choose images of as many classes as there is room for, a quarter of them wrong."""
+    wrong = _surest_mistakes(predictions)[: ATTENTION_SHOWN // 4].tolist()
+    right = np.flatnonzero(predictions.predicted == predictions.labels)
+    # The first image of every class, then the second of every class, and so on.
+    seen: dict[int, int] = {}
+    turns = []
+    for label in predictions.labels[right].tolist():
+        seen[label] = seen.get(label, -1) + 1
+        turns.append(seen[label])
+    fair = right[np.lexsort((right, predictions.labels[right], np.array(turns, int)))].tolist()
+    return Pictures(
+        [_shown(result, predictions, row) for row in wrong + fair],
+        ATTENTION_SHOWN,
+        caption="First the model's surest mistakes, then right answers, a class at a time.",
+        none="There is no image to look at.",
+    )
+
+
+def _surest_mistakes(predictions: Predictions) -> NDArray[np.int64]:
+    """Find the rows of the wrong predictions, the most confident first."""
+    wrong = np.flatnonzero(predictions.predicted != predictions.labels)
+    return wrong[np.argsort(-predictions.confidence[wrong], kind="stable")]
+
+
+def _shown(result: Classification, predictions: Predictions, row: int) -> ShownImage:
+    names = result.class_names
+    return ShownImage(
+        index=int(predictions.ids[row]),
+        true=names[int(predictions.labels[row])],
+        predicted=names[int(predictions.predicted[row])],
+        confidence=float(predictions.confidence[row]),
+    )

@@ -1,0 +1,143 @@
+"""What a task says on the page about a run, as plain values: `vitkit.report` draws them.
+
+Texts are plain words: whatever they hold is escaped, but that words between two pairs of asterisks,
+`**right on 3 of 4**`, are shown bold. They hold no names that come from outside; cells and captions may.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph."""
+
+    words: str
+    kind: Literal["plain", "answer", "caption", "warning"] = "plain"
+    """answer: larger; caption: smaller, below what it is about; warning: in the colour of mistakes."""
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A figure of `vitkit.analysis`."""
+
+    figure: Figure
+    name: str
+    """Different from that of every other plot of the page: the ids inside the drawing begin with it."""
+    alt: str
+    """The same in words, for those who cannot see it."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """A cell that is sorted by its value and stands at the right."""
+
+    text: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of words and numbers."""
+
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str | Number, ...], ...]
+    sortable: bool = False
+    """Whether a click on a heading sorts the rows."""
+
+
+@dataclass(frozen=True)
+class ShownImage:
+    """An image of the evaluated split, and what is written below it."""
+
+    index: int
+    """Of the image in its split."""
+    true: str
+    """What the image shows, in words."""
+    predicted: str
+    """What the model says that it shows, in words."""
+    confidence: float
+    """How sure the model is of it, from 0 to 1."""
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Images of the evaluated split with captions."""
+
+    images: Sequence[ShownImage]
+    """In the order in which they are tried: those that cannot be read are passed over."""
+    most: int
+    """How many are shown at most."""
+    caption: str
+    """Below them; `{count}` in it stands for the number of those that are shown."""
+    none: str
+    """What is said where `images` is empty."""
+
+
+Block = Text | Plot | Table | Pictures
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page with a title."""
+
+    name: str
+    """A word that no other section has, for links."""
+    menu: str
+    """One or two words, for the line of links."""
+    title: str
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The validation metric that is drawn over the steps, beside the loss and the learning rate."""
+
+    metric: str
+    """Its name in metrics.jsonl: a share from 0 to 1, of which the largest is the best."""
+    title: str
+    label: str
+    """Of its axis."""
+    caption: str
+    """What follows "Middle: "."""
+
+
+@dataclass(frozen=True)
+class TaskReport:
+    """What a task says of the evaluations of a run."""
+
+    answer: tuple[Text, ...]
+    """The first paragraphs of the page: how good the model is."""
+    facts: tuple[tuple[str, str], ...]
+    """A value and its name each, for the tiles at the head of the page."""
+    splits: Table | None
+    """A row for each evaluated split."""
+    splits_caption: str
+    sections: tuple[Section, ...]
+    """In the order of the page, after the training curves."""
+    attention: Pictures
+    """The images whose attention is shown, if the model has attention over the image."""
+
+
+def describe_images(count: int, split: str) -> str:
+    """Say how many images of which split: "360 test images"."""
+    word = {"val": "validation"}.get(split, split)
+    return f"{count:,} {word} image{'s' * (count != 1)}"
+
+
+def percent(share: float | None) -> str:
+    """Write a share as a percentage with one digit after the point; a dash where there is none."""
+    return "–" if share is None else f"{100 * share:.1f}%"
+
+
+def number(share: float | None) -> Number:
+    """Make the cell of a share; one that is not defined is sorted below all others."""
+    return Number(percent(share), -1.0 if share is None else round(share, 6))
+
+
+def counted(count: int) -> Number:
+    """Make the cell of a count."""
+    return Number(f"{count:,}", count)

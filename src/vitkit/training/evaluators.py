@@ -1,0 +1,114 @@
+"""What is measured while a model is trained, and which of the numbers decides what is best."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from torch import nn
+
+from vitkit.errors import VitkitError
+from vitkit.training.checkpoint_files import Progress
+
+VALIDATION = "validation"
+"""The evaluator that decides what is best, unless a monitor names another. Its lines in `metrics.jsonl` are
+of the kind "validation"; those of others are of the kind "evaluation" and say which evaluator measured."""
+
+Measure = Callable[[nn.Module], Mapping[str, float]]
+"""Names and values of what is measured of a model; it neither trains the model nor changes its mode."""
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """Something that is measured again and again while a model is trained."""
+
+    measure: Measure
+    every: int | None = None
+    """Steps between two measurements; None: the run's validation interval. After the last step of a run every
+    evaluator measures."""
+
+
+@dataclass(frozen=True)
+class Monitor:
+    """Which measured number decides what is best: that a run ends with, and that patience waits for."""
+
+    metric: str
+    """The name of a number that the evaluator measures."""
+    direction: Literal["max", "min"]
+    """Whether larger or smaller numbers are better."""
+    tie_breaker: str | None = None
+    """Another number of the same evaluator, which decides between equals; None: the earlier one stays the
+    best."""
+    tie_direction: Literal["max", "min"] = "min"
+    evaluator: str = VALIDATION
+    """The evaluator whose numbers decide; others are logged and decide nothing."""
+
+    def is_better(self, found: Mapping[str, float], best: float | None, best_tie: float | None) -> bool:
+        """Whether what was found is better than the best before.
+
+        Args:
+            found: the evaluator's numbers.
+            best: the metric of the best before; None: there is none.
+            best_tie: the tie breaker of the best before; None: it is not known, and anything is better.
+        """
+        value = found[self.metric]
+        if math.isnan(value):
+            return False  # compared with it, nothing would ever be better
+        if best is None:
+            return True
+        ranked, ranked_best = _ranked(value, self.direction), _ranked(best, self.direction)
+        if self.tie_breaker is None:
+            return ranked > ranked_best
+        if best_tie is None:
+            return True
+        tie = _ranked(found[self.tie_breaker], self.tie_direction)
+        return (ranked, tie) > (ranked_best, _ranked(best_tie, self.tie_direction))
+
+
+def judge(monitor: Monitor, found: Mapping[str, float], step: int, progress: Progress) -> Progress:
+    """Compare what the monitored evaluator found after `step` updates with the best before.
+
+    Returns:
+        The progress, with this as the best or with one more measurement since.
+
+    Raises:
+        VitkitError: the evaluator does not measure what the monitor watches.
+    """
+    wanted = {monitor.metric, monitor.tie_breaker or monitor.metric}
+    if not wanted <= found.keys():
+        raise VitkitError(
+            f"The monitor expects the evaluator {monitor.evaluator!r} to measure "
+            f"{' and '.join(sorted(wanted))}, found {', '.join(found) or 'nothing'}."
+        )
+    if not monitor.is_better(found, progress.best_value, progress.best_tie):
+        return replace(progress, evaluations_since_best=progress.evaluations_since_best + 1)
+    return replace(
+        progress,
+        best_value=found[monitor.metric],
+        best_tie=None if monitor.tie_breaker is None else found[monitor.tie_breaker],
+        best_step=step,
+        evaluations_since_best=0,
+    )
+
+
+def check_evaluators(evaluators: Mapping[str, Evaluator], monitor: Monitor | None) -> None:
+    """Refuse what would go wrong at the first measurement, before the first step.
+
+    Raises:
+        VitkitError: an evaluator has an interval that cannot be, or the monitor watches none of them.
+    """
+    for name, evaluator in evaluators.items():
+        if evaluator.every is not None and evaluator.every < 1:
+            raise VitkitError(
+                f"The evaluator {name!r} measures every 1 or more steps, found {evaluator.every}."
+            )
+    if monitor is not None and monitor.evaluator not in evaluators:
+        raise VitkitError(
+            f"The monitor expects an evaluator named {monitor.evaluator!r}, found "
+            f"{', '.join(map(repr, evaluators)) or 'none'}. Add it, or train without a monitor."
+        )
+
+
+def _ranked(value: float, direction: Literal["max", "min"]) -> float:
+    """Turn a value so that the larger one is the better."""
+    return value if direction == "max" else -value

@@ -1,0 +1,116 @@
+"""The seam: a task is a value that everything else asks, and the table is where its name stands."""
+
+import typing
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import vitkit
+from tests.training.test_objective_state import Centred
+from vitkit.config import to_json
+from vitkit.data.loader import Batch
+from vitkit.errors import VitkitError
+from vitkit.jobs.run_config import changed_options
+from vitkit.models.card import Card, TaskName
+from vitkit.models.card import Task as LearnedTask
+from vitkit.tasks import TASKS, find_task, learned_by, task_of
+from vitkit.tasks.classification import ClassificationTask
+from vitkit.tasks.task import Guess, Validation
+from vitkit.training.checkpoint_files import step_name
+from vitkit.training.objectives import ClassificationConfig
+from vitkit.training.trainer import Trainer
+from vitkit.weights.files.safetensors import read_safetensors
+
+RUN = replace(
+    vitkit.recipe("digits"),
+    model="ViT-16x1x2/4",
+    training=replace(vitkit.recipe("digits").training, steps=6, batch_size=16, evaluate_every=2),
+    optimizer=replace(vitkit.recipe("digits").optimizer, warmup_steps=1),
+)
+
+
+def test_the_table_names_its_tasks_as_cards_do() -> None:
+    for name, task in TASKS.items():
+        assert task.name == name and name in typing.get_args(TaskName)
+        assert find_task(name) is task
+        assert task.monitor.evaluator in task.evaluators(_validation())
+
+
+def _validation() -> Validation:
+    def batches() -> Iterator[Batch]:
+        yield from ()
+
+    config = ClassificationConfig(loss="sigmoid")
+    return Validation(config, ("one", "two"), batches, torch.device("cpu"), "float32")
+
+
+def test_a_task_that_is_not_there_is_refused_before_a_folder_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitkit.tasks.TASKS", {"classification": ClassificationTask()})
+    with pytest.raises(VitkitError, match="one of the tasks classification, found multi-label"):
+        vitkit.train(replace(RUN, task="multi-label"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_of_a_version_without_tasks_is_a_classification() -> None:
+    recorded = {key: value for key, value in to_json(RUN).items() if key != "task"}
+    assert changed_options(recorded, "config.json", RUN) == []
+    assert changed_options(recorded, "config.json", replace(RUN, task="multi-label")) == [
+        "task: 'classification' -> 'multi-label'"
+    ]
+
+
+def test_a_card_that_records_no_task_is_a_classifiers() -> None:
+    assert task_of(Card()).name == "classification" and learned_by(Card()).loss == "softmax"
+    assert learned_by(Card(task=LearnedTask(loss="sigmoid"))).loss == "sigmoid"
+
+
+def test_an_objective_with_state_survives_a_kill_of_the_whole_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what it owns is neither in the model that the run ends with, nor changed before the first step."""
+    monkeypatch.setattr(ClassificationTask, "objective", lambda self, config, outputs: Centred(outputs))
+    monkeypatch.setattr("vitkit.jobs.report.render_report", lambda *_: "a report")
+    vitkit.train(RUN, tmp_path / "whole", threads=1)
+    update = Trainer.update
+
+    def killed(self: Trainer, batch: Batch, step: int, rate: float) -> dict[str, float]:
+        if step == 5:
+            raise KeyError("killed")
+        return update(self, batch, step, rate)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyError):
+        patch.setattr(Trainer, "update", killed)
+        vitkit.train(RUN, tmp_path / "killed", threads=1)
+    assert not (tmp_path / "killed" / "model.safetensors").exists()
+    vitkit.train(RUN, tmp_path / "killed", threads=1)
+    last = f"checkpoints/{step_name(6)}"
+    for name in ("model.safetensors", "metrics.jsonl", f"{last}/objective.safetensors", f"{last}/state.json"):
+        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+    assert read_safetensors(tmp_path / "whole" / last / "objective.safetensors")["calls"] == 6
+    plain = vitkit.create_model("ViT-16x1x2/4", 10, 16)
+    assert read_safetensors(tmp_path / "whole" / "model.safetensors").keys() == plain.state_dict().keys()
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+def test_guesses_of_a_classifier_are_told_in_rows_and_as_json(
+    loss: typing.Literal["softmax", "sigmoid"],
+) -> None:
+    task = ClassificationTask()
+    card = Card(class_names=("cat", "dog", "owl"), task=LearnedTask(loss=loss))
+    outputs = torch.tensor([[2.0, 0.0, 1.0]])
+    ((first, second),) = task.guesses(outputs, card, 2)
+    shares = outputs.softmax(1) if loss == "softmax" else outputs.sigmoid()
+    assert [first.name, second.name] == ["cat", "owl"]
+    assert first.probability == pytest.approx(shares[0, 0].item(), abs=1e-6)
+    assert task.guesses(outputs, Card(), 1)[0][0].name == "class 0"
+    guesses = [Guess("cat", 0.75), Guess("owl", 0.125)]
+    assert task.guess_headings(5) == ("top 5",)
+    assert task.guess_cells(guesses, 5) == [["cat 75.0%", "owl 12.5%"]]
+    assert task.guess_headings(1) == ("class", "probability")
+    assert task.guess_cells(guesses[:1], 1) == [["cat"], ["75.0%"]]
+    assert task.guess_json(guesses[:1]) == {"predictions": [{"class": "cat", "probability": 0.75}]}

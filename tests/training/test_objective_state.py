@@ -1,0 +1,154 @@
+"""Objectives with parameters and state of their own: trained, kept, refused where they do not belong."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tests.training.small_run import OPTIMIZER, TRAINING, fingerprint, small_trainer
+from vitkit.data.loader import Batch
+from vitkit.errors import VitkitError
+from vitkit.training.checkpoint import find_checkpoint
+from vitkit.training.checkpoint_files import read_progress, step_name
+from vitkit.training.finite import NonFiniteError
+from vitkit.training.optim import OptimizerConfig
+from vitkit.training.trainer import Trainer
+from vitkit.weights.files.safetensors import read_safetensors
+
+SGD = dataclasses.replace(OPTIMIZER, optimizer="sgd")
+
+
+class Centred(nn.Module):
+    """Classification of logits that are centred by a running mean, projected and made noisy."""
+
+    centre: Tensor
+    calls: Tensor
+
+    def __init__(self, classes: int = 5) -> None:
+        super().__init__()
+        self.project = nn.Linear(classes, classes)
+        nn.init.eye_(self.project.weight)
+        nn.init.zeros_(self.project.bias)
+        self.register_buffer("centre", torch.zeros(classes))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        logits = model(batch.images)
+        if self.training:
+            self.calls += 1
+            self.centre.lerp_(logits.detach().mean(0), 0.1)
+        projected = F.dropout(self.project(logits - self.centre), 0.1, self.training)
+        losses = F.cross_entropy(projected, batch.labels, reduction="none")
+        return torch.where(batch.mask, losses, 0.0).sum() / batch.mask.sum(), {}
+
+
+def centred(run: Path, **changes: object) -> Trainer:
+    return small_trainer(run, objective=Centred(), **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("optimizer", [OPTIMIZER, SGD], ids=["adamw", "sgd"])
+def test_stopped_after_every_step_it_ends_with_the_same_bits(
+    tmp_path: Path, optimizer: OptimizerConfig
+) -> None:
+    whole_trainer = centred(tmp_path / "whole", optimizer=optimizer)
+    list(whole_trainer.fit())
+    whole = fingerprint(whole_trainer)
+    run = tmp_path / "stopped"
+    for _ in range(12):
+        trainer = centred(run, optimizer=optimizer)
+        checkpoint, _ = find_checkpoint(run)
+        if checkpoint is not None:
+            assert trainer.resume(checkpoint) == []
+        assert len(list(trainer.fit(interrupted=lambda: True))) == 1
+    assert trainer.state.progress.finished and fingerprint(trainer) == whole
+    last = Path("checkpoints") / step_name(12)
+    for file in (run / last).glob("*.safetensors"):
+        assert file.read_bytes() == (tmp_path / "whole" / last / file.name).read_bytes()
+    kept = read_safetensors(run / last / "objective.safetensors")
+    assert kept.keys() == {"project.weight", "project.bias", "centre", "calls"}
+    assert kept["calls"] == 12 and kept["centre"].abs().min() > 0
+
+
+def test_its_parameters_are_trained_by_the_rules_of_the_models(tmp_path: Path) -> None:
+    trainer = centred(tmp_path)
+    objective = trainer.objective
+    assert isinstance(objective, Centred)
+    decayed, kept = (group["params"] for group in trainer.state.optimizer.param_groups)
+    assert any(one is objective.project.weight for one in decayed)
+    assert any(one is objective.project.bias for one in kept)
+    numbers = trainer.update(next(iter(trainer.loader.batches(0, 1))), 0, 0.1)
+    gradients = [one.grad for one in [*trainer.state.model.parameters(), *objective.parameters()]]
+    clipped = torch.nn.utils.get_total_norm([one for one in gradients if one is not None])
+    assert numbers["grad_norm"] > 1 and clipped == pytest.approx(1.0, rel=1e-5)
+    assert not torch.equal(objective.project.weight, torch.eye(5))
+
+
+def test_none_of_it_gets_among_the_weights(tmp_path: Path) -> None:
+    trainer = centred(tmp_path)
+    list(trainer.fit())
+    checkpoint = tmp_path / "checkpoints" / step_name(12)
+    for name in ("model.safetensors", "average.safetensors"):
+        assert read_safetensors(checkpoint / name).keys() == trainer.state.model.state_dict().keys()
+
+
+def test_a_classifier_has_no_file_of_an_objective(tmp_path: Path) -> None:
+    list(small_trainer(tmp_path).fit())
+    assert not list(tmp_path.rglob("objective.safetensors"))
+
+
+@pytest.mark.parametrize("name", ["project.bias", "centre"])
+def test_what_is_not_finite_in_it_reaches_no_checkpoint(tmp_path: Path, name: str) -> None:
+    trainer = centred(tmp_path)
+    update = trainer.state.optimizer.step
+
+    def overflow() -> None:
+        update()
+        if trainer.state.progress.step == 7:
+            trainer.objective.state_dict()[name][0] = float("inf")
+
+    trainer.state.optimizer.step = overflow  # type: ignore[assignment]
+    with pytest.raises(NonFiniteError, match="Step 7: the update made weights"):
+        list(trainer.fit())
+    checkpoint, rejected = find_checkpoint(tmp_path)
+    assert checkpoint is not None and checkpoint.name == step_name(4) and not rejected
+
+
+def test_a_checkpoint_of_another_objective_is_refused(tmp_path: Path) -> None:
+    training = dataclasses.replace(TRAINING, steps=4)
+    list(small_trainer(tmp_path / "plain", training).fit())
+    list(centred(tmp_path / "centred", training=training).fit())
+    checkpoints = {name: tmp_path / name / "checkpoints" / step_name(4) for name in ("plain", "centred")}
+    with pytest.raises(
+        VitkitError, match=r"holds no state of an objective .* one that has some\. Was config"
+    ):
+        centred(tmp_path / "new").resume(checkpoints["plain"])
+    with pytest.raises(VitkitError, match=r"holds a state of an objective .* describe one without any\."):
+        small_trainer(tmp_path / "new").resume(checkpoints["centred"])
+    with pytest.raises(VitkitError, match="state of another objective than the run's options describe: size"):
+        small_trainer(tmp_path / "new", objective=Centred(6)).resume(checkpoints["centred"])
+
+
+def test_the_progress_of_earlier_versions_is_read(tmp_path: Path) -> None:
+    """As 1af71cb wrote it, without a hash of the log, and as later ones did, with `best_loss`."""
+    early = {
+        "step": 40,
+        "best_value": 0.4,
+        "best_step": 40,
+        "best_loss": 2.125,
+        "evaluations_since_best": 0,
+        "window": {"loss": 3.5},
+        "window_steps": 2,
+        "log_bytes": 968,
+        "finished": False,
+    }
+    for written in (early, early | {"log_sha256": hashlib.sha256().hexdigest()}):
+        (tmp_path / "state.json").write_text(json.dumps(written))
+        progress = read_progress(tmp_path)
+        assert (progress.best_value, progress.best_tie, progress.best_step) == (0.4, 2.125, 40)
+        assert (progress.step, progress.window, progress.log_bytes) == (40, {"loss": 3.5}, 968)
