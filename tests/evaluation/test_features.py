@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+import vitkit
 from vitkit.data.sources import ImageData, Splits, open_data
 from vitkit.data.transforms import Preprocessing, preprocess
 from vitkit.errors import VitkitError
@@ -22,7 +23,7 @@ from vitkit.evaluation.features import (
 )
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit_config import ViTConfig
-from vitkit.models.zoo import create_model, model_config
+from vitkit.models.zoo import model_config
 
 CPU = torch.device("cpu")
 SIZE = (8, 16)
@@ -45,7 +46,7 @@ def data(tmp_path: Path) -> ImageData:
 
 
 def _model(seed: int = 0, name: str = "ViT-16x1x2/4", num_classes: int = 0) -> ImageModel:
-    model = create_model(name, num_classes=num_classes, image_size=SIZE)
+    model = vitkit.create_model(name, num_classes=num_classes, image_size=SIZE)
     model.init_weights(torch.Generator().manual_seed(seed))
     return model
 

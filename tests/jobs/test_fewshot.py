@@ -22,8 +22,11 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot import Draws, fit
 from vitkit.jobs import fewshot_data
 from vitkit.jobs.fewshot_evaluator import fewshot_evaluator
+from vitkit.jobs.fewshot_options import FewShotTracking
 from vitkit.jobs.fewshot_result import short_names
+from vitkit.jobs.run_config import Loading, Run
 from vitkit.jobs.run_folder import place
+from vitkit.training.trainer import TrainingConfig
 from vitkit.weights import save_model
 from vitkit.weights.card import ModelCard, TrainingData
 
@@ -412,3 +415,56 @@ def test_words_that_are_no_numbers_or_methods_are_refused(
 def test_without_a_model_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["fewshot", "--data", "digits"]) == 1
     assert "Which model?" in capsys.readouterr().err
+
+
+def _training(data: str, followed: FewShotTracking | None = None) -> Run:
+    return replace(
+        vitkit.recipe("digits"),
+        data=data,
+        model="ViT-16x2x2/4",
+        preprocessing=Preprocessing(SIZE),
+        training=TrainingConfig(steps=6, batch_size=4, evaluate_every=2),
+        loading=Loading(workers=0),
+        fewshot=followed or FewShotTracking(),
+    )
+
+
+def test_few_shot_accuracy_is_logged_while_a_model_is_trained(data: str, tmp_path: Path) -> None:
+    """Every three steps and after the last, with the accuracy that the command finds of the model; the
+    weights are those of a run without."""
+    other = str(_images(tmp_path / "other", {"x": 9, "y": 9}))
+    hearing = Hearing()
+    followed = vitkit.train(
+        _training(data, FewShotTracking("other", 3, (2, 4), 2)), "followed", listener=hearing
+    )
+    alone = vitkit.train(_training(data), "alone")
+    assert (followed / "model.safetensors").read_bytes() == (alone / "model.safetensors").read_bytes()
+    lines = [json.loads(line) for line in (followed / "metrics.jsonl").read_text().splitlines()]
+    measured = [line for line in lines if line.get("evaluator") == "fewshot"]
+    assert [line["step"] for line in measured] == [3, 6]
+    assert all({"ridge_2_shots", "ridge_4_shots"} <= line.keys() for line in measured)
+    assert [line for line in lines if line not in measured] == [
+        json.loads(line) for line in (alone / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert any("4 shots" in detail for _, _, detail in hearing.milestones)
+    assert json.loads((followed / "config.json").read_text())["run"]["fewshot"]["data"] == other
+    with pytest.raises(VitkitError, match="No data at"):
+        vitkit.train(_training(data, FewShotTracking("nowhere")), "nothing")
+    assert not Path("nothing").exists()
+
+
+def test_the_options_of_following_are_those_of_the_command(data: str, tmp_path: Path) -> None:
+    _images(tmp_path / "other", {"x": 9, "y": 9})
+    command = f"train --data {data} --model ViT-16x2x2/4 --image-size 8 12 --steps 2 --batch-size 4 --out run"
+    followed = "--fewshot.data other --fewshot.every 1 --fewshot.shots 1,3 --fewshot.seeds 1"
+    assert run([*command.split(), *followed.split()]) == 0
+    recorded = json.loads(Path("run/config.json").read_text())["run"]["fewshot"]
+    assert recorded == {"data": str(tmp_path / "other"), "every": 1, "shots": [1, 3], "seeds": 1}
+    log = Path("run/metrics.jsonl").read_text()
+    assert log.count("ridge_3_shots") == 2
+
+
+@pytest.mark.parametrize("wrong", [{"shots": (0,)}, {"shots": ()}, {"seeds": 0}, {"every": 0}])
+def test_following_that_cannot_be_meant_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(VitkitError, match="few-shot evaluation"):
+        FewShotTracking(**wrong)

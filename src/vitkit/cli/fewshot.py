@@ -1,20 +1,20 @@
 """`vitkit fewshot`: how well classes are learned from a few images by the features of a checkpoint."""
 
 import shlex
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.markup import escape
 from rich.table import Table
 
 from vitkit.cli import console
-from vitkit.cli.download import download
 from vitkit.cli.listener import TerminalListener
 from vitkit.cli.options import parse
-from vitkit.jobs.fewshot import keep_fewshot, run_fewshot
-from vitkit.jobs.fewshot_config import FewShotOptions
-from vitkit.jobs.fewshot_result import FewShot, FewShotModel
+from vitkit.jobs.fewshot_options import FewShotOptions
 from vitkit.text import visible
+
+if TYPE_CHECKING:
+    from vitkit.jobs.fewshot_result import FewShot, FewShotModel
 
 REJECTS_SHOWN = 10
 HARDEST_SHOWN = 3
@@ -34,6 +34,9 @@ def _fewshot(
         options: of the job.
         json_output: print all numbers as JSON.
     """
+    from vitkit.cli.download import download  # not above: help would wait for torch
+    from vitkit.jobs.fewshot import keep_fewshot, run_fewshot
+
     for start in options.starts:
         download(start)
     listener = TerminalListener()
@@ -51,7 +54,7 @@ def _fewshot(
     console.out.print(f"Next: {following}", markup=False, soft_wrap=True)
 
 
-def _one(found: FewShot, model: FewShotModel) -> Table:
+def _one(found: "FewShot", model: "FewShotModel") -> Table:
     """Put the numbers of one checkpoint in a table, a row for each method and number of shots."""
     table = Table("method", "shots", "accuracy", "deviation", "95 % interval", "each draw", box=None)
     for column in table.columns[1:]:
@@ -69,7 +72,7 @@ def _one(found: FewShot, model: FewShotModel) -> Table:
     return table
 
 
-def _several(found: FewShot) -> Table:
+def _several(found: "FewShot") -> Table:
     """Put the numbers of several checkpoints in a table, a column for each number of shots."""
     shots = [f"{count:,} shots" if count > 1 else "1 shot" for count in found.shots]
     table = Table("method", "checkpoint", *shots, box=None)
@@ -86,7 +89,7 @@ def _several(found: FewShot) -> Table:
     return table
 
 
-def _print_more(found: FewShot) -> None:
+def _print_more(found: "FewShot") -> None:
     """Print what the numbers are to be compared with, the hardest classes, and the files that are bad."""
     console.out.print(
         f"On {found.test_images:,} {found.test_split} images of {visible(found.data_name)} in "

@@ -17,10 +17,11 @@ OptionalSize = tuple[int, int] | None
 COMMA_SEPARATED = (tuple[int, ...], tuple[Method, ...])
 """Types of options whose several values are one word with commas, as in `--shots 1,5,10`."""
 
-_constructors = ConstructorRegistry()
+CONSTRUCTORS = ConstructorRegistry()
+"""How types of options are read that the parser reads otherwise by itself."""
 
 
-@_constructors.primitive_rule
+@CONSTRUCTORS.primitive_rule
 def _optional_size(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[OptionalSize] | None:
     """Take two numbers after an option. tyro's own rule takes every word that follows, names of files too."""
     if info.type != OptionalSize:
@@ -34,7 +35,7 @@ def _optional_size(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Optional
     )
 
 
-@_constructors.primitive_rule
+@CONSTRUCTORS.primitive_rule
 def _comma_separated(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[tuple[Any, ...]] | None:
     """Take one word with commas for several numbers or names. tyro's own rule takes all words that follow."""
     item = get_args(info.type)[0] if info.type in COMMA_SEPARATED else None
@@ -74,7 +75,7 @@ def parse(command: Callable[..., Any], arguments: list[str], verb: str) -> Any:
         command,
         args=square_sizes(arguments),
         prog=f"vitkit {verb}",
-        registry=_constructors,
+        registry=CONSTRUCTORS,
         config=(tyro.conf.PositionalRequiredArgs,),
     )
 

@@ -10,7 +10,7 @@ import tyro
 
 from vitkit.cli import console
 from vitkit.cli.listener import TerminalListener
-from vitkit.cli.options import square_sizes
+from vitkit.cli.options import CONSTRUCTORS, square_sizes
 from vitkit.data.transforms import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs.recipes import recipe
@@ -93,7 +93,7 @@ def main(arguments: list[str]) -> None:
         )
         _print_what_comes_next(folder, given)
 
-    tyro.cli(command, args=square_sizes(arguments), prog="vitkit train")
+    tyro.cli(command, args=square_sizes(arguments), prog="vitkit train", registry=CONSTRUCTORS)
 
 
 def _print_what_comes_next(folder: Path, run: Run) -> None:

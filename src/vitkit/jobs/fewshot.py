@@ -24,7 +24,6 @@ from vitkit.evaluation.features import (
 )
 from vitkit.evaluation.fewshot_config import L2, Method
 from vitkit.evaluation.fewshot_scores import measure
-from vitkit.jobs.fewshot_config import METHODS, SHOTS, FewShotOptions
 from vitkit.jobs.fewshot_data import (
     ComputeFeatures,
     FewShotData,
@@ -34,6 +33,7 @@ from vitkit.jobs.fewshot_data import (
     shot_features,
     test_features,
 )
+from vitkit.jobs.fewshot_options import METHODS, SHOTS, FewShotOptions
 from vitkit.jobs.fewshot_result import FewShot, FewShotModel, remarks, short_names
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import find_device

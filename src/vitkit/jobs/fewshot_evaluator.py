@@ -13,10 +13,14 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.features import FeatureExtractor, Features
 from vitkit.evaluation.fewshot_config import Method
 from vitkit.evaluation.fewshot_scores import measure
-from vitkit.jobs.fewshot_config import SHOTS
 from vitkit.jobs.fewshot_data import open_fewshot_data, shot_features, test_features
+from vitkit.jobs.fewshot_options import SHOTS
 from vitkit.models.image_model import ImageModel
 from vitkit.models.precision import Precision
+from vitkit.weights.card import TrainingData
+
+FEWSHOT = "fewshot"
+"""The evaluator's name in `metrics.jsonl`."""
 
 
 def fewshot_evaluator(
@@ -30,6 +34,7 @@ def fewshot_evaluator(
     precision: Precision = "auto",
     batch_size: int = 128,
     workers: int = 0,
+    trained_on: Sequence[TrainingData] = (),
 ) -> Callable[[nn.Module], Mapping[str, float]]:
     """Make a function that measures the few-shot accuracy of a model: an evaluator for the trainer.
 
@@ -44,6 +49,8 @@ def fewshot_evaluator(
         precision: of its arithmetic.
         batch_size: images at a time.
         workers: processes that decode images.
+        trained_on: what the model is trained on, should that be the same images after all: none of its
+            training images are then tested on.
 
     Returns:
         A function of the model to names and values, the mean accuracies over the seeds: "ridge_5_shots" and
@@ -52,7 +59,8 @@ def fewshot_evaluator(
     Raises:
         VitkitError: the data is not there, or leaves nothing to test on.
     """
-    opened = open_fewshot_data(data).decoded_by(preprocessing.decode)
+    shots = sorted(set(shots))
+    opened = open_fewshot_data(data, trained_on).decoded_by(preprocessing.decode)
     draws = opened.draws(seeds)
 
     def evaluate(model: nn.Module) -> Mapping[str, float]:
@@ -71,3 +79,9 @@ def fewshot_evaluator(
         return {f"{score.method}_{score.shots}_shots": score.mean for score in scores}
 
     return evaluate
+
+
+def tell_fewshot(measured: Mapping[str, float]) -> str:
+    """Say the accuracy of the most shots in a few words: "25 shots 43.2%"."""
+    name, accuracy = list(measured.items())[-1]
+    return f"{name.split('_')[1]} shots {accuracy:.1%}"

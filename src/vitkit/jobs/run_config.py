@@ -14,6 +14,7 @@ from vitkit.data.sources import Samples, Splits
 from vitkit.data.transforms import Augmentation, Preprocessing
 from vitkit.durable import read_json, replace_json
 from vitkit.errors import VitkitError
+from vitkit.jobs.fewshot_options import FewShotTracking
 from vitkit.models.card import TaskName
 from vitkit.models.zoo import ModelConfig, model_config
 from vitkit.training.objectives import ClassificationConfig
@@ -120,6 +121,7 @@ class Run:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     splits: Splits = field(default_factory=Splits)
     loading: Loading = field(default_factory=Loading)
+    fewshot: FewShotTracking = field(default_factory=FewShotTracking)
     recipe: str = ""
 
 

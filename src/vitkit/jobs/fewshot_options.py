@@ -1,4 +1,4 @@
-"""The options of a few-shot evaluation."""
+"""The options of a few-shot evaluation, of checkpoints and while a model is trained."""
 
 from dataclasses import dataclass
 from typing import get_args
@@ -69,6 +69,29 @@ class FewShotOptions:
             raise VitkitError(f"l2 is a number above 0, found {self.l2}.")
         if self.neighbours is not None and self.neighbours < 1:
             raise VitkitError(f"neighbours is at least 1, found {self.neighbours}.")
+
+
+@dataclass(frozen=True)
+class FewShotTracking:
+    """Few-shot accuracy on other images while the model is trained; it is logged and decides nothing."""
+
+    data: str = ""
+    """Images with labels, other ones than those trained on; left out, none is measured."""
+    every: int | None = None
+    """Steps between two measurements; left out, as often as the validation."""
+    shots: tuple[int, ...] = SHOTS
+    """Numbers of images of each class to learn from, with commas between."""
+    seeds: int = 3
+    """How often they are drawn anew."""
+
+    def __post_init__(self) -> None:
+        if not self.shots or min(self.shots) < 1 or self.seeds < 1:
+            raise VitkitError(
+                "The few-shot evaluation expects shots and seeds of 1 or more, found "
+                f"{_listed(self.shots)} and {self.seeds}."
+            )
+        if self.every is not None and self.every < 1:
+            raise VitkitError(f"The few-shot evaluation is made every 1 or more steps, found {self.every}.")
 
 
 def _listed(values: tuple[object, ...]) -> str:
