@@ -11,7 +11,6 @@ from vitkit.cli import console
 from vitkit.cli.listener import TerminalListener
 from vitkit.cli.options import parse
 from vitkit.jobs.fewshot_options import FewShotOptions
-from vitkit.text import visible
 
 if TYPE_CHECKING:
     from vitkit.jobs.fewshot_result import FewShot, FewShotModel
@@ -85,14 +84,14 @@ def _several(found: "FewShot") -> Table:
                 + ("" if score.deviation is None else f" ±{100 * score.deviation:.1f}")
                 for score in model.of_method(method)
             ]
-            table.add_row(method if number == 0 else "", escape(visible(model.name)), *cells)
+            table.add_row(method if number == 0 else "", escape(model.name), *cells)
     return table
 
 
 def _print_more(found: "FewShot") -> None:
     """Print what the numbers are to be compared with, the hardest classes, and the files that are bad."""
     console.out.print(
-        f"On {found.test_images:,} {found.test_split} images of {visible(found.data_name)} in "
+        f"On {found.test_images:,} {found.test_split} images of {found.data_name} in "
         f"{len(found.class_names):,} classes: guessing is right for {found.chance:.1%}, always naming the "
         f"most frequent class for {found.majority:.1%}.",
         markup=False,
@@ -105,14 +104,12 @@ def _print_more(found: "FewShot") -> None:
                 for share, name in zip(best.class_accuracy, found.class_names, strict=True)
                 if share is not None
             ]
-            hardest = ", ".join(
-                f"{visible(name)} {share:.0%}" for share, name in sorted(classes)[:HARDEST_SHOWN]
-            )
+            hardest = ", ".join(f"{name} {share:.0%}" for share, name in sorted(classes)[:HARDEST_SHOWN])
             console.out.print(
-                f"Hardest for {visible(model.name)} ({best.method}, {best.shots:,} shots): {hardest}.",
+                f"Hardest for {model.name} ({best.method}, {best.shots:,} shots): {hardest}.",
                 markup=False,
             )
     if found.rejects:
         console.out.print(f"{len(found.rejects):,} images could not be read and were left out:")
         for key, reason in list(found.rejects.items())[:REJECTS_SHOWN]:
-            console.out.print(f"  {visible(key)}: {visible(reason)}", markup=False)
+            console.out.print(f"  {key}: {reason}", markup=False)
