@@ -82,8 +82,7 @@ def fewshot(
         cache: whether features are kept in the user's cache folder, and taken from it.
         device: where it computes: "auto" (a GPU if there is one), "cpu", "cuda".
         precision: of the model's arithmetic: "float32", "bfloat16", or "auto": bfloat16 on a GPU that has it.
-        batch_size: images at a time.
-        workers: processes that decode images.
+        batch_size, workers: images at a time, and processes that decode them.
         image_size, num_heads: as for `load_model`.
         listener: hears the progress and what is worth knowing.
 
