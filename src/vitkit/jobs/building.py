@@ -20,6 +20,7 @@ from vitkit.data.loader import (
 )
 from vitkit.data.sources import ImageData
 from vitkit.jobs.data_record import check_data
+from vitkit.jobs.fewshot_evaluator import FEWSHOT, fewshot_evaluator
 from vitkit.jobs.listener import Listener
 from vitkit.jobs.machine import available_memory
 from vitkit.jobs.rejected_files import RejectedFiles
@@ -29,7 +30,9 @@ from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.tasks import find_task
 from vitkit.tasks.task import Validation
+from vitkit.training.evaluators import Evaluator
 from vitkit.training.trainer import Trainer
+from vitkit.weights.card import card_of
 
 
 @dataclass(frozen=True)
@@ -84,18 +87,17 @@ def read_images(parts: Parts, listener: Listener) -> Parts:
 def build_trainer(parts: Parts, device: torch.device) -> Trainer:
     """Move the model to its device and build what trains it."""
     run, data = parts.run, parts.data
-    task = find_task(run.task)
     validated = "val" in data.splits
     return Trainer(
         parts.folder,
         parts.model.to(device),
-        task.objective(run.objective, len(data.class_names)),
+        find_task(run.task).objective(run.objective, len(data.class_names)),
         build_loader(parts),
         len(data.splits["train"]),
         run.training,
         run.optimizer,
-        task.evaluators(build_validation(parts, device)) if validated else None,
-        task.monitor if validated else None,
+        build_evaluators(parts, device),
+        find_task(run.task).monitor if validated else None,
         configuration=to_json(run),
     )
 
@@ -115,6 +117,28 @@ def build_loader(parts: Parts) -> TrainLoader:
     )
     loader.rejects = parts.rejects.of("train")  # those of before count towards the quota
     return loader
+
+
+def build_evaluators(parts: Parts, device: torch.device) -> dict[str, Evaluator]:
+    """Build what is measured while the model is trained."""
+    run, evaluators = parts.run, dict[str, Evaluator]()
+    if "val" in parts.data.splits:
+        evaluators |= find_task(run.task).evaluators(build_validation(parts, device))
+    if run.fewshot.data:
+        own = card_of(parts.model).data
+        measure = fewshot_evaluator(
+            run.fewshot.data,
+            run.preprocessing,
+            shots=run.fewshot.shots,
+            seeds=run.fewshot.seeds,
+            device=device,
+            precision=run.training.precision,
+            batch_size=run.training.micro_batch_size or run.training.batch_size,
+            workers=run.loading.workers or 0,
+            trained_on=() if own is None else (own,),
+        )
+        evaluators[FEWSHOT] = Evaluator(measure, run.fewshot.every)
+    return evaluators
 
 
 def build_validation(parts: Parts, device: torch.device) -> Validation:

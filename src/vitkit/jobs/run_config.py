@@ -12,6 +12,7 @@ from vitkit.data.sources_config import Splits
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.durable import read_json, replace_json
 from vitkit.errors import VitkitError
+from vitkit.jobs.fewshot_options import FewShotTracking
 from vitkit.models.card import TaskName
 from vitkit.models.vit_config import ImagePoolKind, PositionKind
 from vitkit.models.zoo import ModelConfig, model_config
@@ -85,6 +86,7 @@ class Run:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     splits: Splits = field(default_factory=Splits)
     loading: Loading = field(default_factory=Loading)
+    fewshot: FewShotTracking = field(default_factory=FewShotTracking)
     recipe: str = ""
 
 

@@ -11,6 +11,7 @@ from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
 from vitkit.jobs.building import Parts, build_parts, build_trainer, read_images
 from vitkit.jobs.ending import evaluate_finished, is_complete, take_final_weights
+from vitkit.jobs.fewshot_data import open_fewshot_data
 from vitkit.jobs.first_screen import Prospect, Setting, estimate, first_screen, measure_step
 from vitkit.jobs.fitting import Standing, fit
 from vitkit.jobs.listener import SILENT, Listener
@@ -66,7 +67,8 @@ def train(
     _refuse_options(run, threads)
     if threads is not None:
         torch.set_num_threads(threads)
-    run = replace(run, data=place(run.data))
+    tracked = replace(run.fewshot, data=place(run.fewshot.data))
+    run = replace(run, data=place(run.data), fewshot=tracked)
     with listener.progress("listing images"):
         data = find_task(run.task).open_data(run.data, run.splits, run.preprocessing.decode)
     found_device = find_device(device)
@@ -160,6 +162,8 @@ def _refuse_run(run: Run, data: ImageData, device: torch.device) -> None:
             "--splits.val-fraction, or leave patience out."
         )
     find_task(run.task).learned(run.objective)  # refuses options of the loss that do not fit the task
+    if run.fewshot.data:
+        open_fewshot_data(run.fewshot.data)
     config = run.architecture.of(run.model, len(data.class_names), run.preprocessing)
     require_memory(config, run, device)
     run.training.total_steps(len(data.splits["train"]))
