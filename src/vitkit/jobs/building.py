@@ -19,10 +19,11 @@ from vitkit.data.loader import (
 from vitkit.data.sources import ImageData
 from vitkit.evaluation.classify import classification, predict
 from vitkit.jobs.data_record import check_data
+from vitkit.jobs.computing import choose_for
 from vitkit.jobs.listener import Listener
 from vitkit.jobs.machine import available_memory
 from vitkit.jobs.rejected_files import RejectedFiles
-from vitkit.jobs.run_config import Run
+from vitkit.jobs.run_config import Run, read_compute
 from vitkit.jobs.run_folder import run_card
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import build_model
@@ -77,8 +78,13 @@ def read_images(parts: Parts, listener: Listener) -> Parts:
 
 
 def build_trainer(parts: Parts, device: torch.device) -> Trainer:
-    """Move the model to its device and build what trains it."""
+    """Move the model to its device, have it compute as the run began, and build what trains it."""
     run, data = parts.run, parts.data
+    recorded = read_compute(parts.folder)
+    asked = run.training.precision
+    # A run of the first version goes on in the plain way.
+    plain = choose_for(parts.model.config, device, asked, phase="training", exact=True)
+    parts.model.compute_as(recorded or plain)
     return Trainer(
         parts.folder,
         parts.model.to(device),
@@ -89,6 +95,7 @@ def build_trainer(parts: Parts, device: torch.device) -> Trainer:
         run.optimizer,
         build_validation(parts, device) if "val" in data.splits else None,
         configuration=to_json(run),
+        compute=parts.model.chosen,
     )
 
 
@@ -127,7 +134,7 @@ def build_validation(parts: Parts, device: torch.device) -> Callable[[nn.Module]
             model,
             batches,
             device=device,
-            precision=run.training.precision,
+            precision=parts.model.chosen.precision,
             loss=run.objective.loss,
             keep_logits=False,
         )

@@ -69,7 +69,7 @@ def evaluate_finished(parts: Parts, device: torch.device, listener: Listener) ->
             split,
             device,
             parts.rejects.of(split),
-            precision=parts.run.training.precision,
+            precision=parts.model.chosen.precision,
             workers=loading.workers_for(parts.data.splits[split]),
             worker_timeout=loading.worker_timeout,
             folder=parts.folder,

@@ -15,6 +15,7 @@ from vitkit.evaluation.classify import (
     explain_no_classes,
     predict,
 )
+from vitkit.jobs.computing import prepare
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import find_device
 from vitkit.jobs.run_config import is_run
@@ -41,7 +42,10 @@ class EvaluateOptions:
     device: str = "auto"
     """auto, cpu, cuda."""
     precision: Precision = "auto"
-    """of the arithmetic: float32 or bfloat16; auto: bfloat16 on a GPU that has it, else float32."""
+    """of the arithmetic: float32 or bfloat16; auto: bfloat16 where the device has it and it pays, else
+    float32."""
+    exact: bool = False
+    """compute as the first version did, without the faster ways to the same result."""
     batch_size: int = 128
     """images at a time."""
     workers: int = 0
@@ -78,6 +82,7 @@ def evaluate(
     image_size: int | tuple[int, int] | None = None,
     num_heads: int | None = None,
     precision: Precision = "auto",
+    exact: bool = False,
     listener: Listener = SILENT,
 ) -> Evaluation:
     """Evaluate a checkpoint.
@@ -90,7 +95,9 @@ def evaluate(
         batch_size: images at a time.
         workers: processes that decode images.
         image_size, num_heads: as for `load_model`.
-        precision: of the arithmetic: "float32", "bfloat16", or "auto": bfloat16 on a GPU that has it.
+        precision: of the arithmetic: "float32", "bfloat16", or "auto": bfloat16 where the device has it and
+            it pays.
+        exact: Whether it computes as the first version did, without the faster ways to the same result.
         listener: hears the progress and what is worth knowing.
 
     Raises:
@@ -103,6 +110,7 @@ def evaluate(
         split=split,
         device=device,
         precision=precision,
+        exact=exact,
         batch_size=batch_size,
         workers=workers,
         image_size=(image_size, image_size) if isinstance(image_size, int) else image_size,
@@ -141,7 +149,7 @@ def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Eva
         rejects,
         batch_size=options.batch_size,
         workers=options.workers,
-        precision=options.precision,
+        precision=prepare(model, device, options.precision, options.exact),
         listener=listener,
     )
     whole = not trained_on and list(data.splits) == ["train"]

@@ -10,6 +10,7 @@ import torch
 from vitkit.data.sources import ImageData, open_data
 from vitkit.errors import VitkitError
 from vitkit.jobs.building import Parts, build_parts, build_trainer, read_images
+from vitkit.jobs.computing import choose_for
 from vitkit.jobs.ending import evaluate_finished, is_complete, take_final_weights
 from vitkit.jobs.first_screen import Prospect, first_screen, measure_step
 from vitkit.jobs.fitting import Standing, fit
@@ -20,6 +21,7 @@ from vitkit.jobs.report import write_report
 from vitkit.jobs.run_config import Run, changed_options, read_config, write_config
 from vitkit.jobs.run_folder import locked, place
 from vitkit.jobs.starting_point import name_what_was_set_aside, starting_point
+from vitkit.models.compute import Compute
 from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.weights import save_model
 
@@ -74,7 +76,7 @@ def train(
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder), deterministic(found_device):
         if not (folder / "config.json").exists():
-            write_config(folder, run, command)
+            write_config(folder, run, command, _choose_compute(run, data, found_device))
         parts = build_parts(run, data, folder, listener)
         standing = Standing(_command_to_continue(folder, threads, device))
         with stop_signals() as stop:
@@ -159,6 +161,13 @@ def _refuse_run(run: Run, data: ImageData, device: torch.device) -> None:
     config = run.architecture.of(run.model, len(data.class_names), run.preprocessing)
     require_memory(config, run, device)
     run.training.total_steps(len(data.splits["train"]))
+
+
+def _choose_compute(run: Run, data: ImageData, device: torch.device) -> Compute:
+    """Choose how the model of a run that begins computes."""
+    config = run.architecture.of(run.model, len(data.class_names), run.preprocessing)
+    precision, exact = run.training.precision, run.training.exact
+    return choose_for(config, device, precision, phase="training", exact=exact)
 
 
 def _command_to_continue(folder: Path, threads: int | None, device: str) -> str:

@@ -13,12 +13,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitkit.models.compute import PLAIN
 from vitkit.models.image_model import Taps, lecun_normal
 from vitkit.models.position import relative_logits
 from vitkit.models.vit_config import Gelu
 
 QUICK_GELU_SLOPE = 1.702
 """With it the logistic function is nearest to the normal distribution's (Hendrycks and Gimpel 2016)."""
+
+CENTRE = 128
+"""Of the levels of a pixel, a whole number."""
 
 
 class PatchStem(nn.Module):
@@ -39,14 +43,30 @@ class PatchStem(nn.Module):
         nn.init.zeros_(self.bias)
 
     def forward(self, images: Tensor) -> Tensor:
+        return F.linear(self._cut(images), self.weight.flatten(1), self.bias)  # (B, N, D)
+
+    def embed_pixels(self, pixels: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+        """Give what `forward` gives of `(pixels - mean) / std`, with the arithmetic on the weights instead.
+
+        Args:
+            pixels: `(B, C, H, W)`, uint8.
+            mean, std: `(C, 1, 1)`, of pixels in 0 to 255.
+        """
+        # Pixels are centred, which bfloat16 holds exactly: of 0 to 255, two large sums would nearly cancel.
+        centred = self._cut(pixels).to(self.weight.dtype).sub_(CENTRE)
+        weight = self.weight / std
+        bias = self.bias + (weight * (CENTRE - mean)).sum((1, 2, 3))
+        return F.linear(centred, weight.flatten(1), bias)  # (B, N, D)
+
+    def _cut(self, images: Tensor) -> Tensor:
+        """Cut images into flattened patches, `(B, N, C*p*q)`."""
         batch, channels, height, width = images.shape
         p, q = self.patch_size
         rows, columns = height // p, width // q
         # The original's convolution is VALID: rows and columns that fill no patch are not seen.
         images = images[:, :, : rows * p, : columns * q]
         patches = images.reshape(batch, channels, rows, p, columns, q).permute(0, 2, 4, 1, 3, 5)
-        patches = patches.reshape(batch, rows * columns, channels * p * q)  # (B, N, C*p*q)
-        return F.linear(patches, self.weight.flatten(1), self.bias)  # (B, N, D)
+        return patches.reshape(batch, rows * columns, channels * p * q)
 
 
 class Attention(nn.Module):
@@ -65,6 +85,7 @@ class Attention(nn.Module):
         super().__init__()
         self.num_heads = num_heads
         self.dropout = dropout
+        self.form = PLAIN.attention
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
         self.rotary = rotary
@@ -94,14 +115,44 @@ class Attention(nn.Module):
             q, k = self.rotary(q), self.rotary(k)
         dropout = self.dropout if self.training else 0.0
         bias = self.bias(q)
-        if taps is None:
+        if taps is None and self.form == "fused":
             mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
+        elif taps is None:
+            # The scale on the queries, which are fewer numbers than the logits.
+            logits = (q / math.sqrt(q.shape[-1])) @ k.transpose(-2, -1)
+            weights = (logits if bias is None else logits + bias).softmax(-1)
+            mixed = F.dropout(weights, dropout) @ v
         else:
             logits = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
             weights = (logits if bias is None else logits + bias).softmax(-1)
             taps[name] = weights
             mixed = F.dropout(weights, dropout) @ v
         return self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))  # type: ignore[no-any-return]
+
+    def first_token(self, x: Tensor) -> Tensor:
+        """Give the first token of what `forward` gives, `(B, T, D) -> (B, 1, D)`, without the others' work.
+
+        The products are taken in another order, in which neither keys nor values of all tokens are made: with
+        one query for each head, q (K y) = (q K) y and p (V y) = V (p y), where y are the tokens, K and V the
+        projections and p the attention weights. Up to rounding the result is the same. The keys' bias adds the
+        same number to all logits of a query, which softmax takes away again.
+
+        Only where there are no positions inside the attention.
+        """
+        batch, _, width = x.shape
+        heads = (self.num_heads, width // self.num_heads)
+        query_weight, key_weight, value_weight = self.qkv.weight.unflatten(0, (3, width)).unbind()  # (D, D)
+        query_bias, _, value_bias = self.qkv.bias.unflatten(0, (3, width)).unbind()  # (D,)
+        q = F.linear(x[:, 0], query_weight, query_bias) / math.sqrt(heads[1])
+        q = q.unflatten(1, heads).transpose(0, 1)  # (h, B, d)
+        by_input = (q @ key_weight.unflatten(0, heads)).transpose(0, 1)  # (B, h, D)
+        weights = (by_input @ x.transpose(1, 2)).softmax(-1)  # (B, h, T)
+        weights = F.dropout(weights, self.dropout if self.training else 0.0)
+        seen = (weights @ x).transpose(0, 1)  # (h, B, D)
+        mixed = (seen @ value_weight.unflatten(0, heads).transpose(1, 2)).transpose(0, 1)  # (B, h, d)
+        # Dropped weights need not sum to one.
+        mixed = mixed + weights.sum(-1, keepdim=True) * value_bias.unflatten(0, heads)
+        return self.out(mixed.reshape(batch, 1, width))  # type: ignore[no-any-return]
 
 
 class RelativeAttention(Attention):
@@ -204,7 +255,18 @@ class Block(nn.Module):
             attention_taps: whether `{name}/attention_weights` is written too.
         """
         weights_taps = taps if attention_taps else None
-        attended = self.dropout(self.attention(self.norm1(x), weights_taps, f"{name}/attention_weights"))
+        attended = self.attention(self.norm1(x), weights_taps, f"{name}/attention_weights")
+        return self._after_attention(x, attended, taps, name)
+
+    def first_token(self, x: Tensor) -> Tensor:
+        """Give the first token of what `forward` gives, `(B, T, D) -> (B, 1, D)`, without the others' work."""
+        return self._after_attention(x[:, :1], self.attention.first_token(self.norm1(x)))
+
+    def _after_attention(
+        self, x: Tensor, attended: Tensor, taps: Taps | None = None, name: str = ""
+    ) -> Tensor:
+        """Add the attention's output to its tokens and go through the MLP; both are `(B, T, D)`."""
+        attended = self.dropout(attended)
         if self.attention_scale is not None:
             attended = attended * self.attention_scale
         x = x + attended

@@ -18,9 +18,10 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from vitkit.config import require_finite
+from vitkit.config import require_finite, to_json
 from vitkit.data.loader import Batch
 from vitkit.errors import VitkitError
+from vitkit.models.compute import PLAIN, Compute
 from vitkit.models.precision import Precision, autocast
 from vitkit.training.checkpoint import (
     TrainState,
@@ -67,7 +68,11 @@ class TrainingConfig:
     seed: int = 0
     """Of weights, order, augmentation and dropout."""
     precision: Precision = "auto"
-    """Of the arithmetic: bfloat16 by autocast. auto: bfloat16 on a GPU that has it, else float32."""
+    """Of the arithmetic: bfloat16 by autocast. auto: bfloat16 where the device has it and it pays, else
+    float32."""
+    exact: bool = False
+    """Compute as the first version did, bit for bit, without the faster ways to the same result; auto is then
+    bfloat16 on a GPU alone."""
     log_every: int = 10
     """Steps between lines of the metrics log."""
     evaluate_every: int | None = None
@@ -152,6 +157,7 @@ class Trainer:
         config, optimizer_config: how long and how.
         evaluator: validation; its "accuracy" decides what is best, between equals its "loss". None: none.
         configuration: all options of the run as plain data, which checkpoints keep.
+        compute: how the model computes, which checkpoints keep too; left out, the plain way.
     """
 
     def __init__(
@@ -165,6 +171,7 @@ class Trainer:
         optimizer_config: OptimizerConfig,
         evaluator: Evaluator | None = None,
         configuration: Mapping[str, Any] | None = None,
+        compute: Compute | None = None,
     ) -> None:
         self.configuration = configuration
         self.run, self.objective, self.loader, self.evaluator = run, objective, loader, evaluator
@@ -175,6 +182,9 @@ class Trainer:
         average = copy.deepcopy(model).requires_grad_(False) if optimizer_config.polyak else None
         self.state = TrainState(model, create_optimizer(model, optimizer_config), average, Progress())
         self.environment = environment(self.device)
+        self.precision: Precision = config.precision if compute is None else compute.precision
+        if compute is not None:
+            self.environment |= {"compute": to_json(compute)}
 
     @property
     def evaluated_model(self) -> nn.Module:
@@ -200,6 +210,8 @@ class Trainer:
                 "that the run began with, or start a new run with another --out."
             )
         self.state.progress, sentences = mend_log(self.run / LOG, progress)
+        # Checkpoints of the first version, which knew no other way than the plain one, do not name it.
+        before = {"compute": {**to_json(PLAIN), "precision": self.precision}, **before}
         return sentences + [
             f"{key} was {before.get(key)} and is now {value}: results may differ in the last bits."
             for key, value in self.environment.items()
@@ -321,7 +333,7 @@ class Trainer:
 
     def autocast(self) -> AbstractContextManager[Any]:
         """bfloat16 where it was asked for or pays."""
-        return autocast(self.device, self.config.precision)
+        return autocast(self.device, self.precision)
 
     def _count(self, step: int, rate: float, metrics: Mapping[str, float], log: MetricsLog) -> None:
         """Add a step to the window of means, and write the window to the log when it is full."""

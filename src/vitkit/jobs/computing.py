@@ -1,0 +1,40 @@
+"""How a model computes on this machine: the rule of `models/compute.py`, told what the machine has."""
+
+import torch
+
+from vitkit.models.compute import Compute, Phase, choose_compute
+from vitkit.models.image_model import ImageModel
+from vitkit.models.precision import Precision, device_features
+from vitkit.models.zoo import ModelConfig
+
+
+def choose_for(
+    config: ModelConfig, device: torch.device, precision: Precision, *, phase: Phase, exact: bool
+) -> Compute:
+    """Choose how a model of a configuration computes on a device.
+
+    Args:
+        config: of the model.
+        device: where it computes.
+        precision: that was asked for; "auto" leaves it to the rule.
+        phase: training computes gradients too.
+        exact: the plain way alone.
+    """
+    return choose_compute(
+        config,
+        device=device.type,
+        features=device_features(device),
+        phase=phase,
+        precision=precision,
+        exact=exact,
+    )
+
+
+def prepare(model: ImageModel, device: torch.device, precision: Precision, exact: bool) -> Precision:
+    """Have a model compute its predictions in the fastest way chosen for a device.
+
+    Returns:
+        The precision that autocast is to be entered with.
+    """
+    model.compute_as(choose_for(model.config, device, precision, phase="inference", exact=exact))
+    return model.chosen.precision
