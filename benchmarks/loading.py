@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from vitkit.models.zoo import count_parameters, create_model
+from vitkit.models.build import count_parameters, create_model
 from vitkit.weights import FORMATS, load_model, save_model
 
 REPEATS = 5

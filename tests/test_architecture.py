@@ -1,6 +1,9 @@
 """The rooms of the house: imports point one way, wherever in a file they stand."""
 
 import ast
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -86,12 +89,49 @@ def test_models_import_torch_alone() -> None:
         assert modules(path) <= {"torch", "vitkit"} | standard, path
 
 
-def test_configurations_import_no_torch() -> None:
-    """Help texts are made of them, and must not wait for torch."""
-    names = list((SOURCE / "models").glob("*_config.py"))
-    assert len(names) == 3
-    for path in names:
-        assert "torch" not in modules(path), path
+CONFIGURATION = re.compile(r"(Config|Rule|Preprocessing|Augmentation|Splits|Loading|Architecture|Run)$")
+"""Names of classes that help texts and recipes are made of."""
+HEAVY = {"torch", "numpy", "PIL", "pyarrow", "matplotlib", "safetensors", "jinja2", "tyro", "rich"}
+
+
+def configuration_modules() -> list[str]:
+    """The modules that define a configuration, whatever they are called."""
+    return [
+        ".".join(["vitkit", *path.relative_to(SOURCE).with_suffix("").parts])
+        for path in FILES
+        if path.relative_to(SOURCE).parts[0] != "cli" and configurations(path)
+    ]
+
+
+def configurations(path: Path) -> list[str]:
+    """The public dataclasses of a file that are configurations by their names."""
+    return [
+        node.name
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+        and CONFIGURATION.search(node.name)
+        and not node.name.startswith("_")
+        and any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
+    ]
+
+
+@pytest.mark.parametrize("module", configuration_modules())
+def test_configurations_import_no_torch(module: str) -> None:
+    """Help texts are made of them, and must not wait for torch: nor for anything else that is slow."""
+    code = f"import sys, {module}; print(*sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {name.split(".")[0] for name in result.stdout.split()} & HEAVY
+
+
+def test_configurations_are_found() -> None:
+    """By what they define: those of every room are among them."""
+    found = set(configuration_modules())
+    assert {
+        "vitkit.data.decode_config",
+        "vitkit.models.vit_config",
+        "vitkit.training.trainer_config",
+    } <= found
+    assert "vitkit.jobs.run_config" in found
 
 
 def test_training_knows_files_of_weights_and_no_formats() -> None:

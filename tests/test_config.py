@@ -12,15 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitkit.config import difference, from_json, require_finite, to_json
-from vitkit.data.sources import Splits
-from vitkit.data.transforms import Augmentation, Preprocessing
+from vitkit.data.loader_config import Loading
+from vitkit.data.sources_config import Splits
+from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.jobs.run_config import Architecture, Loading
+from vitkit.jobs.run_config import Architecture
 from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.vit_config import ViTConfig
-from vitkit.training.objectives import ClassificationConfig
-from vitkit.training.optim import OptimizerConfig
-from vitkit.training.trainer import TrainingConfig
+from vitkit.training.objectives_config import ClassificationConfig
+from vitkit.training.optim_config import OptimizerConfig
+from vitkit.training.trainer_config import TrainingConfig
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from vitkit.jobs.report import write_report
     from vitkit.jobs.run_config import Run
     from vitkit.jobs.train import train
+    from vitkit.models.build import build_model, create_model
     from vitkit.models.resnet import ResNet
     from vitkit.models.resnet_config import ResNetConfig
     from vitkit.models.vit import ViT
     from vitkit.models.vit_config import ViTConfig
-    from vitkit.models.zoo import build_model, create_model, list_models, model_config
+    from vitkit.models.zoo import list_models, model_config
     from vitkit.weights import load_model, save_model
 
 _HOMES = {
@@ -32,9 +33,9 @@ _HOMES = {
     "Run": "vitkit.jobs.run_config",
     "ViT": "vitkit.models.vit",
     "ViTConfig": "vitkit.models.vit_config",
-    "build_model": "vitkit.models.zoo",
+    "build_model": "vitkit.models.build",
     "convert": "vitkit.jobs.convert",
-    "create_model": "vitkit.models.zoo",
+    "create_model": "vitkit.models.build",
     "evaluate": "vitkit.jobs.evaluate",
     "inspect": "vitkit.jobs.inspect",
     "list_models": "vitkit.models.zoo",

@@ -9,10 +9,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vitkit.analysis import cost
 from vitkit.errors import VitkitError
+from vitkit.models.build import build_model, count_parameters
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.vit_config import ViTConfig
-from vitkit.models.zoo import NAMES, ModelConfig, build_model, count_parameters, model_config, vit_config
+from vitkit.models.zoo import NAMES, ModelConfig, model_config, vit_config
 
 SMALL = vit_config("ViT-24x3x2/8x4", num_classes=7, image_size=(35, 18))
 CONFIGS = [

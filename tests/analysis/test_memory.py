@@ -12,10 +12,12 @@ from torch.profiler import ProfilerActivity, profile
 
 from vitkit.analysis.cost import parameters
 from vitkit.analysis.memory import inference_memory, training_memory
+from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
-from vitkit.models.zoo import ModelConfig, build_model, vit_config
-from vitkit.training.optim import OptimizerConfig, clip_gradients, create_optimizer
+from vitkit.models.zoo import ModelConfig, vit_config
+from vitkit.training.optim import clip_gradients, create_optimizer
+from vitkit.training.optim_config import OptimizerConfig
 
 VIT = vit_config("ViT-64x3x4/8", 10, 64)
 HYBRID = replace(vit_config("R26+ViT-64x2x2/32", 10, 64), backbone=BackboneConfig((1, 1, 2), 0.5))

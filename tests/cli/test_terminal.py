@@ -25,7 +25,7 @@ from vitkit.cli import main as cli
 from vitkit.cli.main import run
 from vitkit.data.decode import DecodeError
 from vitkit.errors import VitkitError
-from vitkit.models.zoo import create_model
+from vitkit.models.build import create_model
 from vitkit.weights import save_model
 
 HOSTILE = "cat\x1b]0;owned\x07\u202egnp\x9b2J"

@@ -9,10 +9,11 @@ from PIL import Image
 
 from vitkit.data.check import BadFile, Copy, check_data
 from vitkit.data.loader import TrainLoader
-from vitkit.data.sources import Splits, open_data
-from vitkit.data.transforms import Preprocessing
+from vitkit.data.loader_config import Loading
+from vitkit.data.sources import open_data
+from vitkit.data.sources_config import Splits
+from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.jobs.run_config import Loading
 
 WHOLE = Splits(0, 0)
 

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitkit.data.decode import DecodeError, DecodeRule, decode, header
+from vitkit.data.decode import DecodeError, decode, header
+from vitkit.data.decode_config import DecodeRule
 from vitkit.data.decode_memory import MAX_JPEG_SCANS, jpeg_scans
 
 from .test_decode import GOOD, encoded, noise

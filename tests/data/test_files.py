@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from vitkit.data.decode import DecodeError, DecodeRule, decode, header
+from vitkit.data.decode import DecodeError, decode, header
+from vitkit.data.decode_config import DecodeRule
 from vitkit.data.files import UnreadableFileError, read_regular_file, regular_file
 from vitkit.errors import VitkitError
 

@@ -29,7 +29,8 @@ from vitkit.data.loader import (
     largest_decoding,
 )
 from vitkit.data.order import sample_at, sample_rng
-from vitkit.data.transforms import Augmentation, Preprocessing, augment
+from vitkit.data.transforms import augment
+from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.signals import STOP_SIGNALS
 

@@ -19,8 +19,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from vitkit.data import tables
-from vitkit.data.decode import DecodeError, DecodeRule
-from vitkit.data.sources import ImageData, Splits, _stratified, open_data
+from vitkit.data.decode import DecodeError
+from vitkit.data.decode_config import DecodeRule
+from vitkit.data.sources import ImageData, _stratified, open_data
+from vitkit.data.sources_config import Splits
 from vitkit.errors import VitkitError
 
 WHOLE = Splits(0, 0)

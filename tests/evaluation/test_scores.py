@@ -9,7 +9,8 @@ from vitkit.data.loader import Batch
 from vitkit.evaluation.classify import predict
 from vitkit.evaluation.scores import image_scores, probabilities
 from vitkit.models.card import Card, LossFunction, Task
-from vitkit.training.objectives import Classification, ClassificationConfig
+from vitkit.training.objectives import Classification
+from vitkit.training.objectives_config import ClassificationConfig
 
 LOSSES: tuple[LossFunction, ...] = ("softmax", "sigmoid")
 

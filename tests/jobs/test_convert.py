@@ -14,16 +14,17 @@ import torch
 
 from tests.jobs.recorder import Recorder
 from vitkit.cli.main import run
-from vitkit.data.decode import DecodeRule
-from vitkit.data.transforms import Preprocessing
+from vitkit.data.decode_config import DecodeRule
+from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs import convert as convert_module
 from vitkit.jobs import parity as parity_module
 from vitkit.jobs.convert import convert
 from vitkit.jobs.parity import compare, fixed_images
+from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import ResNetConfig
-from vitkit.models.zoo import build_model, vit_config
+from vitkit.models.zoo import vit_config
 from vitkit.weights import FORMATS, Format, Saved, load_model, save, save_model
 from vitkit.weights.card import ModelCard, Task, card_of
 from vitkit.weights.formats.known import find_format, format_for

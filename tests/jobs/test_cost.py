@@ -8,8 +8,9 @@ from vitkit.analysis.cost import forward_flops, parameters
 from vitkit.analysis.memory import training_memory
 from vitkit.cli.main import run
 from vitkit.jobs.models import matching
-from vitkit.models.zoo import create_model, list_models, model_config
-from vitkit.training.optim import OptimizerConfig
+from vitkit.models.build import create_model
+from vitkit.models.zoo import list_models, model_config
+from vitkit.training.optim_config import OptimizerConfig
 from vitkit.weights import save_model
 
 

@@ -9,14 +9,16 @@ import pytest
 
 import vitkit
 from vitkit.data.loader import MemorySamples, keep_in_memory
-from vitkit.data.sources import ImageData, Samples, Splits, open_data
-from vitkit.data.transforms import Preprocessing
+from vitkit.data.loader_config import Loading
+from vitkit.data.sources import ImageData, Samples, open_data
+from vitkit.data.sources_config import Splits
+from vitkit.data.transforms_config import Preprocessing
 from vitkit.jobs.first_screen import Prospect, first_screen
-from vitkit.jobs.run_config import Loading, Run
+from vitkit.jobs.run_config import Run
+from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
-from vitkit.models.zoo import build_model
-from vitkit.training.optim import OptimizerConfig
-from vitkit.training.trainer import TrainingConfig
+from vitkit.training.optim_config import OptimizerConfig
+from vitkit.training.trainer_config import TrainingConfig
 
 PROSPECT = Prospect(Path("runs/mine"), "cpu", 2, step_seconds=0.5)
 

@@ -24,7 +24,7 @@ from vitkit.jobs.inspect import InspectOptions
 from vitkit.jobs.listener import SILENT, Listener, Progress
 from vitkit.jobs.predict import PredictOptions, predict_images
 from vitkit.jobs.run_config import is_run
-from vitkit.models.precision import Precision
+from vitkit.models.precision_config import Precision
 from vitkit.weights.card import LossFunction, ModelCard, Task
 
 TINY = (

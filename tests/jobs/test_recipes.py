@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from vitkit.config import from_json, to_json
-from vitkit.data.transforms import Augmentation, Preprocessing, augment, preprocess
+from vitkit.data.transforms import augment, preprocess
+from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs.recipes import RECIPES, TABLE_3, recipe
 from vitkit.jobs.run_config import Run

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from vitkit.models.precision import Precision, autocast
+from vitkit.models.precision import autocast
+from vitkit.models.precision_config import Precision
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from tests.fixture_files import load_fixture, write_npz
 from vitkit.errors import VitkitError
+from vitkit.models.build import build_model, count_parameters, create_model
 from vitkit.models.parts import Attention, Block
 from vitkit.models.pool import AttentionPool
 from vitkit.models.vit import ViT
 from vitkit.models.vit_config import ViTConfig
-from vitkit.models.zoo import build_model, count_parameters, create_model, vit_config
+from vitkit.models.zoo import vit_config
 from vitkit.weights import load_model
 
 # original-code.md section 1: at 1000 classes and 224 pixels (vision_transformer models_test.py:25-57)

@@ -6,17 +6,9 @@ import pytest
 import torch
 
 from vitkit.errors import VitkitError
+from vitkit.models.build import build_model, count_parameters, create_model
 from vitkit.models.resnet_config import ResNetConfig
-from vitkit.models.zoo import (
-    NAMES,
-    build_model,
-    count_parameters,
-    create_model,
-    list_models,
-    model_config,
-    name_of,
-    vit_config,
-)
+from vitkit.models.zoo import NAMES, list_models, model_config, name_of, vit_config
 
 
 def test_names_of_the_paper_and_of_the_files_are_the_same() -> None:

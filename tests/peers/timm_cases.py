@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from tests.peers.case import Case
+from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.vit_config import ViTConfig
-from vitkit.models.zoo import ModelConfig, build_model, model_config
+from vitkit.models.zoo import ModelConfig, model_config
 from vitkit.weights import load_model, save_model
 
 VIT_ALLOWED = 1e-5

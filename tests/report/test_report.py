@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from vitkit.data.decode import DecodeError, Header
 from vitkit.data.loader import evaluation_batches
-from vitkit.data.transforms import Preprocessing
+from vitkit.data.transforms_config import Preprocessing
 from vitkit.evaluation.classify import Classification, Predictions, classification, predict
+from vitkit.models.build import build_model, create_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.vit import ViT
-from vitkit.models.zoo import build_model, create_model
 from vitkit.report.page import ReportContent, _class_rows, render_report
 from vitkit.weights.card import ModelCard, Task, card_of
 

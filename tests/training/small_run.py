@@ -12,9 +12,11 @@ from tests.models.test_vit import TINY
 from vitkit.data.loader import Batch
 from vitkit.data.order import sample_at
 from vitkit.models.vit import ViT
-from vitkit.training.objectives import Classification, ClassificationConfig
-from vitkit.training.optim import OptimizerConfig
-from vitkit.training.trainer import Trainer, TrainingConfig
+from vitkit.training.objectives import Classification
+from vitkit.training.objectives_config import ClassificationConfig
+from vitkit.training.optim_config import OptimizerConfig
+from vitkit.training.trainer import Trainer
+from vitkit.training.trainer_config import TrainingConfig
 
 NUM_SAMPLES = 40
 

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from vitkit.data.loader import Batch
 from vitkit.errors import VitkitError
-from vitkit.training.objectives import Classification, ClassificationConfig, mixup
+from vitkit.training.objectives import Classification, mixup
+from vitkit.training.objectives_config import ClassificationConfig
 
 
 class Fixed(nn.Module):

@@ -20,13 +20,13 @@ from tests.models.test_vit import TINY, model_with_random_head
 from vitkit.errors import VitkitError
 from vitkit.models.vit import ViT
 from vitkit.training.optim import (
-    OptimizerConfig,
     clip_gradients,
     create_optimizer,
     decay_groups,
     learning_rate,
     update_average,
 )
+from vitkit.training.optim_config import OptimizerConfig
 from vitkit.weights import load_model
 from vitkit.weights.formats import big_vision
 from vitkit.weights.formats.official import LINEN, RELEASED, name_table

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tests.training.small_run import OPTIMIZER, TRAINING, fingerprint, small_trainer
 from vitkit.errors import VitkitError
 from vitkit.training.checkpoint import find_checkpoint
-from vitkit.training.trainer import NonFiniteError, Trainer, TrainingConfig
+from vitkit.training.trainer import NonFiniteError, Trainer
+from vitkit.training.trainer_config import TrainingConfig
 
 
 def finish(trainer: Trainer) -> dict[str, str]:

@@ -10,10 +10,10 @@ import torch
 
 from tests.fixture_files import load_fixture, write_npz
 from tests.weights.test_official import same_bits, without
-from vitkit.data.transforms import Preprocessing
+from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
+from vitkit.models.build import build_model
 from vitkit.models.resnet_config import ResNetConfig
-from vitkit.models.zoo import build_model
 from vitkit.weights import load_model, save_model
 from vitkit.weights.card import card_of
 

@@ -16,12 +16,13 @@ from torch import Tensor
 
 from tests.models.test_vit import TINY
 from tests.weights.test_pixels import source
-from vitkit.data.transforms import Preprocessing
+from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
+from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.vit_config import ViTConfig
-from vitkit.models.zoo import ModelConfig, build_model, model_config
+from vitkit.models.zoo import ModelConfig, model_config
 from vitkit.weights import load_model, save_model
 from vitkit.weights.card import ModelCard, Task, card_of
 from vitkit.weights.formats.huggingface.pixels import read_pixels, read_rule

@@ -8,9 +8,9 @@ import pytest
 
 from tests.models.test_vit import TINY, model_with_random_head
 from vitkit.config import to_json
-from vitkit.data.decode import DecodeRule
-from vitkit.data.sources import Splits
-from vitkit.data.transforms import Augmentation, Preprocessing
+from vitkit.data.decode_config import DecodeRule
+from vitkit.data.sources_config import Splits
+from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.weights import load_model, save_model
 from vitkit.weights.assumptions import Assumption

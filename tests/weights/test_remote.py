@@ -27,7 +27,7 @@ from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[impor
 from safetensors.torch import save
 
 from vitkit.errors import VitkitError
-from vitkit.models.zoo import create_model
+from vitkit.models.build import create_model
 from vitkit.weights import load_model, save_model
 from vitkit.weights.card import card_of
 from vitkit.weights.files import remote, transport

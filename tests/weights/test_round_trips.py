@@ -7,9 +7,10 @@ from typing import get_args
 import pytest
 import torch
 
+from vitkit.models.build import build_model, count_parameters
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import ResNetConfig
-from vitkit.models.zoo import NAMES, ModelConfig, build_model, count_parameters, model_config
+from vitkit.models.zoo import NAMES, ModelConfig, model_config
 from vitkit.weights import Format, load_model, save_model, unsupported
 
 FORMATS: tuple[Format, ...] = get_args(Format)

@@ -14,10 +14,10 @@ import torch
 from safetensors.torch import load_file
 
 from tests.models.test_vit import TINY, model_with_random_head
-from vitkit.data.sources import Splits
-from vitkit.data.transforms import Augmentation, Preprocessing
+from vitkit.data.sources_config import Splits
+from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.zoo import count_parameters, create_model
+from vitkit.models.build import count_parameters, create_model
 from vitkit.weights import Format, load_model, save_model
 from vitkit.weights.assumptions import Assumption
 from vitkit.weights.card import ModelCard, Task, TrainingData, card_of

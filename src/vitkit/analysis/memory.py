@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from vitkit.analysis.cost import parameters
 from vitkit.analysis.memory_parts import FLOAT, Precision, model_parts, pixels
 from vitkit.models.zoo import ModelConfig
-from vitkit.training.optim import OptimizerConfig
+from vitkit.training.optim_config import OptimizerConfig
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from rich.table import Table
 from vitkit.cli import console
 from vitkit.cli.listener import TerminalListener
 from vitkit.data.check import DataCheck
-from vitkit.data.decode import DecodeRule
+from vitkit.data.decode_config import DecodeRule
 from vitkit.errors import VitkitError
 from vitkit.jobs.data_check import DataCheckOptions, check
 

@@ -11,14 +11,15 @@ import tyro
 from vitkit.cli import console
 from vitkit.cli.listener import TerminalListener
 from vitkit.cli.options import square_sizes
-from vitkit.data.transforms import Augmentation, Preprocessing
+from vitkit.data.loader_config import Loading
+from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs.recipes import recipe
-from vitkit.jobs.run_config import Architecture, Loading, Run, read_run
+from vitkit.jobs.run_config import Architecture, Run, read_run
 from vitkit.jobs.train import train
-from vitkit.training.objectives import ClassificationConfig
-from vitkit.training.optim import OptimizerConfig
-from vitkit.training.trainer import TrainingConfig
+from vitkit.training.objectives_config import ClassificationConfig
+from vitkit.training.optim_config import OptimizerConfig
+from vitkit.training.trainer_config import TrainingConfig
 
 
 # A run again, with what the option parser has to know: only the splits' options carry a prefix, because

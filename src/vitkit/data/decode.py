@@ -35,54 +35,18 @@ from PIL import (
     WebPImagePlugin,
 )
 
+from vitkit.data.decode_config import BYTES_PER_PIXEL, DEFAULT_RULE, OVERHEAD_BYTES, DecodeRule
 from vitkit.data.decode_memory import MAX_JPEG_SCANS, decoding_bytes, jpeg_scans
 from vitkit.data.files import UnreadableFileError, read_regular_file
 from vitkit.data.orientation import INVERSE, orientation_of, upright
 from vitkit.errors import VitkitError
 
-# An RGB image takes 4 bytes a pixel in Pillow and 3 as an array.
-_BYTES_PER_PIXEL = 8
-# What is not proportional to the pixels: headers, tables, strips.
-_OVERHEAD = 16_000_000
-# The memory is that of so many pixels at least: a lower limit of pixels is not meant to refuse a file for
-# what it takes to read it.
-_FEWEST_PIXELS = 16_000_000
 # Pixels are converted in strips of about so many, so that intermediate images stay small.
 _STRIP_PIXELS = 1 << 18
 
 
 class DecodeError(VitkitError):
     """One file that gives no pixels. The message is the reason alone: the caller knows which file it was."""
-
-
-@dataclass(frozen=True)
-class DecodeRule:
-    """How a file becomes RGB; saved with the model."""
-
-    apply_exif: bool = True
-    """Turn the image as the orientation in its EXIF block (or its TIFF tag) says. Published ImageNet figures
-    were made without."""
-    background: tuple[int, int, int] = (255, 255, 255)
-    """The colour under transparent pixels: red, green, blue in 0..255."""
-    max_pixels: int = 64_000_000
-    """Larger images are refused from their header, before any pixel is decoded. So are those that take more
-    than 8 bytes for each of these pixels to decode, their file included (528 MB by default, 144 MB at
-    least): WebP from 32 million pixels on, JPEG 2000 and AVIF from 26, progressive JPEGs without
-    subsampling from 52."""
-
-    def __post_init__(self) -> None:
-        if len(self.background) != 3 or not all(0 <= value <= 255 for value in self.background):
-            raise VitkitError(f"background must be three numbers in 0..255, found {self.background}.")
-        if self.max_pixels < 1:
-            raise VitkitError(f"max_pixels must be at least 1, found {self.max_pixels}.")
-
-    @property
-    def max_bytes(self) -> int:
-        """Bytes of memory that decoding one image may take."""
-        return _BYTES_PER_PIXEL * max(self.max_pixels, _FEWEST_PIXELS) + _OVERHEAD
-
-
-DEFAULT_RULE = DecodeRule()
 
 
 @dataclass(frozen=True)
@@ -293,7 +257,7 @@ def _check_memory(image: Image.Image, needed: int, rule: DecodeRule) -> None:
             f"decoding this {image.format} file of {width} x {height} pixels would take "
             f"{needed / 1e6:,.0f} MB of memory, more than the {rule.max_bytes / 1e6:,.0f} MB that "
             f"max_pixels = {rule.max_pixels:,} allows. It fits with max_pixels = "
-            f"{-(-(needed - _OVERHEAD) // _BYTES_PER_PIXEL):,}, or saved as a plain JPEG or PNG"
+            f"{-(-(needed - OVERHEAD_BYTES) // BYTES_PER_PIXEL):,}, or saved as a plain JPEG or PNG"
         )
 
 

@@ -4,6 +4,7 @@ A batch is a pure function of its number, whoever computes it: the process itsel
 the first run or a resumed one. A file that cannot be read keeps its slot, masked, and is reported by name.
 """
 
+import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -16,14 +17,13 @@ from torch import Tensor
 
 from vitkit.data.check import bad_files_allowed
 from vitkit.data.decode import DecodeError, Header
+from vitkit.data.loader_config import WORKER_TIMEOUT, Loading
 from vitkit.data.order import sample_at, sample_rng, share
 from vitkit.data.sources import Samples
-from vitkit.data.transforms import Augmentation, Preprocessing, augment, preprocess
+from vitkit.data.transforms import augment, preprocess
+from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.data.workers import Reading, Result, computed_ahead
 from vitkit.errors import VitkitError
-
-WORKER_TIMEOUT = 600.0
-"""Seconds that a batch is waited for, where nothing else is given, before its worker is taken to hang."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,13 @@ class MemorySamples:
             raise DecodeError(self.bad[index])
         height, width = self.sizes[index].tolist()
         return height, width
+
+
+def worker_count(samples: Samples, loading: Loading) -> int:
+    """Count the processes that decode a split: none where its pixels are in memory."""
+    if isinstance(samples, MemorySamples):
+        return 0
+    return os.cpu_count() or 1 if loading.workers is None else loading.workers
 
 
 def keep_in_memory(

@@ -33,7 +33,8 @@ from vitkit.evaluation.logits import LogitsAsTheyCome
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import ImageScores, check_labels, image_scores
 from vitkit.models.card import LossFunction
-from vitkit.models.precision import Precision, autocast
+from vitkit.models.precision import autocast
+from vitkit.models.precision_config import Precision
 from vitkit.models.zoo import ModelConfig
 
 __all__ = [

@@ -15,18 +15,19 @@ from vitkit.data.loader import (
     evaluation_batches,
     keep_in_memory,
     largest_decoding,
+    worker_count,
 )
 from vitkit.data.sources import ImageData
 from vitkit.evaluation.classify import classification, predict
-from vitkit.jobs.data_record import check_data
 from vitkit.jobs.computing import choose_for
+from vitkit.jobs.data_record import check_data
 from vitkit.jobs.listener import Listener
 from vitkit.jobs.machine import available_memory
 from vitkit.jobs.rejected_files import RejectedFiles
 from vitkit.jobs.run_config import Run, read_compute
 from vitkit.jobs.run_folder import run_card
+from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
-from vitkit.models.zoo import build_model
 from vitkit.training.objectives import Classification
 from vitkit.training.trainer import Trainer
 
@@ -67,7 +68,7 @@ def read_images(parts: Parts, listener: Listener) -> Parts:
             splits[split] = kept = keep_in_memory(samples, limit, progress)
         if not isinstance(kept, MemorySamples):
             warning = check_decode_memory(
-                largest_decoding(kept), loading.workers_for(kept), available_memory()
+                largest_decoding(kept), worker_count(kept, loading), available_memory()
             )
             if warning is not None:
                 listener.warn(f"{split}: {warning}")
@@ -108,7 +109,7 @@ def build_loader(parts: Parts) -> TrainLoader:
         run.augmentation,
         batch_size=run.training.batch_size,
         seed=run.training.seed,
-        workers=run.loading.workers_for(train),
+        workers=worker_count(train, run.loading),
         bad_quota=run.loading.bad_quota,
         worker_timeout=run.loading.worker_timeout,
     )
@@ -125,7 +126,7 @@ def build_validation(parts: Parts, device: torch.device) -> Callable[[nn.Module]
             samples,
             run.preprocessing,
             run.training.micro_batch_size or run.training.batch_size,
-            run.loading.workers_for(samples),
+            worker_count(samples, run.loading),
             parts.rejects.of("val"),
             worker_timeout=run.loading.worker_timeout,
         )

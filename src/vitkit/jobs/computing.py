@@ -1,10 +1,11 @@
-"""How a model computes on this machine: the rule of `models/compute.py`, told what the machine has."""
+"""How a model computes on this machine: the rule of `models/compute_config.py`, told what the machine has."""
 
 import torch
 
-from vitkit.models.compute import Compute, Phase, choose_compute
+from vitkit.models.compute_config import Compute, Phase, choose_compute
 from vitkit.models.image_model import ImageModel
-from vitkit.models.precision import Precision, device_features
+from vitkit.models.precision import device_features
+from vitkit.models.precision_config import Precision
 from vitkit.models.zoo import ModelConfig
 
 

@@ -10,7 +10,7 @@ from vitkit.analysis.memory import InferenceMemory, TrainingMemory, inference_me
 from vitkit.errors import VitkitError
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig, model_config
-from vitkit.training.optim import OptimizerConfig
+from vitkit.training.optim_config import OptimizerConfig
 from vitkit.weights import identify
 from vitkit.weights.files.address import is_address
 from vitkit.weights.files.source import ENDINGS

@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field
 
 from vitkit.data.check import DataCheck, check_data
-from vitkit.data.decode import DecodeRule
-from vitkit.data.sources import Splits, open_data
+from vitkit.data.decode_config import DecodeRule
+from vitkit.data.sources import open_data
+from vitkit.data.sources_config import Splits
 from vitkit.jobs.listener import SILENT, Listener
 
 

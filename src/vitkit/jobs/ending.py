@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from vitkit._version import __version__
+from vitkit.data.loader import worker_count
 from vitkit.jobs.building import Parts
 from vitkit.jobs.evaluate import evaluate_split
 from vitkit.jobs.listener import Listener
@@ -70,7 +71,7 @@ def evaluate_finished(parts: Parts, device: torch.device, listener: Listener) ->
             device,
             parts.rejects.of(split),
             precision=parts.model.chosen.precision,
-            workers=loading.workers_for(parts.data.splits[split]),
+            workers=worker_count(parts.data.splits[split], loading),
             worker_timeout=loading.worker_timeout,
             folder=parts.folder,
             listener=listener,

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import torch
 
-from vitkit.data.loader import WORKER_TIMEOUT, evaluation_batches
+from vitkit.data.loader import evaluation_batches
+from vitkit.data.loader_config import WORKER_TIMEOUT
 from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import (
@@ -21,7 +22,7 @@ from vitkit.jobs.machine import find_device
 from vitkit.jobs.run_config import is_run
 from vitkit.jobs.run_folder import data_of, place, write_evaluation
 from vitkit.models.image_model import ImageModel
-from vitkit.models.precision import Precision
+from vitkit.models.precision_config import Precision
 from vitkit.weights import load_model
 from vitkit.weights.card import card_of
 from vitkit.weights.preprocessing import preprocessing_of

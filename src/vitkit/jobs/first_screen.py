@@ -9,12 +9,13 @@ import torch
 
 from vitkit.analysis.cost import forward_flops
 from vitkit.data.listing import counted
-from vitkit.data.loader import Batch, MemorySamples
+from vitkit.data.loader import Batch, MemorySamples, worker_count
 from vitkit.data.sources import ImageData
 from vitkit.jobs.run_config import Run
+from vitkit.models.build import count_parameters
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit_config import ViTConfig
-from vitkit.models.zoo import ModelConfig, count_parameters
+from vitkit.models.zoo import ModelConfig
 from vitkit.text import format_bytes, format_count, format_duration
 from vitkit.training.trainer import Trainer, out_of_memory_explained
 
@@ -102,7 +103,7 @@ def _images(run: Run, data: ImageData) -> str:
         memory = f"kept in memory (limit {run.loading.memory_gib:g} GiB a split)"
     else:
         memory = (
-            f"read as needed by {run.loading.workers_for(train)} workers: decoded, they exceed "
+            f"read as needed by {worker_count(train, run.loading)} workers: decoded, they exceed "
             f"{run.loading.memory_gib:g} GiB"
         )
     return f"{data.name} ({data.kind}): {counts} images, {memory}"

@@ -10,7 +10,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.run_config import Run
 from vitkit.models.zoo import ModelConfig
 from vitkit.text import format_bytes, format_count
-from vitkit.training.optim import OptimizerConfig
+from vitkit.training.optim_config import OptimizerConfig
 
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 

@@ -20,7 +20,8 @@ from vitkit.evaluation.scores import probabilities
 from vitkit.jobs.computing import prepare
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import find_device
-from vitkit.models.precision import Precision, autocast
+from vitkit.models.precision import autocast
+from vitkit.models.precision_config import Precision
 from vitkit.weights import load
 from vitkit.weights.preprocessing import preprocessing_of
 

@@ -6,15 +6,15 @@ from functools import partial
 from typing import Literal
 
 from vitkit.config import nearest
-from vitkit.data.sources import Splits
-from vitkit.data.transforms import Augmentation, Preprocessing
+from vitkit.data.sources_config import Splits
+from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs.run_config import Architecture, Run
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import model_config
-from vitkit.training.objectives import ClassificationConfig
-from vitkit.training.optim import OptimizerConfig
-from vitkit.training.trainer import TrainingConfig
+from vitkit.training.objectives_config import ClassificationConfig
+from vitkit.training.optim_config import OptimizerConfig
+from vitkit.training.trainer_config import TrainingConfig
 
 
 def digits() -> Run:

@@ -1,7 +1,5 @@
 """A run: everything that decides its result, in one value, written down before anything else happens."""
 
-import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,16 +7,16 @@ from typing import Any, Literal
 
 from vitkit._version import __version__
 from vitkit.config import difference, from_json, require_finite, shown, to_json
-from vitkit.data.loader import WORKER_TIMEOUT, MemorySamples
-from vitkit.data.sources import Samples, Splits
-from vitkit.data.transforms import Augmentation, Preprocessing
+from vitkit.data.loader_config import Loading
+from vitkit.data.sources_config import Splits
+from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.durable import read_json, replace_json
 from vitkit.errors import VitkitError
-from vitkit.models.compute import Compute
+from vitkit.models.compute_config import Compute
 from vitkit.models.zoo import ModelConfig, model_config
-from vitkit.training.objectives import ClassificationConfig
-from vitkit.training.optim import OptimizerConfig
-from vitkit.training.trainer import TrainingConfig
+from vitkit.training.objectives_config import ClassificationConfig
+from vitkit.training.optim_config import OptimizerConfig
+from vitkit.training.trainer_config import TrainingConfig
 
 
 @dataclass(frozen=True)
@@ -64,42 +62,6 @@ class Architecture:
                 f"{name} has no {', '.join(unknown)}: these are a Vision Transformer's. Leave them out."
             )
         return replace(config, **changes)
-
-
-@dataclass(frozen=True)
-class Loading:
-    """How images get to the model; changes nothing in the result."""
-
-    workers: int | None = None
-    """Processes that decode images, where they are not kept in memory; left out, one for each core."""
-    memory_gib: float = 2.0
-    """Up to this size the decoded images of a split are kept in memory."""
-    bad_quota: float = 0.05
-    """Share of the training files that may be unreadable before training stops."""
-    check_images: Literal["time", "content", "names"] = "time"
-    """What must be the same in every image file when a run is continued: its size and time of change; all its
-    bytes, which are then read at every start; or its name alone, whatever became of the file."""
-    worker_timeout: float = WORKER_TIMEOUT
-    """Seconds that a batch is waited for before the process that makes it is taken to hang, which ends the
-    run; 0 waits for ever."""
-
-    def __post_init__(self) -> None:
-        require_finite(self)
-        if (self.workers or 0) < 0 or self.memory_gib < 0 or not 0 <= self.bad_quota <= 1:
-            raise VitkitError(
-                "Expected workers and memory_gib of 0 or more and a bad_quota from 0 to 1, found "
-                f"{self.workers}, {self.memory_gib} and {self.bad_quota}."
-            )
-        if not 0 <= self.worker_timeout < math.inf:
-            raise VitkitError(
-                f"Expected a worker_timeout of 0 seconds (no limit) or more, found {self.worker_timeout}."
-            )
-
-    def workers_for(self, samples: Samples) -> int:
-        """How many processes decode a split: none where its pixels are in memory."""
-        if isinstance(samples, MemorySamples):
-            return 0
-        return os.cpu_count() or 1 if self.workers is None else self.workers
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from vitkit.config import from_json
 from vitkit.data.listing import expanded
-from vitkit.data.sources import ImageData, Splits, open_data
+from vitkit.data.sources import ImageData, open_data
+from vitkit.data.sources_config import Splits
 from vitkit.durable import read_json, replace_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import Classification, Predictions

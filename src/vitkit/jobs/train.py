@@ -21,7 +21,7 @@ from vitkit.jobs.report import write_report
 from vitkit.jobs.run_config import Run, changed_options, read_config, write_config
 from vitkit.jobs.run_folder import locked, place
 from vitkit.jobs.starting_point import name_what_was_set_aside, starting_point
-from vitkit.models.compute import Compute
+from vitkit.models.compute_config import Compute
 from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.weights import save_model
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
 from vitkit.models.card import Card
-from vitkit.models.compute import PLAIN, Compute
+from vitkit.models.compute_config import PLAIN, Compute
 from vitkit.models.image_config import LARGEST as LARGEST
 from vitkit.models.image_config import ImageConfig as ImageConfig
 
@@ -46,7 +46,7 @@ class ImageModel(nn.Module):
         self.compute_pixel_statistics()
 
     def compute_as(self, chosen: Compute) -> None:
-        """Compute as chosen from now on, where the model knows that way; the result is the same up to rounding.
+        """Compute as chosen from now on, where the model knows that way; results differ by rounding alone.
 
         The precision is the caller's to set: models do not enter autocast by themselves.
         """

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.models.compute import PLAIN
+from vitkit.models.compute_config import PLAIN
 from vitkit.models.image_model import Taps, lecun_normal
 from vitkit.models.position import relative_logits
 from vitkit.models.vit_config import Gelu
@@ -132,26 +132,24 @@ class Attention(nn.Module):
     def first_token(self, x: Tensor) -> Tensor:
         """Give the first token of what `forward` gives, `(B, T, D) -> (B, 1, D)`, without the others' work.
 
-        The products are taken in another order, in which neither keys nor values of all tokens are made: with
-        one query for each head, q (K y) = (q K) y and p (V y) = V (p y), where y are the tokens, K and V the
-        projections and p the attention weights. Up to rounding the result is the same. The keys' bias adds the
-        same number to all logits of a query, which softmax takes away again.
-
-        Only where there are no positions inside the attention.
+        The products are taken in another order, in which neither keys nor values of all tokens are made: a
+        head has one query q here, so that q (K y) = (q K) y and V y p = V (y p), where y are the tokens, K
+        and V the projections and p the attention weights. The keys' bias adds the same number to all logits
+        of a query, which softmax takes away again. Only where there are no positions inside the attention.
         """
         batch, _, width = x.shape
-        heads = (self.num_heads, width // self.num_heads)
-        query_weight, key_weight, value_weight = self.qkv.weight.unflatten(0, (3, width)).unbind()  # (D, D)
-        query_bias, _, value_bias = self.qkv.bias.unflatten(0, (3, width)).unbind()  # (D,)
-        q = F.linear(x[:, 0], query_weight, query_bias) / math.sqrt(heads[1])
-        q = q.unflatten(1, heads).transpose(0, 1)  # (h, B, d)
-        by_input = (q @ key_weight.unflatten(0, heads)).transpose(0, 1)  # (B, h, D)
-        weights = (by_input @ x.transpose(1, 2)).softmax(-1)  # (B, h, T)
+        heads, size = self.num_heads, width // self.num_heads
+        query, key, value = self.qkv.weight.reshape(3, width, width).unbind()
+        query_bias, _, value_bias = self.qkv.bias.reshape(3, width).unbind()
+        q = F.linear(x[:, 0], query, query_bias) / math.sqrt(size)
+        q = q.reshape(batch, heads, size).transpose(0, 1)  # (h, B, d)
+        q = (q @ key.reshape(heads, size, width)).transpose(0, 1)  # (B, h, D)
+        weights = (q @ x.transpose(1, 2)).softmax(-1)  # (B, h, T)
         weights = F.dropout(weights, self.dropout if self.training else 0.0)
         seen = (weights @ x).transpose(0, 1)  # (h, B, D)
-        mixed = (seen @ value_weight.unflatten(0, heads).transpose(1, 2)).transpose(0, 1)  # (B, h, d)
-        # Dropped weights need not sum to one.
-        mixed = mixed + weights.sum(-1, keepdim=True) * value_bias.unflatten(0, heads)
+        mixed = (seen @ value.reshape(heads, size, width).transpose(1, 2)).transpose(0, 1)  # (B, h, d)
+        # Dropped weights do not sum to one, and the bias is in every value.
+        mixed = mixed + weights.sum(-1, keepdim=True) * value_bias.reshape(heads, size)
         return self.out(mixed.reshape(batch, 1, width))  # type: ignore[no-any-return]
 
 
@@ -259,7 +257,7 @@ class Block(nn.Module):
         return self._after_attention(x, attended, taps, name)
 
     def first_token(self, x: Tensor) -> Tensor:
-        """Give the first token of what `forward` gives, `(B, T, D) -> (B, 1, D)`, without the others' work."""
+        """Give the first token of what `forward` gives, `(B, T, D) -> (B, 1, D)`, and compute no other."""
         return self._after_attention(x[:, :1], self.attention.first_token(self.norm1(x)))
 
     def _after_attention(

@@ -2,13 +2,13 @@
 
 import torch
 
-from vitkit.models.compute import Precision as Precision
+from vitkit.models.precision_config import Precision
 
 
 def autocast(device: torch.device, precision: Precision) -> torch.autocast:
     """Return the context in which models on a device compute in a precision.
 
-    "auto" is bfloat16 on a GPU that has it, else float32: `compute.choose_compute` knows more.
+    "auto" is bfloat16 on a GPU that has it, else float32: `compute_config.choose_compute` knows more.
     """
     if precision == "auto":
         precision = "bfloat16" if "bfloat16" in device_features(device) else "float32"
@@ -22,5 +22,5 @@ def device_features(device: torch.device) -> frozenset[str]:
     if device.type != "cpu":
         return frozenset()
     # Absent before PyTorch 2.12 or so: nothing is known then, and nothing chosen that needs it.
-    known = getattr(torch.cpu, "get_capabilities", dict)()
+    known: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     return frozenset(name for name, value in known.items() if value is True)

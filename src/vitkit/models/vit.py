@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
-from vitkit.models.compute import Compute, class_token_suffices
+from vitkit.models.compute_config import Compute, class_token_suffices
 from vitkit.models.image_model import ImageModel, Taps, lecun_normal, make_head
 from vitkit.models.parts import MLP, Attention, RelativeAttention
 from vitkit.models.parts import Block as Block

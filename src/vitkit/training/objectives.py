@@ -5,37 +5,15 @@ An objective draws its randomness from PyTorch's default generator, which the tr
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.config import require_finite
 from vitkit.data.loader import Batch
-from vitkit.errors import VitkitError
+from vitkit.training.objectives_config import ClassificationConfig
 
 Objective = Callable[[nn.Module, Batch], tuple[Tensor, Mapping[str, Tensor]]]
-
-
-@dataclass(frozen=True)
-class ClassificationConfig:
-    """How labels become a loss."""
-
-    loss: Literal["softmax", "sigmoid"] = "softmax"
-    """sigmoid: one yes or no per class, summed over classes, as big_vision pre-trains."""
-    label_smoothing: float = 0.0
-    """Share of each target spread evenly over all classes."""
-    mixup: float = 0.0
-    """Alpha of the Beta distribution that images are mixed by; 0: none (big_vision `utils.py:1146`)."""
-
-    def __post_init__(self) -> None:
-        require_finite(self)
-        if not 0 <= self.label_smoothing < 1 or self.mixup < 0:
-            raise VitkitError(
-                "Expected label_smoothing from 0 to below 1 and mixup of 0 or more, found "
-                f"{self.label_smoothing} and {self.mixup}."
-            )
 
 
 @dataclass(frozen=True)

@@ -13,16 +13,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from vitkit.config import require_finite, to_json
+from vitkit.config import to_json
 from vitkit.data.loader import Batch
 from vitkit.errors import VitkitError
-from vitkit.models.compute import PLAIN, Compute
-from vitkit.models.precision import Precision, autocast
+from vitkit.models.compute_config import PLAIN, Compute
+from vitkit.models.precision import autocast
 from vitkit.training.checkpoint import (
     TrainState,
     environment,
@@ -32,17 +32,11 @@ from vitkit.training.checkpoint import (
 from vitkit.training.checkpoint_files import Progress
 from vitkit.training.metrics_log import MetricsLog, mend_log
 from vitkit.training.objectives import Objective
-from vitkit.training.optim import (
-    OptimizerConfig,
-    clip_gradients,
-    create_optimizer,
-    learning_rate,
-    update_average,
-)
+from vitkit.training.optim import clip_gradients, create_optimizer, learning_rate, update_average
+from vitkit.training.optim_config import OptimizerConfig
+from vitkit.training.trainer_config import TrainingConfig
 
 LOG = "metrics.jsonl"
-MOST_STEPS = 10**12
-"""A limit that no run comes near: beyond it an option was mistyped."""
 
 Evaluator = Callable[[nn.Module], Mapping[str, float]]
 
@@ -51,78 +45,6 @@ class Batches(Protocol):
     """Where training images come from: see `vitkit.data.loader.TrainLoader`."""
 
     def batches(self, start: int, stop: int) -> Iterator[Batch]: ...
-
-
-@dataclass(frozen=True)
-class TrainingConfig:
-    """How long, in what portions, and when to look."""
-
-    epochs: float = 100.0
-    steps: int | None = None
-    """Updates; in place of epochs if given."""
-    batch_size: int = 128
-    """Images per update."""
-    micro_batch_size: int | None = None
-    """Images at a time; gradients are summed up to batch_size. Less memory, the same update but for the draws
-    of dropout and mixup, which are made for each portion."""
-    seed: int = 0
-    """Of weights, order, augmentation and dropout."""
-    precision: Precision = "auto"
-    """Of the arithmetic: bfloat16 by autocast. auto: bfloat16 where the device has it and it pays, else
-    float32."""
-    exact: bool = False
-    """Compute as the first version did, bit for bit, without the faster ways to the same result; auto is then
-    bfloat16 on a GPU alone."""
-    log_every: int = 10
-    """Steps between lines of the metrics log."""
-    evaluate_every: int | None = None
-    """Steps between validations; left out, once an epoch, but not more than 50 times a run."""
-    checkpoint_every: int | None = None
-    """Steps between checkpoints; left out, at every validation."""
-    checkpoint_minutes: float = 10.0
-    """A checkpoint is also committed when the last one is older than this."""
-    keep: int = 2
-    """Last checkpoints kept, besides the best."""
-    patience: int | None = None
-    """Validations without a better accuracy after which training stops; none: never early."""
-    select: Literal["best", "last"] = "best"
-    """Which weights the run ends with: those of the best validation, or the last."""
-
-    def __post_init__(self) -> None:
-        require_finite(self)
-        counts = ("batch_size", "micro_batch_size", "steps", "log_every", "evaluate_every")
-        for name in (*counts, "checkpoint_every", "patience"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise VitkitError(f"{name} is at least 1, found {value}.")
-        if self.steps is None and self.epochs <= 0:
-            raise VitkitError(f"epochs is a number above 0, found {self.epochs}.")
-        if not 0 <= self.seed < 2**63:
-            raise VitkitError(f"seed is 0 or more, and below 2 to the 63, found {self.seed}.")
-        if self.keep < 1:
-            raise VitkitError(f"keep is at least 1 (the checkpoint to continue from), found {self.keep}.")
-
-    def total_steps(self, num_samples: int) -> int:
-        """Updates of the whole run over a training set of `num_samples` images.
-
-        Raises:
-            VitkitError: more than can be made.
-        """
-        steps = self.epochs * num_samples / self.batch_size if self.steps is None else self.steps
-        if steps > MOST_STEPS:
-            asked = f"{self.epochs:g} epochs are" if self.steps is None else "steps asks for"
-            raise VitkitError(
-                f"{asked} more than {MOST_STEPS:,} updates of {self.batch_size:,} images, which no run gets "
-                "through. Give a smaller number of --epochs or --steps."
-            )
-        return max(1, math.ceil(steps))
-
-    def evaluation_interval(self, num_samples: int) -> int:
-        """Steps between validations."""
-        if self.evaluate_every is not None:
-            return self.evaluate_every
-        epoch = math.ceil(num_samples / self.batch_size)
-        return max(epoch, math.ceil(self.total_steps(num_samples) / 50))
 
 
 @dataclass(frozen=True)
@@ -182,7 +104,7 @@ class Trainer:
         average = copy.deepcopy(model).requires_grad_(False) if optimizer_config.polyak else None
         self.state = TrainState(model, create_optimizer(model, optimizer_config), average, Progress())
         self.environment = environment(self.device)
-        self.precision: Precision = config.precision if compute is None else compute.precision
+        self.precision = config.precision if compute is None else compute.precision
         if compute is not None:
             self.environment |= {"compute": to_json(compute)}
 

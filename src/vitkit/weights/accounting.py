@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from vitkit.errors import VitkitError
+from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import ResNetConfig
-from vitkit.models.zoo import ModelConfig, build_model
+from vitkit.models.zoo import ModelConfig
 from vitkit.weights.files.source import Source
 from vitkit.weights.table import Row, Translation
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vitkit.config import to_json
-from vitkit.data.sources import Splits
-from vitkit.data.transforms import Augmentation, Preprocessing
+from vitkit.data.sources_config import Splits
+from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.models.card import Card
 from vitkit.models.card import LossFunction as LossFunction
 from vitkit.models.card import Task as Task

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from vitkit.errors import VitkitError
+from vitkit.models.build import build_model
 from vitkit.models.image_config import format_size
 from vitkit.models.image_model import ImageModel
 from vitkit.models.position import Interpolation, resize_line, resize_position_embedding
 from vitkit.models.vit_config import ViTConfig
-from vitkit.models.zoo import ModelConfig, build_model, name_of
+from vitkit.models.zoo import ModelConfig, name_of
 from vitkit.weights.accounting import build, check, names_that_are_not_finite, translate
 from vitkit.weights.card import ModelCard
 from vitkit.weights.files.checksum import Checksum

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from vitkit.config import difference, to_json
-from vitkit.data.transforms import Preprocessing
+from vitkit.data.transforms_config import Preprocessing
 from vitkit.models.image_model import ImageModel
 from vitkit.weights.card import card_of
 

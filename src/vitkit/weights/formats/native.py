@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from vitkit._version import __version__
 from vitkit.config import from_json, shown, to_json
-from vitkit.data.transforms import Augmentation, Preprocessing
+from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel

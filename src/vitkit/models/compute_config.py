@@ -1,8 +1,8 @@
 """How a model computes: several ways to one result, and the rule that chooses among them.
 
-The plain way is that of the first version, whose bits it keeps. Each of the others gives the same result up to
-rounding and is faster somewhere; `docs/decisions.md` has the measurements behind the rule. What was chosen is
-one value, which a run writes down when it begins, so that a resumed run keeps it.
+The plain way is that of the first version, whose bits it keeps. Each of the others gives the same result up
+to rounding and is faster somewhere; `docs/decisions.md` has the measurements behind the rule. What was chosen
+is one value, which a run writes down when it begins, so that a resumed run keeps it.
 
 No torch is needed here: what the rule knows of the machine is handed to it.
 """
@@ -11,12 +11,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
+from vitkit.models.precision_config import Precision
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.vit_config import ViTConfig
-
-Precision = Literal["auto", "float32", "bfloat16"]
-"""Of matrix products and convolutions, by autocast; weights stay float32. auto: bfloat16 where the device has
-it and it pays, else float32."""
 
 Phase = Literal["training", "inference"]
 
@@ -24,8 +21,8 @@ NARROWEST_BFLOAT16 = 96
 """Width from which bfloat16 pays on a processor that has it: below, casts take longer than they save."""
 
 MOST_EXPLICIT_TOKENS = 640
-"""Tokens up to which explicit attention is chosen. It holds a weight for every pair of them, whose memory grows
-with the square; 640 are the 577 of 384 pixels, and some."""
+"""Tokens up to which explicit attention is chosen. It holds a weight for every pair of them, whose memory
+grows with the square; 640 are the 577 of 384 pixels, and some."""
 
 BFLOAT16_FEATURES = frozenset({"avx512_bf16", "amx_bf16"})
 """Instruction sets with products of bfloat16, as `torch.cpu.get_capabilities` names them."""
@@ -59,8 +56,7 @@ def choose_compute(
 ) -> Compute:
     """Choose how a model computes, from what it is and what the machine has; nothing is timed.
 
-    A rule without a clock: the same machine chooses the same every time, which a run that is killed before its
-    first checkpoint needs in order to end with the same bits.
+    A rule without a clock: the same machine chooses the same every time, and so a run is repeatable.
 
     Args:
         config: of the model.

@@ -1,0 +1,7 @@
+"""The precisions that a model can compute in. They need no torch."""
+
+from typing import Literal
+
+Precision = Literal["auto", "float32", "bfloat16"]
+"""Of matrix products and convolutions, by autocast; weights stay float32. auto: bfloat16 where the device
+has it and it pays, else float32."""

@@ -1,0 +1,27 @@
+"""The configuration of the objectives. It needs no torch."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from vitkit.config import require_finite
+from vitkit.errors import VitkitError
+
+
+@dataclass(frozen=True)
+class ClassificationConfig:
+    """How labels become a loss."""
+
+    loss: Literal["softmax", "sigmoid"] = "softmax"
+    """sigmoid: one yes or no per class, summed over classes, as big_vision pre-trains."""
+    label_smoothing: float = 0.0
+    """Share of each target spread evenly over all classes."""
+    mixup: float = 0.0
+    """Alpha of the Beta distribution that images are mixed by; 0: none (big_vision `utils.py:1146`)."""
+
+    def __post_init__(self) -> None:
+        require_finite(self)
+        if not 0 <= self.label_smoothing < 1 or self.mixup < 0:
+            raise VitkitError(
+                "Expected label_smoothing from 0 to below 1 and mixup of 0 or more, found "
+                f"{self.label_smoothing} and {self.mixup}."
+            )
