@@ -12,13 +12,15 @@ SOURCE = Path(__file__).parents[1] / "src" / "vitkit"
 MAY_IMPORT = {
     "data": set[str](),
     "models": set[str](),
+    # Compiled arithmetic; whoever builds a model hands it in.
+    "kernels": set[str](),
     "weights": {"data", "models"},
     "training": {"data", "models", "weights"},
     # Evaluators are handed to the trainer, which knows none; nor do they know it.
     "evaluation": {"data", "models", "weights"},
     "analysis": {"data", "models", "weights", "training", "evaluation"},
     "report": {"data", "models", "weights", "training", "evaluation", "analysis"},
-    "jobs": {"data", "models", "weights", "training", "evaluation", "analysis", "report"},
+    "jobs": {"kernels", "data", "models", "weights", "training", "evaluation", "analysis", "report"},
     "cli": {"data", "models", "weights", "training", "evaluation", "analysis", "report", "jobs"},
 }
 """The rooms, and which others each may import."""

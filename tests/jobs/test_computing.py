@@ -20,7 +20,7 @@ from vitkit.models.compute_config import PLAIN, Compute
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
 
-FAST = Compute("bfloat16", "explicit", "class_token")
+FAST = Compute("bfloat16", "explicit", "class_token", "compiled")
 
 
 @pytest.fixture(autouse=True)
@@ -152,9 +152,24 @@ def test_evaluation_and_prediction_choose_and_can_be_exact(tmp_path: Path) -> No
     plain = vitkit.Predictor(folder, exact=True)
     assert plain.model.chosen == PLAIN and plain.precision == "float32"
     chosen = vitkit.Predictor(folder)
-    assert chosen.model.chosen == replace(FAST, pixels="folded") and chosen.precision == "bfloat16"
+    assert (
+        chosen.model.chosen == replace(FAST, gelu="pytorch", pixels="folded")
+        and chosen.precision == "bfloat16"
+    )
     with torch.inference_mode():
         batch = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
         expected = vitkit.load_model(folder).eval()(batch).softmax(-1).amax(-1)
     np.testing.assert_allclose([found[0].probability for found in plain.many(images)], expected, rtol=1e-6)
     np.testing.assert_allclose([found[0].probability for found in chosen.many(images)], expected, atol=0.01)
+
+
+def test_a_machine_without_a_compiler_goes_on_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = vitkit.train(short(), tmp_path / "whole")
+    cut_back(whole, tmp_path / "killed")
+    monkeypatch.setattr(computing, "compiled_gelu", lambda: None)
+    heard = Hearing()
+    vitkit.train(short(), tmp_path / "killed", listener=heard)
+    (told,) = [line for line in heard.warnings if line.startswith("compute was")]
+    assert "'gelu': 'compiled'" in told and "'gelu': 'pytorch'" in told

@@ -39,7 +39,7 @@ WAYS = {
     "explicit attention": Compute(attention="explicit"),
     "class token": Compute(last_block="class_token"),
     "folded pixels": Compute(pixels="folded"),
-    "all": Compute("float32", "explicit", "class_token", "folded"),
+    "all": Compute("float32", "explicit", "class_token", pixels="folded"),
 }
 
 
@@ -155,14 +155,18 @@ def choose(name: str = "ViT-S/16", **facts: object) -> Compute:
 def test_what_is_chosen_follows_from_machine_and_model() -> None:
     assert choose() == Compute("bfloat16", "explicit", "class_token")
     assert choose(features={"amx_bf16"}) == choose()
-    assert choose(phase="inference") == Compute("bfloat16", "explicit", "class_token", "folded")
+    assert choose(phase="prediction") == Compute("bfloat16", "explicit", "class_token", pixels="folded")
     assert choose(features={"avx2"}) == Compute("float32", "fused", "class_token")
     assert choose(precision="float32") == Compute("float32", "fused", "class_token")
     assert choose(features=(), precision="bfloat16") == Compute("bfloat16", "explicit", "class_token")
+    assert choose(compiler=True) == replace(choose(), gelu="compiled")
+    assert choose(compiler=True, phase="evaluation").gelu == "compiled"
+    assert choose(compiler=True, phase="prediction").gelu == "pytorch"
+    assert choose(compiler=True, exact=True) == PLAIN
     assert choose("ViT-64x4x4/4").precision == "float32"
     assert choose("ViT-96x6x3/4").precision == "bfloat16"
     assert choose("BiT-R50x1") == PLAIN
-    assert choose("R50+ViT-B/16", phase="inference") == Compute("float32", "fused", "class_token")
+    assert choose("R50+ViT-B/16", phase="prediction") == Compute("float32", "fused", "class_token")
     assert choose(device="cuda", features={"bfloat16"}) == Compute("bfloat16", "fused", "class_token")
     assert choose(device="cuda", features=()).precision == "float32"
 
@@ -176,7 +180,7 @@ def test_long_sequences_keep_the_fused_attention() -> None:
 
 
 def test_exact_is_the_first_version() -> None:
-    assert choose(exact=True) == choose(exact=True, phase="inference") == PLAIN
+    assert choose(exact=True) == choose(exact=True, phase="prediction") == PLAIN
     assert choose(exact=True, precision="bfloat16") == Compute("bfloat16")
     assert choose(exact=True, device="cuda", features={"bfloat16"}) == Compute("bfloat16")
 
@@ -188,3 +192,22 @@ def test_no_capabilities_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.cpu, "get_capabilities")
     assert device_features(torch.device("cpu")) == frozenset()
     assert device_features(torch.device("meta")) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("form", "way", "expected"), [("tanh", "compiled", 2), ("tanh", "pytorch", 0), ("erf", "compiled", 0)]
+)
+def test_a_gelu_that_is_handed_in_computes_the_tanh_form(form: str, way: str, expected: int) -> None:
+    calls = []
+
+    def gelu(x: Tensor) -> Tensor:
+        calls.append(x.shape)
+        return torch.nn.functional.gelu(x, approximate="tanh")
+
+    model = make(replace(SMALL, gelu=form))  # type: ignore[arg-type]
+    before = model(images(SMALL))
+    model.compute_as(Compute(gelu=way), gelu)  # type: ignore[arg-type]
+    assert torch.equal(model(images(SMALL)), before) and len(calls) == expected
+    model.compute_as(PLAIN)
+    model(images(SMALL))
+    assert len(calls) == expected

@@ -19,7 +19,7 @@ from vitkit.data.loader import (
 )
 from vitkit.data.sources import ImageData
 from vitkit.evaluation.classify import classification, predict
-from vitkit.jobs.computing import choose_for
+from vitkit.jobs.computing import choose_for, compute_as
 from vitkit.jobs.data_record import check_data
 from vitkit.jobs.listener import Listener
 from vitkit.jobs.machine import available_memory
@@ -85,7 +85,7 @@ def build_trainer(parts: Parts, device: torch.device) -> Trainer:
     asked = run.training.precision
     # A run of the first version goes on in the plain way.
     plain = choose_for(parts.model.config, device, asked, phase="training", exact=True)
-    parts.model.compute_as(recorded or plain)
+    compute_as(parts.model, recorded or plain)
     return Trainer(
         parts.folder,
         parts.model.to(device),

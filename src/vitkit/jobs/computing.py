@@ -1,7 +1,10 @@
 """How a model computes on this machine: the rule of `models/compute_config.py`, told what the machine has."""
 
+from dataclasses import replace
+
 import torch
 
+from vitkit.kernels.gelu import compiled_gelu
 from vitkit.models.compute_config import Compute, Phase, choose_compute
 from vitkit.models.image_model import ImageModel
 from vitkit.models.precision import device_features
@@ -18,7 +21,7 @@ def choose_for(
         config: of the model.
         device: where it computes.
         precision: that was asked for; "auto" leaves it to the rule.
-        phase: training computes gradients too.
+        phase: what it computes for.
         exact: the plain way alone.
     """
     return choose_compute(
@@ -28,14 +31,23 @@ def choose_for(
         phase=phase,
         precision=precision,
         exact=exact,
+        compiler=not exact and phase != "prediction" and compiled_gelu() is not None,
     )
 
 
-def prepare(model: ImageModel, device: torch.device, precision: Precision, exact: bool) -> Precision:
+def compute_as(model: ImageModel, chosen: Compute) -> None:
+    """Have a model compute as chosen, as far as this machine can: without a compiler GELU is PyTorch's."""
+    gelu = compiled_gelu() if chosen.gelu == "compiled" else None
+    model.compute_as(chosen if gelu is not None else replace(chosen, gelu="pytorch"), gelu)
+
+
+def prepare(
+    model: ImageModel, device: torch.device, precision: Precision, exact: bool, phase: Phase
+) -> Precision:
     """Have a model compute its predictions in the fastest way chosen for a device.
 
     Returns:
         The precision that autocast is to be entered with.
     """
-    model.compute_as(choose_for(model.config, device, precision, phase="inference", exact=exact))
+    compute_as(model, choose_for(model.config, device, precision, phase=phase, exact=exact))
     return model.chosen.precision

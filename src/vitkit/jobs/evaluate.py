@@ -150,7 +150,7 @@ def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Eva
         rejects,
         batch_size=options.batch_size,
         workers=options.workers,
-        precision=prepare(model, device, options.precision, options.exact),
+        precision=prepare(model, device, options.precision, options.exact, "evaluation"),
         listener=listener,
     )
     whole = not trained_on and list(data.splits) == ["train"]

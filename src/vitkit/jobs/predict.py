@@ -162,7 +162,7 @@ class Predictor:
         loaded = load(path, image_size=image_size, num_heads=num_heads)
         self.notes = loaded.notes
         self.model = loaded.model.to(self.device)
-        self.precision = prepare(self.model, self.device, precision, exact)
+        self.precision = prepare(self.model, self.device, precision, exact, "prediction")
         reason = explain_no_classes(self.model.config)
         if reason:
             raise VitkitError(f"{path} {reason}.")

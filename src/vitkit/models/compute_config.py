@@ -15,7 +15,8 @@ from vitkit.models.precision_config import Precision
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.vit_config import ViTConfig
 
-Phase = Literal["training", "inference"]
+Phase = Literal["training", "evaluation", "prediction"]
+"""Training computes gradients too; an evaluation is long, and a prediction may be of one image."""
 
 NARROWEST_BFLOAT16 = 96
 """Width from which bfloat16 pays on a processor that has it: below, casts take longer than they save."""
@@ -38,6 +39,8 @@ class Compute:
     """PyTorch's fused kernel, or products and softmax one after the other."""
     last_block: Literal["every_token", "class_token"] = "every_token"
     """What the last block computes where only the class token is read."""
+    gelu: Literal["pytorch", "compiled"] = "pytorch"
+    """Whose kernel computes the tanh form: PyTorch's, or `kernels/gelu.c`, handed to the model."""
     pixels: Literal["normalized", "folded"] = "normalized"
     """Whether uint8 images are normalised, or the patch embedding's weights are instead."""
 
@@ -53,6 +56,7 @@ def choose_compute(
     phase: Phase,
     precision: Precision = "auto",
     exact: bool = False,
+    compiler: bool = False,
 ) -> Compute:
     """Choose how a model computes, from what it is and what the machine has; nothing is timed.
 
@@ -62,20 +66,23 @@ def choose_compute(
         config: of the model.
         device: "cpu", "cuda".
         features: instruction sets of the processor, or of the GPU "bfloat16".
-        phase: training computes gradients too.
+        phase: what it computes for.
         precision: "auto" leaves it to the rule.
         exact: choose the plain way, and on a processor float32 unless bfloat16 is asked for.
+        compiler: Whether kernels can be compiled, which takes some tenths of a second.
     """
     if precision == "auto":
         precision = "bfloat16" if _bfloat16_pays(config, device, features, exact) else "float32"
     if exact or not isinstance(config, ViTConfig):
         return Compute(precision)
+    compiled = compiler and device == "cpu" and config.gelu == "tanh" and phase != "prediction"
     explicit = device == "cpu" and precision == "bfloat16" and config.num_tokens <= MOST_EXPLICIT_TOKENS
     return Compute(
         precision,
         attention="explicit" if explicit else "fused",
         last_block="class_token" if class_token_suffices(config) else "every_token",
-        pixels="folded" if phase == "inference" and config.backbone is None else "normalized",
+        gelu="compiled" if compiled else "pytorch",
+        pixels="folded" if phase != "training" and config.backbone is None else "normalized",
     )
 
 

@@ -5,7 +5,7 @@ the weights.
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -45,10 +45,14 @@ class ImageModel(nn.Module):
         self.chosen = PLAIN
         self.compute_pixel_statistics()
 
-    def compute_as(self, chosen: Compute) -> None:
+    def compute_as(self, chosen: Compute, gelu: Callable[[Tensor], Tensor] | None = None) -> None:
         """Compute as chosen from now on, where the model knows that way; results differ by rounding alone.
 
         The precision is the caller's to set: models do not enter autocast by themselves.
+
+        Args:
+            chosen: how.
+            gelu: the function that computes GELU's tanh form where `chosen.gelu` is "compiled".
         """
         self.chosen = chosen
 

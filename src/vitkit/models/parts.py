@@ -8,6 +8,7 @@ Shapes: B images, T tokens, D = width, h = num_heads, d = head_dim = D / h.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -186,6 +187,7 @@ class MLP(nn.Module):
     def __init__(self, width: int, mlp_dim: int, *, gelu: Gelu = "tanh", dropout: float = 0.0) -> None:
         super().__init__()
         self.gelu = gelu
+        self.compiled: Callable[[Tensor], Tensor] | None = None
         self.dropout = nn.Dropout(dropout)
         self.fc1 = nn.Linear(width, mlp_dim)
         self.fc2 = nn.Linear(mlp_dim, width)
@@ -197,7 +199,9 @@ class MLP(nn.Module):
             nn.init.normal_(layer.bias, std=1e-6, generator=generator)
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = self.dropout(apply_gelu(self.fc1(x), self.gelu))  # (B, T, mlp_dim)
+        hidden = self.fc1(x)  # (B, T, mlp_dim)
+        hidden = apply_gelu(hidden, self.gelu) if self.compiled is None else self.compiled(hidden)
+        hidden = self.dropout(hidden)
         return self.dropout(self.fc2(hidden))  # type: ignore[no-any-return]
 
 

@@ -8,7 +8,7 @@ Shapes: B images, N patches, T tokens (N and the tokens before them), D = width,
 K = num_classes.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -105,11 +105,13 @@ class ViT(ImageModel):
             nn.init.zeros_(self.pre_logits.bias)
         self.init_head()
 
-    def compute_as(self, chosen: Compute) -> None:
-        super().compute_as(chosen)
+    def compute_as(self, chosen: Compute, gelu: Callable[[Tensor], Tensor] | None = None) -> None:
+        super().compute_as(chosen, gelu)
         for module in self.modules():
             if isinstance(module, Attention):
                 module.form = chosen.attention
+            elif isinstance(module, MLP):
+                module.compiled = gelu if chosen.gelu == "compiled" and module.gelu == "tanh" else None
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Take over weights, also those of files and checkpoints that know a parameter by its former name."""
