@@ -5,9 +5,9 @@
 
 Run from the repository's root. Libraries that are not installed are left out; it says which. All contestants
 take turns within a round, in an order that rotates, so that a busy machine slows all of them; what is
-compared is the processor time of a step, within each round. A training step is forward, cross-entropy, backward and a
-fused AdamW; inference is on normalised floats. Peers compute as their users would have them: exact GELU, and
-both forms of attention, of which the faster one counts.
+compared is the processor time of a step, within each round. A training step is forward, cross-entropy,
+backward and a fused AdamW; inference is on normalised floats. Peers compute as their users would have them:
+exact GELU, and both forms of attention, of which the faster one counts.
 """
 
 import argparse
