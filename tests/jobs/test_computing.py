@@ -37,7 +37,7 @@ def short(**options: Any) -> vitkit.Run:
     settings = {"steps": 6, "batch_size": 16, "checkpoint_every": 2, "evaluate_every": 3, "keep": 9}
     return vitkit.Run(
         data="digits",
-        model="ViT-96x2x3/4",
+        model="ViT-128x2x4/4",
         preprocessing=replace(vitkit.recipe("digits").preprocessing, image_size=(8, 8)),
         optimizer=OptimizerConfig(polyak=0.9),
         training=TrainingConfig(**{**settings, "select": "last", **options}),
