@@ -69,11 +69,15 @@ def cut_back(whole: Path, folder: Path) -> None:
 def test_a_choice_is_written_down_and_kept(
     options: dict[str, Any], expected: Compute, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = vitkit.train(short(**options), tmp_path / "whole")
+    heard = Hearing()
+    whole = vitkit.train(short(**options), tmp_path / "whole", listener=heard)
     config = json.loads((whole / "config.json").read_text())
     manifest = json.loads((whole / "checkpoints" / "step-00000006" / "manifest.json").read_text())
     assert config["compute"] == manifest["environment"]["compute"] == to_json(expected)
     assert config["run"]["training"]["precision"] == options.get("precision", "auto")
+
+    shown = dict(heard.rows)["device"]
+    assert shown[0].startswith(f"cpu, {expected.precision}, ")
 
     # A machine where something else would be chosen.
     monkeypatch.setattr(training, "choose_for", lambda *args, **kwargs: pytest.fail("was chosen already"))

@@ -34,6 +34,7 @@ class Prospect:
 
     folder: Path
     device: str
+    """Its name, and the precision that is computed in there."""
     threads: int
     """Threads of the processor that PyTorch uses."""
     step_seconds: float

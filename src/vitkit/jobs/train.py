@@ -114,7 +114,7 @@ def _complete(
         standing.point = f"at step {trainer.state.progress.step}, which was committed before"
     prospect = Prospect(
         folder=folder,
-        device=str(device),
+        device=f"{device}, {model.chosen.precision}",
         threads=torch.get_num_threads(),
         step_seconds=measure_step(model, trainer, run.training.batch_size),
         step=trainer.state.progress.step,
