@@ -249,6 +249,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--cases", nargs="*", default=[], help=f"words of {', '.join(CASES)}; all if none")
     parser.add_argument("--phases", nargs="*", default=["training", "inference"])
+    parser.add_argument("--precisions", nargs="*", default=["float32", "bfloat16"])
     parser.add_argument("--peers", nargs="*", choices=list(PEERS), default=list(PEERS))
     parser.add_argument("--rounds", type=int, default=9, help="of all contestants, at least 2")
     parser.add_argument("--threads", type=int, default=1)
@@ -263,7 +264,7 @@ def main() -> None:
         if options.cases and not any(word in name for word in options.cases):
             continue
         for phase in options.phases:
-            found = contestants(case, phase, peers)
+            found = [one for one in contestants(case, phase, peers) if one.precision in options.precisions]
             steps = {one.name: step_of(one, case, phase) for one in found}
             records = compare(measure(steps, max(2, options.rounds)), found)
             results.append({"case": name, "phase": phase, "rounds": options.rounds, "records": records})
