@@ -19,12 +19,13 @@ from vitkit.data.loader import (
     worker_count,
 )
 from vitkit.data.sources import ImageData
+from vitkit.jobs.computing import choose_for, compute_as
 from vitkit.jobs.data_record import check_data
 from vitkit.jobs.fewshot_evaluator import FEWSHOT, fewshot_evaluator
 from vitkit.jobs.listener import Listener
 from vitkit.jobs.machine import available_memory
 from vitkit.jobs.rejected_files import RejectedFiles
-from vitkit.jobs.run_config import Run
+from vitkit.jobs.run_config import Run, read_compute
 from vitkit.jobs.run_folder import run_card
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
@@ -84,8 +85,17 @@ def read_images(parts: Parts, listener: Listener) -> Parts:
     return replace(parts, data=replace(parts.data, splits=splits))
 
 
+def compute_as_begun(parts: Parts, device: torch.device) -> None:
+    """Have the model of a run compute as it did when the run began."""
+    recorded = read_compute(parts.folder)
+    asked = parts.run.training.precision
+    # A run of the first version goes on in the plain way.
+    plain = choose_for(parts.model.config, device, asked, phase="training", exact=True)
+    compute_as(parts.model, recorded or plain)
+
+
 def build_trainer(parts: Parts, device: torch.device) -> Trainer:
-    """Move the model to its device and build what trains it."""
+    """Move the model to its device, and build what trains it."""
     run, data = parts.run, parts.data
     validated = "val" in data.splits
     return Trainer(
@@ -99,6 +109,7 @@ def build_trainer(parts: Parts, device: torch.device) -> Trainer:
         build_evaluators(parts, device),
         find_task(run.task).monitor if validated else None,
         configuration=to_json(run),
+        compute=parts.model.chosen,
     )
 
 
@@ -155,4 +166,4 @@ def build_validation(parts: Parts, device: torch.device) -> Validation:
             worker_timeout=run.loading.worker_timeout,
         )
 
-    return Validation(run.objective, parts.data.class_names, batches, device, run.training.precision)
+    return Validation(run.objective, parts.data.class_names, batches, device, parts.model.chosen.precision)
