@@ -37,6 +37,7 @@ from PIL import (
 
 from vitkit.data.decode_memory import MAX_JPEG_SCANS, decoding_bytes, jpeg_scans
 from vitkit.data.files import UnreadableFileError, read_regular_file
+from vitkit.data.jpeg import decoded_quickly
 from vitkit.data.orientation import INVERSE, orientation_of, upright
 from vitkit.errors import VitkitError
 
@@ -305,6 +306,11 @@ def _pixels(image: Image.Image, rule: DecodeRule, stream: IO[bytes] | None = Non
     """The pixels of an open image. Its stream, where given, is closed as soon as it is read."""
     size = image.size
     turned, turn = orientation_of(image)  # before loading: the TIFF reader obeys its tag and then forgets it
+    if image.format == "JPEG" and isinstance(stream, io.BytesIO):
+        width, height = size
+        quick = decoded_quickly(stream.getbuffer(), image.mode, (height, width))
+        if quick is not None:
+            return np.ascontiguousarray(upright(quick, turn if rule.apply_exif else 1))
     image.load()
     if image.size != size:
         raise DecodeError(_other_size(size, image.size))

@@ -17,6 +17,7 @@ from torch import Tensor
 from vitkit.data.check import bad_files_allowed
 from vitkit.data.decode import DecodeError, Header
 from vitkit.data.order import sample_at, sample_rng, share
+from vitkit.data.resample import prepare_resampling
 from vitkit.data.sources import Samples
 from vitkit.data.transforms import Augmentation, Preprocessing, augment, preprocess
 from vitkit.data.workers import Reading, Result, computed_ahead
@@ -293,11 +294,12 @@ class _TrainBatches:
     def compute(self, number: int, reading: Reading) -> Result:
         epochs, ids = self._epochs_and_ids(number)
 
-        def view(image: NDArray[np.uint8], slot: int) -> NDArray[np.uint8]:
+        def view(image: NDArray[np.uint8], slot: int, out: NDArray[np.uint8]) -> None:
             if self.augmentation is None:
-                return preprocess(image, self.preprocessing)
+                preprocess(image, self.preprocessing, out)
+                return
             rng = sample_rng(self.seed, int(epochs[slot]), int(ids[slot]))
-            return augment(image, self.preprocessing, self.augmentation, rng)
+            augment(image, self.preprocessing, self.augmentation, rng, out)
 
         return _pixels(self.samples, ids, self.preprocessing.image_size, view, reading)
 
@@ -321,8 +323,8 @@ class _EvaluationBatches:
         return self.indices[number * self.batch_size : (number + 1) * self.batch_size]
 
     def compute(self, number: int, reading: Reading) -> Result:
-        def view(image: NDArray[np.uint8], slot: int) -> NDArray[np.uint8]:
-            return preprocess(image, self.preprocessing)
+        def view(image: NDArray[np.uint8], slot: int, out: NDArray[np.uint8]) -> None:
+            preprocess(image, self.preprocessing, out)
 
         return _pixels(self.samples, self.ids(number), self.preprocessing.image_size, view, reading)
 
@@ -334,19 +336,20 @@ def _pixels(
     samples: Samples,
     ids: NDArray[np.int64],
     size: tuple[int, int],
-    view: Callable[[NDArray[np.uint8], int], NDArray[np.uint8]],
+    view: Callable[[NDArray[np.uint8], int, NDArray[np.uint8]], None],
     reading: Reading,
 ) -> Result:
     """The pixels of one batch (B, 3, H, W), and the reason for each slot whose file could not be read.
 
-    `view` makes the model's pixels from a decoded image and its slot in the batch.
+    `view` makes the model's pixels from a decoded image and its slot in the batch, and writes them where it
+    is told to.
     """
     pixels = np.zeros((len(ids), 3, *size), dtype=np.uint8)
     bad: dict[int, str] = {}
     for slot, index in enumerate(ids.tolist()):
         reading(index)
         try:
-            pixels[slot] = view(samples.decode(index), slot).transpose(2, 0, 1)
+            view(samples.decode(index), slot, pixels[slot].transpose(1, 2, 0))
         except DecodeError as error:
             bad[slot] = str(error)
     return torch.from_numpy(pixels), bad
@@ -360,6 +363,7 @@ def _computed(
     Only pixels and reasons come from workers. What follows from the number alone is made here, in memory of
     its own, so that whoever keeps the labels of many batches keeps nothing that workers share.
     """
+    prepare_resampling()
     results: Generator[Result, None, None]
     if workers and len(numbers):
         results = computed_ahead(batches, numbers, workers, worker_timeout)

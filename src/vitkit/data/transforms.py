@@ -13,6 +13,7 @@ from PIL import Image
 
 from vitkit.config import require_finite
 from vitkit.data.decode import DEFAULT_RULE, DecodeRule
+from vitkit.data.resample import resample
 from vitkit.errors import VitkitError
 
 Pixels = NDArray[np.uint8]  # (height, width, 3)
@@ -128,19 +129,30 @@ class Augmentation:
             raise VitkitError(f"rotate must be in 0..180 degrees, found {self.rotate}.")
 
 
-def preprocess(image: Pixels, preprocessing: Preprocessing) -> Pixels:
-    """One image (H, W, 3) as evaluation and prediction see it: (height, width, 3) of image_size."""
+def preprocess(image: Pixels, preprocessing: Preprocessing, out: Pixels | None = None) -> Pixels:
+    """One image (H, W, 3) as evaluation and prediction see it: (height, width, 3) of image_size.
+
+    It is written into `out` where that is given, whatever its strides, so that a batch needs no second copy.
+    """
     height, width = image.shape[:2]
     if preprocessing.resize == "stretch":
         whole = (0.0, 0.0, float(height), float(width))
-        return _resize(image, whole, preprocessing.image_size, preprocessing)
-    return _middle(image, _resized_shape(height, width, preprocessing), preprocessing)
+        return _resize(image, whole, preprocessing.image_size, preprocessing, out=out)
+    return _middle(image, _resized_shape(height, width, preprocessing), preprocessing, out)
 
 
 def augment(
-    image: Pixels, preprocessing: Preprocessing, augmentation: Augmentation, rng: np.random.Generator
+    image: Pixels,
+    preprocessing: Preprocessing,
+    augmentation: Augmentation,
+    rng: np.random.Generator,
+    out: Pixels | None = None,
 ) -> Pixels:
-    """One image (H, W, 3) as training sees it: (height, width, 3) of image_size, drawn by `rng` alone."""
+    """One image (H, W, 3) as training sees it: (height, width, 3) of image_size, drawn by `rng` alone.
+
+    It is written into `out` where that is given, whatever its strides.
+    """
+    moves = bool(augmentation.shift or augmentation.rotate)
     if augmentation.crop_area is not None:
         top, left, height, width = _random_crop(image.shape[0], image.shape[1], augmentation, rng)
         image = image[top : top + height, left : left + width]
@@ -149,14 +161,16 @@ def augment(
     if augmentation.crop_area is not None:
         # The crop is cut out first, so that resizing cannot look at pixels beyond its border.
         whole = (0.0, 0.0, float(image.shape[0]), float(image.shape[1]))
-        image = _resize(image, whole, preprocessing.image_size, preprocessing)
+        image = _resize(image, whole, preprocessing.image_size, preprocessing, out=None if moves else out)
     else:
-        image = preprocess(image, preprocessing)
+        image = preprocess(image, preprocessing, None if moves else out)
     degrees = augmentation.rotate * (2 * rng.random() - 1) if augmentation.rotate else 0.0
     if augmentation.shift:
         down, right = (_below(2 * augmentation.shift + 1, rng) - augmentation.shift for _ in range(2))
-        return _move(image, down, right, degrees)
-    return _move(image, 0, 0, degrees) if degrees else image
+        image = _move(image, down, right, degrees)
+    elif degrees:
+        image = _move(image, 0, 0, degrees)
+    return _put(image, out) if moves else image
 
 
 def _below(count: int, rng: np.random.Generator) -> int:
@@ -232,49 +246,69 @@ def _offset(spare: int, preprocessing: Preprocessing) -> int:
     return round(spare / 2) if spare >= 0 else -(-spare // 2)
 
 
-def _middle(image: Pixels, resized: Shape, preprocessing: Preprocessing) -> Pixels:
+def _middle(image: Pixels, resized: Shape, preprocessing: Preprocessing, out: Pixels | None) -> Pixels:
     """The middle of the image resized to `resized`: (height, width, 3) of image_size."""
     (height, width), (rows, columns) = image.shape[:2], preprocessing.image_size
     top, left = _offset(resized[0] - rows, preprocessing), _offset(resized[1] - columns, preprocessing)
     # What there is of the image between the borders, if any: from (first, before) to (last, after).
     first, before = max(top, 0), max(left, 0)
     last, after = min(top + rows, resized[0]), min(left + columns, resized[1])
+    inside = (last - first, after - before) == (rows, columns)
+    if not inside:
+        out = np.empty((rows, columns, 3), np.uint8) if out is None else out
+        out[:] = preprocessing.border
+    target = out if inside or out is None else out[first - top : last - top, before - left : after - left]
     if preprocessing.resize != "crop" and resized[0] * resized[1] <= WHOLE_PIXELS:
-        whole = _resize(image, (0.0, 0.0, float(height), float(width)), resized, preprocessing)
-        part = np.ascontiguousarray(whole[first:last, before:after])
+        whole = (0.0, 0.0, float(height), float(width))
+        part = _resize(image, whole, resized, preprocessing, (first, before, last, after), target)
     else:
         # The crop is mapped back to the image: resizing that box alone gives the same but for rounding, and
         # does not build the enormous image that a 1 x 10000 strip would become.
         down, across = height / resized[0], width / resized[1]
         # The minimum only undoes rounding: Pillow refuses a box that leaves the image by the last bit.
         box = (first * down, before * across, min(last * down, height), min(after * across, width))
-        part = _resize(image, box, (last - first, after - before), preprocessing)
-    if part.shape[:2] == (rows, columns):
-        return part
-    out = np.empty((rows, columns, 3), np.uint8)
-    out[:] = preprocessing.border
-    out[first - top : last - top, before - left : after - left] = part
+        part = _resize(image, box, (last - first, after - before), preprocessing, out=target)
+    return part if inside or out is None else out
+
+
+def _put(pixels: Pixels, out: Pixels | None) -> Pixels:
+    """The pixels where they are wanted, or as they are."""
+    if out is None:
+        return np.ascontiguousarray(pixels)
+    out[:] = pixels
     return out
 
 
 def _resize(
-    image: Pixels, box: tuple[float, float, float, float], size: Shape, preprocessing: Preprocessing
+    image: Pixels,
+    box: tuple[float, float, float, float],
+    size: Shape,
+    preprocessing: Preprocessing,
+    cut: tuple[int, int, int, int] | None = None,
+    out: Pixels | None = None,
 ) -> Pixels:
-    """The box (top, left, bottom, right) of the image, resized to size (height, width)."""
+    """The box (top, left, bottom, right) of the image, resized to size (height, width); of that the part
+    `cut` (top, left, bottom, right), if one is given; in `out`, if that is given."""
+    first, before, last, after = cut or (0, 0, *size)
     top, left, bottom, right = box
     height, width = image.shape[:2]
     if (height, width) == size and box == (0.0, 0.0, float(height), float(width)):
-        return np.ascontiguousarray(image)
+        return _put(image[first:last, before:after], out)
     # Pillow averages only where it shrinks, so while enlarging both kinds are the same, and Pillow is faster.
     if preprocessing.antialias or (bottom - top <= size[0] and right - left <= size[1]):
+        part = resample(image, box, size, preprocessing.interpolation, cut, out)
+        if part is not None:
+            return part
         whole = Image.frombytes("RGB", (width, height), image.tobytes())
         kind = _FILTERS[preprocessing.interpolation]
         resized = whole.resize((size[1], size[0]), kind, (left, top, right, bottom))
-        return np.frombuffer(resized.tobytes(), np.uint8).reshape(*size, 3)
-    above, below, down = _neighbours(top, bottom, size[0], height)
-    before, after, across = _neighbours(left, right, size[1], width)
-    rows = _between(image[above], image[below], down[:, None, None])
-    return _to_bytes(_between(rows[:, before], rows[:, after], across[None, :, None]))
+        pixels = np.frombuffer(resized.tobytes(), np.uint8).reshape(*size, 3)
+    else:
+        above, below, down = _neighbours(top, bottom, size[0], height)
+        start, stop, across = _neighbours(left, right, size[1], width)
+        rows = _between(image[above], image[below], down[:, None, None])
+        pixels = _to_bytes(_between(rows[:, start], rows[:, stop], across[None, :, None]))
+    return _put(pixels[first:last, before:after], out)
 
 
 def _neighbours(
