@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitkit.data.check import bad_files_allowed
-from vitkit.data.decode import DecodeError, Header
+from vitkit.data.decode import DecodeError, Header, decode
 from vitkit.data.order import sample_at, sample_rng, share
 from vitkit.data.resample import prepare_resampling
 from vitkit.data.sources import Samples
-from vitkit.data.transforms import Augmentation, Preprocessing, augment, preprocess
+from vitkit.data.transforms import Augmentation, Preprocessing, RandomView, preprocess
 from vitkit.data.workers import Reading, Result, computed_ahead
 from vitkit.errors import VitkitError
 
@@ -294,17 +294,32 @@ class _TrainBatches:
     def compute(self, number: int, reading: Reading) -> Result:
         epochs, ids = self._epochs_and_ids(number)
 
-        def view(image: NDArray[np.uint8], slot: int, out: NDArray[np.uint8]) -> None:
+        def view(index: int, slot: int, out: NDArray[np.uint8]) -> None:
             if self.augmentation is None:
-                preprocess(image, self.preprocessing, out)
+                preprocess(self.samples.decode(index), self.preprocessing, out)
                 return
-            rng = sample_rng(self.seed, int(epochs[slot]), int(ids[slot]))
-            augment(image, self.preprocessing, self.augmentation, rng, out)
+            drawn = RandomView(
+                self.preprocessing, self.augmentation, sample_rng(self.seed, int(epochs[slot]), index)
+            )
+            image = self._image(index, drawn)
+            drawn.pixels(image, out)
 
-        return _pixels(self.samples, ids, self.preprocessing.image_size, view, reading)
+        return _pixels(ids, self.preprocessing.image_size, view, reading)
 
     def key(self, sample: int) -> str:
         return self.samples.key(sample)
+
+    def _image(self, index: int, drawn: RandomView) -> NDArray[np.uint8]:
+        """The image that a view is drawn of; smaller where the view allows it, in memory or not."""
+        assert self.augmentation is not None
+        kept = isinstance(self.samples, MemorySamples)
+        if not self.augmentation.jpeg_scaling or (kept and drawn.draw(*self.samples.size(index)) == 1):
+            image = self.samples.decode(index)
+        else:
+            image = decode(self.samples.file(index), self.preprocessing.decode, drawn.draw)
+        if drawn.size is None:
+            drawn.draw(*image.shape[:2])
+        return image
 
     def _epochs_and_ids(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         positions = np.arange(number * self.batch_size, (number + 1) * self.batch_size)
@@ -323,33 +338,32 @@ class _EvaluationBatches:
         return self.indices[number * self.batch_size : (number + 1) * self.batch_size]
 
     def compute(self, number: int, reading: Reading) -> Result:
-        def view(image: NDArray[np.uint8], slot: int, out: NDArray[np.uint8]) -> None:
-            preprocess(image, self.preprocessing, out)
+        def view(index: int, slot: int, out: NDArray[np.uint8]) -> None:
+            preprocess(self.samples.decode(index), self.preprocessing, out)
 
-        return _pixels(self.samples, self.ids(number), self.preprocessing.image_size, view, reading)
+        return _pixels(self.ids(number), self.preprocessing.image_size, view, reading)
 
     def key(self, sample: int) -> str:
         return self.samples.key(sample)
 
 
 def _pixels(
-    samples: Samples,
     ids: NDArray[np.int64],
     size: tuple[int, int],
-    view: Callable[[NDArray[np.uint8], int, NDArray[np.uint8]], None],
+    view: Callable[[int, int, NDArray[np.uint8]], None],
     reading: Reading,
 ) -> Result:
     """The pixels of one batch (B, 3, H, W), and the reason for each slot whose file could not be read.
 
-    `view` makes the model's pixels from a decoded image and its slot in the batch, and writes them where it
-    is told to.
+    `view` makes the model's pixels of a sample, given its index, its slot in the batch and where they are
+    written.
     """
     pixels = np.zeros((len(ids), 3, *size), dtype=np.uint8)
     bad: dict[int, str] = {}
     for slot, index in enumerate(ids.tolist()):
         reading(index)
         try:
-            view(samples.decode(index), slot, pixels[slot].transpose(1, 2, 0))
+            view(index, slot, pixels[slot].transpose(1, 2, 0))
         except DecodeError as error:
             bad[slot] = str(error)
     return torch.from_numpy(pixels), bad

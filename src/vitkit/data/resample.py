@@ -31,7 +31,8 @@ _FLAGS = ("-O3", "-mavx2", "-ffp-contract=off", "-fPIC", "-shared")
 _COMPILE_SECONDS = 60
 # The numbers of the filters in resample.c. "nearest" is not among them: Pillow makes it in another way.
 _FILTERS = {"box": 0, "bilinear": 1, "hamming": 2, "bicubic": 3, "lanczos": 4}
-_PILLOW = {
+PILLOW_FILTERS = {
+    "nearest": Image.Resampling.NEAREST,
     "box": Image.Resampling.BOX,
     "bilinear": Image.Resampling.BILINEAR,
     "hamming": Image.Resampling.HAMMING,
@@ -137,8 +138,9 @@ def _kernel() -> Kernel | None:
 def _makes_pillows_pixels(kernel: Kernel) -> bool:
     """Whether a few small images come out as the installed Pillow makes them."""
     noise = np.random.default_rng(0).integers(0, 2, (61, 47, 3), dtype=np.uint8) * np.uint8(255)
-    for interpolation, kind in _PILLOW.items():
+    for interpolation in _FILTERS:
         for height, width in ((17, 13), (17, 46), (90, 100)):  # the second one is tall
+            kind = PILLOW_FILTERS[interpolation]
             expected = np.asarray(Image.fromarray(noise).resize((width, height), kind))
             found = kernel.resize(
                 noise, (0, 0, 61, 47), (height, width), interpolation, (0, 0, height, width)
