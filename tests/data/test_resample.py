@@ -15,7 +15,7 @@ from tests.pixel_cases import CASES, image
 from tests.weights.test_pixels import preprocessing_of_case
 from vitkit.data import resample as module
 from vitkit.data.resample import prepare_resampling, resample
-from vitkit.data.transforms import Augmentation, Preprocessing, augment, preprocess
+from vitkit.data.transforms import Augmentation, Preprocessing, Resize, augment, preprocess
 
 SIDES = st.integers(1, 400)
 FILTERS = {"box": 4, "bilinear": 2, "hamming": 5, "bicubic": 3, "lanczos": 1}
@@ -34,6 +34,11 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     module._kernel.cache_clear()
     yield tmp_path
     module._kernel.cache_clear()
+
+
+def without_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitkit.data.transforms.resample", lambda *_: None)
+    monkeypatch.setattr("vitkit.data.transforms.sample", lambda *_: None)
 
 
 def pixels(height: int, width: int, binary: bool) -> NDArray[np.uint8]:
@@ -87,10 +92,29 @@ def test_declared_rules_give_the_same_pixels_with_and_without(
     planes = [np.empty((3, *rule.image_size), np.uint8) for _ in shapes]
     for shape, plane in zip(shapes, planes, strict=True):
         preprocess(image(shape), rule, plane.transpose(1, 2, 0))
-    monkeypatch.setattr("vitkit.data.transforms.resample", lambda *_: None)
+    without_kernel(monkeypatch)
     for shape, with_kernel, plane in zip(shapes, ours, planes, strict=True):
         np.testing.assert_array_equal(with_kernel, preprocess(image(shape), rule))
         np.testing.assert_array_equal(with_kernel, plane.transpose(1, 2, 0))
+
+
+@pytest.mark.usefixtures("kernel")
+@given(SIDES, SIDES, SIDES, SIDES, st.booleans(), st.sampled_from(["stretch", "crop", "squash"]))
+@settings(deadline=None, max_examples=150)
+def test_samples_without_averaging_are_those_of_the_arrays(
+    height: int, width: int, rows: int, columns: int, mirrored: bool, resize: Resize
+) -> None:
+    source = pixels(height, width, binary=False)
+    source = source[:, ::-1] if mirrored else source
+    rule = Preprocessing((rows, columns), resize, 0.9, antialias=False)
+    around = np.zeros((3, rows + 2, columns + 2), np.uint8)
+    out = around[:, 1:-1, 1:-1].transpose(1, 2, 0)
+    assert preprocess(source, rule, out) is out
+    with pytest.MonkeyPatch.context() as patch:
+        without_kernel(patch)
+        np.testing.assert_array_equal(out, preprocess(source, rule))
+    around[:, 1:-1, 1:-1] = 0
+    assert not around.any()  # nothing is written beside its place
 
 
 @pytest.mark.parametrize(
@@ -114,7 +138,7 @@ def test_training_draws_the_same_pixels_with_and_without(
     for seed in range(8):
         rng = np.random.default_rng(seed)
         assert augment(source, rule, augmentation, rng, out[seed].transpose(1, 2, 0)).base is not None
-    monkeypatch.setattr("vitkit.data.transforms.resample", lambda *_: None)
+    without_kernel(monkeypatch)
     for seed in range(8):
         expected = augment(source, rule, augmentation, np.random.default_rng(seed))
         np.testing.assert_array_equal(out[seed].transpose(1, 2, 0), expected)

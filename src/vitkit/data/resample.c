@@ -212,3 +212,27 @@ end:
     free(spread);
     return ok;
 }
+
+/* Bilinear samples between four pixels each, in single precision: first between rows, then between columns.
+ *
+ * above, below, down: for each row of the result the source rows beside it and the weight of the second one; before,
+ * after, across: the same for columns. out as above. Returns 0 where memory lacks. */
+int sample(const uint8_t *in, ptrdiff_t row_stride, int width, const int64_t *above, const int64_t *below,
+           const float *down, int rows, const int64_t *before, const int64_t *after, const float *across, int columns,
+           uint8_t *out, ptrdiff_t by_row, ptrdiff_t by_column, ptrdiff_t by_channel) {
+    float *line = malloc(3 * (size_t)width * sizeof(float));
+    if (!line) return 0;
+    for (int y = 0; y < rows; y++) {
+        const uint8_t *first = in + above[y] * row_stride, *second = in + below[y] * row_stride;
+        float weight = down[y];
+        for (ptrdiff_t i = 0; i < 3 * (ptrdiff_t)width; i++)
+            line[i] = ((float)second[i] - (float)first[i]) * weight + (float)first[i];
+        for (int x = 0; x < columns; x++)
+            for (int c = 0; c < 3; c++) {
+                float left = line[3 * before[x] + c], right = line[3 * after[x] + c];
+                out[y * by_row + x * by_column + c * by_channel] = (uint8_t)((right - left) * across[x] + left + 0.5f);
+            }
+    }
+    free(line);
+    return 1;
+}

@@ -46,6 +46,7 @@ class Kernel:
     """The compiled kernel, and the order of passes that the installed Pillow has."""
 
     function: Callable[..., int]
+    sample: Callable[..., int]
     rows_first_if_tall: bool
     """Pillow 13 begins with the rows if that leaves less to do, Pillow 12 never does."""
 
@@ -103,6 +104,40 @@ def resample(
     return kernel.resize(image, box, size, interpolation, cut or (0, 0, *size), out)
 
 
+Neighbours = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]
+"""Along one axis: index before, index after, and weight of the one after."""
+
+
+def sample(image: Pixels, down: Neighbours, across: Neighbours, out: Pixels | None = None) -> Pixels | None:
+    """Sample bilinearly without averaging, in float32; None where there is no kernel.
+
+    Args:
+        image: (H, W, 3).
+        down: for each row of the result, among the image's rows.
+        across: for each column.
+        out: where it is written, of any strides; None: a new array.
+    """
+    kernel = _kernel()
+    if kernel is None:
+        return None
+    before, after, weight = across
+    width = image.shape[1]
+    if image.strides[1] == -3:  # mirrored: the same pixels, counted from the other end
+        image, before, after = image[:, ::-1], width - 1 - before, width - 1 - after
+    if image.strides[1:] != (3, 1):
+        image = np.ascontiguousarray(image)
+    out = np.empty((len(down[0]), len(before), 3), np.uint8) if out is None else out
+    rows = [np.ascontiguousarray(part) for part in down]
+    columns = [np.ascontiguousarray(part) for part in (before, after, weight)]
+    done = kernel.sample(
+        *(image.ctypes.data, image.strides[0], width, *(part.ctypes.data for part in rows), len(rows[0])),
+        *(*(part.ctypes.data for part in columns), len(before), out.ctypes.data, *out.strides),
+    )
+    if not done:
+        raise MemoryError("not enough memory to resize an image")
+    return out
+
+
 def prepare_resampling() -> bool:
     """Compile the kernel if this machine can and has not yet, and tell whether there is one.
 
@@ -120,7 +155,8 @@ def _kernel() -> Kernel | None:
     if path is None or not _is_own(path.parent) or not _is_own(path):
         return None
     try:
-        function = ctypes.CDLL(str(path)).resample
+        library = ctypes.CDLL(str(path))
+        function, sampler = library.resample, library.sample
     except (OSError, AttributeError):  # cut short, or of another system
         return None
     whole, step = ctypes.c_int, ctypes.c_ssize_t
@@ -130,8 +166,12 @@ def _kernel() -> Kernel | None:
         *([whole] * 8),
         *(pointer, step, step, step),
     ]
-    function.restype = whole
-    kernels = (Kernel(function, True), Kernel(function, False))
+    sampler.argtypes = [
+        *(pointer, step, whole, pointer, pointer, pointer, whole),
+        *(pointer, pointer, pointer, whole, pointer, step, step, step),
+    ]
+    function.restype = sampler.restype = whole
+    kernels = (Kernel(function, sampler, True), Kernel(function, sampler, False))
     return next((kernel for kernel in kernels if _makes_pillows_pixels(kernel)), None)
 
 

@@ -13,11 +13,10 @@ from PIL import Image
 
 from vitkit.config import require_finite
 from vitkit.data.decode import DEFAULT_RULE, DecodeRule
-from vitkit.data.resample import PILLOW_FILTERS, resample
+from vitkit.data.resample import PILLOW_FILTERS, Neighbours, resample, sample
 from vitkit.errors import VitkitError
 
 Pixels = NDArray[np.uint8]  # (height, width, 3)
-
 
 Resize = Literal["stretch", "crop", "shortest", "longest", "squash", "none"]
 Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
@@ -341,20 +340,27 @@ def _resize(
         resized = whole.resize((size[1], size[0]), kind, (left, top, right, bottom))
         pixels = np.frombuffer(resized.tobytes(), np.uint8).reshape(*size, 3)
     else:
-        above, below, down = _neighbours(top, bottom, size[0], height)
-        start, stop, across = _neighbours(left, right, size[1], width)
-        rows = _between(image[above], image[below], down[:, None, None])
-        pixels = _to_bytes(_between(rows[:, start], rows[:, stop], across[None, :, None]))
+        rows_wanted = _neighbours(top, bottom, size[0], height, first, last)
+        columns_wanted = _neighbours(left, right, size[1], width, before, after)
+        return _sampled(image, rows_wanted, columns_wanted, out)
     return _put(pixels[first:last, before:after], out)
 
 
-def _neighbours(
-    start: float, stop: float, count: int, limit: int
-) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]:
-    """For `count` half-pixel centres in [start, stop): index before, index after, weight of the one after."""
-    centres = start + (np.arange(count) + 0.5) * ((stop - start) / count) - 0.5
+def _sampled(image: Pixels, down: Neighbours, across: Neighbours, out: Pixels | None) -> Pixels:
+    part = sample(image, down, across, out)
+    if part is not None:
+        return part
+    rows = _between(image[down[0]], image[down[1]], down[2][:, None, None])
+    values = _between(rows[:, across[0]], rows[:, across[1]], across[2][None, :, None])
+    values += 0.5  # to the nearest level
+    return _put(values.astype(np.uint8), out)
+
+
+def _neighbours(start: float, stop: float, count: int, limit: int, first: int, last: int) -> Neighbours:
+    """For first..last-1 of `count` half-pixel centres in [start, stop)."""
+    centres = start + (np.arange(first, last) + 0.5) * ((stop - start) / count) - 0.5
     centres = np.clip(centres, 0, limit - 1)
-    before = centres.astype(np.intp)
+    before = centres.astype(np.int64)
     return before, np.minimum(before + 1, limit - 1), (centres - before).astype(np.float32)
 
 
@@ -367,12 +373,6 @@ def _between(
     out *= weight
     out += start
     return out
-
-
-def _to_bytes(values: NDArray[np.float32]) -> Pixels:
-    """To the nearest level; `values` lie in 0..255 and may be overwritten."""
-    values += 0.5
-    return values.astype(np.uint8)
 
 
 def _move(image: Pixels, down: int, right: int, degrees: float) -> Pixels:
