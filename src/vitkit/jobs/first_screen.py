@@ -40,6 +40,7 @@ class Surroundings:
 
     folder: Path
     device: str
+    """Its name, and the precision that is computed in there."""
     threads: int
     """Threads of the processor that PyTorch uses."""
 
