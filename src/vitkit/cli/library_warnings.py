@@ -1,4 +1,4 @@
-"""What the library warns of, printed as all other text is."""
+"""Print the warnings of the library as all other text is printed."""
 
 import logging
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def show_warnings() -> Iterator[None]:
-    """Print what the library warns of while a command runs."""
+    """Print the warnings of the library while a command runs."""
     handler, logger = _Printing(logging.WARNING), logging.getLogger("vitkit")
     logger.addHandler(handler)
     try:

@@ -17,17 +17,17 @@ from vitkit.text import visible
 # verb -> what it does, and the module whose `main(arguments)` does it
 VERBS = {
     "train": ("train a model on your images, evaluate it, write a report", "vitkit.cli.train"),
-    "evaluate": ("how good a model is on images it never saw", "vitkit.cli.evaluate"),
+    "evaluate": ("measure a model on images it never saw", "vitkit.cli.evaluate"),
     "fewshot": ("how well classes are learned from a few images of each", "vitkit.cli.fewshot"),
     "predict": ("name what is in images", "vitkit.cli.predict"),
     "report": ("write a run's report.html again", "vitkit.cli.report"),
-    "inspect": ("filters, positions and attention of a model as pictures", "vitkit.cli.inspect"),
-    "data": ("data check PATH: counts, sizes, bad files, duplicates", "vitkit.cli.data"),
-    "convert": ("a checkpoint in another library's format, compared", "vitkit.cli.convert"),
-    "card": ("what a checkpoint is and how it computes", "vitkit.cli.card"),
-    "cost": ("parameters, FLOPs, memory and compute of models", "vitkit.cli.cost"),
-    "models": ("names, parameters and FLOPs of the models", "vitkit.cli.models"),
-    "recipes": ("named training runs and what they are for", "vitkit.cli.recipes"),
+    "inspect": ("draw filters, positions and attention of a model", "vitkit.cli.inspect"),
+    "data": ("data check PATH: count images, find bad files, duplicates", "vitkit.cli.data"),
+    "convert": ("write a checkpoint in another format, and compare", "vitkit.cli.convert"),
+    "card": ("describe a checkpoint and its numerics", "vitkit.cli.card"),
+    "cost": ("estimate parameters, FLOPs, memory, training compute", "vitkit.cli.cost"),
+    "models": ("list models with parameters and FLOPs", "vitkit.cli.models"),
+    "recipes": ("list recipes: named configurations of training", "vitkit.cli.recipes"),
 }
 
 MEMORY = (
@@ -47,7 +47,7 @@ Examples:
 def run(arguments: list[str]) -> int:
     """Run one command; returns its exit code.
 
-    0: done. 1: the user can mend it, one message says how. 2: the command line is wrong. 130 and 143: stopped
+    0: done. 1: the user can fix it, one message says how. 2: the command line is wrong. 130 and 143: stopped
     by Ctrl-C and SIGTERM; so for every signal that asks to stop, 128 and its number. 141: whoever read the
     output has gone. Anything else that fails is a bug and keeps its traceback.
     """

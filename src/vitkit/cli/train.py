@@ -50,7 +50,7 @@ class RunOptions(Run):
 
 
 def main(arguments: list[str]) -> None:
-    """The command: `--recipe` or `--resume` choose the defaults that all other options change."""
+    """Parse the command line and train: `--recipe` or `--resume` choose the defaults of all other options."""
     line = shlex.join(["vitkit", "train", *arguments])
     name, resume = _take(arguments, "--recipe"), _take(arguments, "--resume")
     if name is not None and resume is not None:
@@ -73,9 +73,9 @@ def main(arguments: list[str]) -> None:
 
         Args:
             run: the options.
-            out: run folder; left out, runs/DATA-MODEL. The same command again continues there.
-            device: auto, cpu, cuda.
-            threads: of the processor; left out, as many as there are.
+            out: run folder to write; left out, runs/DATA-MODEL. The same command again continues there.
+            device: where to compute: auto (a GPU if there is one), cpu, cuda or cuda:1.
+            threads: CPU threads; left out, as many as PyTorch chooses.
             from_scratch: begin again at step 0 where every checkpoint of the run is damaged; they are kept.
         """
         from vitkit.cli.listener import TerminalListener

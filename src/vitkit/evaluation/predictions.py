@@ -1,4 +1,4 @@
-"""What a model predicted for every image of a data set, in memory and in a file."""
+"""Keep what a model predicted for every image of a data set, in memory and in a file."""
 
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from vitkit.models.card import LossFunction
 
 
 class Predictions:
-    """What a model said about the N readable images of a data set, ordered by id.
+    """The predictions of a model for the N readable images of a data set, ordered by id.
 
     Args:
         logits: `(N, K)`, an array or where they are kept; None: they are not.
@@ -63,7 +63,7 @@ class Predictions:
 
     @cached_property
     def scores(self) -> ImageScores:
-        """What each image's logits say.
+        """The scores of each image, computed from its logits.
 
         Raises:
             VitkitError: a label is no class of the model.

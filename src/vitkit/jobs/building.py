@@ -1,4 +1,4 @@
-"""The parts of a run, built from its configuration and its images: card, model, loader, trainer."""
+"""Build the parts of a run from its configuration and its images: card, model, loader, trainer."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ from vitkit.weights.card import card_of
 
 @dataclass(frozen=True)
 class Parts:
-    """What a run is made of."""
+    """The parts of a run: its configuration, images, folder, model and rejected files."""
 
     run: Run
     data: ImageData

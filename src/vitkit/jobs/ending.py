@@ -1,4 +1,4 @@
-"""What a run ends with: its final weights and their evaluation; and whether all of it is there."""
+"""Finish a run: take the final weights, evaluate them, and check whether everything is there."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +36,7 @@ def take_final_weights(model: ImageModel, trainer: Trainer, listener: Listener) 
     """Put the weights that a run ends with into its model, and write into its card which they are.
 
     Returns:
-        Which they are, in words.
+        A phrase that says which weights they are.
     """
     progress, config = trainer.state.progress, trainer.config
     kind = "weights" if trainer.state.average is None else "Polyak average"

@@ -1,4 +1,4 @@
-"""What a run is going to do, for a person to read before it begins.
+"""Describe what a run is going to do, for a person to read before it begins.
 
 It comes in two parts, because a person should not look at nothing while images are read and a step is timed:
 `first_screen` is what the configuration and the list of images say, `estimate` what was found out since.
@@ -36,21 +36,21 @@ TRIAL_IMAGES = 64
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Where a run takes place, which its configuration does not say."""
+    """The folder and the machine of a run, which its configuration does not hold."""
 
     folder: Path
     device: str
     """Its name, and the precision that is computed in there."""
     threads: int
-    """Threads of the processor that PyTorch uses."""
+    """CPU threads that PyTorch uses."""
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """Where a run stands, and how fast it goes."""
+    """The steps that a run has done, and the time that each takes."""
 
     step_seconds: float
-    """Time of a step, measured."""
+    """Measured seconds per step."""
     step: int = 0
     """Steps that are done already."""
     checkpoint: str | None = None

@@ -1,4 +1,4 @@
-"""The steps of a run, from where it stands to the last one: told, logged, and stopped where nothing is lost.
+"""Run the steps of training to the last one: report, log, and stop where nothing is lost.
 
 speed.jsonl   images/s and memory by the clock, a line for each that the metrics log has
 """
@@ -23,12 +23,12 @@ from vitkit.training.trainer import Trainer
 
 @dataclass
 class RunPosition:
-    """Where a run stands, for the message of a run that is asked to stop."""
+    """The position that a run has reached, for the message of a run that is asked to stop."""
 
     again: str
     """The command that continues the run."""
     point: str = "before the first step"
-    """What follows "Stopped"; written as the run goes on."""
+    """The words after "Stopped" in the message; kept up to date as the run goes on."""
 
     def interrupted(self, request: StopRequest) -> InterruptedTraining:
         """Return the error that says where the run was stopped and how it goes on."""
@@ -49,7 +49,7 @@ def fit(
 
     Args:
         trainer: where it stands.
-        tell_validation: the task's words for the numbers of a validation.
+        tell_validation: writes the numbers of a validation in the task's words.
         rejects: the files that cannot be read, which are written down at every checkpoint.
         position: where the run stands, which is kept up to date.
         stop: the signals that ask to stop.

@@ -1,4 +1,4 @@
-"""Comparing two models on the same images; the other can be another library's own."""
+"""Compare two models on the same images; the other can be another library's own."""
 
 import math
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ IMAGES = 8
 
 @dataclass(frozen=True)
 class Parity:
-    """How far two models are from each other on the same images."""
+    """The difference between two models on the same images."""
 
     logits: float | None
     """Largest absolute difference of the logits; None where they were not compared."""

@@ -1,4 +1,4 @@
-"""Named runs. A recipe is a function that returns one; its docstring says command, cost and result."""
+"""Recipes: functions that make run configurations; their docstrings say command, cost and result."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -81,7 +81,8 @@ def paper(
     dropout: float,
     clip_norm: float | None = None,
 ) -> Run:
-    """A row of the paper's Table 3: Adam with decoupled decay, batch 4096, 10k steps of warm-up, 224 pixels.
+    """Make a row of the paper's Table 3: Adam with decoupled decay, batch 4096, 10k steps of warm-up, 224
+    pixels.
 
     The head of ViTs and hybrids has the tanh layer (3.1); gradients are clipped for ImageNet alone (B.1).
 

@@ -1,4 +1,4 @@
-"""Put a run folder on one page."""
+"""Write the report of a run: its folder on one page."""
 
 import os
 import platform

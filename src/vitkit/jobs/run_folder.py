@@ -1,10 +1,10 @@
-"""A run folder, read back.
+"""Read and write the files of a run folder.
 
 config.json                 the run, written before anything else
 data.json                   counts, class names, how splits were made, files that could not be read
 image-files.npy             size and time of every image file
-metrics.jsonl               loss, rate and validation by step: the same bytes however often it was resumed
-speed.jsonl                 images/s and memory, by the clock
+metrics.jsonl               loss, learning rate and validation by step: the same bytes however often it was
+resumed speed.jsonl                 images/s and memory, by the clock
 checkpoints/                what a resume needs
 model.safetensors, model.json   the finished model: enough to predict anywhere
 evaluation/                 numbers and logits by split
@@ -75,7 +75,7 @@ def read_evaluations(run: Path, task: Task[Any, Any]) -> dict[str, tuple[Any, An
 
 
 def open_model_data(model: ImageModel, spec: str | None = None, max_pixels: int | None = None) -> ImageData:
-    """The data a model was trained on, cut as it was then; or other data under its class names.
+    """Open the data a model was trained on, cut as it was then; or other data under its class names.
 
     Raises:
         VitkitError: the model does not know where its data is, or the data is not there any more.
@@ -102,7 +102,7 @@ def open_model_data(model: ImageModel, spec: str | None = None, max_pixels: int 
 
 
 def absolute_spec(spec: str) -> str:
-    """A data argument as it is written down: paths absolute, so that they hold from any folder."""
+    """Return a data argument with an absolute path, so that it holds from any folder."""
     if spec == "digits" or not spec:
         return spec
     path = expand_home(spec)

@@ -1,4 +1,4 @@
-"""The records of a run, read as if anybody could have edited them or a disk have damaged them."""
+"""Read the records of a run, which anybody may have edited or a disk may have damaged."""
 
 import json
 import math
@@ -32,7 +32,8 @@ class Log:
 
 
 def read_metrics(run: Path) -> Log:
-    """The lines of metrics.jsonl: `kind` "train" or "validation", the numbers `step`, `epoch` and `loss`.
+    """Read the lines of metrics.jsonl: `kind` "train" or "validation", the numbers `step`, `epoch` and
+    `loss`.
 
     Lines of other evaluators, and those that say where the log was begun again, are passed over.
     """
@@ -40,7 +41,7 @@ def read_metrics(run: Path) -> Log:
 
 
 def read_speed(run: Path) -> Log:
-    """The lines of speed.jsonl, with the numbers `step`, `images_per_second` and `seconds`."""
+    """Read the lines of speed.jsonl, with the numbers `step`, `images_per_second` and `seconds`."""
     return _read_log(run / "speed.jsonl", SPEED)
 
 
@@ -81,7 +82,7 @@ def _read_log(
 
 
 def _parsed(content: bytes, numbers: tuple[str, ...], kinds: tuple[str, ...]) -> dict[str, Any] | None:
-    """One line of a log; None where it is not what the program writes."""
+    """Parse one line of a log; None where it is not what the program writes."""
     if len(content) > LINE_BYTES:
         return None
     try:
@@ -105,7 +106,7 @@ def _is_number(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class _DataRecord:
-    """What data.json may hold, of what the report shows."""
+    """The fields of data.json that the report shows."""
 
     name: str = ""
     spec: str = ""
@@ -119,7 +120,7 @@ class _DataRecord:
 
 
 def read_data_record(run: Path) -> dict[str, Any]:
-    """What data.json says of the images; empty if there is none.
+    """Read what data.json says of the images; empty if there is none.
 
     Raises:
         VitkitError: it is damaged.

@@ -34,7 +34,7 @@ from vitkit.tasks import find_task
 from vitkit.weights import save_model
 
 MOST_THREADS = 4096
-"""Several times the processors of the largest machines."""
+"""Largest number of threads, several times the cores of the largest machines: more is a mistyped option."""
 
 
 def train(
@@ -54,11 +54,11 @@ def train(
     nothing if the run has finished.
 
     Args:
-        run: what to train on what; `vitkit.recipe(name)` makes one.
+        run: the run configuration; `vitkit.recipe(name)` makes one.
         out: the run folder; left out, one below `runs/` named after data and model.
-        resume: `out` holds this run already; only the place of its images may have changed.
+        resume: whether `out` holds this run already; then only the path of its images may have changed.
         device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1".
-        threads: of the processor; left out, as PyTorch chooses. Bit-identical results need the same number.
+        threads: CPU threads; left out, as PyTorch chooses. Bit-identical results need the same number.
         from_scratch: begin again at step 0 where every checkpoint of the run is damaged; they are kept.
         command: what to write down as the command that made the run.
         listener: hears how it goes; left out, nothing is printed.
@@ -84,9 +84,12 @@ def train(
     folder = Path(out) if out is not None else _free_folder(run, data)
     _check_folder(folder, run, resume)
     folder.mkdir(parents=True, exist_ok=True)
+    # The lock ends with the process, however it ends: a killed run can be continued at once.
     with lock_run_folder(folder), deterministic(found_device):
         if not (folder / "config.json").exists():
             write_config(folder, run, command, _choose_compute(run, data, found_device))
+        # The configuration is on the disk before anything random happens: whoever kills the run from here on
+        # can continue it.
         parts = build_parts(run, data, folder, listener)
         position = RunPosition(_command_to_continue(folder, threads, device))
         with stop_signals() as stop:
@@ -114,12 +117,14 @@ def _complete(
     with listener.progress("looking for checkpoints"):
         checkpoint = starting_point(folder, run, from_scratch, listener)
     if is_complete(parts, checkpoint):
+        # The same command again is harmless: everything is there, so nothing is computed.
         listener.show([("", [f"This run has finished: {folder}"])])
         tell_set_aside(folder, listener)
         return
     compute_as_begun(parts, device)
     surroundings = Surroundings(folder, f"{device}, {model.chosen.precision}", torch.get_num_threads())
     listener.show(first_screen(run, parts.data, model, surroundings))
+    # From here on it takes time, so the description of the run is shown before.
     parts = read_images(parts, listener)
     trainer = build_trainer(parts, device)
     differences = []
@@ -127,6 +132,7 @@ def _complete(
         with listener.progress("reading the checkpoint"):
             differences = trainer.resume(checkpoint)
         position.point = f"at step {trainer.state.progress.step}, which was committed before"
+    # On copies of model and objective: timing a step must not change the run.
     with listener.progress("measuring the speed"):
         labels = parts.data.splits["train"].labels
         step_seconds = measure_step(model, trainer, run.training.batch_size, labels)
@@ -138,6 +144,8 @@ def _complete(
     fit(trainer, find_task(run.task).progress, parts.rejects, position, stop, listener)
     position.point = "after the last step, which is committed, before the report was written"
     weights = take_final_weights(model, trainer, listener)
+    # The order matters after a kill: `is_complete` looks for the report, which is written last, so that each
+    # file before it is either whole or written again from the final checkpoint.
     save_model(model, folder)
     evaluate_finished(parts, device, listener)
     listener.show([("weights", [f"{weights}: {folder / 'model.safetensors'}"])])
@@ -164,7 +172,7 @@ def _refuse_options(run: Run, threads: int | None) -> None:
 
 
 def _refuse_run(run: Run, data: ImageData, device: torch.device) -> None:
-    """Refuse a run whose model is none or does not fit into memory, or that has no end."""
+    """Refuse a run whose model does not exist or does not fit into memory, or that would never end."""
     if run.training.patience is not None and "val" not in data.splits:
         raise VitkitError(
             "patience waits for a better validation, but there are no validation images: give "
@@ -175,6 +183,7 @@ def _refuse_run(run: Run, data: ImageData, device: torch.device) -> None:
         open_fewshot_data(run.fewshot.data)
     config = run.architecture.build_config(run.model, len(data.class_names), run.preprocessing)
     require_memory(config, run, device)
+    # Called for its error alone: a number of steps that no run gets through.
     run.training.total_steps(len(data.splits["train"]))
 
 
@@ -193,7 +202,7 @@ def _command_to_continue(folder: Path, threads: int | None, device: str) -> str:
 
 
 def _free_folder(run: Run, data: ImageData) -> Path:
-    """The folder below `runs/` that holds this run already, else the first free one of its name."""
+    """Return the folder below `runs/` that holds this run already, else the first free one of its name."""
     base, number = Path("runs") / f"{data.name}-{run.model.replace('/', '-')}", 1
     while True:
         folder = base if number == 1 else base.with_name(f"{base.name}-{number}")
@@ -221,5 +230,8 @@ def _check_folder(folder: Path, run: Run, resume: bool) -> None:
 
 
 def run_difference(folder: Path, run: Run, moved: bool = False) -> list[str]:
-    """The options in which a run differs from a folder's, but for those that may: see `changed_options`."""
+    """List the options in which `run` differs from the run stored in `folder`.
+
+    Options that may change on resume are ignored: see `changed_options`.
+    """
     return changed_options(read_config(folder)["run"], str(folder / "config.json"), run, moved)

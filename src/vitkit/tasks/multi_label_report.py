@@ -236,7 +236,7 @@ def _attention(result: MultiLabel, predictions: LabelPredictions) -> Pictures:
 
 
 def _sureness_of_mistakes(shares: NDArray[np.float64], targets: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """For each image, the probability that the model gives to its worst answer; 0 where all are right."""
+    """Compute how sure the model is of its worst mistake in each image; 0 where all answers are right."""
     said = shares >= 0.5
     sure = np.where(said, shares, 1 - shares)
     worst: NDArray[np.float64] = np.where(said != targets, sure, 0.0).max(1)
