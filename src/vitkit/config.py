@@ -1,4 +1,4 @@
-"""Frozen dataclasses to JSON and back, with errors that name the nearest right key."""
+"""Convert frozen dataclasses to JSON and back, with errors that name the nearest valid key."""
 
 import dataclasses
 import difflib
@@ -51,7 +51,7 @@ def from_json(cls: type[T], data: Mapping[str, Any], where: str) -> T:
 
 
 def require_finite(config: Any) -> None:
-    """Refuse a dataclass that holds a number which is none: called where it is made.
+    """Refuse a dataclass that holds NaN or infinity; called by its `__post_init__`.
 
     Raises:
         VitkitError: a field, or an item of a tuple, is infinite or not a number.
@@ -97,7 +97,7 @@ def _plain(value: Any) -> Any:
 
 
 def _typed(hint: Any, value: Any, where: str) -> Any:
-    """`value` from JSON as the annotated type `hint`: lists become tuples, objects dataclasses."""
+    """Convert `value` from JSON to the annotated type `hint`: lists become tuples, objects dataclasses."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in arguments:

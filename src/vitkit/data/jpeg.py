@@ -14,7 +14,7 @@ _Decoder = Callable[..., Any]
 
 
 def decoded_quickly(data: bytes | memoryview, mode: str, size: tuple[int, int]) -> Pixels | None:
-    """The pixels of a JPEG to the bits of Pillow's; None where Pillow has to decode it.
+    """Decode a JPEG to the same bits as Pillow; None where Pillow has to decode it.
 
     Whatever is odd about a file is left to Pillow: any error and any warning of libjpeg, other colours than
     grey and RGB, another size than the header gave.

@@ -216,7 +216,7 @@ def _middle(image: Pixels, resized: Shape, preprocessing: Preprocessing, out: Pi
 
 
 def _put(pixels: Pixels, out: Pixels | None) -> Pixels:
-    """The pixels where they are wanted, or as they are."""
+    """Copy the pixels into `out` if it is given, else return them as they are."""
     if out is None:
         return np.ascontiguousarray(pixels)
     out[:] = pixels

@@ -227,8 +227,7 @@ class _Gathered:
     def add(self, rows: NDArray[np.float32], batch: Batch) -> None:
         """Count a batch, whose readable images have the logits `rows` `(n, K)`."""
         mask, ids = batch.mask.cpu().numpy(), batch.ids.cpu().numpy()
-        labels = batch.labels.cpu().numpy()[mask]  # indexing copies
-        self.classes = rows.shape[1]
+        labels, self.classes = batch.labels.cpu().numpy()[mask], rows.shape[1]  # indexing copies
         self.labels.append(labels)
         self.ids.append(ids[mask])
         self.bad.append(ids[~mask])

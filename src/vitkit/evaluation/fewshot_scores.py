@@ -39,7 +39,7 @@ class LabelledFeatures:
 
 @dataclass(frozen=True)
 class FewShotScore:
-    """How well one method learned from a number of shots. Accuracies are from 0 to 1."""
+    """The accuracies of one method with one number of shots, from 0 to 1."""
 
     method: Method
     shots: int

@@ -158,7 +158,7 @@ def keep_fewshot(options: FewShotOptions, found: FewShot, listener: Listener = S
 
 @dataclass(frozen=True)
 class _Checkpoint:
-    """What is known of a checkpoint before its weights are read."""
+    """The description of a checkpoint before its weights are read."""
 
     start: str
     name: str

@@ -51,12 +51,12 @@ class FewShotData:
         return len(self.data.class_names)
 
     def draws(self, seeds: int) -> list[Draws]:
-        """The draws of the seeds 0, 1, 2 and so on."""
+        """Draw the shots with the seeds 0, 1, 2 and so on."""
         labels = class_numbers(self.pool.labels)
         return [Draws(labels, self.classes, seed) for seed in range(seeds)]
 
     def decoded_by(self, rule: DecodeRule) -> "FewShotData":
-        """The same images, decoded by another rule."""
+        """Return the same images, decoded by another rule."""
         splits = {}
         for name, samples in self.data.splits.items():
             if isinstance(samples, FileSamples):

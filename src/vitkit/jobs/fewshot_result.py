@@ -28,7 +28,7 @@ class FewShotModel:
     """Of each method, and in it of each number of shots."""
 
     def of_method(self, method: Method) -> tuple[FewShotScore, ...]:
-        """The scores of one method, by the number of shots."""
+        """Return the scores of one method, by the number of shots."""
         return tuple(score for score in self.scores if score.method == method)
 
     @property
@@ -67,7 +67,7 @@ class FewShot:
     models: tuple[FewShotModel, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """All numbers as plain data."""
+        """Return all numbers as plain data."""
         return config.to_json(self)
 
 

@@ -18,7 +18,7 @@ from vitkit.training.trainer_config import TrainingConfig
 
 
 def digits() -> Run:
-    """The built-in demonstration: 8x8 scans of handwritten digits.
+    """Train on the built-in demonstration: 8x8 scans of handwritten digits.
 
     Command: vitkit train --recipe digits
     Cost: 84 seconds of training on two cores. Result: 99.2 % of 360 test images, the mean of five seeds
@@ -39,7 +39,7 @@ def digits() -> Run:
 
 
 def small_images() -> Run:
-    """Pictures of about 32x32 pixels from scratch, on a CPU: CIFAR-10 and the like.
+    """Train on pictures of about 32x32 pixels from scratch, on a CPU: CIFAR-10 and the like.
 
     Command: vitkit train --recipe small-images --data PATH
     Cost: ten minutes on two cores for 1,055 steps. Result: 48 % on CIFAR-10 from 4,500 images, 50 % from 3.5
@@ -56,7 +56,7 @@ def small_images() -> Run:
 
 
 def photos() -> Run:
-    """Photographs from scratch, a thousand or more of them.
+    """Train on photographs from scratch, a thousand or more of them.
 
     Command: vitkit train --recipe photos --data PATH
     Cost: not measured. Result: not measured. From scratch on few photographs a ViT stays far below one that
