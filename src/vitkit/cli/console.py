@@ -145,7 +145,7 @@ class _Lines(Progress):
         refresh: bool = False,
         **fields: Any,
     ) -> None:
-        """As for a bar; a field `milestone` that is true asks for a line now."""
+        """Update the task as a bar does; a field `milestone` that is true asks for a line now."""
         super().update(
             task_id,
             total=total,

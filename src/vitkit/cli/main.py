@@ -73,7 +73,7 @@ def run(arguments: list[str]) -> int:
         # A full disk, a folder that may not be written, a file where a folder should be.
         place = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
         return _failed(
-            f"{place}{error.strerror or error}. What was finished before is kept: mend this, then run the "
+            f"{place}{error.strerror or error}. What was finished before is kept: correct this, then run the "
             "same command again."
         )
     except RuntimeError as error:
@@ -135,8 +135,10 @@ class Interrupted(VitkitError):  # noqa: N818 (it is no error: what was asked fo
 
 @contextmanager
 def _terminable() -> Iterator[StopSignals]:
-    """Signals that ask to stop end a command as Ctrl-C does, so that what is half done is cleared away;
-    training has its own way to stop."""
+    """End a command at a signal that asks to stop as Ctrl-C does, so that what is half done is cleared away.
+
+    Training has its own way to stop.
+    """
     try:
         with stop_signals(last=True) as stop:
             yield stop

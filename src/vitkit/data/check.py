@@ -192,7 +192,7 @@ def _about_bad_files(bad: list[BadFile], images: dict[str, int], bad_quota: floa
         enough = math.ceil(100 * bad_train / train) / 100
         return [
             f"{unread}, {bad_train:,} of them among the {train:,} to train on, more than the {allowed:,} "
-            f"allowed: vitkit train will stop. Mend or remove them, or raise --bad-quota to {enough:g}."
+            f"allowed: vitkit train will stop. Repair or remove them, or raise --bad-quota to {enough:g}."
         ]
     return [f"{unread}; training and evaluation leave them out."] if bad else []
 

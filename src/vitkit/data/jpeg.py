@@ -38,7 +38,8 @@ def _decoded(decoder: _Decoder, data: bytes | memoryview, size: tuple[int, int])
 
 @cache
 def _same_decoder() -> _Decoder | None:
-    """simplejpeg's decoder, if it is installed and agrees with this machine's Pillow on a few small images.
+    """Return simplejpeg's decoder, if it is installed and agrees with this machine's Pillow on a few small
+    images.
 
     Both contain a libjpeg of their own. Versions of libjpeg-turbo give the same pixels, but a Pillow that was
     built with another libjpeg does not.

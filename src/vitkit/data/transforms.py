@@ -140,7 +140,7 @@ def _random_crop(
             tallest -= 1
         shortest = min(round(math.sqrt(smallest / aspect)), tallest)
         crop_height = shortest + _below(tallest - shortest + 1, rng)
-        # Rounding may leave the range of areas by a little; one row more or less is allowed to mend it.
+        # Rounding may leave the range of areas by a little; one row more or less brings it back.
         if round(crop_height * aspect) * crop_height < smallest:
             crop_height += 1
         if round(crop_height * aspect) * crop_height > largest:

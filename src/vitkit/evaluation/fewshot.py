@@ -267,7 +267,7 @@ def _directions(features: Floats) -> Floats:
 
 
 def _statistics(features: Floats) -> tuple[Floats, Floats]:
-    """Mean and population standard deviation of the shots, with the original's epsilon."""
+    """Compute mean and population standard deviation of the shots, with the original's epsilon."""
     return features.mean(0, keepdims=True), features.std(0, keepdims=True) + STD_EPS
 
 

@@ -25,7 +25,8 @@ class EvaluateOptions:
     """number format of the computation: float32, bfloat16, or auto: bfloat16 where the device has it and it
     is faster, else float32."""
     exact: bool = False
-    """compute with the same operations as version 1, without the faster ways to the same result."""
+    """compute with the operations of the first version of vitkit, without the faster ways to the same
+    result."""
     batch_size: int = 128
     """images that are computed at a time."""
     workers: int = 0

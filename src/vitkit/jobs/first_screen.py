@@ -167,8 +167,8 @@ def _training(run: Run, data: ImageData) -> str:
     select = "best" if training.select == "best" and "val" in data.splits else "last"
     return (
         f"{steps:,} steps of {training.batch_size} images ({epochs:.1f} epochs), {optimizer.optimizer}, "
-        f"rate {optimizer.learning_rate:g} {optimizer.schedule}, seed {training.seed}; it ends with the "
-        f"{select} weights"
+        f"learning rate {optimizer.learning_rate:g} {optimizer.schedule}, seed {training.seed}; it ends with "
+        f"the {select} weights"
     )
 
 

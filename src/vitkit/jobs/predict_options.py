@@ -22,7 +22,8 @@ class PredictOptions:
     """number format of the computation: float32, bfloat16, or auto: bfloat16 where the device has it and it
     is faster, else float32."""
     exact: bool = False
-    """compute with the same operations as version 1, without the faster ways to the same result."""
+    """compute with the operations of the first version of vitkit, without the faster ways to the same
+    result."""
     batch_size: int = 32
     """images that are computed at a time."""
     image_size: tuple[int, int] | None = None
