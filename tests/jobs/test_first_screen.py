@@ -48,8 +48,8 @@ def test_the_first_screen_says_what_the_run_will_do(digits: ImageData) -> None:
         (
             "training",
             [
-                "2,105 steps of 64 images (100.0 epochs), adamw, learning rate 0.002 cosine, seed 0; it ends with the "
-                "last weights"
+                "2,105 steps of 64 images (100.0 epochs), adamw, learning rate 0.002 cosine, seed 0; it "
+                "ends with the last weights"
             ],
         ),
         ("device", ["cpu, 2 threads"]),
