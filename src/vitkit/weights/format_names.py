@@ -13,8 +13,8 @@ MODULES: dict[Format, str] = {
     "timm": "timm.read",
     "torchvision": "torchvision",
 }
-"""The module below `vitkit.weights.formats` that holds each format's `CHECKPOINT_FORMAT`. The order matters: the
-first format that recognises a file reads it."""
+"""The module below `vitkit.weights.formats` that holds each format's `CHECKPOINT_FORMAT`. The order matters:
+the first format that recognises a file reads it."""
 
 _FORMAT_OF_ENDING: dict[str, Format] = {".npz": "official", ".pth": "torchvision", ".pt": "torchvision"}
 """The formats that are files and meant where a file to write is named and no format."""
