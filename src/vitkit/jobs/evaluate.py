@@ -72,9 +72,8 @@ def evaluate(
         batch_size: images at a time.
         workers: processes that decode images.
         image_size, num_heads: as for `load_model`.
-        precision: number format of the computation: "float32", "bfloat16", or "auto": bfloat16 where the
-        device has it and
-            it pays.
+        precision: number format of the computation: "float32", "bfloat16", or "auto": bfloat16 on a GPU that
+            has it.
         max_pixels: larger images are refused; left out, the limit that the model was saved with.
         worker_timeout: seconds to wait for a batch before its worker is considered stuck; 0: for ever.
         exact: Whether it computes as the first version did, without the faster ways to the same result.

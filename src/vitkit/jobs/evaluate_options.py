@@ -22,8 +22,8 @@ class EvaluateOptions:
     device: str = "auto"
     """where to compute: auto (a GPU if there is one), cpu, cuda or cuda:1."""
     precision: Precision = "auto"
-    """number format of the computation: float32, bfloat16, or auto: bfloat16 where the device has it and it
-    is faster, else float32."""
+    """number format of the computation: float32, bfloat16, or auto: bfloat16 on a GPU that has it, else
+    float32."""
     exact: bool = False
     """compute with the operations of the first version of vitkit, without the faster ways to the same
     result."""
