@@ -21,6 +21,7 @@ PUBLIC = {
     "convert",
     "create_model",
     "evaluate",
+    "fewshot",
     "inspect",
     "list_models",
     "load_model",

@@ -12,6 +12,7 @@ from vitkit.errors import VitkitError
 if TYPE_CHECKING:
     from vitkit.jobs.convert import convert
     from vitkit.jobs.evaluate import evaluate
+    from vitkit.jobs.fewshot import fewshot
     from vitkit.jobs.inspect import inspect
     from vitkit.jobs.predict import Predictor
     from vitkit.jobs.recipes import recipe
@@ -37,6 +38,7 @@ _HOMES = {
     "convert": "vitkit.jobs.convert",
     "create_model": "vitkit.models.build",
     "evaluate": "vitkit.jobs.evaluate",
+    "fewshot": "vitkit.jobs.fewshot",
     "inspect": "vitkit.jobs.inspect",
     "list_models": "vitkit.models.zoo",
     "load_model": "vitkit.weights",
@@ -60,6 +62,7 @@ __all__ = [
     "convert",
     "create_model",
     "evaluate",
+    "fewshot",
     "inspect",
     "list_models",
     "load_model",

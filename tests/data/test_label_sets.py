@@ -138,6 +138,15 @@ def test_a_separator_needs_the_task(tmp_path: Path) -> None:
         open_data("digits", multi_label=True)
 
 
+def test_several_labels_without_the_task_are_pointed_to_it(tmp_path: Path) -> None:
+    path = table(tmp_path, "a.png,cat;dog\nb.png,dog")
+    with pytest.raises(VitkitError, match=r"found path, labels\. .* give --task multi-label"):
+        open_data(str(path))
+    files: dict[str, str | None] = {"images/a.png": None, "labels/a.txt": "cat\ndog"}
+    with pytest.raises(VitkitError, match="text files of labels, give --task multi-label"):
+        open_data(str(plant(tmp_path / "files", files)))
+
+
 def test_parquet_is_refused_in_words(tmp_path: Path) -> None:
     (tmp_path / "train.parquet").write_bytes(b"PAR1")
     for path in (tmp_path, tmp_path / "train.parquet"):

@@ -256,3 +256,17 @@ def test_predictions_come_back_from_their_file(tmp_path: Path) -> None:
     targets_of_another.save(path)
     with pytest.raises(VitkitError, match=r"expected logits and labels \(N, K\)"):
         LabelPredictions.load(path)
+
+
+def test_the_figure_shows_the_worst_labels_with_intervals() -> None:
+    from vitkit.analysis.label_figures import BARS_SHOWN, label_precision
+
+    logits, targets = simulated(60, 4, BARS_SHOWN + 6)
+    targets[:, 0] = False  # a label without images is left out
+    result = multi_label(predictions(logits, targets), names(BARS_SHOWN + 6))
+    (axes,) = label_precision(result.per_label, result.count, "60 test images").axes
+    assert len(axes.patches) == BARS_SHOWN
+    widths = [bar.get_width() for bar in axes.patches]  # type: ignore[attr-defined]
+    assert widths == sorted(widths)
+    assert f"the {BARS_SHOWN} worst of {BARS_SHOWN + 5} labels" in axes.get_title(loc="left")
+    assert not any(label.get_text().startswith("label 0 ") for label in axes.get_yticklabels())

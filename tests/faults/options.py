@@ -131,6 +131,8 @@ def _usual(verb: str, shared: Path, folder: Path, path: str | None) -> list[str]
             return ["evaluate", run, "--data", path or images]
         case "predict":
             return ["predict", run, path or str(shared / "x.png")]
+        case "fewshot":
+            return ["fewshot", run, "--data", path or images, "--no-cache", "--out", str(folder / "fewshot")]
         case "data":
             return ["data", "check", path or images]
         case "convert":

@@ -209,3 +209,10 @@ def test_two_processes_cannot_train_in_one_folder(tmp_path: Path) -> None:
     finally:
         first.kill()
         first.communicate()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("way", [("--precision", "bfloat16"), ("--exact",)])
+def test_kills_however_the_model_computes(tmp_path: Path, way: tuple[str, ...]) -> None:
+    """bfloat16 brings explicit attention with it; the other tests here have the class token's shortcut."""
+    check(tmp_path, 2, 4, "--data", "digits", *way)

@@ -25,6 +25,8 @@ from vitkit.jobs.run_config import Run
 from vitkit.training.objectives_config import ClassificationConfig
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
+from vitkit.weights import load_model
+from vitkit.weights.card import ModelCard
 
 LABELS = ("bar", "disc", "square")
 COLOURS = {"bar": (50, 80, 240), "disc": (40, 200, 60), "square": (230, 40, 40)}
@@ -281,3 +283,28 @@ def test_an_untrained_model_ranks_by_chance(shapes: Path, tmp_path: Path) -> Non
     result = vitkit.evaluate(folder).result
     assert result.mean_average_precision < 0.7
     assert torch.isfinite(torch.tensor(result.loss))
+
+
+def test_a_separator_of_ones_own_travels_with_the_model(tmp_path: Path) -> None:
+    root = tmp_path / "commas"
+    sets = draw_images(root, 40)
+
+    def quoted(path: Path) -> Path:
+        rows = [f'{name},"{",".join(sorted(labels))}"' for name, labels in sets.items()]
+        path.write_text("\n".join(["path,labels", *rows]) + "\n")
+        return path
+
+    short = replace(
+        SMALL,
+        data=str(quoted(root / "labels.csv")),
+        training=TrainingConfig(steps=2, batch_size=16),
+        splits=Splits(label_separator=","),
+    )
+    folder = vitkit.train(short, tmp_path / "run")
+    card = json.loads((folder / "model.json").read_text())
+    assert card["class_names"] == list(LABELS)
+    assert card["data"]["splits"]["label_separator"] == ","
+    assert vitkit.evaluate(folder).result.count == 8
+    assert vitkit.evaluate(folder, str(quoted(root / "others.csv"))).result.count == 40
+    shown = load_model(folder).card
+    assert isinstance(shown, ModelCard) and shown.history()["task"] == "multi-label"

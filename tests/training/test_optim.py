@@ -20,6 +20,7 @@ from tests.models.test_vit import TINY, model_with_random_head
 from vitkit.errors import VitkitError
 from vitkit.models.vit import ViT
 from vitkit.training.optim import (
+    SGD,
     clip_gradients,
     create_optimizer,
     decay_groups,
@@ -256,3 +257,26 @@ def test_the_average_follows_and_a_short_run_is_not_stuck_at_its_start() -> None
 def test_options_that_make_no_sense_are_explained(options: dict[str, Any], words: str) -> None:
     with pytest.raises(VitkitError, match=words):
         OptimizerConfig(**options)
+
+
+def test_gradients_within_the_norm_are_not_written() -> None:
+    """The product with 1 would be a pass over all of them."""
+    for value, written in ((0.1, False), (10.0, True), (float("nan"), True)):
+        parameter = torch.nn.Parameter(torch.zeros(4))
+        parameter.grad = torch.full((4,), value)
+        before = parameter.grad._version
+        clip_gradients([parameter], 1.0)
+        assert (parameter.grad._version > before) == written
+
+
+def test_float32_momentum_is_written_once() -> None:
+    writes = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        parameter = torch.nn.Parameter(torch.zeros(4))
+        parameter.grad = torch.ones(4)
+        optimizer = SGD([parameter], momentum=0.9, momentum_dtype=dtype)
+        optimizer.step()
+        before = optimizer.state[parameter]["momentum"]._version
+        optimizer.step()
+        writes[dtype] = optimizer.state[parameter]["momentum"]._version - before
+    assert writes == {torch.float32: 2, torch.bfloat16: 1}  # decayed, then added to; or stored

@@ -18,6 +18,7 @@ from vitkit.text import visible
 VERBS = {
     "train": ("train a model on your images, evaluate it, write a report", "vitkit.cli.train"),
     "evaluate": ("how good a model is on images it never saw", "vitkit.cli.evaluate"),
+    "fewshot": ("how well classes are learned from a few images of each", "vitkit.cli.fewshot"),
     "predict": ("name what is in images", "vitkit.cli.predict"),
     "report": ("write a run's report.html again", "vitkit.cli.report"),
     "inspect": ("filters, positions and attention of a model as pictures", "vitkit.cli.inspect"),

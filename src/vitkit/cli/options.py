@@ -4,21 +4,26 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, get_args
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from vitkit.errors import VitkitError
+from vitkit.evaluation.fewshot_config import Method
 from vitkit.signals import stop_signals
 
 OptionalSize = tuple[int, int] | None
 """Height and width, or nothing: the type of `--image-size`."""
 
-_constructors = ConstructorRegistry()
+COMMA_SEPARATED = (tuple[int, ...], tuple[Method, ...])
+"""Types of options whose several values are one word with commas, as in `--shots 1,5,10`."""
+
+CONSTRUCTORS = ConstructorRegistry()
+"""How types of options are read that the parser reads otherwise by itself."""
 
 
-@_constructors.primitive_rule
+@CONSTRUCTORS.primitive_rule
 def _optional_size(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[OptionalSize] | None:
     """Take two numbers after an option. tyro's own rule takes every word that follows, names of files too."""
     if info.type != OptionalSize:
@@ -29,6 +34,30 @@ def _optional_size(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Optional
         instance_from_str=lambda words: (int(words[0]), int(words[1])),
         is_instance=lambda value: value is None or isinstance(value, tuple),
         str_from_instance=lambda size: ["None"] if size is None else [str(length) for length in size],
+    )
+
+
+@CONSTRUCTORS.primitive_rule
+def _comma_separated(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[tuple[Any, ...]] | None:
+    """Take one word with commas for several numbers or names. tyro's own rule takes all words that follow."""
+    item = get_args(info.type)[0] if info.type in COMMA_SEPARATED else None
+    if item is None:
+        return None
+    names = get_args(item)
+
+    def read(words: list[str]) -> tuple[Any, ...]:
+        parts = [part.strip() for part in words[0].split(",") if part.strip()]
+        wrong = [part for part in parts if part not in names] if names else []
+        if wrong:
+            raise ValueError(f"{wrong[0]} is none of {', '.join(names)}")
+        return tuple(parts if names else map(int, parts))
+
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="{" + ",".join(names) + "}" if names else "INT,INT,...",
+        instance_from_str=read,
+        is_instance=lambda value: isinstance(value, tuple),
+        str_from_instance=lambda values: [",".join(map(str, values))],
     )
 
 
@@ -48,7 +77,7 @@ def parse(command: Callable[..., Any], arguments: list[str], verb: str) -> Any:
         command,
         args=square_sizes(arguments),
         prog=f"vitkit {verb}",
-        registry=_constructors,
+        registry=CONSTRUCTORS,
         config=(tyro.conf.PositionalRequiredArgs, tyro.conf.HelptextFromCommentsOff),
     )
 

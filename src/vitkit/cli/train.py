@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from vitkit.cli.options import importing, square_sizes
+from vitkit.cli.options import CONSTRUCTORS, importing, square_sizes
 from vitkit.data.loader_config import Loading
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
@@ -102,6 +102,7 @@ def main(arguments: list[str]) -> None:
         command,
         args=square_sizes(arguments),
         prog="vitkit train",
+        registry=CONSTRUCTORS,
         config=(tyro.conf.HelptextFromCommentsOff,),
     )
 

@@ -38,6 +38,7 @@ from PIL import (
 from vitkit.data.decode_config import BYTES_PER_PIXEL, DEFAULT_RULE, OVERHEAD_BYTES, DecodeRule
 from vitkit.data.decode_memory import MAX_JPEG_SCANS, decoding_bytes, jpeg_scans
 from vitkit.data.files import UnreadableFileError, read_regular_file
+from vitkit.data.jpeg import decoded_quickly
 from vitkit.data.orientation import INVERSE, orientation_of, upright
 from vitkit.errors import VitkitError
 
@@ -116,7 +117,13 @@ _TALKATIVE = frozenset({"GIF", "TIFF", "AVIF", "ICO"})
 _silence = threading.Lock()
 
 
-def decode(file: bytes | Path, rule: DecodeRule = DEFAULT_RULE) -> NDArray[np.uint8]:
+Shrinking = Callable[[int, int], int]
+"""From the (height, width) of an image to how many times smaller a JPEG may be decoded: 1, 2, 4 or 8."""
+
+
+def decode(
+    file: bytes | Path, rule: DecodeRule = DEFAULT_RULE, shrinking: Shrinking | None = None
+) -> NDArray[np.uint8]:
     """The pixels of one image file, (height, width, 3) RGB, uint8; possibly read-only.
 
     - The EXIF orientation is applied if the rule says so.
@@ -126,11 +133,20 @@ def decode(file: bytes | Path, rule: DecodeRule = DEFAULT_RULE) -> NDArray[np.ui
       multiplied by 255, in [0, 255] kept; any other range, and 32-bit integers beyond 16 bits, is stretched
       from its smallest to its largest value. NaN and infinity are refused.
     - An animation gives its first frame.
+    - A JPEG is decoded smaller by libjpeg where `shrinking` allows it; sides are rounded up.
 
     Raises DecodeError for everything that is not such an image: missing, empty, truncated, damaged, too
     large, of another type.
     """
     with _opened(file, rule) as (image, stream, _):
+        if shrinking is not None and image.format == "JPEG":
+            width, height = image.size
+            turned = rule.apply_exif and orientation_of(image)[1] >= 5
+            times = shrinking(width, height) if turned else shrinking(height, width)
+            if times > 1:
+                # Pillow takes the largest of 8, 4, 2 and 1 that leaves what it is asked for: `times`.
+                image.draft(None, (max(1, width // times), max(1, height // times)))
+                return _pixels(image, rule)
         return _pixels(image, rule, stream)
 
 
@@ -269,6 +285,11 @@ def _pixels(image: Image.Image, rule: DecodeRule, stream: IO[bytes] | None = Non
     """The pixels of an open image. Its stream, where given, is closed as soon as it is read."""
     size = image.size
     turned, turn = orientation_of(image)  # before loading: the TIFF reader obeys its tag and then forgets it
+    if image.format == "JPEG" and isinstance(stream, io.BytesIO):
+        width, height = size
+        quick = decoded_quickly(stream.getbuffer(), image.mode, (height, width))
+        if quick is not None:
+            return np.ascontiguousarray(upright(quick, turn if rule.apply_exif else 1))
     image.load()
     if image.size != size:
         raise DecodeError(_other_size(size, image.size))

@@ -168,8 +168,12 @@ def _agreed_classes(root: Path, scans: dict[str, _ClassFolders], partial: bool) 
         empty = [name for name, files in scan.images.items() if not files]
         if empty:
             where = f"{root} ({split})" if len(scans) > 1 else f"{root}"
+            several = (
+                " If it holds text files of labels, give --task multi-label." if "labels" in empty else ""
+            )
             raise VitkitError(
                 f"{where}: no images in the class {_folders(empty)}. Add images, or remove the folder."
+                f"{several}"
             )
     for split, scan in scans.items():
         missing = [name for name in scans["train"].images if name not in scan.images]

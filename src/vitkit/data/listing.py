@@ -13,6 +13,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from vitkit.errors import VitkitError
+
 SPLITS = ("train", "val", "test")
 SPLIT_NAMES = {
     "train": "train", "training": "train",
@@ -114,3 +116,20 @@ def counted(count: int, one: str, many: str | None = None) -> str:
 def some(names: Sequence[str], limit: int = 10) -> str:
     shown = ", ".join(map(str, names[:limit]))
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit:,} more"
+
+
+def class_numbers(labels: Labels) -> NDArray[np.int64]:
+    """Return labels of one class for each image as they are.
+
+    Args:
+        labels: `(N,)` class numbers.
+
+    Raises:
+        VitkitError: they are sets of labels, `(N, K)` bool.
+    """
+    if labels.dtype == np.bool_:
+        raise VitkitError(
+            "Expected one class for each image, found images with several labels each: what was asked for is "
+            "defined for classes that exclude each other. Give data of class folders, or of a single label."
+        )
+    return labels.astype(np.int64, copy=False)

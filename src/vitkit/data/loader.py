@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitkit.data.check import bad_files_allowed
-from vitkit.data.decode import DecodeError, Header
+from vitkit.data.decode import DecodeError, Header, decode
 from vitkit.data.listing import Labels
 from vitkit.data.loader_config import WORKER_TIMEOUT, Loading
 from vitkit.data.order import sample_at, sample_rng, share
+from vitkit.data.resample import prepare_resampling
 from vitkit.data.sources import Samples
-from vitkit.data.transforms import augment, preprocess
+from vitkit.data.transforms import RandomView, preprocess
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.data.workers import Reading, Result, computed_ahead
 from vitkit.errors import VitkitError
@@ -307,16 +308,32 @@ class _TrainBatches:
     def compute(self, number: int, reading: Reading) -> Result:
         epochs, ids = self._epochs_and_ids(number)
 
-        def view(image: NDArray[np.uint8], slot: int) -> NDArray[np.uint8]:
+        def view(index: int, slot: int, out: NDArray[np.uint8]) -> None:
             if self.augmentation is None:
-                return preprocess(image, self.preprocessing)
-            rng = sample_rng(self.seed, int(epochs[slot]), int(ids[slot]))
-            return augment(image, self.preprocessing, self.augmentation, rng)
+                preprocess(self.samples.decode(index), self.preprocessing, out)
+                return
+            drawn = RandomView(
+                self.preprocessing, self.augmentation, sample_rng(self.seed, int(epochs[slot]), index)
+            )
+            image = self._image(index, drawn)
+            drawn.pixels(image, out)
 
-        return _pixels(self.samples, ids, self.preprocessing.image_size, view, reading)
+        return _pixels(ids, self.preprocessing.image_size, view, reading)
 
     def key(self, sample: int) -> str:
         return self.samples.key(sample)
+
+    def _image(self, index: int, drawn: RandomView) -> NDArray[np.uint8]:
+        """The image that a view is drawn of; smaller where the view allows it, in memory or not."""
+        assert self.augmentation is not None
+        kept = isinstance(self.samples, MemorySamples)
+        if not self.augmentation.jpeg_scaling or (kept and drawn.draw(*self.samples.size(index)) == 1):
+            image = self.samples.decode(index)
+        else:
+            image = decode(self.samples.file(index), self.preprocessing.decode, drawn.draw)
+        if drawn.size is None:
+            drawn.draw(*image.shape[:2])
+        return image
 
     def _epochs_and_ids(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         positions = np.arange(number * self.batch_size, (number + 1) * self.batch_size)
@@ -335,32 +352,32 @@ class _EvaluationBatches:
         return self.indices[number * self.batch_size : (number + 1) * self.batch_size]
 
     def compute(self, number: int, reading: Reading) -> Result:
-        def view(image: NDArray[np.uint8], slot: int) -> NDArray[np.uint8]:
-            return preprocess(image, self.preprocessing)
+        def view(index: int, slot: int, out: NDArray[np.uint8]) -> None:
+            preprocess(self.samples.decode(index), self.preprocessing, out)
 
-        return _pixels(self.samples, self.ids(number), self.preprocessing.image_size, view, reading)
+        return _pixels(self.ids(number), self.preprocessing.image_size, view, reading)
 
     def key(self, sample: int) -> str:
         return self.samples.key(sample)
 
 
 def _pixels(
-    samples: Samples,
     ids: NDArray[np.int64],
     size: tuple[int, int],
-    view: Callable[[NDArray[np.uint8], int], NDArray[np.uint8]],
+    view: Callable[[int, int, NDArray[np.uint8]], None],
     reading: Reading,
 ) -> Result:
     """The pixels of one batch (B, 3, H, W), and the reason for each slot whose file could not be read.
 
-    `view` makes the model's pixels from a decoded image and its slot in the batch.
+    `view` makes the model's pixels of a sample, given its index, its slot in the batch and where they are
+    written.
     """
     pixels = np.zeros((len(ids), 3, *size), dtype=np.uint8)
     bad: dict[int, str] = {}
     for slot, index in enumerate(ids.tolist()):
         reading(index)
         try:
-            pixels[slot] = view(samples.decode(index), slot).transpose(2, 0, 1)
+            view(index, slot, pixels[slot].transpose(1, 2, 0))
         except DecodeError as error:
             bad[slot] = str(error)
     return torch.from_numpy(pixels), bad
@@ -374,6 +391,7 @@ def _computed(
     Only pixels and reasons come from workers. What follows from the number alone is made here, in memory of
     its own, so that whoever keeps the labels of many batches keeps nothing that workers share.
     """
+    prepare_resampling()
     results: Generator[Result, None, None]
     if workers and len(numbers):
         results = computed_ahead(batches, numbers, workers, worker_timeout)

@@ -78,8 +78,7 @@ def read_csv(path: Path, several_labels: bool = False) -> CsvRows:
             rows = csv.DictReader(stream, delimiter=delimiter)
             columns = {(name or "").strip().lower(): name for name in rows.fieldnames or ()}
             path_column = _column(path, columns, _PATH_COLUMNS, "path")
-            names = (*_LABEL_SET_COLUMNS, *_LABEL_COLUMNS) if several_labels else _LABEL_COLUMNS
-            label_column = _column(path, columns, names, "label")
+            label_column = _label_column(path, columns, several_labels)
             split_column = next((columns[name] for name in _SPLIT_COLUMNS if name in columns), None)
             for row in rows:
                 cells = {name: (row[name] or "").strip() for name in (path_column, label_column)}
@@ -109,6 +108,17 @@ def read_csv(path: Path, several_labels: bool = False) -> CsvRows:
     if unknown:
         raise VitkitError(f"{path}: unknown split {some(unknown)}; expected train, val or test.")
     return replace(found, split_of=np.array([SPLIT_NAMES[name] for name in split_of]))
+
+
+def _label_column(path: Path, columns: dict[str, str], several_labels: bool) -> str:
+    if several_labels:
+        return _column(path, columns, (*_LABEL_SET_COLUMNS, *_LABEL_COLUMNS), "label")
+    if not columns.keys() & {*_LABEL_COLUMNS} and columns.keys() & {*_LABEL_SET_COLUMNS}:
+        raise VitkitError(
+            f"{path}: no label column. Expected one of {', '.join(_LABEL_COLUMNS)} in the header line, found "
+            f"{', '.join(columns)}. If an image has several labels, give --task multi-label."
+        )
+    return _column(path, columns, _LABEL_COLUMNS, "label")
 
 
 def _column(path: Path, columns: dict[str, str], wanted: tuple[str, ...], what: str) -> str:

@@ -9,54 +9,100 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitkit.data.resample import PILLOW_FILTERS, Neighbours, resample, sample
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 
 Pixels = NDArray[np.uint8]  # (height, width, 3)
-
 
 Shape = tuple[int, int]
 """(height, width)"""
 
 
-_FILTERS = {
-    "nearest": Image.Resampling.NEAREST,
-    "box": Image.Resampling.BOX,
-    "bilinear": Image.Resampling.BILINEAR,
-    "hamming": Image.Resampling.HAMMING,
-    "bicubic": Image.Resampling.BICUBIC,
-    "lanczos": Image.Resampling.LANCZOS,
-}
+def preprocess(image: Pixels, preprocessing: Preprocessing, out: Pixels | None = None) -> Pixels:
+    """Make one image (H, W, 3) what evaluation and prediction see: (height, width, 3) of image_size.
 
-
-def preprocess(image: Pixels, preprocessing: Preprocessing) -> Pixels:
-    """One image (H, W, 3) as evaluation and prediction see it: (height, width, 3) of image_size."""
+    It is written into `out` where that is given, whatever its strides, so that a batch needs no second copy.
+    """
     height, width = image.shape[:2]
     if preprocessing.resize == "stretch":
         whole = (0.0, 0.0, float(height), float(width))
-        return _resize(image, whole, preprocessing.image_size, preprocessing)
-    return _middle(image, _resized_shape(height, width, preprocessing), preprocessing)
+        return _resize(image, whole, preprocessing.image_size, preprocessing, out=out)
+    return _middle(image, _resized_shape(height, width, preprocessing), preprocessing, out)
 
 
 def augment(
-    image: Pixels, preprocessing: Preprocessing, augmentation: Augmentation, rng: np.random.Generator
+    image: Pixels,
+    preprocessing: Preprocessing,
+    augmentation: Augmentation,
+    rng: np.random.Generator,
+    out: Pixels | None = None,
 ) -> Pixels:
-    """One image (H, W, 3) as training sees it: (height, width, 3) of image_size, drawn by `rng` alone."""
-    if augmentation.crop_area is not None:
-        top, left, height, width = _random_crop(image.shape[0], image.shape[1], augmentation, rng)
-        image = image[top : top + height, left : left + width]
-    if augmentation.flip and rng.random() < 0.5:
-        image = image[:, ::-1]
-    if augmentation.crop_area is not None:
-        # The crop is cut out first, so that resizing cannot look at pixels beyond its border.
-        whole = (0.0, 0.0, float(image.shape[0]), float(image.shape[1]))
-        image = _resize(image, whole, preprocessing.image_size, preprocessing)
-    else:
-        image = preprocess(image, preprocessing)
-    degrees = augmentation.rotate * (2 * rng.random() - 1) if augmentation.rotate else 0.0
-    if augmentation.shift:
-        down, right = (_below(2 * augmentation.shift + 1, rng) - augmentation.shift for _ in range(2))
-        return _move(image, down, right, degrees)
-    return _move(image, 0, 0, degrees) if degrees else image
+    """One image (H, W, 3) as training sees it: (height, width, 3) of image_size, drawn by `rng` alone.
+
+    It is written into `out` where that is given, whatever its strides.
+    """
+    view = RandomView(preprocessing, augmentation, rng)
+    view.draw(*image.shape[:2])
+    return view.pixels(image, out)
+
+
+class RandomView:
+    """What training sees of one image, drawn by `rng` alone: the crop first, from the image's size, so that
+    it is known before anything is decoded."""
+
+    def __init__(self, rule: Preprocessing, augmentation: Augmentation, rng: np.random.Generator) -> None:
+        self.preprocessing, self.augmentation, self.rng = rule, augmentation, rng
+        self.size: Shape | None = None
+        self.crop: tuple[int, int, int, int] | None = None  # top, left, height, width
+
+    def draw(self, height: int, width: int) -> int:
+        """Draw the crop of an image of this size, once, and tell how many times smaller each side of it may
+        be decoded: 1, 2, 4 or 8."""
+        if self.size != (height, width):
+            self.size = (height, width)
+            if self.augmentation.crop_area is not None:
+                self.crop = _random_crop(height, width, self.augmentation, self.rng)
+        if self.crop is None or not self.augmentation.jpeg_scaling:
+            return 1
+        rows, columns = self.preprocessing.image_size
+        most = min(self.crop[2] // rows, self.crop[3] // columns)
+        return next((scale for scale in (8, 4, 2) if scale <= most), 1)
+
+    def pixels(self, image: Pixels, out: Pixels | None = None) -> Pixels:
+        """The view (height, width, 3), in `out` if that is given, of the image, which has the size that was
+        drawn for, or is smaller."""
+        assert self.size is not None
+        augmentation, rng = self.augmentation, self.rng
+        moves = bool(augmentation.shift or augmentation.rotate)
+        if self.crop is not None:
+            top, left, height, width = self.crop
+            top, bottom = _scaled(top, top + height, self.size[0], image.shape[0])
+            left, right = _scaled(left, left + width, self.size[1], image.shape[1])
+            image = image[top:bottom, left:right]
+        if augmentation.flip and rng.random() < 0.5:
+            image = image[:, ::-1]
+        if self.crop is not None:
+            # The crop is cut out first, so that resizing cannot look at pixels beyond its border.
+            whole = (0.0, 0.0, float(image.shape[0]), float(image.shape[1]))
+            size = self.preprocessing.image_size
+            image = _resize(image, whole, size, self.preprocessing, out=None if moves else out)
+        else:
+            image = preprocess(image, self.preprocessing, None if moves else out)
+        degrees = augmentation.rotate * (2 * rng.random() - 1) if augmentation.rotate else 0.0
+        if augmentation.shift:
+            down, right = (_below(2 * augmentation.shift + 1, rng) - augmentation.shift for _ in range(2))
+            image = _move(image, down, right, degrees)
+        elif degrees:
+            image = _move(image, 0, 0, degrees)
+        return _put(image, out) if moves else image
+
+
+def _scaled(start: int, stop: int, size: int, scaled: int) -> tuple[int, int]:
+    """The pixels start..stop-1 of `size` in an image of `scaled` pixels, at least one of them."""
+    if size == scaled:
+        return start, stop
+    first = min(round(start * scaled / size), scaled - 1)
+    return first, max(first + 1, min(round(stop * scaled / size), scaled))
 
 
 def _below(count: int, rng: np.random.Generator) -> int:
@@ -132,58 +178,85 @@ def _offset(spare: int, preprocessing: Preprocessing) -> int:
     return round(spare / 2) if spare >= 0 else -(-spare // 2)
 
 
-def _middle(image: Pixels, resized: Shape, preprocessing: Preprocessing) -> Pixels:
+def _middle(image: Pixels, resized: Shape, preprocessing: Preprocessing, out: Pixels | None) -> Pixels:
     """The middle of the image resized to `resized`: (height, width, 3) of image_size."""
     (height, width), (rows, columns) = image.shape[:2], preprocessing.image_size
     top, left = _offset(resized[0] - rows, preprocessing), _offset(resized[1] - columns, preprocessing)
     # What there is of the image between the borders, if any: from (first, before) to (last, after).
     first, before = max(top, 0), max(left, 0)
     last, after = min(top + rows, resized[0]), min(left + columns, resized[1])
+    inside = (last - first, after - before) == (rows, columns)
+    if not inside:
+        out = np.empty((rows, columns, 3), np.uint8) if out is None else out
+        out[:] = preprocessing.border
+    target = out if inside or out is None else out[first - top : last - top, before - left : after - left]
     if preprocessing.resize != "crop" and resized[0] * resized[1] <= WHOLE_PIXELS:
-        whole = _resize(image, (0.0, 0.0, float(height), float(width)), resized, preprocessing)
-        part = np.ascontiguousarray(whole[first:last, before:after])
+        whole = (0.0, 0.0, float(height), float(width))
+        part = _resize(image, whole, resized, preprocessing, (first, before, last, after), target)
     else:
         # The crop is mapped back to the image: resizing that box alone gives the same but for rounding, and
         # does not build the enormous image that a 1 x 10000 strip would become.
         down, across = height / resized[0], width / resized[1]
         # The minimum only undoes rounding: Pillow refuses a box that leaves the image by the last bit.
         box = (first * down, before * across, min(last * down, height), min(after * across, width))
-        part = _resize(image, box, (last - first, after - before), preprocessing)
-    if part.shape[:2] == (rows, columns):
-        return part
-    out = np.empty((rows, columns, 3), np.uint8)
-    out[:] = preprocessing.border
-    out[first - top : last - top, before - left : after - left] = part
+        part = _resize(image, box, (last - first, after - before), preprocessing, out=target)
+    return part if inside or out is None else out
+
+
+def _put(pixels: Pixels, out: Pixels | None) -> Pixels:
+    """The pixels where they are wanted, or as they are."""
+    if out is None:
+        return np.ascontiguousarray(pixels)
+    out[:] = pixels
     return out
 
 
 def _resize(
-    image: Pixels, box: tuple[float, float, float, float], size: Shape, preprocessing: Preprocessing
+    image: Pixels,
+    box: tuple[float, float, float, float],
+    size: Shape,
+    preprocessing: Preprocessing,
+    cut: tuple[int, int, int, int] | None = None,
+    out: Pixels | None = None,
 ) -> Pixels:
-    """The box (top, left, bottom, right) of the image, resized to size (height, width)."""
+    """The box (top, left, bottom, right) of the image, resized to size (height, width); of that the part
+    `cut` (top, left, bottom, right), if one is given; in `out`, if that is given."""
+    first, before, last, after = cut or (0, 0, *size)
     top, left, bottom, right = box
     height, width = image.shape[:2]
     if (height, width) == size and box == (0.0, 0.0, float(height), float(width)):
-        return np.ascontiguousarray(image)
+        return _put(image[first:last, before:after], out)
     # Pillow averages only where it shrinks, so while enlarging both kinds are the same, and Pillow is faster.
     if preprocessing.antialias or (bottom - top <= size[0] and right - left <= size[1]):
+        part = resample(image, box, size, preprocessing.interpolation, cut, out)
+        if part is not None:
+            return part
         whole = Image.frombytes("RGB", (width, height), image.tobytes())
-        kind = _FILTERS[preprocessing.interpolation]
+        kind = PILLOW_FILTERS[preprocessing.interpolation]
         resized = whole.resize((size[1], size[0]), kind, (left, top, right, bottom))
-        return np.frombuffer(resized.tobytes(), np.uint8).reshape(*size, 3)
-    above, below, down = _neighbours(top, bottom, size[0], height)
-    before, after, across = _neighbours(left, right, size[1], width)
-    rows = _between(image[above], image[below], down[:, None, None])
-    return _to_bytes(_between(rows[:, before], rows[:, after], across[None, :, None]))
+        pixels = np.frombuffer(resized.tobytes(), np.uint8).reshape(*size, 3)
+    else:
+        rows_wanted = _neighbours(top, bottom, size[0], height, first, last)
+        columns_wanted = _neighbours(left, right, size[1], width, before, after)
+        return _sampled(image, rows_wanted, columns_wanted, out)
+    return _put(pixels[first:last, before:after], out)
 
 
-def _neighbours(
-    start: float, stop: float, count: int, limit: int
-) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]:
-    """For `count` half-pixel centres in [start, stop): index before, index after, weight of the one after."""
-    centres = start + (np.arange(count) + 0.5) * ((stop - start) / count) - 0.5
+def _sampled(image: Pixels, down: Neighbours, across: Neighbours, out: Pixels | None) -> Pixels:
+    part = sample(image, down, across, out)
+    if part is not None:
+        return part
+    rows = _between(image[down[0]], image[down[1]], down[2][:, None, None])
+    values = _between(rows[:, across[0]], rows[:, across[1]], across[2][None, :, None])
+    values += 0.5  # to the nearest level
+    return _put(values.astype(np.uint8), out)
+
+
+def _neighbours(start: float, stop: float, count: int, limit: int, first: int, last: int) -> Neighbours:
+    """For first..last-1 of `count` half-pixel centres in [start, stop)."""
+    centres = start + (np.arange(first, last) + 0.5) * ((stop - start) / count) - 0.5
     centres = np.clip(centres, 0, limit - 1)
-    before = centres.astype(np.intp)
+    before = centres.astype(np.int64)
     return before, np.minimum(before + 1, limit - 1), (centres - before).astype(np.float32)
 
 
@@ -196,12 +269,6 @@ def _between(
     out *= weight
     out += start
     return out
-
-
-def _to_bytes(values: NDArray[np.float32]) -> Pixels:
-    """To the nearest level; `values` lie in 0..255 and may be overwritten."""
-    values += 0.5
-    return values.astype(np.uint8)
 
 
 def _move(image: Pixels, down: int, right: int, degrees: float) -> Pixels:

@@ -97,6 +97,10 @@ class Augmentation:
     """Move by up to this many pixels each way, after resizing."""
     rotate: float = 0.0
     """Turn by up to this many degrees each way, after resizing."""
+    jpeg_scaling: bool = False
+    """Decode JPEGs at a half, a quarter or an eighth of their size where the random crop keeps at least the
+    image size in pixels: several times as fast for photographs of many megapixels. Pixels differ a little,
+    since libjpeg shrinks by its own rule."""
 
     def __post_init__(self) -> None:
         require_finite(self)

@@ -181,16 +181,7 @@ def multi_label(
         VitkitError: no image could be read, or the names do not fit the logits.
     """
     count, classes = len(predictions), predictions.targets.shape[1]
-    if count == 0:
-        raise VitkitError(
-            f"There is no readable image to evaluate on ({len(predictions.bad)} could not be read): check "
-            "this split's data."
-        )
-    if len(class_names) != classes:
-        raise VitkitError(
-            f"The model has {classes} outputs, but {len(class_names)} label names were given: use the names "
-            "that were saved with the model."
-        )
+    _check(predictions, class_names)
     logits, targets = predictions.logits, predictions.targets
     said = logits >= 0
     hits, wrong = said & targets, said != targets
@@ -228,6 +219,21 @@ def multi_label(
         predicted_per_image=named / count,
         per_label=per_label,
     )
+
+
+def _check(predictions: LabelPredictions, class_names: Sequence[str]) -> None:
+    """Refuse what cannot be counted."""
+    count, classes = predictions.targets.shape
+    if count == 0:
+        raise VitkitError(
+            f"There is no readable image to evaluate on ({len(predictions.bad)} could not be read): check "
+            "this split's data."
+        )
+    if len(class_names) != classes:
+        raise VitkitError(
+            f"The model has {classes} outputs, but {len(class_names)} label names were given: use the names "
+            "that were saved with the model."
+        )
 
 
 def probability(logit: float) -> float:

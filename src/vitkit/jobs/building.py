@@ -19,17 +19,21 @@ from vitkit.data.loader import (
     worker_count,
 )
 from vitkit.data.sources import ImageData
+from vitkit.jobs.computing import choose_for, compute_as
 from vitkit.jobs.data_record import check_data
+from vitkit.jobs.fewshot_evaluator import FEWSHOT, fewshot_evaluator
 from vitkit.jobs.listener import Listener
 from vitkit.jobs.machine import available_memory
 from vitkit.jobs.rejected_files import RejectedFiles
-from vitkit.jobs.run_config import Run
+from vitkit.jobs.run_config import Run, read_compute
 from vitkit.jobs.run_folder import run_card
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.tasks import find_task
 from vitkit.tasks.task import Validation
+from vitkit.training.evaluators import Evaluator
 from vitkit.training.trainer import Trainer
+from vitkit.weights.card import card_of
 
 
 @dataclass(frozen=True)
@@ -81,22 +85,31 @@ def read_images(parts: Parts, listener: Listener) -> Parts:
     return replace(parts, data=replace(parts.data, splits=splits))
 
 
+def compute_as_begun(parts: Parts, device: torch.device) -> None:
+    """Have the model of a run compute as it did when the run began."""
+    recorded = read_compute(parts.folder)
+    asked = parts.run.training.precision
+    # A run of the first version goes on in the plain way.
+    plain = choose_for(parts.model.config, device, asked, phase="training", exact=True)
+    compute_as(parts.model, recorded or plain)
+
+
 def build_trainer(parts: Parts, device: torch.device) -> Trainer:
-    """Move the model to its device and build what trains it."""
+    """Move the model to its device, and build what trains it."""
     run, data = parts.run, parts.data
-    task = find_task(run.task)
     validated = "val" in data.splits
     return Trainer(
         parts.folder,
         parts.model.to(device),
-        task.objective(run.objective, len(data.class_names)),
+        find_task(run.task).objective(run.objective, len(data.class_names)),
         build_loader(parts),
         len(data.splits["train"]),
         run.training,
         run.optimizer,
-        task.evaluators(build_validation(parts, device)) if validated else None,
-        task.monitor if validated else None,
+        build_evaluators(parts, device),
+        find_task(run.task).monitor if validated else None,
         configuration=to_json(run),
+        compute=parts.model.chosen,
     )
 
 
@@ -117,6 +130,28 @@ def build_loader(parts: Parts) -> TrainLoader:
     return loader
 
 
+def build_evaluators(parts: Parts, device: torch.device) -> dict[str, Evaluator]:
+    """Build what is measured while the model is trained."""
+    run, evaluators = parts.run, dict[str, Evaluator]()
+    if "val" in parts.data.splits:
+        evaluators |= find_task(run.task).evaluators(build_validation(parts, device))
+    if run.fewshot.data:
+        own = card_of(parts.model).data
+        measure = fewshot_evaluator(
+            run.fewshot.data,
+            run.preprocessing,
+            shots=run.fewshot.shots,
+            seeds=run.fewshot.seeds,
+            device=device,
+            precision=run.training.precision,
+            batch_size=run.training.micro_batch_size or run.training.batch_size,
+            workers=run.loading.workers or 0,
+            trained_on=() if own is None else (own,),
+        )
+        evaluators[FEWSHOT] = Evaluator(measure, run.fewshot.every)
+    return evaluators
+
+
 def build_validation(parts: Parts, device: torch.device) -> Validation:
     """Give the task what it needs to measure a model on the validation images."""
     run, samples = parts.run, parts.data.splits["val"]
@@ -131,4 +166,4 @@ def build_validation(parts: Parts, device: torch.device) -> Validation:
             worker_timeout=run.loading.worker_timeout,
         )
 
-    return Validation(run.objective, parts.data.class_names, batches, device, run.training.precision)
+    return Validation(run.objective, parts.data.class_names, batches, device, parts.model.chosen.precision)

@@ -71,7 +71,7 @@ def evaluate_finished(parts: Parts, device: torch.device, listener: Listener) ->
             split,
             device,
             parts.rejects.of(split),
-            precision=parts.run.training.precision,
+            precision=parts.model.chosen.precision,
             workers=worker_count(parts.data.splits[split], loading),
             worker_timeout=loading.worker_timeout,
             folder=parts.folder,

@@ -10,6 +10,7 @@ from vitkit.data.loader import evaluation_batches
 from vitkit.data.loader_config import WORKER_TIMEOUT
 from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
+from vitkit.jobs.computing import prepare
 from vitkit.jobs.evaluate_options import EvaluateOptions
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import find_device
@@ -57,6 +58,7 @@ def evaluate(
     precision: Precision = "auto",
     max_pixels: int | None = None,
     worker_timeout: float = WORKER_TIMEOUT,
+    exact: bool = False,
     listener: Listener = SILENT,
 ) -> Evaluation:
     """Evaluate a checkpoint.
@@ -69,9 +71,11 @@ def evaluate(
         batch_size: images at a time.
         workers: processes that decode images.
         image_size, num_heads: as for `load_model`.
-        precision: of the arithmetic: "float32", "bfloat16", or "auto": bfloat16 on a GPU that has it.
+        precision: of the arithmetic: "float32", "bfloat16", or "auto": bfloat16 where the device has it and
+            it pays.
         max_pixels: larger images are refused; left out, the limit that the model was saved with.
         worker_timeout: seconds that a batch is waited for before its worker is taken to hang; 0: for ever.
+        exact: Whether it computes as the first version did, without the faster ways to the same result.
         listener: hears the progress and what is worth knowing.
 
     Raises:
@@ -84,6 +88,7 @@ def evaluate(
         split=split,
         device=device,
         precision=precision,
+        exact=exact,
         batch_size=batch_size,
         workers=workers,
         image_size=(image_size, image_size) if isinstance(image_size, int) else image_size,
@@ -124,7 +129,7 @@ def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Eva
         batch_size=options.batch_size,
         workers=options.workers,
         worker_timeout=options.worker_timeout,
-        precision=options.precision,
+        precision=prepare(model, device, options.precision, options.exact, "evaluation"),
         listener=listener,
     )
     whole = not trained_on and list(data.splits) == ["train"]

@@ -39,6 +39,7 @@ class Setting:
 
     folder: Path
     device: str
+    """Its name, and the precision that is computed in there."""
     threads: int
     """Threads of the processor that PyTorch uses."""
 

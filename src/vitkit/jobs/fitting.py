@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vitkit.durable import open_to_append
+from vitkit.jobs.fewshot_evaluator import FEWSHOT, tell_fewshot
 from vitkit.jobs.listener import Listener
 from vitkit.jobs.machine import InterruptedTraining, memory_used
 from vitkit.jobs.rejected_files import RejectedFiles
@@ -59,7 +60,7 @@ def fit(
         VitkitError: as `Trainer.fit`.
     """
     batch_size, log_every, device = trainer.config.batch_size, trainer.config.log_every, trainer.device
-    start, found = trainer.state.progress.step, ""
+    start, found, tracked = trainer.state.progress.step, "", ""
     with (
         listener.progress("training", trainer.total_steps) as progress,
         stop.held(),
@@ -74,12 +75,15 @@ def fit(
             steps, seconds = steps + 1, seconds + report.seconds
             if report.validation is not None:
                 found = f"  {tell_validation(report.validation)}"
+            if FEWSHOT in report.measured:
+                tracked = f"  {tell_fewshot(report.measured[FEWSHOT])}"
             speed = steps * batch_size / max(seconds, 1e-9)
             memory = memory_used(device)
             progress(
                 report.step,
-                detail=f"loss {report.loss:.3f}{found}  {speed:,.0f} images/s  {format_bytes(memory)}",
-                milestone=report.validation is not None,
+                detail=f"loss {report.loss:.3f}{found}{tracked}  {speed:,.0f} images/s  "
+                f"{format_bytes(memory)}",
+                milestone=bool(report.measured),
             )
             if report.checkpoint is not None:
                 standing.point = f"at step {report.step} of {report.total_steps}, which is committed"

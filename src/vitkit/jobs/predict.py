@@ -16,6 +16,7 @@ from vitkit.data.image_paths import find_images, refuse_address
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import evaluating
+from vitkit.jobs.computing import prepare
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import find_device
 from vitkit.jobs.predict_options import PredictOptions
@@ -60,6 +61,7 @@ def predict_images(options: PredictOptions, listener: Listener = SILENT) -> Gene
         num_heads=options.num_heads,
         max_pixels=options.max_pixels,
         precision=options.precision,
+        exact=options.exact,
     )
     for note in predictor.notes:
         listener.note(f"{options.model}: {note}.")
@@ -98,7 +100,9 @@ class Predictor:
         device: where it computes: "auto" (a GPU if there is one), "cpu", "cuda".
         image_size, num_heads: as for `load_model`.
         max_pixels: larger images are refused; left out, the limit that the model was saved with.
-        precision: of the arithmetic: "float32", "bfloat16", or "auto": bfloat16 on a GPU that has it.
+        precision: of the arithmetic: "float32", "bfloat16", or "auto": bfloat16 where the device has it and
+            it pays.
+        exact: Whether it computes as the first version did, without the faster ways to the same result.
 
     `notes` holds what the user should know about the weights, as `load_model` logs it.
 
@@ -115,12 +119,13 @@ class Predictor:
         num_heads: int | None = None,
         max_pixels: int | None = None,
         precision: Precision = "auto",
+        exact: bool = False,
     ) -> None:
         self.device = find_device(device)
-        self.precision = precision
         loaded = load(path, LoadOptions(image_size=image_size, num_heads=num_heads))
         self.notes = loaded.notes
         self.model = loaded.model.to(self.device)
+        self.precision = prepare(self.model, self.device, precision, exact, "prediction")
         self.task = task_of(self.model.card)
         reason = self.task.explain_unfit(self.model.config)
         if reason:

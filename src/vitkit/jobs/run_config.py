@@ -12,7 +12,9 @@ from vitkit.data.sources_config import Splits
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.durable import read_json, replace_json
 from vitkit.errors import VitkitError
+from vitkit.jobs.fewshot_options import FewShotTracking
 from vitkit.models.card import TaskName
+from vitkit.models.compute_config import Compute
 from vitkit.models.vit_config import ImagePoolKind, PositionKind
 from vitkit.models.zoo import ModelConfig, model_config
 from vitkit.training.objectives_config import ClassificationConfig
@@ -85,14 +87,31 @@ class Run:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     splits: Splits = field(default_factory=Splits)
     loading: Loading = field(default_factory=Loading)
+    fewshot: FewShotTracking = field(default_factory=FewShotTracking)
     recipe: str = ""
 
 
-def write_config(folder: Path, run: Run, command: str) -> None:
-    """Write a run down; nothing is computed before that."""
+def write_config(folder: Path, run: Run, command: str, compute: Compute) -> None:
+    """Write down a run, and how its model computes on this machine; nothing is computed before that."""
     replace_json(
-        folder / "config.json", {"vitkit_version": __version__, "command": command, "run": to_json(run)}
+        folder / "config.json",
+        {
+            "vitkit_version": __version__,
+            "command": command,
+            "run": to_json(run),
+            "compute": to_json(compute),
+        },
     )
+
+
+def read_compute(folder: Path) -> Compute | None:
+    """How the model of a run computes; None for a run of the first version, which knew the plain way alone.
+
+    Raises:
+        VitkitError: no run there, or a damaged one.
+    """
+    recorded = read_config(folder).get("compute")
+    return None if recorded is None else from_json(Compute, recorded, str(folder / "config.json"))
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -9,8 +9,16 @@ import torch
 
 from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
-from vitkit.jobs.building import Parts, build_parts, build_trainer, read_images
+from vitkit.jobs.building import (
+    Parts,
+    build_parts,
+    build_trainer,
+    compute_as_begun,
+    read_images,
+)
+from vitkit.jobs.computing import choose_for
 from vitkit.jobs.ending import evaluate_finished, is_complete, take_final_weights
+from vitkit.jobs.fewshot_data import open_fewshot_data
 from vitkit.jobs.first_screen import Prospect, Setting, estimate, first_screen, measure_step
 from vitkit.jobs.fitting import Standing, fit
 from vitkit.jobs.listener import SILENT, Listener
@@ -20,6 +28,7 @@ from vitkit.jobs.report import write_report
 from vitkit.jobs.run_config import Run, changed_options, read_config, write_config
 from vitkit.jobs.run_folder import locked, place
 from vitkit.jobs.starting_point import name_what_was_set_aside, starting_point
+from vitkit.models.compute_config import Compute
 from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.tasks import find_task
 from vitkit.weights import save_model
@@ -66,7 +75,8 @@ def train(
     _refuse_options(run, threads)
     if threads is not None:
         torch.set_num_threads(threads)
-    run = replace(run, data=place(run.data))
+    tracked = replace(run.fewshot, data=place(run.fewshot.data))
+    run = replace(run, data=place(run.data), fewshot=tracked)
     with listener.progress("listing images"):
         data = find_task(run.task).open_data(run.data, run.splits, run.preprocessing.decode)
     found_device = find_device(device)
@@ -76,7 +86,7 @@ def train(
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder), deterministic(found_device):
         if not (folder / "config.json").exists():
-            write_config(folder, run, command)
+            write_config(folder, run, command, _choose_compute(run, data, found_device))
         parts = build_parts(run, data, folder, listener)
         standing = Standing(_command_to_continue(folder, threads, device))
         with stop_signals() as stop:
@@ -107,7 +117,8 @@ def _complete(
         listener.show([("", [f"This run has finished: {folder}"])])
         name_what_was_set_aside(folder, listener)
         return
-    setting = Setting(folder, str(device), torch.get_num_threads())
+    compute_as_begun(parts, device)
+    setting = Setting(folder, f"{device}, {model.chosen.precision}", torch.get_num_threads())
     listener.show(first_screen(run, parts.data, model, setting))
     parts = read_images(parts, listener)
     trainer = build_trainer(parts, device)
@@ -160,9 +171,18 @@ def _refuse_run(run: Run, data: ImageData, device: torch.device) -> None:
             "--splits.val-fraction, or leave patience out."
         )
     find_task(run.task).learned(run.objective)  # refuses options of the loss that do not fit the task
+    if run.fewshot.data:
+        open_fewshot_data(run.fewshot.data)
     config = run.architecture.of(run.model, len(data.class_names), run.preprocessing)
     require_memory(config, run, device)
     run.training.total_steps(len(data.splits["train"]))
+
+
+def _choose_compute(run: Run, data: ImageData, device: torch.device) -> Compute:
+    """Choose how the model of a run that begins computes."""
+    config = run.architecture.of(run.model, len(data.class_names), run.preprocessing)
+    precision, exact = run.training.precision, run.training.exact
+    return choose_for(config, device, precision, phase="training", exact=exact)
 
 
 def _command_to_continue(folder: Path, threads: int | None, device: str) -> str:

@@ -5,7 +5,7 @@ the weights.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
 from vitkit.models.card import Card
+from vitkit.models.compute_config import PLAIN, Compute
 from vitkit.models.image_config import LARGEST as LARGEST
 from vitkit.models.image_config import ImageConfig as ImageConfig
 from vitkit.models.vit_config import Interpolation
@@ -33,6 +34,8 @@ class ImageModel(nn.Module):
     """The family's configuration, an `ImageConfig`."""
     head: nn.Linear | nn.Identity
     """Absent, an identity, with 0 classes: the logits are the features then."""
+    chosen: Compute
+    """How it computes: the plain way, unless `compute_as` was called. No part of its weights."""
     pixel_mean: Tensor
     pixel_std: Tensor
 
@@ -40,7 +43,19 @@ class ImageModel(nn.Module):
         super().__init__()
         self.config = config
         self.card = Card()
+        self.chosen = PLAIN
         self.compute_pixel_statistics()
+
+    def compute_as(self, chosen: Compute, gelu: Callable[[Tensor], Tensor] | None = None) -> None:
+        """Compute as chosen from now on, where the model knows that way; results differ by rounding alone.
+
+        The precision is the caller's to set: models do not enter autocast by themselves.
+
+        Args:
+            chosen: how.
+            gelu: the function that computes GELU's tanh form where `chosen.gelu` is "compiled".
+        """
+        self.chosen = chosen
 
     def compute_pixel_statistics(self) -> None:
         """Mean and std as buffers that follow the model to its device."""
@@ -117,6 +132,16 @@ class ImageModel(nn.Module):
         Raises:
             VitkitError: images of another size, number of channels or type than the model's.
         """
+        self.require_size(images, any_size)
+        if images.dtype == torch.uint8:
+            pixels = images.to(self.pixel_mean.dtype)
+            return (pixels - self.pixel_mean) / self.pixel_std
+        if not images.is_floating_point():
+            raise VitkitError(f"Images are uint8 (0 to 255) or normalised floats, found {images.dtype}.")
+        return images
+
+    def require_size(self, images: Tensor, any_size: bool = False) -> None:
+        """Refuse images `(B, C, H, W)` of another shape than the model's; see `normalize`."""
         expected = (self.config.in_channels, *self.config.image_size)
         shape = tuple(images.shape[1:])
         if images.ndim != 4 or (shape[:1] != expected[:1] if any_size else shape != expected):
@@ -124,12 +149,6 @@ class ImageModel(nn.Module):
                 f"This model takes images of shape (B, {expected[0]}, {expected[1]}, {expected[2]}), found "
                 f"{tuple(images.shape)}. Resize them, or load the model with image_size=(height, width)."
             )
-        if images.dtype == torch.uint8:
-            pixels = images.to(self.pixel_mean.dtype)
-            return (pixels - self.pixel_mean) / self.pixel_std
-        if not images.is_floating_point():
-            raise VitkitError(f"Images are uint8 (0 to 255) or normalised floats, found {images.dtype}.")
-        return images
 
     def features(self, images: Tensor, taps: Taps | None = None) -> Tensor:
         """What the head sees, `(B, D)`: the representation few-shot evaluation and embeddings use."""

@@ -8,13 +8,14 @@ Shapes: B images, T tokens, D = width, h = num_heads, d = head_dim = D / h.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitkit.models.compute_config import PLAIN
 from vitkit.models.cost import FLOAT, INDEX, MASK, PartCost, count_parameters, norm_cost, rounded
 from vitkit.models.image_model import Taps, lecun_normal
 from vitkit.models.position import relative_logits
@@ -23,6 +24,9 @@ from vitkit.models.vit_config import Gelu, Interpolation
 
 QUICK_GELU_SLOPE = 1.702
 """With it the logistic function is nearest to the normal distribution's (Hendrycks and Gimpel 2016)."""
+
+CENTRE = 128
+"""Of the levels of a pixel, a whole number."""
 
 
 class PatchStem(nn.Module):
@@ -43,14 +47,30 @@ class PatchStem(nn.Module):
         nn.init.zeros_(self.bias)
 
     def forward(self, images: Tensor) -> Tensor:
+        return F.linear(self._cut(images), self.weight.flatten(1), self.bias)  # (B, N, D)
+
+    def embed_pixels(self, pixels: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+        """Give what `forward` gives of `(pixels - mean) / std`, with the arithmetic on the weights instead.
+
+        Args:
+            pixels: `(B, C, H, W)`, uint8.
+            mean, std: `(C, 1, 1)`, of pixels in 0 to 255.
+        """
+        # Pixels are centred, which bfloat16 holds exactly: of 0 to 255, two large sums would nearly cancel.
+        centred = self._cut(pixels).to(self.weight.dtype).sub_(CENTRE)
+        weight = self.weight / std
+        bias = self.bias + (weight * (CENTRE - mean)).sum((1, 2, 3))
+        return F.linear(centred, weight.flatten(1), bias)  # (B, N, D)
+
+    def _cut(self, images: Tensor) -> Tensor:
+        """Cut images into flattened patches, `(B, N, C*p*q)`."""
         batch, channels, height, width = images.shape
         p, q = self.patch_size
         rows, columns = height // p, width // q
         # The original's convolution is VALID: rows and columns that fill no patch are not seen.
         images = images[:, :, : rows * p, : columns * q]
         patches = images.reshape(batch, channels, rows, p, columns, q).permute(0, 2, 4, 1, 3, 5)
-        patches = patches.reshape(batch, rows * columns, channels * p * q)  # (B, N, C*p*q)
-        return F.linear(patches, self.weight.flatten(1), self.bias)  # (B, N, D)
+        return patches.reshape(batch, rows * columns, channels * p * q)
 
     def cost(self, image_size: tuple[int, int], product: int) -> PartCost:
         """Give the cost of the projection of images of a size, which keeps the flattened patches."""
@@ -82,6 +102,7 @@ class Attention(nn.Module):
         super().__init__()
         self.num_heads = num_heads
         self.dropout = dropout
+        self.form = PLAIN.attention
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
         self.rotary = rotary
@@ -111,8 +132,13 @@ class Attention(nn.Module):
             q, k = self.rotary(q), self.rotary(k)
         dropout = self.dropout if self.training else 0.0
         bias = self.bias(q)
-        if taps is None:
+        if taps is None and self.form == "fused":
             mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
+        elif taps is None:
+            # The scale on the queries, which are fewer numbers than the logits.
+            logits = (q / math.sqrt(q.shape[-1])) @ k.transpose(-2, -1)
+            weights = (logits if bias is None else logits + bias).softmax(-1)
+            mixed = F.dropout(weights, dropout) @ v
         else:
             logits = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
             weights = (logits if bias is None else logits + bias).softmax(-1)
@@ -140,6 +166,29 @@ class Attention(nn.Module):
             parameters=count_parameters(self),
             once=rounded(4 * width**2, product),
         )
+
+    def first_token(self, x: Tensor) -> Tensor:
+        """Give the first token of what `forward` gives, `(B, T, D) -> (B, 1, D)`, without the others' work.
+
+        The products are taken in another order, in which neither keys nor values of all tokens are made: a
+        head has one query q here, so that q (K y) = (q K) y and V y p = V (y p), where y are the tokens, K
+        and V the projections and p the attention weights. The keys' bias adds the same number to all logits
+        of a query, which softmax takes away again. Only where there are no positions inside the attention.
+        """
+        batch, _, width = x.shape
+        heads, size = self.num_heads, width // self.num_heads
+        query, key, value = self.qkv.weight.reshape(3, width, width).unbind()
+        query_bias, _, value_bias = self.qkv.bias.reshape(3, width).unbind()
+        q = F.linear(x[:, 0], query, query_bias) / math.sqrt(size)
+        q = q.reshape(batch, heads, size).transpose(0, 1)  # (h, B, d)
+        q = (q @ key.reshape(heads, size, width)).transpose(0, 1)  # (B, h, D)
+        weights = (q @ x.transpose(1, 2)).softmax(-1)  # (B, h, T)
+        weights = F.dropout(weights, self.dropout if self.training else 0.0)
+        seen = (weights @ x).transpose(0, 1)  # (h, B, D)
+        mixed = (seen @ value.reshape(heads, size, width).transpose(1, 2)).transpose(0, 1)  # (B, h, d)
+        # Dropped weights do not sum to one, and the bias is in every value.
+        mixed = mixed + weights.sum(-1, keepdim=True) * value_bias.reshape(heads, size)
+        return self.out(mixed.reshape(batch, 1, width))  # type: ignore[no-any-return]
 
 
 class RelativeAttention(Attention):
@@ -196,6 +245,7 @@ class MLP(nn.Module):
     def __init__(self, width: int, mlp_dim: int, *, gelu: Gelu = "tanh", dropout: float = 0.0) -> None:
         super().__init__()
         self.gelu = gelu
+        self.compiled: Callable[[Tensor], Tensor] | None = None
         self.dropout = nn.Dropout(dropout)
         self.fc1 = nn.Linear(width, mlp_dim)
         self.fc2 = nn.Linear(mlp_dim, width)
@@ -207,7 +257,9 @@ class MLP(nn.Module):
             nn.init.normal_(layer.bias, std=1e-6, generator=generator)
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = self.dropout(apply_gelu(self.fc1(x), self.gelu))  # (B, T, mlp_dim)
+        hidden = self.fc1(x)  # (B, T, mlp_dim)
+        hidden = apply_gelu(hidden, self.gelu) if self.compiled is None else self.compiled(hidden)
+        hidden = self.dropout(hidden)
         return self.dropout(self.fc2(hidden))  # type: ignore[no-any-return]
 
     def cost(self, tokens: int, product: int) -> PartCost:
@@ -276,7 +328,18 @@ class Block(nn.Module):
             attention_taps: whether `{name}/attention_weights` is written too.
         """
         weights_taps = taps if attention_taps else None
-        attended = self.dropout(self.attention(self.norm1(x), weights_taps, f"{name}/attention_weights"))
+        attended = self.attention(self.norm1(x), weights_taps, f"{name}/attention_weights")
+        return self._after_attention(x, attended, taps, name)
+
+    def first_token(self, x: Tensor) -> Tensor:
+        """Give the first token of what `forward` gives, `(B, T, D) -> (B, 1, D)`, and compute no other."""
+        return self._after_attention(x[:, :1], self.attention.first_token(self.norm1(x)))
+
+    def _after_attention(
+        self, x: Tensor, attended: Tensor, taps: Taps | None = None, name: str = ""
+    ) -> Tensor:
+        """Add the attention's output to its tokens and go through the MLP; both are `(B, T, D)`."""
+        attended = self.dropout(attended)
         if self.attention_scale is not None:
             attended = attended * self.attention_scale
         x = x + attended

@@ -1,4 +1,4 @@
-"""The precision that a model computes in."""
+"""The precision that a model computes in, and which the machine has."""
 
 import torch
 
@@ -6,8 +6,21 @@ from vitkit.models.precision_config import Precision
 
 
 def autocast(device: torch.device, precision: Precision) -> torch.autocast:
-    """Return the context in which models on a device compute in a precision."""
+    """Return the context in which models on a device compute in a precision.
+
+    "auto" is bfloat16 on a GPU that has it, else float32: `compute_config.choose_compute` knows more.
+    """
     if precision == "auto":
-        pays = device.type == "cuda" and torch.cuda.is_bf16_supported()
-        precision = "bfloat16" if pays else "float32"
+        precision = "bfloat16" if "bfloat16" in device_features(device) else "float32"
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
+
+
+def device_features(device: torch.device) -> frozenset[str]:
+    """Return what a device has, by name: instruction sets of a processor; "bfloat16" of a GPU."""
+    if device.type == "cuda":
+        return frozenset({"bfloat16"} if torch.cuda.is_bf16_supported() else ())
+    if device.type != "cpu":
+        return frozenset()
+    # Absent before PyTorch 2.12 or so: nothing is known then, and nothing chosen that needs it.
+    known: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    return frozenset(name for name, value in known.items() if value is True)

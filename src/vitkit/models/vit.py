@@ -8,7 +8,7 @@ Shapes: B images, N patches, T tokens (N and the tokens before them), D = width,
 K = num_classes.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
+from vitkit.models.compute_config import Compute, class_token_suffices
 from vitkit.models.image_model import ImageModel, Taps, lecun_normal, make_head
 from vitkit.models.parts import MLP, Attention, RelativeAttention
 from vitkit.models.parts import Block as Block
@@ -98,6 +99,14 @@ class ViT(ImageModel):
             nn.init.zeros_(self.pre_logits.bias)
         self.init_head()
 
+    def compute_as(self, chosen: Compute, gelu: Callable[[Tensor], Tensor] | None = None) -> None:
+        super().compute_as(chosen, gelu)
+        for module in self.modules():
+            if isinstance(module, Attention):
+                module.form = chosen.attention
+            elif isinstance(module, MLP):
+                module.compiled = gelu if chosen.gelu == "compiled" and module.gelu == "tanh" else None
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Take over weights, also those of files and checkpoints that know a parameter by its former name."""
         for key in [key for key in state_dict if key.startswith(prefix)]:
@@ -109,10 +118,22 @@ class ViT(ImageModel):
 
         Masking patches, as the paper's self-supervision does (B.1.2), happens between this and `place`.
         """
-        patches: Tensor = self.stem(self.normalize(images, any_size))
+        if self._folds(images):
+            self.require_size(images, any_size)
+            patches: Tensor = self.stem.embed_pixels(images, self.pixel_mean, self.pixel_std)  # type: ignore[operator]
+        else:
+            patches = self.stem(self.normalize(images, any_size))
         if taps is not None:
             taps["stem"] = patches
         return patches
+
+    def _folds(self, images: Tensor) -> bool:
+        """Whether the normalisation of images is folded into the patch embedding.
+
+        It is where there are more pixels than weights: one large image is normalised faster than they are.
+        """
+        stem, asked = self.stem, self.chosen.pixels == "folded" and images.dtype == torch.uint8
+        return asked and isinstance(stem, PatchStem) and images.numel() > stem.weight.numel()
 
     def place(self, patches: Tensor, taps: Taps | None = None, grid: tuple[int, int] | None = None) -> Tensor:
         """Patch embeddings `(B, N, D)` to tokens `(B, T, D)`: the tokens before them, and positions (eq. 1).
@@ -220,7 +241,21 @@ class ViT(ImageModel):
         """
         grid = self._grid_of(images) if any_size else None
         tokens = self.place(self.patches(images, taps, any_size), taps, grid)
+        shortened = self.chosen.last_block == "class_token" and class_token_suffices(self.config)
+        if shortened and taps is None and not attention_weights and self.blocks:
+            return self.pool(self._encode_class_token(tokens, grid))
         return self.pool(self.encode(tokens, taps, attention_weights, grid), taps)
+
+    def _encode_class_token(self, tokens: Tensor, grid: tuple[int, int] | None) -> Tensor:
+        """Give the first token of what `encode` gives, `(B, T, D) -> (B, 1, D)`.
+
+        After the last block nothing but the class token is read, so that it computes nothing else.
+        """
+        last = len(self.blocks) - 1
+        for i, block in enumerate(self.blocks[:last]):
+            tokens = block(self.before_layer(i, tokens, grid))
+        first: Tensor = self.blocks[last].first_token(self.before_layer(last, tokens, grid))  # type: ignore[operator]
+        return first if self.config.norm_after_pooling else self.norm(first)
 
     def feature_maps(self, images: Tensor, layers: Sequence[int] = (-1,)) -> list[Tensor]:
         """Give the patch tokens after some blocks as maps `(B, D, rows, columns)`, in the order asked for.

@@ -124,7 +124,8 @@ class SGD(torch.optim.Optimizer):
             if group["weight_decay"]:
                 torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
             torch._foreach_add_(parameters, momentum, alpha=-group["lr"])
-            torch._foreach_copy_(stored, momentum)
+            if self.momentum_dtype != torch.float32:  # else they are one
+                torch._foreach_copy_(stored, momentum)
 
 
 class BFloat16AdamW(torch.optim.Optimizer):
@@ -182,8 +183,10 @@ def clip_gradients(parameters: Iterable[Tensor], max_norm: float | None) -> Tens
     """
     gradients = [p.grad for p in parameters if p.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
-    if max_norm is not None:
-        # `where` and no `if`: a question that Python asks would make the CPU wait for the GPU.
+    # On a CPU it costs nothing to ask, and a product with 1 would change nothing. On a GPU Python would wait
+    # for the answer, so there the product is always made, by 1 where the norm is within.
+    within = norm.device.type == "cpu" and max_norm is not None and bool(norm < max_norm)
+    if max_norm is not None and not within:
         torch._foreach_mul_(gradients, torch.where(norm < max_norm, 1.0, max_norm / norm))
     return norm
 

@@ -18,8 +18,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from vitkit.config import to_json
 from vitkit.data.loader import Batch
 from vitkit.errors import VitkitError
+from vitkit.models.compute_config import PLAIN, Compute
 from vitkit.models.precision import autocast
 from vitkit.training.checkpoint import TrainState, environment, load_checkpoint, save_checkpoint
 from vitkit.training.checkpoint_files import Progress
@@ -83,6 +85,7 @@ class Trainer:
         evaluators: what is measured on the way, by the name that its lines in `metrics.jsonl` have.
         monitor: which of the numbers decides what is best; None: nothing does.
         configuration: all options of the run as plain data, which checkpoints keep.
+        compute: the way in which the model computes, which checkpoints record; left out, the plain one.
 
     Raises:
         VitkitError: the monitor watches an evaluator that is not there, or one has an impossible interval.
@@ -100,6 +103,7 @@ class Trainer:
         evaluators: Mapping[str, Evaluator] | None = None,
         monitor: Monitor | None = None,
         configuration: Mapping[str, Any] | None = None,
+        compute: Compute | None = None,
     ) -> None:
         self.configuration = configuration
         self.run, self.loader = run, loader
@@ -119,6 +123,9 @@ class Trainer:
         optimizer = create_optimizer(self.trained, optimizer_config)
         self.state = TrainState(model, optimizer, average, Progress(), self.objective)
         self.environment = environment(self.device)
+        self.precision = config.precision if compute is None else compute.precision
+        if compute is not None:
+            self.environment |= {"compute": to_json(compute)}
 
     @property
     def evaluated_model(self) -> nn.Module:
@@ -145,6 +152,9 @@ class Trainer:
                 "that the run began with, or start a new run with another --out."
             )
         self.state.progress, sentences = mend_log(self.run / LOG, progress)
+        # Checkpoints of the first version, which knew no other way of computing than the plain one, do not
+        # name it.
+        recorded = {"compute": {**to_json(PLAIN), "precision": self.precision}, **recorded}
         return sentences + [
             f"{key} was {recorded.get(key)} and is now {value}: results may differ in the last bits."
             for key, value in self.environment.items()
@@ -297,7 +307,7 @@ class Trainer:
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Give the context in which the forward pass computes: bfloat16 or float32, as `precision` asks."""
-        return autocast(self.device, self.config.precision)
+        return autocast(self.device, self.precision)
 
     def _count(self, step: int, rate: float, metrics: Mapping[str, float], log: MetricsLog) -> None:
         """Add a step's metrics to the sums since the last line of the log, and write a line if it is due."""

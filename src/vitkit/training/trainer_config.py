@@ -27,7 +27,11 @@ class TrainingConfig:
     seed: int = 0
     """Of weights, order, augmentation and dropout."""
     precision: Precision = "auto"
-    """Of the arithmetic: bfloat16 by autocast. auto: bfloat16 on a GPU that has it, else float32."""
+    """Of the arithmetic: bfloat16 by autocast. auto: bfloat16 where the device has it and it pays, else
+    float32."""
+    exact: bool = False
+    """Compute as the first version did, bit for bit, without the faster ways to the same result. Precision
+    auto is bfloat16 on a GPU alone with it."""
     log_every: int = 10
     """Steps between lines of the metrics log."""
     evaluate_every: int | None = None

@@ -1,0 +1,99 @@
+"""Few-shot accuracy against the number of shots, as a picture."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from vitkit.analysis.drawing import BLUE, GREEN, GREY, SKY, VERMILION, WIDTH, shortened, styled
+from vitkit.evaluation.fewshot_config import Method
+from vitkit.evaluation.fewshot_scores import FewShotScore
+
+COLOURS = (BLUE, VERMILION, GREEN, "#CC79A7", "#E69F00", SKY, "black")
+"""Okabe & Ito's; more lines than these are told apart by their dashes."""
+DASHES = ("-", "--", ":", "-.")
+METHOD_NAMES: Mapping[Method, str] = {
+    "ridge": "ridge, closed form (the paper's)",
+    "knn": "nearest neighbours",
+    "logistic": "logistic regression",
+}
+
+
+def fewshot_plot(
+    models: Mapping[str, Sequence[FewShotScore]], images: str, chance: float, seeds: int
+) -> Figure:
+    """Draw mean accuracy against the number of shots, with the standard deviation over draws.
+
+    Args:
+        models: scores by the name of a checkpoint. Of one checkpoint the methods are lines in one picture; of
+            several each method is a picture of its own, and the checkpoints are its lines.
+        images: what it was tested on ("360 test images of digits"), for the title.
+        chance: accuracy of guessing, from 0 to 1.
+        seeds: number of draws.
+    """
+    methods = list(dict.fromkeys(score.method for scores in models.values() for score in scores))
+    single = len(models) == 1
+    panels = 1 if single else len(methods)
+    with styled():
+        width = WIDTH * 0.6 if panels == 1 else WIDTH
+        figure = Figure((width, 3.8 + 0.06 * (0 if single else len(models))), layout="constrained")
+        for number, axes in enumerate(figure.subplots(1, panels, sharey=True, squeeze=False)[0]):
+            shown = methods if single else [methods[number]]
+            lines = [(name, method) for name in models for method in shown]
+            for (name, method), dashes, colour in zip(lines, *_looks(len(lines)), strict=True):
+                label = METHOD_NAMES[method] if single else shortened(name, 60)
+                scores = [score for score in models[name] if score.method == method]
+                _line(axes, scores, label if number == 0 else "", colour, dashes)
+            _finish(axes, shown, models, chance, number == 0)
+            if not single:
+                axes.set_title(METHOD_NAMES[methods[number]])
+        draws = f"mean of {seeds} draws; bars: standard deviation" if seeds > 1 else "of one draw"
+        title = f"Few-shot accuracy on {shortened(images, 60)},\n{draws}"
+        figure.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold")
+        figure.legend(loc="outside lower left", ncols=2 if single else 3)
+    return figure
+
+
+def _looks(count: int) -> tuple[list[str], list[str]]:
+    """Dashes and colours of `count` lines, no two alike up to 28."""
+    looks = itertools.cycle(itertools.product(DASHES, COLOURS))
+    dashes, colours = zip(*itertools.islice(looks, count), strict=True)
+    return list(dashes), list(colours)
+
+
+def _line(axes: Axes, scores: Sequence[FewShotScore], label: str, colour: str, dashes: str) -> None:
+    axes.errorbar(
+        [score.shots for score in scores],
+        [score.mean for score in scores],
+        yerr=[score.deviation or 0.0 for score in scores],
+        label=label or "_",  # matplotlib leaves such a label out
+        color=colour,
+        linestyle=dashes,
+        marker="o",
+        markersize=4,
+        linewidth=1.6,
+        elinewidth=1,
+        capsize=2,
+    )
+
+
+def _finish(
+    axes: Axes,
+    methods: Sequence[Method],
+    models: Mapping[str, Sequence[FewShotScore]],
+    chance: float,
+    first: bool,
+) -> None:
+    """Axes, grid and the line of guessing."""
+    shots = sorted({score.shots for scores in models.values() for score in scores if score.method in methods})
+    axes.axhline(chance, color=GREY, linestyle="--", linewidth=1, label="guessing" if first else "_")
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(FixedLocator(shots))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.set_xlim(shots[0] / 1.15, shots[-1] * 1.15)
+    axes.set(xlabel="images of each class (shots)", ylabel="share of test images right" if first else "")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g}%"))
+    axes.grid(True)

@@ -1,0 +1,117 @@
+"""`vitkit fewshot`: how well classes are learned from a few images by the features of a checkpoint."""
+
+import shlex
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+from rich.markup import escape
+from rich.table import Table
+
+from vitkit.cli import console
+from vitkit.cli.listener import TerminalListener
+from vitkit.cli.options import importing, parse
+from vitkit.jobs.fewshot_options import FewShotOptions
+
+if TYPE_CHECKING:
+    from vitkit.jobs.fewshot_result import FewShot, FewShotModel
+
+REJECTS_SHOWN = 10
+HARDEST_SHOWN = 3
+
+
+def main(arguments: list[str]) -> None:
+    """Parse the command line, measure, and print the numbers."""
+    parse(_fewshot, arguments, "fewshot")
+
+
+def _fewshot(
+    options: Annotated[FewShotOptions, tyro.conf.arg(name="")],
+    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False,
+) -> None:
+    """Measure how well classes are learned from a few images, by the features of frozen checkpoints.
+
+    Args:
+        options: of the job.
+        json_output: print all numbers as JSON.
+    """
+    with importing():
+        from vitkit.cli.download import download
+        from vitkit.jobs.fewshot import keep_fewshot, run_fewshot
+
+    for start in options.starts:
+        download(start)
+    listener = TerminalListener()
+    found = run_fewshot(options, listener)
+    kept = keep_fewshot(options, found, listener)
+    if json_output:
+        console.print_json(found.to_json())
+        return
+    console.out.print(_one(found, found.models[0]) if len(found.models) == 1 else _several(found))
+    _print_more(found)
+    for path in kept:
+        console.out.print(str(path), markup=False, soft_wrap=True)
+    starts = " ".join(shlex.quote(start) for start in options.starts)
+    following = f"vitkit fewshot {starts} ANOTHER --data {shlex.quote(options.data)} compares checkpoints"
+    console.out.print(f"Next: {following}", markup=False, soft_wrap=True)
+
+
+def _one(found: "FewShot", model: "FewShotModel") -> Table:
+    """Put the numbers of one checkpoint in a table, a row for each method and number of shots."""
+    table = Table("method", "shots", "accuracy", "deviation", "95 % interval", "each draw", box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for score in model.scores:
+        interval = score.interval
+        table.add_row(
+            score.method if score.shots == found.shots[0] else "",
+            f"{score.shots:,}",
+            f"[bold]{score.mean:.2%}[/]",
+            "" if score.deviation is None else f"{score.deviation:.2%}",
+            "" if interval is None else f"{interval[0]:.1%} to {interval[1]:.1%}",
+            " ".join(f"{accuracy:.1%}" for accuracy in score.accuracies[:5]),
+        )
+    return table
+
+
+def _several(found: "FewShot") -> Table:
+    """Put the numbers of several checkpoints in a table, a column for each number of shots."""
+    shots = [f"{count:,} shots" if count > 1 else "1 shot" for count in found.shots]
+    table = Table("method", "checkpoint", *shots, box=None)
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for method in dict.fromkeys(score.method for score in found.models[0].scores):
+        for number, model in enumerate(found.models):
+            cells = [
+                f"[bold]{score.mean:.1%}[/]"
+                + ("" if score.deviation is None else f" ±{100 * score.deviation:.1f}")
+                for score in model.of_method(method)
+            ]
+            table.add_row(method if number == 0 else "", escape(model.name), *cells)
+    return table
+
+
+def _print_more(found: "FewShot") -> None:
+    """Print what the numbers are to be compared with, the hardest classes, and the files that are bad."""
+    console.out.print(
+        f"On {found.test_images:,} {found.test_split} images of {found.data_name} in "
+        f"{len(found.class_names):,} classes: guessing is right for {found.chance:.1%}, always naming the "
+        f"most frequent class for {found.majority:.1%}.",
+        markup=False,
+    )
+    if len(found.class_names) > 2:
+        for model in found.models:
+            best = model.best
+            classes = [
+                (share, name)
+                for share, name in zip(best.class_accuracy, found.class_names, strict=True)
+                if share is not None
+            ]
+            hardest = ", ".join(f"{name} {share:.0%}" for share, name in sorted(classes)[:HARDEST_SHOWN])
+            console.out.print(
+                f"Hardest for {model.name} ({best.method}, {best.shots:,} shots): {hardest}.",
+                markup=False,
+            )
+    if found.rejects:
+        console.out.print(f"{len(found.rejects):,} images could not be read and were left out:")
+        for key, reason in list(found.rejects.items())[:REJECTS_SHOWN]:
+            console.out.print(f"  {key}: {reason}", markup=False)

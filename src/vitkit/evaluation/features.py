@@ -1,0 +1,280 @@
+"""Features of a model over images: each image once through the model, and kept on the disk by content.
+
+Shapes: N images asked for, n of them readable, D features.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import xxhash
+from numpy.typing import NDArray
+from safetensors.numpy import load as load_arrays
+from safetensors.numpy import save as save_arrays
+
+from vitkit.config import to_json
+from vitkit.data.loader import evaluation_batches
+from vitkit.data.sources import Samples
+from vitkit.data.transforms_config import Preprocessing
+from vitkit.durable import hash_file, read_regular_file, replace_file
+from vitkit.errors import VitkitError
+from vitkit.evaluation.classify import evaluating
+from vitkit.models.image_model import ImageModel
+from vitkit.models.precision import autocast
+from vitkit.models.precision_config import Precision
+from vitkit.models.zoo import ModelConfig
+
+CACHE_LIMIT = 4 << 30
+"""Bytes of features that are kept on the disk; those used longest ago make room."""
+LAYOUT = 1
+"""Of the cache's files; another layout is another key, so that old files are never read as new ones."""
+_DIGEST = 32  # bytes of SHA-256
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """The features of images, in the order asked for."""
+
+    rows: NDArray[np.float32]
+    """`(n, D)`: what the head sees, of each image that could be read."""
+    readable: NDArray[np.bool_]
+    """`(N,)`: which images these are."""
+    pixels: NDArray[np.uint64]
+    """`(n, 2)`: XXH3 of what the model was shown. Images that are equal after decoding have the same."""
+    reasons: tuple[str, ...]
+    """Why each of the others could not be read."""
+
+
+@dataclass(frozen=True)
+class FeatureExtractor:
+    """A model whose features are asked for, and what they depend on beside the images."""
+
+    model: ImageModel
+    """On its device; left in the mode that it is in."""
+    preprocessing: Preprocessing
+    device: torch.device
+    precision: Precision = "auto"
+
+    def fingerprint(self) -> str:
+        """Hash all that features depend on beside the images: weights, arithmetic, preprocessing.
+
+        The head is left out: features come before it. So is the number of images at a time, which moves the
+        last digits alone.
+        """
+        with autocast(self.device, self.precision):
+            bfloat16 = torch.is_autocast_enabled(self.device.type)
+        facts = {
+            "architecture": type(self.model).__name__,
+            "config": {**to_json(self.model.config), "num_classes": 0},
+            "preprocessing": to_json(self.preprocessing),
+            "arithmetic": [self.device.type, "bfloat16" if bfloat16 else "float32", torch.__version__],
+        }
+        digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+        for name, tensor in sorted(self.model.state_dict().items()):
+            if not name.startswith("head."):
+                digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+                digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
+    def compute(
+        self,
+        samples: Samples,
+        indices: NDArray[np.int64],
+        *,
+        batch_size: int = 128,
+        workers: int = 0,
+        progress: Callable[[int], None] | None = None,
+    ) -> Features:
+        """Run the model over some images of a split once.
+
+        Args:
+            samples: the split.
+            indices: `(N,)` of the images. Those that cannot be read take part as zeros and are dropped.
+            batch_size: images at a time.
+            workers: processes that decode images.
+            progress: called after each batch with the number of images that are done.
+
+        Raises:
+            VitkitError: there are no images; the model has no single row of features per image, or some that
+                are not finite; a worker does not answer.
+        """
+        rejects: dict[str, str] = {}
+        rows: list[NDArray[np.float32]] = []
+        readable: list[NDArray[np.bool_]] = []
+        pixels: list[tuple[int, int]] = []
+        done = 0
+        batches = evaluation_batches(samples, self.preprocessing, batch_size, workers, rejects, indices)
+        with evaluating(self.model), autocast(self.device, self.precision):
+            for batch in batches:
+                output = self.model.features(batch.images.to(self.device))
+                if output.ndim != 2:
+                    raise VitkitError(
+                        "Expected one row of features per image, found an output of shape "
+                        f"{tuple(output.shape)}: choose pool token, mean or map when the model is made."
+                    )
+                mask = batch.mask.numpy().copy()  # its memory may be a worker's
+                rows.append(output.float().cpu().numpy()[mask])
+                readable.append(mask)
+                shown = batch.images.numpy()
+                digests = [xxhash.xxh3_128_intdigest(shown[i].tobytes()) for i in np.flatnonzero(mask)]
+                pixels += [divmod(digest, 1 << 64) for digest in digests]
+                done += len(mask)
+                if progress is not None:
+                    progress(done)
+        if not readable:
+            raise VitkitError(
+                "There are no images to compute features of: the data, or this split, is empty."
+            )
+        found, mask = np.concatenate(rows), np.concatenate(readable)
+        wrong = int((~np.isfinite(found).all(1)).sum())
+        if wrong:
+            raise VitkitError(
+                f"The model's features are not finite (NaN or infinite) for {wrong:,} of {len(found):,} "
+                "images. Its weights have diverged, or overflow in this precision: take another checkpoint, "
+                "or float32."
+            )
+        reasons = tuple(rejects[samples.key(index)] for index in indices[~mask].tolist())
+        return Features(found, mask, np.array(pixels, np.uint64).reshape(-1, 2), reasons)
+
+
+def explain_no_features(config: ModelConfig) -> str:
+    """Say why a model of this configuration has no features of an image, in words that follow its name; "" if
+    it has."""
+    if getattr(config, "pool", None) == "none":
+        return (
+            "has no pooling (pool none): it gives features of each token, and none of the image. Choose pool "
+            "token, mean or map when the model is made"
+        )
+    return ""
+
+
+def content_of(samples: Samples, indices: NDArray[np.int64]) -> str:
+    """Hash the bytes of image files, in order; a file that cannot be read counts as that."""
+    digest = hashlib.sha256()
+    for index in indices.tolist():
+        file = samples.file(index)
+        if isinstance(file, bytes):
+            content = hashlib.sha256(file).hexdigest()
+        else:
+            try:
+                content = hash_file(file)[1]
+            except (OSError, VitkitError):
+                content = "unreadable"
+        digest.update(content.encode())
+    return digest.hexdigest()
+
+
+class FeatureCache:
+    """Features on the disk, found by what they were computed from.
+
+    A file is the SHA-256 of the rest, and safetensors. It is written as a whole or not at all, and checked
+    when it is read. What does not fit below the limit makes room, the file used longest ago first.
+
+    Args:
+        folder: made when the first features are kept.
+        limit: bytes of all files together.
+        note: hears a sentence where something is not as it should be; what it says costs time and no result.
+    """
+
+    def __init__(self, folder: Path, note: Callable[[str], None], limit: int = CACHE_LIMIT) -> None:
+        self.folder, self.limit, self._note = folder, limit, note
+
+    def read(self, key: str) -> Features | None:
+        """Give the features that were kept under a key; None if there are none or the file is damaged."""
+        path = self._path(key)
+        try:
+            data = read_regular_file(path, self.limit)
+            with suppress(OSError):  # somebody else's folder, say
+                path.touch()  # used now
+        except FileNotFoundError:
+            return None
+        except (OSError, VitkitError) as error:
+            reason = getattr(error, "strerror", None) or error
+            self._note(f"The features kept in {path} cannot be read ({reason}): they are computed again.")
+            return None
+        if hashlib.sha256(data[_DIGEST:]).digest() != data[:_DIGEST]:
+            self._note(f"The features kept in {path} are damaged: they are computed again.")
+            return None
+        arrays = load_arrays(data[_DIGEST:])
+        return Features(
+            arrays["rows"],
+            arrays["readable"].astype(bool),
+            arrays["pixels"],
+            tuple(json.loads(arrays["reasons"].tobytes())),
+        )
+
+    def keep(self, key: str, features: Features) -> None:
+        """Keep features under a key, and make room for them. A disk that refuses costs no result."""
+        data = save_arrays(
+            {
+                "rows": np.ascontiguousarray(features.rows),
+                "readable": features.readable.astype(np.uint8),
+                "pixels": features.pixels,
+                "reasons": np.frombuffer(json.dumps(features.reasons).encode(), np.uint8),
+            }
+        )
+        if len(data) + _DIGEST > self.limit:
+            self._note(
+                f"Features of {len(data) / 1e9:.1f} GB are not kept: the limit is {self.limit / 1e9:.1f} GB."
+            )
+            return
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._make_room(len(data) + _DIGEST)
+            replace_file(self._path(key), [hashlib.sha256(data).digest(), data])
+        except OSError as error:
+            self._note(f"The features are not kept in {self.folder}: {error.strerror or error}.")
+
+    def _path(self, key: str) -> Path:
+        return self.folder / f"{key}.features"
+
+    def _make_room(self, needed: int) -> None:
+        """Remove the files used longest ago until there is room, what killed processes left among them."""
+        files: list[tuple[float, int, Path]] = []
+        for path in self.folder.glob("*.features*"):
+            try:
+                stat = path.stat()
+            except FileNotFoundError:  # another process makes room too
+                continue
+            files.append((stat.st_mtime, stat.st_size, path))
+        total = needed + sum(size for _, size, _ in files)
+        removed = 0
+        for _, size, path in sorted(files):
+            if total <= self.limit:
+                break
+            path.unlink(missing_ok=True)
+            total, removed = total - size, removed + 1
+        if removed:
+            self._note(
+                f"{removed:,} of the features kept in {self.folder}, those used longest ago, were removed to "
+                f"keep it below {self.limit / 1e9:.1f} GB."
+            )
+
+
+def cached_features(
+    fingerprint: str,
+    samples: Samples,
+    indices: NDArray[np.int64],
+    cache: FeatureCache,
+    compute: Callable[[], Features],
+) -> Features:
+    """Give the features of some images of a split from the cache, or compute and keep them.
+
+    Args:
+        fingerprint: of the extractor.
+        samples: the split.
+        indices: `(N,)` of the images.
+        cache: where features are kept.
+        compute: makes them anew.
+    """
+    key = hashlib.sha256(f"{LAYOUT} {fingerprint} {content_of(samples, indices)}".encode()).hexdigest()
+    found = cache.read(key)
+    if found is None:
+        found = compute()
+        cache.keep(key, found)
+    return found

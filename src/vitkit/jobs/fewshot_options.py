@@ -1,0 +1,98 @@
+"""The options of a few-shot evaluation, of checkpoints and while a model is trained."""
+
+from dataclasses import dataclass
+from typing import get_args
+
+from vitkit.errors import VitkitError
+from vitkit.evaluation.fewshot_config import L2, Method
+from vitkit.models.precision_config import Precision
+
+METHODS: tuple[Method, ...] = get_args(Method)
+SHOTS = (1, 5, 10, 25)
+"""The original's (big_vision `configs/common_fewshot.py`)."""
+
+
+@dataclass(frozen=True)
+class FewShotOptions:
+    """The options of a few-shot evaluation; what is written below them is their help."""
+
+    starts: tuple[str, ...]
+    """run folders, or any checkpoints that vitkit convert reads; several are compared on the same images."""
+    data: str = ""
+    """images with labels: "digits" (built in), a folder of class folders, a .csv or a folder of .parquet. The
+    shots are drawn from its training images."""
+    shots: tuple[int, ...] = SHOTS
+    """numbers of images of each class to learn from, with commas between."""
+    seeds: int = 3
+    """how often they are drawn anew: with the seeds 0, 1, 2 and so on."""
+    methods: tuple[Method, ...] = METHODS
+    """ridge (the paper's few-shot accuracy: least squares in closed form), knn (nearest neighbours by
+    cosine), logistic (regression), with commas between."""
+    l2: float = L2
+    """penalty of ridge; the original's is 1024."""
+    neighbours: int | None = None
+    """of knn; left out, chosen on the shots."""
+    out: str | None = None
+    """folder for the numbers and the plot; left out, fewshot/ in the run folder, or in the working folder."""
+    cache: bool = True
+    """keep the features of images, and take those that were kept, in the user's cache folder."""
+    device: str = "auto"
+    """auto, cpu, cuda."""
+    precision: Precision = "auto"
+    """of the arithmetic: float32 or bfloat16; auto: bfloat16 on a GPU that has it, else float32."""
+    batch_size: int = 128
+    """images at a time."""
+    workers: int = 0
+    """processes that decode images."""
+    image_size: tuple[int, int] | None = None
+    """height and width, or one number for both; left out, each checkpoint's. Position embeddings are
+    resized."""
+    num_heads: int | None = None
+    """of the attention, where the file does not say it."""
+
+    def __post_init__(self) -> None:
+        if not self.starts:
+            raise VitkitError("Which model? Give a run folder, a checkpoint or an address, or several.")
+        if not self.data:
+            raise VitkitError("Which images? Give --data PATH, or --data digits for the built-in ones.")
+        if not self.shots or min(self.shots) < 1:
+            raise VitkitError(f"shots are numbers of images from 1, found {_listed(self.shots)}.")
+        if not self.methods or not set(self.methods) <= set(METHODS):
+            raise VitkitError(f"methods are among {_listed(METHODS)}, found {_listed(self.methods)}.")
+        if self.seeds < 1 or self.batch_size < 1:
+            raise VitkitError(
+                f"seeds and batch_size are at least 1, found {self.seeds} and {self.batch_size}."
+            )
+        if self.workers < 0:
+            raise VitkitError(f"workers is 0 or more, found {self.workers}.")
+        if not 0 < self.l2 < float("inf"):
+            raise VitkitError(f"l2 is a number above 0, found {self.l2}.")
+        if self.neighbours is not None and self.neighbours < 1:
+            raise VitkitError(f"neighbours is at least 1, found {self.neighbours}.")
+
+
+@dataclass(frozen=True)
+class FewShotTracking:
+    """Few-shot accuracy on other images while the model is trained; it is logged and decides nothing."""
+
+    data: str = ""
+    """Images with labels, other ones than those trained on; left out, none is measured."""
+    every: int | None = None
+    """Steps between two measurements; left out, as often as the validation."""
+    shots: tuple[int, ...] = SHOTS
+    """Numbers of images of each class to learn from, with commas between."""
+    seeds: int = 3
+    """How often they are drawn anew."""
+
+    def __post_init__(self) -> None:
+        if not self.shots or min(self.shots) < 1 or self.seeds < 1:
+            raise VitkitError(
+                "The few-shot evaluation expects shots and seeds of 1 or more, found "
+                f"{_listed(self.shots)} and {self.seeds}."
+            )
+        if self.every is not None and self.every < 1:
+            raise VitkitError(f"The few-shot evaluation is made every 1 or more steps, found {self.every}.")
+
+
+def _listed(values: tuple[object, ...]) -> str:
+    return ", ".join(map(str, values)) or "none"

@@ -1,0 +1,105 @@
+"""The result of a few-shot evaluation, and what is to be said of it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from vitkit import config
+from vitkit.data.listing import counted, some
+from vitkit.evaluation.fewshot import MAX_ITERATIONS
+from vitkit.evaluation.fewshot_config import Method
+from vitkit.evaluation.fewshot_scores import FewShotScore
+
+
+@dataclass(frozen=True)
+class FewShotModel:
+    """The few-shot accuracy of one checkpoint."""
+
+    start: str
+    """As it was given."""
+    name: str
+    """Short, unlike that of the other checkpoints."""
+    features: int
+    """D, how many there are of an image."""
+    trained_on_these: bool
+    """Whether the model was trained on this data."""
+    scores: tuple[FewShotScore, ...]
+    """Of each method, and in it of each number of shots."""
+
+    def of_method(self, method: Method) -> tuple[FewShotScore, ...]:
+        """The scores of one method, by the number of shots."""
+        return tuple(score for score in self.scores if score.method == method)
+
+    @property
+    def best(self) -> FewShotScore:
+        """The best score of the most shots."""
+        most = max(score.shots for score in self.scores)
+        return max((score for score in self.scores if score.shots == most), key=lambda score: score.mean)
+
+
+@dataclass(frozen=True)
+class FewShot:
+    """The few-shot accuracy of checkpoints, all with the same shots and the same test images."""
+
+    data: str
+    """As it was given."""
+    data_name: str
+    class_names: tuple[str, ...]
+    test_split: str
+    test_images: int
+    """That could be read."""
+    chance: float
+    """Accuracy of guessing among all classes alike."""
+    majority: float
+    """Accuracy of always naming the most frequent class of the test images."""
+    shots: tuple[int, ...]
+    seeds: int
+    fewer: Mapping[str, int]
+    """Classes with fewer readable images than the most shots, and how many they have: all are shots."""
+    repeated: int
+    """Test images that are among the shots, pixel for pixel."""
+    rejects: Mapping[str, str]
+    """Key and reason of images that could not be read: others of their class stood in for the shots among
+    them, test images were left out."""
+    notes: tuple[str, ...]
+    """What is to be said of the data."""
+    models: tuple[FewShotModel, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """All numbers as plain data."""
+        return config.to_json(self)
+
+
+def short_names(starts: Sequence[str]) -> list[str]:
+    """Name checkpoints by the last part of their path or address, where that tells them apart."""
+    names = [PurePath(start).name or start for start in starts]
+    return [name if names.count(name) == 1 else start for name, start in zip(names, starts, strict=True)]
+
+
+def remarks(found: FewShot) -> Iterator[str]:
+    """Say in sentences what makes the numbers another thing than they seem."""
+    most = max(found.shots)
+    if found.fewer:
+        shown = some([f"{name} ({count})" for name, count in found.fewer.items()])
+        classes = counted(len(found.fewer), "class has", "classes have")
+        yield f"{classes} fewer than {most} images to draw from, and all of them are shots: {shown}."
+    if found.repeated:
+        images = counted(found.repeated, "test image is", "test images are")
+        yield (
+            f"{images} among the shots, pixel for pixel: the accuracy is too good by them. vitkit data check "
+            "names the copies."
+        )
+    for model in found.models:
+        failed = sum(not converged for score in model.scores for converged in score.converged)
+        if failed:
+            yield (
+                f"{model.name}: logistic regression did not converge in {MAX_ITERATIONS:,} iterations in "
+                f"{counted(failed, 'fit')}; its numbers are of the last iteration."
+            )
+        interval = model.best.interval
+        if interval is not None and interval[0] <= max(found.chance, found.majority):
+            yield (
+                f"{model.name}: by these draws, the best of its numbers with "
+                f"{counted(model.best.shots, 'shot')} cannot be told from guessing."
+            )

@@ -1,0 +1,111 @@
+"""How a model computes: several ways to one result, and the rule that chooses among them.
+
+The plain way is that of the first version, whose bits it keeps. Each of the others gives the same result up
+to rounding and is faster somewhere; `docs/decisions.md` has the measurements behind the rule. What was chosen
+is one value, which a run writes down when it begins, so that a resumed run keeps it.
+
+No torch is needed here: what the rule knows of the machine is handed to it.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal
+
+from vitkit.models.precision_config import Precision
+from vitkit.models.resnet_config import ResNetConfig
+from vitkit.models.vit_config import ViTConfig
+
+Phase = Literal["training", "evaluation", "prediction"]
+"""Training computes gradients too; an evaluation is long, and a prediction may be of one image."""
+
+NARROWEST_BFLOAT16 = 128
+"""Width from which bfloat16 is chosen on a processor that has it. At 64, casts take what products save; at
+96, training is 1.6 times as fast, but the accuracies of the small recipes were measured in float32 alone."""
+
+MOST_EXPLICIT_TOKENS = 640
+"""Tokens up to which explicit attention is chosen. It holds a weight for every pair of them, whose memory
+grows with the square; 640 are the 577 of 384 pixels, and some."""
+
+BFLOAT16_FEATURES = frozenset({"avx512_bf16", "amx_bf16"})
+"""Instruction sets with products of bfloat16, as `torch.cpu.get_capabilities` names them."""
+
+
+@dataclass(frozen=True)
+class Compute:
+    """How a model computes. The defaults are the plain way."""
+
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Of matrix products, by autocast."""
+    attention: Literal["fused", "explicit"] = "fused"
+    """PyTorch's fused kernel, or products and softmax one after the other."""
+    last_block: Literal["every_token", "class_token"] = "every_token"
+    """What the last block computes where only the class token is read."""
+    gelu: Literal["pytorch", "compiled"] = "pytorch"
+    """Whose kernel computes the tanh form: PyTorch's, or `kernels/gelu.c`, handed to the model."""
+    pixels: Literal["normalized", "folded"] = "normalized"
+    """Whether uint8 images are normalised, or the patch embedding's weights are instead."""
+
+
+PLAIN = Compute()
+
+
+def choose_compute(
+    config: ViTConfig | ResNetConfig,
+    *,
+    device: str,
+    features: Collection[str],
+    phase: Phase,
+    precision: Precision = "auto",
+    exact: bool = False,
+    compiler: bool = False,
+) -> Compute:
+    """Choose how a model computes, from what it is and what the machine has; nothing is timed.
+
+    A rule without a clock: the same machine chooses the same every time, and so a run is repeatable.
+
+    Args:
+        config: of the model.
+        device: "cpu", "cuda".
+        features: instruction sets of the processor, or of the GPU "bfloat16".
+        phase: what it computes for.
+        precision: "auto" leaves it to the rule.
+        exact: choose the plain way, and on a processor float32 unless bfloat16 is asked for.
+        compiler: Whether kernels can be compiled, which takes some tenths of a second.
+    """
+    vit = config if isinstance(config, ViTConfig) else None  # a ResNet computes in the plain way alone
+    if precision == "auto":
+        precision = "bfloat16" if _bfloat16_pays(vit, device, features, exact) else "float32"
+    if exact or vit is None:
+        return Compute(precision)
+    compiled = compiler and device == "cpu" and vit.gelu == "tanh" and phase != "prediction"
+    explicit = device == "cpu" and precision == "bfloat16" and vit.num_tokens <= MOST_EXPLICIT_TOKENS
+    return Compute(
+        precision,
+        attention="explicit" if explicit else "fused",
+        last_block="class_token" if class_token_suffices(vit) else "every_token",
+        gelu="compiled" if compiled else "pytorch",
+        pixels="folded" if phase != "training" and vit.backbone is None else "normalized",
+    )
+
+
+def class_token_suffices(config: ViTConfig) -> bool:
+    """Whether the last block may compute its class token alone.
+
+    Attention between class token and patches must be plain: positions inside the attention would need rows
+    and turns of their own.
+    """
+    return (
+        config.pool == "token"
+        and config.attention == "full"
+        and config.position != "relative"
+        and config.rotary is None
+    )
+
+
+def _bfloat16_pays(vit: ViTConfig | None, device: str, features: Collection[str], exact: bool) -> bool:
+    """Tell whether bfloat16 is faster and as accurate; `vit` is None for a ResNet."""
+    if device != "cpu":
+        return "bfloat16" in features
+    # A ResNet's convolutions were not measured; its group norms are computed in float32 in any case.
+    wide = vit is not None and vit.backbone is None and vit.width >= NARROWEST_BFLOAT16
+    return wide and not exact and not BFLOAT16_FEATURES.isdisjoint(features)

@@ -1,0 +1,231 @@
+"""Features of images: right, once, and found again on the disk by what they were computed from."""
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitkit
+from vitkit.data.sources import ImageData, open_data
+from vitkit.data.sources_config import Splits
+from vitkit.data.transforms import preprocess
+from vitkit.data.transforms_config import Preprocessing
+from vitkit.errors import VitkitError
+from vitkit.evaluation.features import (
+    FeatureCache,
+    FeatureExtractor,
+    Features,
+    cached_features,
+    content_of,
+    explain_no_features,
+)
+from vitkit.models.image_model import ImageModel
+from vitkit.models.vit_config import ViTConfig
+from vitkit.models.zoo import model_config
+
+CPU = torch.device("cpu")
+SIZE = (8, 16)
+
+
+def _write(path: Path, seed: int, size: tuple[int, int] = (12, 20)) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (*size, 3)).astype(np.uint8)).save(path)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> ImageData:
+    """Ten images of two classes; `b/2.png` cannot be read, `b/3.png` is `a/0.png`."""
+    for name in ("a", "b"):
+        for number in range(5):
+            _write(tmp_path / "images" / name / f"{number}.png", number + 10 * (name == "b"))
+    (tmp_path / "images" / "b" / "2.png").write_bytes(b"no image")
+    _write(tmp_path / "images" / "b" / "3.png", 0)
+    return open_data(str(tmp_path / "images"), Splits(0, 0))
+
+
+def _model(seed: int = 0, name: str = "ViT-16x1x2/4", num_classes: int = 0) -> ImageModel:
+    model = vitkit.create_model(name, num_classes=num_classes, image_size=SIZE)
+    model.init_weights(torch.Generator().manual_seed(seed))
+    return model
+
+
+def _extractor(model: ImageModel | None = None) -> FeatureExtractor:
+    return FeatureExtractor(model or _model(), Preprocessing(SIZE), CPU, "float32")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_features_are_those_of_each_image_alone(data: ImageData, workers: int) -> None:
+    samples, extractor = data.splits["train"], _extractor(_model().train())
+    heard: list[int] = []
+    found = extractor.compute(samples, np.arange(10), batch_size=3, workers=workers, progress=heard.append)
+    assert heard == [3, 6, 9, 10]
+    assert found.readable.tolist() == [i != 7 for i in range(10)]
+    assert len(found.reasons) == 1
+    assert "image" in found.reasons[0]
+    assert found.rows.dtype == np.float32
+    assert extractor.model.training
+    with torch.inference_mode():
+        for row, index in zip(found.rows, np.flatnonzero(found.readable).tolist(), strict=True):
+            pixels = preprocess(samples.decode(index), extractor.preprocessing)
+            alone = _model().eval().features(torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None])
+            np.testing.assert_allclose(row, alone[0].numpy(), rtol=0, atol=2e-6)  # sums in another order
+    assert found.pixels[0].tolist() == found.pixels[7].tolist()  # b/3.png, after the one that is left out
+    assert len({tuple(digest) for digest in found.pixels.tolist()}) == 8
+
+
+def test_features_in_bfloat16_are_float32_numbers(data: ImageData) -> None:
+    samples = data.splits["train"]
+    exact = _extractor().compute(samples, np.arange(5)).rows
+    rounded = replace(_extractor(), precision="bfloat16").compute(samples, np.arange(5)).rows
+    assert rounded.dtype == np.float32
+    assert 0 < np.abs(exact - rounded).max() < 0.1
+
+
+def test_features_that_are_not_finite_are_refused(data: ImageData) -> None:
+    model = _model()
+    with torch.no_grad():
+        next(model.parameters()).fill_(float("nan"))
+    with pytest.raises(VitkitError, match="not finite"):
+        _extractor(model).compute(data.splits["train"], np.arange(5))
+
+
+def test_a_model_without_pooling_has_no_features() -> None:
+    config = model_config("ViT-16x1x2/4", 2, SIZE)
+    assert isinstance(config, ViTConfig)
+    config = replace(config, pool="none")
+    assert "pool none" in explain_no_features(config)
+    assert not explain_no_features(model_config("ViT-16x1x2/4", 0, SIZE))
+    assert not explain_no_features(model_config("BiT-R50x1", 0, (32, 32)))
+
+
+def test_a_fingerprint_knows_weights_preprocessing_and_arithmetic_but_not_the_head() -> None:
+    fingerprint = _extractor().fingerprint()
+    assert fingerprint == _extractor().fingerprint()
+    others = [
+        _extractor(_model(1)),
+        replace(_extractor(), preprocessing=Preprocessing(SIZE, resize="crop")),
+        replace(_extractor(), precision="bfloat16"),
+        _extractor(_model(name="ViT-16x1x4/4")),  # the same weights, attended by other heads
+    ]
+    changed = _model()
+    with torch.no_grad():
+        next(changed.parameters()).view(-1)[0] += 1e-6
+    assert len({fingerprint, *(other.fingerprint() for other in [*others, _extractor(changed)])}) == 6
+    one, other = _model(num_classes=3), _model(num_classes=3)
+    with torch.no_grad():
+        other.get_parameter("head.weight").fill_(1.0)
+    assert _extractor(one).fingerprint() == _extractor(other).fingerprint()
+
+
+def test_content_is_that_of_the_files(data: ImageData, tmp_path: Path) -> None:
+    samples, all_of_it = data.splits["train"], np.arange(10)
+    content = content_of(samples, all_of_it)
+    assert content == content_of(samples, all_of_it)
+    assert content != content_of(samples, all_of_it[::-1].copy())
+    assert content != content_of(samples, all_of_it[:9])
+    _write(tmp_path / "images" / "a" / "4.png", 77)
+    changed = content_of(samples, all_of_it)
+    assert changed != content
+    (tmp_path / "images" / "a" / "4.png").unlink()
+    assert content_of(samples, all_of_it) not in (content, changed)
+
+
+class _Counting:
+    """Computes features and counts how often."""
+
+    def __init__(self, data: ImageData) -> None:
+        self.samples, self.times = data.splits["train"], 0
+
+    def __call__(self) -> Features:
+        self.times += 1
+        return _extractor().compute(self.samples, np.arange(10))
+
+
+def _bytes(features: Features) -> tuple[object, ...]:
+    arrays = (features.rows, features.readable, features.pixels)
+    return (*((array.dtype, array.shape, array.tobytes()) for array in arrays), features.reasons)
+
+
+def test_what_was_kept_is_the_same_bits(data: ImageData, tmp_path: Path) -> None:
+    compute, notes = _Counting(data), list[str]()
+    cache = FeatureCache(tmp_path / "cache" / "features", notes.append)
+    first = cached_features("model", compute.samples, np.arange(10), cache, compute)
+    second = cached_features("model", compute.samples, np.arange(10), cache, compute)
+    assert compute.times == 1
+    assert not notes
+    assert _bytes(first) == _bytes(second)
+    cached_features("another model", compute.samples, np.arange(10), cache, compute)
+    assert compute.times == 2
+    _write(tmp_path / "images" / "a" / "1.png", 99)
+    cached_features("model", compute.samples, np.arange(10), cache, compute)
+    assert compute.times == 3
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "pipe"])
+def test_a_damaged_entry_is_computed_again_and_said(data: ImageData, tmp_path: Path, damage: str) -> None:
+    import os
+
+    compute, notes = _Counting(data), list[str]()
+    cache = FeatureCache(tmp_path / "cache", notes.append)
+    first = cached_features("model", compute.samples, np.arange(10), cache, compute)
+    (entry,) = (tmp_path / "cache").iterdir()
+    whole = entry.read_bytes()
+    if damage == "pipe":
+        entry.unlink()
+        os.mkfifo(entry)
+    else:
+        middle = len(whole) // 2
+        flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+        entry.write_bytes({"cut": whole[:-3], "flip": flipped, "empty": b""}[damage])
+    again = cached_features("model", compute.samples, np.arange(10), cache, compute)
+    assert compute.times == 2
+    assert len(notes) == 1
+    assert "computed again" in notes[0]
+    assert str(entry) in notes[0]
+    assert _bytes(first) == _bytes(again)
+    assert entry.read_bytes() == whole  # mended
+
+
+def test_what_was_used_longest_ago_makes_room(tmp_path: Path) -> None:
+    import os
+
+    notes: list[str] = []
+    features = Features(np.ones((10, 100), np.float32), np.ones(10, bool), np.zeros((10, 2), np.uint64), ())
+    FeatureCache(tmp_path, notes.append).keep("a", features)
+    size = (tmp_path / "a.features").stat().st_size
+    cache = FeatureCache(tmp_path, notes.append, limit=3 * size)
+    (tmp_path / ".old.features.123.tmp").write_bytes(b"x")  # of a process that was killed
+    os.utime(tmp_path / ".old.features.123.tmp", (1, 1))
+    for age, name in enumerate(("b", "c")):
+        cache.keep(name, features)
+        os.utime(tmp_path / f"{name}.features", (100 + age, 100 + age))
+    os.utime(tmp_path / "a.features", (2, 2))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.features", "b.features", "c.features"]
+    assert cache.read("a") is not None  # used now
+    cache.keep("d", features)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.features", "c.features", "d.features"]
+    assert all("removed to keep it below" in note for note in notes)
+    small = FeatureCache(tmp_path, notes.append, limit=size - 1)
+    small.keep("e", features)
+    assert "are not kept" in notes[-1]
+    assert not (tmp_path / "e.features").exists()
+
+
+def test_a_disk_that_refuses_costs_no_result(data: ImageData, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    compute, notes = _Counting(data), list[str]()
+    cache = FeatureCache(tmp_path / "file" / "features", notes.append)
+    found = cached_features("model", compute.samples, np.arange(10), cache, compute)
+    assert len(found.rows) == 9
+    assert "not kept" in notes[-1]
+
+
+def test_an_entry_carries_its_own_hash(tmp_path: Path) -> None:
+    features = Features(np.ones((2, 3), np.float32), np.ones(2, bool), np.zeros((2, 2), np.uint64), ())
+    FeatureCache(tmp_path, print).keep("a", features)
+    data = (tmp_path / "a.features").read_bytes()
+    assert data[:32] == hashlib.sha256(data[32:]).digest()

@@ -1,0 +1,102 @@
+"""The compiled GELU against PyTorch's, value by value."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitkit.kernels import gelu as kernel
+from vitkit.kernels.gelu import Gelu, compiled_gelu
+
+TYPES = (torch.float32, torch.bfloat16)
+
+
+@pytest.fixture
+def gelu() -> Gelu:
+    found = compiled_gelu()
+    if found is None:
+        assert shutil.which("cc") is None, "there is a compiler, but it does not compile the kernel"
+        pytest.skip("no C compiler")
+    return found
+
+
+def values_and_gradients(function: Gelu, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    x = x.clone().requires_grad_()
+    out = function(x)
+    out.backward(grad)  # type: ignore[no-untyped-call]
+    assert x.grad is not None
+    return out.detach(), x.grad
+
+
+def plain(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+def every_bfloat16() -> Tensor:
+    return torch.arange(-(2**15), 2**15, dtype=torch.int16).view(torch.bfloat16)
+
+
+def test_all_numbers_of_bfloat16_are_within_its_rounding(gelu: Gelu) -> None:
+    """Of the exact values, computed in float64: half a unit in the last place, and a little for float32."""
+    x = every_bfloat16()
+    x = x[x.isfinite() & (x.abs() < 1e4)]
+    grad = torch.ones_like(x)
+    exact = values_and_gradients(plain, x.double(), grad.double())
+    for found, wanted in zip(values_and_gradients(gelu, x, grad), exact, strict=True):
+        assert ((found.double() - wanted).abs() <= 2**-8 * 1.01 * wanted.abs() + 1e-6).all()
+
+
+def test_float32_is_as_near_to_the_exact_values_as_pytorch_s(gelu: Gelu) -> None:
+    x = torch.linspace(-12, 12, 100_003)
+    grad = torch.linspace(1, 2, 100_003)
+    exact = values_and_gradients(plain, x.double(), grad.double())
+    found, theirs = values_and_gradients(gelu, x, grad), values_and_gradients(plain, x, grad)
+    for own, other, wanted in zip(found, theirs, exact, strict=True):
+        error, their_error = (own - wanted).abs().max(), (other - wanted).abs().max()
+        assert error <= 2 * their_error + 1e-7
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_any_shape_and_stride_and_number_of_threads(gelu: Gelu, dtype: torch.dtype) -> None:
+    """The number of threads changes no bit; nor does the place of a number in its vector."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(3, 70_001, generator=generator).to(dtype)
+    tolerance = 2e-2 if dtype == torch.bfloat16 else 1e-5
+    for view in (x, x.t(), x[:, 1:], x[0, :7], x[:, :0], x[0, 0]):
+        torch.testing.assert_close(gelu(view), plain(view), rtol=tolerance, atol=1e-6)
+    whole = gelu(x)
+    assert torch.equal(gelu(x[:, 1:]), whole[:, 1:])
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        assert torch.equal(gelu(x), whole)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_numbers_that_are_none_stay_so(gelu: Gelu, dtype: torch.dtype) -> None:
+    x = torch.tensor([float("nan"), float("inf"), -0.0, 0.0, 1e30, -1e30] * 20).to(dtype)
+    found = gelu(x)
+    assert found[0].isnan() and found[1] == float("inf") and found[4] == x[4]
+    assert found[2] == found[3] == 0 and found[5].abs() < 1e-6
+    nans = torch.arange(0x7F81, 0x8000, dtype=torch.int16).view(torch.bfloat16)
+    assert gelu(nans).isnan().all() and gelu(-nans).isnan().all()
+
+
+def test_other_types_are_pytorch_s(gelu: Gelu) -> None:
+    x = torch.linspace(-3, 3, 50, dtype=torch.double, requires_grad=True)
+    assert torch.equal(gelu(x), plain(x))
+    assert torch.autograd.gradcheck(gelu, x)
+
+
+def test_without_a_compiler_there_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    broken = tmp_path / "cc"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    for compiler in ("no-such-compiler", str(broken), "true"):
+        monkeypatch.setenv("CC", compiler)
+        assert kernel.compiled_gelu.__wrapped__() is None
