@@ -179,12 +179,12 @@ class ResNetConfig:
 
     @property
     def position_extent(self) -> tuple[str, tuple[int, int]]:
-        """What the positions of axial attention depend on, in words, and its size."""
+        """The name and size of what the positions of axial attention depend on: the images."""
         return "images", self.image_size
 
     @property
     def cut_off(self) -> str:
-        """What of the images no position sees: nothing, for strides that do not divide them are padded."""
+        """The part of an image that no feature sees: none, since strides that do not divide it are padded."""
         return ""
 
     def with_new_head(self, num_classes: int) -> "ResNetConfig":

@@ -254,12 +254,12 @@ class ViTConfig:
 
     @property
     def position_extent(self) -> tuple[str, tuple[int, int]]:
-        """What positions depend on, in words, and its size."""
+        """The name and size of what positions depend on: the grid of patches."""
         return "a grid", self.grid
 
     @property
     def cut_off(self) -> str:
-        """What of the images no token sees, in words: a backbone pads them, its feature map may be cut."""
+        """The part of an image (or of a backbone's feature map) that no token sees, as a phrase."""
         rows, columns = self.backbone.feature_map(self.image_size) if self.backbone else self.image_size
         below, right = rows % self.patch_size[0], columns % self.patch_size[1]
         if not below and not right:
