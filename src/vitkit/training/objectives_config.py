@@ -9,13 +9,13 @@ from vitkit.errors import VitkitError
 
 @dataclass(frozen=True)
 class ClassificationConfig:
-    """How labels become a loss."""
+    """The loss of a classifier: its kind, label smoothing and mixup."""
 
     loss: Literal["softmax", "sigmoid"] = "softmax"
     """sigmoid: one yes or no per class, summed over classes, as big_vision pre-trains. It is what multi-label
     always learns by."""
     label_smoothing: float = 0.0
-    """Share of each target spread evenly over all classes; in multi-label, over yes and no."""
+    """Fraction of each target spread evenly over all classes; in multi-label, over yes and no."""
     mixup: float = 0.0
     """Alpha of the Beta distribution that images are mixed by; 0: none (big_vision `utils.py:1146`)."""
 

@@ -1,4 +1,4 @@
-"""How the weights move: the configuration of optimiser and schedule. It needs no torch."""
+"""The configuration of optimiser and schedule. It needs no torch."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,12 +9,12 @@ from vitkit.errors import VitkitError
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """How the weights move."""
+    """Optimiser, learning-rate schedule, gradient clipping and weight averaging."""
 
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
     """adam is adamw without decay: the paper's Adam decays weights apart from the gradient (Table 3)."""
     learning_rate: float = 1e-3
-    """The highest one of the schedule."""
+    """The highest learning rate of the schedule."""
     weight_decay: float = 0.1
     """Decoupled: a step takes learning_rate * weight_decay off the kernels, never off biases and norms."""
     decay_all: bool = False
@@ -23,16 +23,16 @@ class OptimizerConfig:
     beta2: float = 0.999
     eps: float = 1e-8
     momentum: float = 0.9
-    """Of SGD."""
+    """Decay of SGD's momentum, from 0 to below 1; other optimisers ignore it."""
     momentum_dtype: Literal["float32", "bfloat16"] = "float32"
     """bfloat16 is what the original keeps; its decay is then rounded too, to 0.8984375."""
     clip_norm: float | None = 1.0
-    """Gradients are scaled down to this global norm; none: not at all."""
+    """Gradients are scaled down to this global norm; none: they are not."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
     warmup_steps: int = 0
-    """Steps in which the rate rises from 0, times the decayed rate."""
+    """Linear warm-up from 0 over this many steps; it multiplies the decayed rate, as in the original."""
     linear_end: float = 1e-5
-    """Where the linear schedule ends."""
+    """The learning rate at which the linear schedule ends."""
     polyak: float | None = None
     """Decay of the running average of the weights (paper, Table 2: 0.9999); none: no average."""
 

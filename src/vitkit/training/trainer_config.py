@@ -14,7 +14,7 @@ MOST_STEPS = 10**12
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How long, in what portions, and when to look."""
+    """Length of the run, size of its batches, and when it logs, validates and saves."""
 
     epochs: float = 100.0
     steps: int | None = None
@@ -22,10 +22,10 @@ class TrainingConfig:
     batch_size: int = 128
     """Images per update."""
     micro_batch_size: int | None = None
-    """Images at a time; gradients are summed up to batch_size. Less memory, the same update but for the draws
-    of dropout and mixup, which are made for each portion."""
+    """Images computed at a time; gradients are summed up to batch_size. It takes less memory for the same
+    update, but for dropout and mixup, which are drawn for each micro-batch."""
     seed: int = 0
-    """Of weights, order, augmentation and dropout."""
+    """The seed of new weights, order, augmentation and dropout."""
     precision: Precision = "auto"
     """Of the arithmetic: bfloat16 by autocast. auto: bfloat16 where the device has it and it pays, else
     float32."""
@@ -62,7 +62,7 @@ class TrainingConfig:
             raise VitkitError(f"keep is at least 1 (the checkpoint to continue from), found {self.keep}.")
 
     def total_steps(self, num_samples: int) -> int:
-        """Updates of the whole run over a training set of `num_samples` images.
+        """Count the updates of the whole run over a training set of `num_samples` images.
 
         Raises:
             VitkitError: more than can be made.
@@ -77,7 +77,7 @@ class TrainingConfig:
         return max(1, math.ceil(steps))
 
     def evaluation_interval(self, num_samples: int) -> int:
-        """Steps between validations."""
+        """Count the steps between validations: `evaluate_every`, or an epoch, but at most 50 a run."""
         if self.evaluate_every is not None:
             return self.evaluate_every
         epoch = math.ceil(num_samples / self.batch_size)
