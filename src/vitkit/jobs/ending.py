@@ -8,8 +8,10 @@ import torch
 from vitkit._version import __version__
 from vitkit.data.loader import worker_count
 from vitkit.jobs.building import Parts
+from vitkit.jobs.computing import prepare
 from vitkit.jobs.evaluate import evaluate_split
 from vitkit.jobs.listener import Listener
+from vitkit.jobs.run_config import read_compute
 from vitkit.jobs.run_folder import write_evaluation
 from vitkit.jobs.starting_point import keep_damaged, model_is_whole
 from vitkit.models.image_model import ImageModel
@@ -61,7 +63,10 @@ def take_final_weights(model: ImageModel, trainer: Trainer, listener: Listener) 
 
 def evaluate_finished(parts: Parts, device: torch.device, listener: Listener) -> None:
     """Evaluate the finished model on validation and test images, and keep what was found."""
-    loading = parts.run.loading
+    loading, training = parts.run.loading, parts.run.training
+    # As `vitkit evaluate` computes, so that it finds the same numbers; runs of the first version stay plain.
+    exact = training.exact or read_compute(parts.folder) is None
+    precision = prepare(parts.model, device, training.precision, exact, "evaluation")
     for split in EVALUATED:
         if split not in parts.data.splits:
             continue
@@ -71,7 +76,7 @@ def evaluate_finished(parts: Parts, device: torch.device, listener: Listener) ->
             split,
             device,
             parts.rejects.of(split),
-            precision=parts.model.chosen.precision,
+            precision=precision,
             workers=worker_count(parts.data.splits[split], loading),
             worker_timeout=loading.worker_timeout,
             folder=parts.folder,

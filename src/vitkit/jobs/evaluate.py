@@ -71,8 +71,7 @@ def evaluate(
         batch_size: images at a time.
         workers: processes that decode images.
         image_size, num_heads: as for `load_model`.
-        precision: of the arithmetic: "float32", "bfloat16", or "auto": bfloat16 where the device has it and
-            it pays.
+        precision: of the arithmetic: "float32", "bfloat16", or "auto": bfloat16 on a GPU that has it.
         max_pixels: larger images are refused; left out, the limit that the model was saved with.
         worker_timeout: seconds that a batch is waited for before its worker is taken to hang; 0: for ever.
         exact: Whether it computes as the first version did, without the faster ways to the same result.

@@ -100,8 +100,7 @@ class Predictor:
         device: where it computes: "auto" (a GPU if there is one), "cpu", "cuda".
         image_size, num_heads: as for `load_model`.
         max_pixels: larger images are refused; left out, the limit that the model was saved with.
-        precision: of the arithmetic: "float32", "bfloat16", or "auto": bfloat16 where the device has it and
-            it pays.
+        precision: of the arithmetic: "float32", "bfloat16", or "auto": bfloat16 on a GPU that has it.
         exact: Whether it computes as the first version did, without the faster ways to the same result.
 
     `notes` holds what the user should know about the weights, as `load_model` logs it.

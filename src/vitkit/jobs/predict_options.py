@@ -19,8 +19,7 @@ class PredictOptions:
     device: str = "auto"
     """auto, cpu, cuda."""
     precision: Precision = "auto"
-    """of the arithmetic: float32 or bfloat16; auto: bfloat16 where the device has it and it pays, else
-    float32."""
+    """of the arithmetic: float32 or bfloat16; auto: bfloat16 on a GPU that has it, else float32."""
     exact: bool = False
     """compute as the first version did, without the faster ways to the same result."""
     batch_size: int = 32
