@@ -88,7 +88,6 @@ class PatchStem(nn.Module):
         return PartCost(
             macs=cells * self.weight.numel(),
             kept=patches * product,
-            # Normalised pixels, with the patches and their rounded copy, or with the patches and the result.
             live=FLOAT * pixels + max(patches * (product + FLOAT), FLOAT * (patches + made)),
             parameters=count_parameters(self),
         )
@@ -159,17 +158,13 @@ class Attention(nn.Module):
         return self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))  # type: ignore[no-any-return]
 
     def cost(self, tokens: int, seen: int, product: int) -> PartCost:
-        """Give the cost of fused attention, which keeps the sums of its softmax and no attention weights.
+        """Give the cost of fused attention of `tokens`, each of which attends to `seen` tokens.
 
-        Args:
-            tokens: tokens of an image.
-            seen: the tokens that each of them attends to.
-            product: bytes of a number that goes into matrix products.
+        It keeps the sums of its softmax and no attention weights.
         """
         width = self.out.in_features
         numbers = tokens * width
-        # Rotary positions keep turned queries and keys besides those they were made of, and the result in
-        # another order of memory.
+        # Rotary positions keep turned queries and keys too, and the result in another order of memory.
         turned = 0 if self.rotary is None else 3
         return PartCost(
             # Four square projections (q, k, v, out), and two products for every pair of tokens.

@@ -139,14 +139,14 @@ def usual_heads(width: int) -> str:
     return f" The usual answer: num_heads={width // 64}, 64 numbers each." if width % 64 == 0 else ""
 
 
-def same(ours: str, theirs: str) -> Row:
+def renamed(ours: str, theirs: str) -> Row:
     """Return the row of a tensor that differs in its name alone."""
     return Row(ours, (theirs,))
 
 
-def pair(ours: str, theirs: str) -> list[Row]:
+def weight_and_bias(ours: str, theirs: str) -> list[Row]:
     """Return the rows of a layer's weight and bias, which differ in the layer's name alone."""
-    return [same(f"{ours}.{part}", f"{theirs}.{part}") for part in ("weight", "bias")]
+    return [renamed(f"{ours}.{part}", f"{theirs}.{part}") for part in ("weight", "bias")]
 
 
 def stacked(ours: str, theirs: Iterable[str]) -> Row:
@@ -182,7 +182,7 @@ PLAIN: Mapping[str, Collection[Any]] = {
 """The ViT of the paper's section 3.1, which every format can store: the values of its fields."""
 
 
-def departures(config: ViTConfig, known: Mapping[str, Collection[Any]]) -> list[str]:
+def unsupported_values(config: ViTConfig, known: Mapping[str, Collection[Any]]) -> list[str]:
     """List, in words, the fields in which a configuration differs from the values that a format assumes."""
     return [
         f"{name} {_word(getattr(config, name))} (only {' or '.join(map(_word, values))})"
@@ -197,7 +197,7 @@ def _word(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def to_theirs(tensors: Mapping[str, Tensor], rows: Iterable[Row]) -> dict[str, Tensor]:
+def to_file_tensors(tensors: Mapping[str, Tensor], rows: Iterable[Row]) -> dict[str, Tensor]:
     """Give vitkit's tensors the names and shapes of a format: views where possible, so it costs no memory.
 
     Args:

@@ -35,9 +35,9 @@ from vitkit.weights.table import (
     Row,
     Translation,
     convolution,
-    departures,
-    same,
-    to_theirs,
+    renamed,
+    to_file_tensors,
+    unsupported_values,
 )
 
 POSITION = "Transformer/posembed_input/pos_embedding"
@@ -106,13 +106,13 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     Where tokens before the patches have no positions (big_vision), the class token is given one of zeros:
     reading it back makes a model with such a row, and the same logits.
     """
-    return write_npz(npz_path(path), to_theirs(model.state_dict(), name_table(model.config, RELEASED)))
+    return write_npz(npz_path(path), to_file_tensors(model.state_dict(), name_table(model.config, RELEASED)))
 
 
 def unsupported(config: ViTConfig) -> list[str]:
     """Name what the original's code cannot build."""
     known = {key: values for key, values in PLAIN.items() if key not in ("backbone", "class_token_position")}
-    return departures(config, {**known, "pool": ("token", "mean")})
+    return unsupported_values(config, {**known, "pool": ("token", "mean")})
 
 
 def lost_numerics(config: ViTConfig) -> list[str]:
@@ -290,7 +290,7 @@ def naming_of(source: Source) -> Naming:
 
 def name_table(config: ViTConfig, naming: Naming) -> list[Row]:
     """List every parameter of a ViT or hybrid with its name and layout in the original release."""
-    position = same("positions.0.embedding", POSITION)
+    position = renamed("positions.0.embedding", POSITION)
     if config.class_token and not config.class_token_position:
         position = replace(position, write=lambda rows: [torch.cat([torch.zeros_like(rows[:, :1]), rows], 1)])
     return [*stem(config), position, *encoder(config, naming), *head(config)]
@@ -299,7 +299,7 @@ def name_table(config: ViTConfig, naming: Naming) -> list[Row]:
 def stem(config: ViTConfig) -> list[Row]:
     """Patch projection, and what stands before it in a hybrid."""
     if config.backbone is None:
-        return [convolution("stem.weight", "embedding/kernel"), same("stem.bias", "embedding/bias")]
+        return [convolution("stem.weight", "embedding/kernel"), renamed("stem.bias", "embedding/bias")]
     rows = [
         convolution("stem.root.weight", "conv_root/kernel"),
         *_group_norm("stem.root_norm", "gn_root"),
@@ -314,12 +314,12 @@ def stem(config: ViTConfig) -> list[Row]:
                 rows.append(convolution(f"{ours}.{kernel}.weight", f"{theirs}/{their_kernel}/kernel"))
                 rows += _group_norm(f"{ours}.{norm}", f"{theirs}/{their_norm}")
     projection = convolution("stem.projection.weight", "embedding/kernel")
-    return [*rows, projection, same("stem.projection.bias", "embedding/bias")]
+    return [*rows, projection, renamed("stem.projection.bias", "embedding/bias")]
 
 
 def encoder(config: ViTConfig, naming: Naming) -> list[Row]:
     """Class token, blocks and the last norm."""
-    rows = [same("class_token", "cls")] if config.class_token else []
+    rows = [renamed("class_token", "cls")] if config.class_token else []
     for i in range(config.depth):
         ours, theirs = f"blocks.{i}", f"Transformer/encoderblock_{i}"
         rows += layer_norm(f"{ours}.norm1", f"{theirs}/{naming.norm1}")
@@ -347,12 +347,12 @@ def dense(ours: str, theirs: str) -> list[Row]:
         lambda arrays: arrays[0].permute(1, 0),
         lambda tensor: [tensor.permute(1, 0)],
     )
-    return [kernel, same(f"{ours}.bias", f"{theirs}/bias")]
+    return [kernel, renamed(f"{ours}.bias", f"{theirs}/bias")]
 
 
 def layer_norm(ours: str, theirs: str) -> list[Row]:
     """Return the rows of a Flax layer norm."""
-    return [same(f"{ours}.weight", f"{theirs}/scale"), same(f"{ours}.bias", f"{theirs}/bias")]
+    return [renamed(f"{ours}.weight", f"{theirs}/scale"), renamed(f"{ours}.bias", f"{theirs}/bias")]
 
 
 def _group_norm(ours: str, theirs: str) -> list[Row]:
@@ -395,5 +395,5 @@ def attention(ours: str, theirs: str, config: ViTConfig) -> list[Row]:
             lambda arrays: arrays[0].reshape(width, width).T,
             lambda tensor: [tensor.T.reshape(heads, head_dim, width)],
         ),
-        same(f"{ours}.out.bias", f"{theirs}/out/bias"),
+        renamed(f"{ours}.out.bias", f"{theirs}/out/bias"),
     ]

@@ -157,8 +157,8 @@ def _refuse_shapes(source: Source) -> None:
 def _vit_config(source: Source, settings: Settings, hints: Hints) -> ViTConfig:
     shapes = source.shapes
     _check_shapes(source)
-    said = settings.known and settings.rotary is None
-    positions = settings.learned_positions if said else "pos_embed" in source
+    recorded = settings.known and settings.rotary is None
+    positions = settings.learned_positions if recorded else "pos_embed" in source
     if positions and "pos_embed" not in source:
         raise VitkitError(
             f"{source.path}: pos_embed: missing, and config.json does not say that this model has "
