@@ -31,7 +31,7 @@ class Card:
     class_names: tuple[str, ...] = ()
     """The name of each logit's class, in order; empty where they are not known."""
     task: Task | None = None
-    """What the model was trained for; None where nothing records it."""
+    """The task that the model was trained for; None where nothing records it."""
 
     @property
     def loss(self) -> LossFunction:

@@ -35,11 +35,11 @@ class Compute:
     """The ways in which a model computes its result. The defaults are the plain way."""
 
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Of matrix products, by autocast."""
+    """The type of matrix products, by autocast."""
     attention: Literal["fused", "explicit"] = "fused"
     """PyTorch's fused kernel, or products and softmax one after the other."""
     last_block: Literal["every_token", "class_token"] = "every_token"
-    """What the last block computes where only the class token is read."""
+    """The tokens that the last block computes, where only the class token is read."""
     gelu: Literal["pytorch", "compiled"] = "pytorch"
     """Whose kernel computes the tanh form: PyTorch's, or `kernels/gelu.c`, handed to the model."""
     pixels: Literal["normalized", "folded"] = "normalized"

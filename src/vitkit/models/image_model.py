@@ -35,7 +35,7 @@ class ImageModel(nn.Module):
     head: nn.Linear | nn.Identity
     """The classifier; an identity with 0 classes, so that the logits are the features."""
     chosen: Compute
-    """How it computes: the plain way, unless `compute_as` was called. No part of its weights."""
+    """The way in which it computes: the plain one, unless `compute_as` was called. No part of its weights."""
     pixel_mean: Tensor
     pixel_std: Tensor
 

@@ -102,6 +102,7 @@ class ViT(ImageModel):
         self.init_head()
 
     def compute_as(self, chosen: Compute, gelu: Callable[[Tensor], Tensor] | None = None) -> None:
+        """Hand the chosen way of computing to the attentions and MLPs; `gelu` is a compiled tanh form."""
         super().compute_as(chosen, gelu)
         for module in self.modules():
             if isinstance(module, Attention):
@@ -177,8 +178,7 @@ class ViT(ImageModel):
         return self.positions[0]() if len(self.positions) else None
 
     def before_layer(self, layer: int, tokens: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
-        """Give the tokens `(B, T, D)` that block number `layer` reads, of those that the block before it
-        made.
+        """Give the tokens `(B, T, D)` that block number `layer` reads, of those that came out before it.
 
         They are the same, unless position embeddings are added at every layer (paper D.4).
 
@@ -200,8 +200,7 @@ class ViT(ImageModel):
         unpositioned = self.config.prefix_tokens - position.prefix_rows
         if not unpositioned:
             return tokens + embedding
-        # The first tokens may have no position (big_vision gives the class token none): only the rest get
-        # one.
+        # big_vision gives the class token no position: only the tokens after it get one.
         return torch.cat([tokens[:, :unpositioned], tokens[:, unpositioned:] + embedding], dim=1)
 
     def encode(

@@ -52,7 +52,7 @@ class StepReport:
     """Updates made so far, this one included."""
     total_steps: int
     epoch: float
-    """How often the training images have been seen; not a whole number within an epoch."""
+    """Passes over the training images so far; not a whole number within an epoch."""
     loss: float
     """Mean over the batch's readable images, before the update."""
     learning_rate: float

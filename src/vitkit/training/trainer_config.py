@@ -27,8 +27,8 @@ class TrainingConfig:
     seed: int = 0
     """The seed of new weights, order, augmentation and dropout."""
     precision: Precision = "auto"
-    """Of the arithmetic: bfloat16 by autocast. auto: bfloat16 where the device has it and it pays, else
-    float32."""
+    """The type of matrix products: bfloat16 by autocast. auto: bfloat16 where the device has it and it pays,
+    else float32."""
     exact: bool = False
     """Compute as the first version did, bit for bit, without the faster ways to the same result. Precision
     auto is bfloat16 on a GPU alone with it."""
@@ -45,7 +45,7 @@ class TrainingConfig:
     patience: int | None = None
     """Validations without a better accuracy after which training stops; none: never early."""
     select: Literal["best", "last"] = "best"
-    """Which weights the run ends with: those of the best validation, or the last."""
+    """The weights that the run ends with: those of the best validation, or the last."""
 
     def __post_init__(self) -> None:
         require_finite(self)

@@ -48,7 +48,7 @@ class Identity:
     left_out: dict[str, list[str]]
     """Reason -> keys of the file that are not used."""
     notes: tuple[str, ...] = ()
-    """What was chosen or assumed when the file was read, in words that follow its path."""
+    """The choices and assumptions made when the file was read, in words that follow its path."""
     checksum: Checksum | None = None
     """The size and hashes that `model.json` records of the weights; size and XXH3 were compared."""
 
@@ -61,7 +61,7 @@ class Loaded:
     identity: Identity
     """The checkpoint as it stands in the file, before another head or image size was asked for."""
     notes: tuple[str, ...]
-    """What the user should know: what was chosen, assumed, resized or looks wrong, those of `identity` first.
+    """Notes for the user: what was chosen, assumed, resized or looks wrong, those of `identity` first.
     Each is the rest of a line that begins with the checkpoint's path and a colon."""
 
 

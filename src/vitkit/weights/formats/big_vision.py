@@ -1,4 +1,4 @@
-"""The `.npz` layout of google-research/big_vision's ViT (`models/vit.py`), SigLIP's image tower with it.
+"""The `.npz` format of google-research/big_vision's ViT (`models/vit.py`), SigLIP's image tower with it.
 
 It differs from the original release's: position embeddings stand at the top and have no row for the class
 token; attention pooling has a name; and the blocks may be stacked along the first axis of one array for each
@@ -43,7 +43,7 @@ POOL = "MAPHead_0"
 SCANNED = "Transformer/encoderblock/"
 
 ROOTS = (*official.ROOTS, *(f"{root}img/" for root in official.ROOTS))
-"""Of two towers, image and text, the image's is read."""
+"""The image tower of a model with two, image and text: it alone is read."""
 
 WRITTEN_UNDER = "params/"
 """As in big_vision's own checkpoints; its `vit.load` takes bare names too, but other readers may not."""
@@ -158,7 +158,7 @@ CHECKPOINT_FORMAT = CheckpointFormat(
 
 
 def name_table(config: ViTConfig) -> list[Row]:
-    """List every parameter of a ViT with its name and layout in big_vision."""
+    """List every parameter of a ViT with its name and axes in big_vision."""
     rows = official.stem(config)
     if config.position == "learned":
         rows.append(renamed("positions.0.embedding", POSITION))

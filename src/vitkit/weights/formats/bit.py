@@ -1,4 +1,4 @@
-"""The `.npz` layout of google-research/big_transfer: the ResNets of BiT, the paper's baseline.
+"""The `.npz` format of google-research/big_transfer: the ResNets of BiT, the paper's baseline.
 
 The official format reads and writes it under its own name, as one release beside the other. Names are those
 of the TensorFlow code that trained them (big_transfer `bit_pytorch/models.py:93-174`).
@@ -84,7 +84,7 @@ def lost_numerics(config: ResNetConfig) -> list[str]:
 
 
 def name_table(config: ResNetConfig) -> list[Row]:
-    """List every parameter of a ResNet with its name and layout in BiT's release."""
+    """List every parameter of a ResNet with its name and axes in BiT's release."""
     rows = [_convolution("root", "resnet/root_block")]
     for s, units in enumerate(config.layers):
         for u in range(units):

@@ -1,4 +1,4 @@
-"""The `.npz` layout of google-research/vision_transformer: names, shapes, and which ViT or hybrid they make.
+"""The `.npz` format of google-research/vision_transformer: names, shapes, and which ViT or hybrid they make.
 
 Both namings are read: that of the released files (before Flax's Linen) and that of today's code. Files are
 written in the first. The authors' ResNets, released as BiT, are read and written here too: see `bit`.
@@ -43,7 +43,7 @@ from vitkit.weights.table import (
 POSITION = "Transformer/posembed_input/pos_embedding"
 
 ROOTS = ("", "params/", "opt/target/")
-"""Where a file's parameters begin: at the top where only they were shared, else in a training checkpoint of
+"""The prefix of a file's parameters: at the top where only they were shared, else in a training checkpoint of
 either age (big_vision `utils.py`, `load_params`)."""
 
 
@@ -137,7 +137,7 @@ CHECKPOINT_FORMAT = CheckpointFormat(
 )
 
 
-# What big_vision's layout has in common with this one.
+# The parts that big_vision's format has in common with this one.
 
 
 def root_of(source: Source, roots: Collection[str]) -> str | None:
@@ -289,7 +289,7 @@ def naming_of(source: Source) -> Naming:
 
 
 def name_table(config: ViTConfig, naming: Naming) -> list[Row]:
-    """List every parameter of a ViT or hybrid with its name and layout in the original release."""
+    """List every parameter of a ViT or hybrid with its name and axes in the original release."""
     position = renamed("positions.0.embedding", POSITION)
     if config.class_token and not config.class_token_position:
         position = replace(position, write=lambda rows: [torch.cat([torch.zeros_like(rows[:, :1]), rows], 1)])

@@ -1,4 +1,4 @@
-"""torchvision's layout: a `.pth` of the state dict of `vit_b_16`, `vit_l_16`, `vit_h_14` and the like.
+"""torchvision's format: a `.pth` of the state dict of `vit_b_16`, `vit_l_16`, `vit_h_14` and the like.
 
 A state dict says nothing of arithmetic or preprocessing: torchvision's own is assumed, and `card.origin` says
 so. Facts: torchvision 0.28, `models/vision_transformer.py`.

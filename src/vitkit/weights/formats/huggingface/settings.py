@@ -14,7 +14,7 @@ SIGMOID = "multi_label_classification"
 
 BIT_NORM_EPS = 1e-5
 BIT_STANDARDIZATION_EPS = 1e-8
-"""Of all convolutions, the first one's too. No `config.json` says either (transformers `modeling_bit.py`)."""
+"""The epsilons of all norms and convolutions; no `config.json` has them (transformers `modeling_bit.py`)."""
 
 
 @dataclass(frozen=True)

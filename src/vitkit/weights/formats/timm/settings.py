@@ -1,4 +1,4 @@
-"""What timm's `config.json` says: of its hub layout, of older flat ones, or nothing at all.
+"""The settings in timm's `config.json`: in the form of its hub, in older flat ones, or none at all.
 
 Facts: timm 1.0, `models/vision_transformer.py`.
 """
@@ -24,9 +24,9 @@ from vitkit.weights.preprocessing import border_colour
 from vitkit.weights.settings import read_fields
 
 NORM_EPS = 1e-6
-"""Of timm's LayerNorm in ViTs."""
+"""Epsilon of timm's LayerNorm in ViTs."""
 CLIP_NORM_EPS = 1e-5
-"""Of the LayerNorm in those whose name says CLIP, which no argument in a file can choose."""
+"""Epsilon of LayerNorm in ViTs with CLIP in their name, which no argument in a file can choose."""
 LAYER_SCALE = 1e-5
 """First value of layer scale where no argument says it: it matters to new weights alone."""
 GROUP_NORM_EPS = 1e-5
@@ -186,7 +186,7 @@ class Settings:
 
     @property
     def num_heads(self) -> int | None:
-        """Of the architecture's name, unless the arguments say another number."""
+        """The number in the architecture's name, unless the arguments have another."""
         if self.arguments.num_heads is not None:
             return self.arguments.num_heads
         return None if self._size is None else self._size[1]

@@ -288,7 +288,7 @@ class _Lost(list[str]):
 
 
 def _lost_of_a_bit(config: ResNetConfig) -> list[str]:
-    """Name the arithmetic that timm has no argument for."""
+    """Name the numerics that timm has no argument for."""
     words = _Lost()
     words.compare("GroupNorm's epsilon", config.norm_eps, GROUP_NORM_EPS)
     words.compare("weight standardisation's epsilon", config.standardization_eps, STANDARDIZATION_EPS)
@@ -297,7 +297,7 @@ def _lost_of_a_bit(config: ResNetConfig) -> list[str]:
 
 
 def _lost_of_a_vit(config: ViTConfig) -> list[str]:
-    """Name the arithmetic that timm has no argument for."""
+    """Name the numerics that timm has no argument for."""
     words = _Lost()
     if config.backbone or config.norm_eps != CLIP_NORM_EPS:
         words.compare("LayerNorm's epsilon", config.norm_eps, NORM_EPS)
