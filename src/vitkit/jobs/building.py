@@ -61,7 +61,7 @@ def build_parts(run: Run, data: ImageData, folder: Path, listener: Listener) -> 
     with listener.progress("building the model"):
         # A generator of its own: the weights follow from the seed alone, whatever was drawn before.
         model = build_model(config, torch.Generator().manual_seed(run.training.seed))
-    model.card = run_card(run, data, fingerprint)
+    model.card = run_card(run, data, fingerprint, config)
     return Parts(run, data, folder, model, RejectedFiles(folder, record))
 
 

@@ -224,6 +224,38 @@ def name_of(config: ModelConfig) -> str:
     return ""
 
 
+def changed_name(name: str, config: ModelConfig) -> str:
+    """Name the model that `config` has become by changes to the model called `name`.
+
+    Returns:
+        `name` itself where no shape differs; a name of the grammar, such as "ViT-B/16-gap"; or nothing, where
+        the grammar has no words for the changes.
+    """
+    if _shapes(model_config(name, config.num_classes, config.image_size)) == _shapes(config):
+        return name
+    match = _VIT.fullmatch(name)
+    sizes: list[Any] = [getattr(config, field, None) for field in ("width", "depth", "mlp_dim", "num_heads")]
+    if match is None or None in sizes:
+        return ""
+    width, depth, mlp_dim, num_heads = sizes
+    known = [size for size, numbers in SIZES.items() if list(numbers) == sizes]
+    custom = f"{width}x{depth}x{num_heads}" + ("" if mlp_dim == 4 * width else f"x{mlp_dim}")
+    size = match["size"] if match["size"] in known else (known or [custom])[0]
+    plain = f"{name[: match.start('size')]}{size}/{match['patch']}"
+    base = model_config(plain, config.num_classes, config.image_size)
+    words = [
+        word
+        for word, changes in OPTIONS.items()
+        if any(getattr(base, field) != value for field, value in changes.items())
+        and all(getattr(config, field) == value for field, value in changes.items())
+    ]
+    registers = getattr(config, "register_tokens", 0)
+    words += [f"reg{registers}"] if registers else []
+    changed = "-".join([plain, *words])
+    same = _shapes(model_config(changed, config.num_classes, config.image_size)) == _shapes(config)
+    return changed if same else ""
+
+
 def _shapes(config: ModelConfig) -> dict[str, Any]:
     """Give the fields of a configuration that decide its architecture."""
     shapes = to_json(config)

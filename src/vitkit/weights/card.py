@@ -48,7 +48,9 @@ class ModelCard(Card):
             if self.task.name != Task().name:
                 history["task"] = self.task.name
         if self.data is not None:
-            history["data"] = to_json(self.data)
+            recorded = to_json(self.data)
+            splits = {key: value for key, value in recorded["splits"].items() if value is not None}
+            history["data"] = recorded | {"splits": splits}  # options that were left out say nothing
         return history | dict(self.origin)
 
 
