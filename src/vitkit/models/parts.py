@@ -109,7 +109,7 @@ class Attention(nn.Module):
         super().__init__()
         self.num_heads = num_heads
         self.dropout = dropout
-        self.form = PLAIN.attention
+        self.form = PLAIN.attention  # "fused" or "explicit"; `ViT.compute_as` changes it
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
         self.rotary = rotary
@@ -147,7 +147,7 @@ class Attention(nn.Module):
             # The scale on the queries, which are fewer numbers than the logits.
             logits = (q / math.sqrt(q.shape[-1])) @ k.transpose(-2, -1)  # (B, h, T, T)
             weights = (logits if bias is None else logits + bias).softmax(-1)
-            mixed = F.dropout(weights, dropout) @ v
+            mixed = F.dropout(weights, dropout) @ v  # (B, h, T, d)
         else:
             # In the order of the paper's Appendix A: the scale comes after the product.
             logits = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])  # (B, h, T, T)
@@ -187,9 +187,9 @@ class Attention(nn.Module):
         """
         batch, _, width = x.shape
         heads, size = self.num_heads, width // self.num_heads
-        query, key, value = self.qkv.weight.reshape(3, width, width).unbind()
+        query, key, value = self.qkv.weight.reshape(3, width, width).unbind()  # each (D, D)
         query_bias, _, value_bias = self.qkv.bias.reshape(3, width).unbind()
-        q = F.linear(x[:, 0], query, query_bias) / math.sqrt(size)
+        q = F.linear(x[:, 0], query, query_bias) / math.sqrt(size)  # (B, D)
         q = q.reshape(batch, heads, size).transpose(0, 1)  # (h, B, d)
         q = (q @ key.reshape(heads, size, width)).transpose(0, 1)  # (B, h, D)
         weights = (q @ x.transpose(1, 2)).softmax(-1)  # (B, h, T)
@@ -256,6 +256,7 @@ class MLP(nn.Module):
     def __init__(self, width: int, mlp_dim: int, *, gelu: Gelu = "tanh", dropout: float = 0.0) -> None:
         super().__init__()
         self.gelu = gelu
+        # A compiled GELU in its tanh form; `ViT.compute_as` hands it in.
         self.compiled: Callable[[Tensor], Tensor] | None = None
         self.dropout = nn.Dropout(dropout)
         self.fc1 = nn.Linear(width, mlp_dim)

@@ -241,8 +241,7 @@ class ViT(ImageModel):
     def pool(self, encoded: Tensor, taps: Taps | None = None) -> Tensor:
         """Reduce encoded tokens `(B, T, D)` to what the head sees, `(B, D)`; `(B, T, D)` without pooling."""
         pooled: Tensor = self.pooling(encoded)
-        # `fc_norm` in timm: mean-pooled models of MAE and others norm the mean, and not every token before
-        # it.
+        # `fc_norm` in timm: MAE and others norm the mean of the tokens, and not each token before it.
         if self.config.norm_after_pooling:
             pooled = self.norm(pooled)
         features = pooled if self.pre_logits is None else torch.tanh(self.pre_logits(pooled))
@@ -272,6 +271,7 @@ class ViT(ImageModel):
         """
         grid = self._grid_of(images) if any_size else None
         tokens = self.place(self.patches(images, taps, any_size), taps, grid)
+        # Where only the class token is read, the last block computes no other, unless taps show them all.
         shortened = self.chosen.last_block == "class_token" and class_token_suffices(self.config)
         if shortened and taps is None and not attention_weights and self.blocks:
             return self.pool(self._encode_class_token(tokens, grid))

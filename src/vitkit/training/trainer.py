@@ -82,8 +82,8 @@ class Trainer:
         num_samples: images in the training set, which turn epochs into steps.
         config: length of the run, micro-batches, and when to log, validate and save.
         optimizer_config: optimiser, learning-rate schedule, clipping and weight averaging.
-        evaluators: what is measured on the way, by the name that its lines in `metrics.jsonl` have.
-        monitor: which of the numbers decides what is best; None: nothing does.
+        evaluators: measurements between steps, by the name that their lines in `metrics.jsonl` have.
+        monitor: the number that decides which weights are best; None: nothing does.
         configuration: all options of the run as plain data, which checkpoints keep.
         compute: the way in which the model computes, which checkpoints record; left out, the plain one.
 
@@ -112,9 +112,9 @@ class Trainer:
         self.num_samples, self.config, self.optimizer_config = num_samples, config, optimizer_config
         self.device = next(model.parameters()).device
         self.objective = objective.to(self.device)
-        # An objective may own parameters (a decoder, a projection head), so both are optimised. The model
-        # comes first because a checkpoint numbers the optimiser's state by the order of the parameters: the
-        # model's numbers are then the same with any objective.
+        # An objective may own parameters (a decoder, a projection head), so both are optimised. A checkpoint
+        # numbers the optimiser's state by the order of the parameters; with the model first, an objective
+        # that owns none leaves the numbers as they were before objectives were kept.
         self.trained = nn.ModuleList([model, objective])
         self.total_steps = config.total_steps(num_samples)
         self.evaluate_every = config.evaluation_interval(num_samples)
