@@ -32,14 +32,14 @@ BFLOAT16_FEATURES = frozenset({"avx512_bf16", "amx_bf16"})
 
 @dataclass(frozen=True)
 class Compute:
-    """How a model computes. The defaults are the plain way."""
+    """The ways in which a model computes its result. The defaults are the plain way."""
 
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Of matrix products, by autocast."""
+    """The type of matrix products, by autocast."""
     attention: Literal["fused", "explicit"] = "fused"
     """PyTorch's fused kernel, or products and softmax one after the other."""
     last_block: Literal["every_token", "class_token"] = "every_token"
-    """What the last block computes where only the class token is read."""
+    """The tokens that the last block computes, where only the class token is read."""
     gelu: Literal["pytorch", "compiled"] = "pytorch"
     """Whose kernel computes the tanh form: PyTorch's, or `kernels/gelu.c`, handed to the model."""
     pixels: Literal["normalized", "folded"] = "normalized"
@@ -70,7 +70,7 @@ def choose_compute(
         phase: what it computes for.
         precision: "auto" leaves it to the rule.
         exact: choose the plain way, and on a processor float32 unless bfloat16 is asked for.
-        compiler: Whether kernels can be compiled, which takes some tenths of a second.
+        compiler: whether kernels can be compiled, which takes some tenths of a second.
     """
     vit = config if isinstance(config, ViTConfig) else None  # a ResNet computes in the plain way alone
     if precision == "auto":

@@ -20,7 +20,6 @@ class TrainingConfig:
     """Passes over the training images; may be a fraction, such as 0.5."""
     steps: int | None = None
     """Number of updates of the weights, in place of --epochs."""
-    """Updates; in place of epochs if given."""
     batch_size: int = 128
     """Images per update of the weights."""
     micro_batch_size: int | None = None

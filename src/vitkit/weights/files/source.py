@@ -38,7 +38,7 @@ WEIGHTS = (
     "pytorch_model.bin.index.json",
     "weights.npz",
 )
-"""What a folder's weights may be called, best first."""
+"""The names that a folder's weights may have, the preferred one first."""
 
 TORCH_ENDINGS = (".pth", ".pt", ".bin", ".ckpt", ".pth.tar")
 ENDINGS = (".safetensors", ".npz", *TORCH_ENDINGS)

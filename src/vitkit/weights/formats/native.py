@@ -1,4 +1,4 @@
-"""Our own layout: `model.safetensors` beside `model.json`.
+"""vitkit's own format: `model.safetensors` next to `model.json`.
 
 The JSON holds architecture, class names, preprocessing, origin, versions and the checksum of the weights; the
 two files alone are enough to predict anywhere.
@@ -22,7 +22,7 @@ from vitkit.weights.card import ModelCard, Task, TrainingData, card_of
 from vitkit.weights.files.checksum import HashingWriter, read_record, verify
 from vitkit.weights.files.safetensors import safetensors_chunks
 from vitkit.weights.files.source import Source
-from vitkit.weights.table import CheckpointFormat, Hints, Holding, Translation, same
+from vitkit.weights.table import CheckpointFormat, Hints, Holding, Translation, renamed
 
 FORMAT = "vitkit-model"
 FORMAT_VERSION = 2
@@ -31,7 +31,10 @@ and the loss and the data of the training in the origin."""
 
 
 def recognises(source: Source) -> bool:
-    """Ours is what our model.json stands beside under our name, or what has our names and should have one."""
+    """Whether a file is a `model.safetensors` next to a `model.json`, or its tensors have vitkit's names.
+
+    The second is a file that lacks its `model.json`: `read` says so.
+    """
     ours = {name for family in FAMILIES.values() for name in family.config.first_filters}
     described = "model.json" in source.settings and source.path.name == "model.safetensors"
     return described or bool(ours & source.shapes.keys())
@@ -64,7 +67,7 @@ def read(source: Source, hints: Hints) -> Translation:
         source.notes.append(
             "model.json holds the checksum of a .safetensors file, not of this one: not checked"
         )
-    rows = [same(current_name(key), key) for key in source.shapes]
+    rows = [renamed(current_name(key), key) for key in source.shapes]
     return Translation(config, rows, card, checksum=checksum, as_stored=True)
 
 
