@@ -18,11 +18,14 @@ class ClassificationConfig:
     """Share of each target spread evenly over all classes; in multi-label, over yes and no."""
     mixup: float = 0.0
     """Alpha of the Beta distribution that images are mixed by; 0: none (big_vision `utils.py:1146`)."""
+    cutmix: float = 0.0
+    """Alpha of the Beta distribution of the share that an image keeps when a box of it is replaced by another
+    image's; 0: none (Yun et al. 2019, arXiv 1905.04899). With mixup too, every batch draws one of the two."""
 
     def __post_init__(self) -> None:
         require_finite(self)
-        if not 0 <= self.label_smoothing < 1 or self.mixup < 0:
+        if not 0 <= self.label_smoothing < 1 or min(self.mixup, self.cutmix) < 0:
             raise VitkitError(
-                "Expected label_smoothing from 0 to below 1 and mixup of 0 or more, found "
-                f"{self.label_smoothing} and {self.mixup}."
+                "Expected label_smoothing from 0 to below 1, mixup and cutmix of 0 or more, found "
+                f"{self.label_smoothing}, {self.mixup} and {self.cutmix}."
             )
