@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitkit.data.augment_ops import distort
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 
 Pixels = NDArray[np.uint8]  # (height, width, 3)
@@ -55,8 +56,10 @@ def augment(
     degrees = augmentation.rotate * (2 * rng.random() - 1) if augmentation.rotate else 0.0
     if augmentation.shift:
         down, right = (_below(2 * augmentation.shift + 1, rng) - augmentation.shift for _ in range(2))
-        return _move(image, down, right, degrees)
-    return _move(image, 0, 0, degrees) if degrees else image
+        image = _move(image, down, right, degrees)
+    elif degrees:
+        image = _move(image, 0, 0, degrees)
+    return distort(image, augmentation, rng)
 
 
 def _below(count: int, rng: np.random.Generator) -> int:

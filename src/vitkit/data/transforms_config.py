@@ -94,9 +94,17 @@ class Augmentation:
     flip: bool = True
     """Mirror left and right, every other time."""
     shift: int = 0
-    """Move by up to this many pixels each way, after resizing."""
+    """Move by up to this many pixels each way, after resizing: CIFAR's padding by 4 pixels with a random crop
+    is a shift of 4 without crop_area."""
     rotate: float = 0.0
     """Turn by up to this many degrees each way, after resizing."""
+    rand_augment: int = 0
+    """How many of RandAugment's 14 operations change each image, after all that (arXiv 1909.13719: 1 to 3);
+    0: none. What they uncover has the image's mean colour."""
+    rand_augment_magnitude: float = 9.0
+    """Their strength, from 0 to 10, as timm counts it (DeiT: 9; on small images less)."""
+    random_erasing: float = 0.0
+    """Probability that a box of the image is replaced by noise at last (arXiv 1708.04896; DeiT: 0.25)."""
 
     def __post_init__(self) -> None:
         require_finite(self)
@@ -110,3 +118,11 @@ class Augmentation:
             raise VitkitError(f"shift must be 0 or more pixels, found {self.shift}.")
         if not 0 <= self.rotate <= 180:
             raise VitkitError(f"rotate must be in 0..180 degrees, found {self.rotate}.")
+        if not 0 <= self.rand_augment <= 14:
+            raise VitkitError(
+                f"rand_augment is a number of operations from 0 to 14, found {self.rand_augment}."
+            )
+        if not 0 <= self.rand_augment_magnitude <= 10:
+            raise VitkitError(f"rand_augment_magnitude is from 0 to 10, found {self.rand_augment_magnitude}.")
+        if not 0 <= self.random_erasing <= 1:
+            raise VitkitError(f"random_erasing is a probability from 0 to 1, found {self.random_erasing}.")
