@@ -45,7 +45,7 @@ def distort(image: Pixels, augmentation: Augmentation, rng: np.random.Generator)
 
 
 def erase(image: Pixels, rng: np.random.Generator) -> Pixels:
-    """Replace a random box by random pixels, which Zhong et al. found better than one colour (2017, section 4)."""
+    """Replace a random box by random pixels, as Zhong et al. found best (2017, section 4)."""
     height, width = image.shape[:2]
     low, high = (math.log(aspect) for aspect in ERASED_ASPECT)
     for _ in range(ERASING_ATTEMPTS):

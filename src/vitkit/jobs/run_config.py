@@ -41,6 +41,9 @@ class Architecture:
     """Share of the activations set to zero in training."""
     attention_dropout: float | None = None
     """The same of the attention weights."""
+    drop_path: float | None = None
+    """Stochastic depth: share of the images that skip a branch of the last block in training; of the blocks
+    before it fewer do, evenly from none."""
     gelu: Literal["tanh", "erf"] | None = None
     """The activation function: the original's tanh form, or the exact one."""
     head_bias_init: float | None = None

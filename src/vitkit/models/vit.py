@@ -74,7 +74,7 @@ class ViT(ImageModel):
         self.positions = nn.ModuleList(make_positions(config))
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(
-            (encoder_block(config) for _ in range(config.depth)) if blocks is None else blocks
+            (encoder_block(config, number) for number in range(config.depth)) if blocks is None else blocks
         )
         self.pre_norm = nn.LayerNorm(width, config.norm_eps) if config.norm_before_blocks else None
         self.norm = nn.LayerNorm(width, config.norm_eps)
@@ -291,8 +291,8 @@ def current_name(key: str) -> str:
     return "pooling." + key.removeprefix(former) if key.startswith(former) else key
 
 
-def encoder_block(config: ViTConfig) -> Block:
-    """Make one encoder block of a configuration."""
+def encoder_block(config: ViTConfig, number: int = 0) -> Block:
+    """Make one encoder block of a configuration: the one of a number, which decides its drop_path."""
     width, heads, dropout = config.width, config.num_heads, config.attention_dropout
     attention: Attention
     if config.position == "relative":
@@ -309,4 +309,5 @@ def encoder_block(config: ViTConfig) -> Block:
         norm_eps=config.norm_eps,
         dropout=config.dropout,
         layer_scale=config.layer_scale,
+        drop_path=config.drop_path * number / max(config.depth - 1, 1),
     )

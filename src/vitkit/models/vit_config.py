@@ -114,6 +114,9 @@ class ViTConfig:
     dropout: float = 0.0
     """After the position embeddings and every dense layer but qkv (paper, Appendix B)."""
     attention_dropout: float = 0.0
+    drop_path: float = 0.0
+    """Stochastic depth: rate at which images skip a branch of the last block in training. The rates of the
+    blocks rise to it evenly, from 0 in the first (Huang et al. 2016, arXiv 1603.09382; DeiT: 0.1)."""
     gelu: Gelu = "tanh"
     norm_eps: float = 1e-6
     head_bias_init: float = 0.0
@@ -149,7 +152,7 @@ class ViTConfig:
             )
         if self.norm_eps < 0:
             raise VitkitError(f"norm_eps is a finite number of 0 or more, found {self.norm_eps}.")
-        for name in ("dropout", "attention_dropout"):
+        for name in ("dropout", "attention_dropout", "drop_path"):
             if not 0 <= getattr(self, name) < 1:
                 raise VitkitError(f"{name} is a share from 0 to below 1, found {getattr(self, name)}.")
         if self.layer_scale is not None and not math.isfinite(self.layer_scale):
@@ -189,6 +192,11 @@ class ViTConfig:
             )
         if self.extra_class_token and self.pool == "token":
             raise VitkitError("The class token is what pool 'token' reads: leave out extra_class_token.")
+        if self.attention == "axial" and self.drop_path:
+            raise VitkitError(
+                "Axial attention has no stochastic depth here, because rows of one image would be dropped "
+                "apart: leave out drop_path."
+            )
         if self.attention == "axial" and self.rotary is not None:
             raise VitkitError("Axial attention has no rotary positions here: its rows and columns are apart.")
         if self.attention == "axial" and (self.prefix_tokens or self.position == "relative"):

@@ -226,7 +226,15 @@ def _shapes(config: ModelConfig) -> dict[str, Any]:
 
 # Arithmetic, the pre-training head, and what of a kind of checkpoint is no other model.
 _NOT_SHAPES = (
-    *("class_token_position", "representation_size", "dropout", "attention_dropout", "gelu", "norm_eps"),
+    *(
+        "class_token_position",
+        "representation_size",
+        "dropout",
+        "attention_dropout",
+        "drop_path",
+        "gelu",
+        "norm_eps",
+    ),
     *("head_bias_init", "image_mean", "image_std", "in_channels", "standardization_eps", "max_pool_padding"),
 )
 

@@ -253,6 +253,8 @@ def lost_arithmetic(config: ViTConfig) -> list[str]:
     words = []
     if config.dropout or config.attention_dropout:
         words.append(f"dropout {max(config.dropout, config.attention_dropout):g}, which training alone uses")
+    if config.drop_path:
+        words.append(f"stochastic depth {config.drop_path:g}, which training alone uses")
     if config.gelu != "tanh":
         form = {"erf": "exact", "quick": "quick"}[config.gelu]
         words.append(f"GELU in its {form} form (the original computes the tanh form)")

@@ -187,6 +187,8 @@ def lost_numerics(config: ViTConfig) -> list[str]:
     words = []
     if config.dropout or config.attention_dropout:
         words.append(f"dropout {max(config.dropout, config.attention_dropout):g}, which training alone uses")
+    if config.drop_path:
+        words.append(f"stochastic depth {config.drop_path:g}, which training alone uses")
     if config.gelu != "erf":
         words.append(f"GELU in its {config.gelu} form (torchvision: exact)")
     if config.norm_eps != NORM_EPS:

@@ -182,6 +182,7 @@ def _vit_arguments(config: ViTConfig) -> dict[str, Any]:
         "pos_drop_rate": config.dropout,
         "proj_drop_rate": config.dropout,
         "attn_drop_rate": config.attention_dropout,
+        **({"drop_path_rate": config.drop_path} if config.drop_path else {}),
     }
 
 
