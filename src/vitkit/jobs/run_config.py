@@ -26,6 +26,9 @@ class Architecture:
 
     pool: ImagePoolKind | None = None
     """Class token, mean (GAP) or maximum of the patches, or attention pooling (MAP)."""
+    stem_channels: tuple[int, ...] | None = None
+    """Channels of 3x3 convolutions before the patches: the last ones halve the image until a position is a
+    patch. A name that ends in -conv chooses them."""
     register_tokens: int | None = None
     """Learned tokens beside the class token."""
     position: PositionKind | None = None
@@ -59,7 +62,8 @@ class Architecture:
             VitkitError: no such model, or a change that a ResNet does not know.
         """
         config = model_config(name, num_classes, preprocessing.image_size)
-        changes = {key: value for key, value in to_json(self).items() if value is not None}
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        changes = {key: value for key, value in given.items() if value is not None}
         known = {field.name for field in fields(config)}
         unknown = [key for key in changes if key not in known]
         if unknown:

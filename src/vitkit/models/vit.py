@@ -31,7 +31,7 @@ class ViT(ImageModel):
     Args:
         config: shapes and numerics.
         stem: a module `(B, C, H, W) -> (B, N, D)` in place of the linear patch projection; required where
-            `config.backbone` is set.
+            `config.backbone` or `config.stem_channels` is set.
         blocks: modules `(B, T, D) -> (B, T, D)` in place of the encoder blocks; required where
             `config.attention` is not "full".
         generator: source of the initial weights; left out, PyTorch's default one.
@@ -57,7 +57,7 @@ class ViT(ImageModel):
         missing = [
             part
             for part, needed in (
-                ("stem", stem is None and config.backbone is not None),
+                ("stem", stem is None and (config.backbone is not None or bool(config.stem_channels))),
                 ("blocks", blocks is None and config.attention != "full"),
             )
             if needed

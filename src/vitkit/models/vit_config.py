@@ -18,6 +18,10 @@ MOST_TOKENS = 2**24
 MOST_FIXED_POSITIONS = 2**28
 """Numbers of sine-cosine positions, which are computed and in no file: 1 GiB of float32."""
 
+STEM_GROUP = 8
+"""Channels that a group norm of the convolutional stem takes together: the narrowest convolutions of Xiao et
+al. have 24."""
+
 PositionKind = Literal["learned", "learned_2d", "relative", "sincos_2d", "none"]
 PositionsAt = Literal["stem", "every_layer", "every_layer_shared"]
 Interpolation = Literal["original", "bicubic"]
@@ -74,7 +78,9 @@ class ViTConfig:
     """
 
     family: ClassVar[str] = "ViT"
-    first_filters: ClassVar[tuple[str, ...]] = ("stem.weight", "stem.root.weight")
+    first_filters: ClassVar[tuple[str, ...]] = (
+        *("stem.weight", "stem.root.weight", "stem.convolutions.0.weight"),
+    )
     image_size: tuple[int, int]
     patch_size: tuple[int, int]
     """Pixels, or positions of the feature map where a backbone makes one."""
@@ -86,6 +92,9 @@ class ViTConfig:
     in_channels: int = 3
     backbone: BackboneConfig | None = None
     """A ResNet whose feature map is cut into patches in the image's place (hybrid, paper 3.1)."""
+    stem_channels: tuple[int, ...] = ()
+    """Channels of 3x3 convolutions before the projection (Xiao et al. 2021, arXiv 2106.14881): the last ones
+    halve the map until a position stands for a patch. None: patches are projected linearly."""
     pool: PoolKind = "token"
     """What the head sees: the class token; the mean of the patch tokens (GAP, paper D.3); their maximum; what
     a learned query attends to (MAP, big_vision); or every token."""
@@ -128,6 +137,7 @@ class ViTConfig:
         require_finite(self)
         check_images(self)
         self._check_layers()
+        self._check_stem()
         self._check_tokens()
         self._check_combinations()
 
@@ -157,6 +167,30 @@ class ViTConfig:
                 raise VitkitError(f"{name} is a share from 0 to below 1, found {getattr(self, name)}.")
         if self.layer_scale is not None and not math.isfinite(self.layer_scale):
             raise VitkitError(f"layer_scale is a finite number, found {self.layer_scale}.")
+
+    def _check_stem(self) -> None:
+        """Refuse convolutions that cannot make patches."""
+        if not self.stem_channels:
+            return
+        if self.backbone is not None:
+            raise VitkitError("A hybrid's stem is its ResNet: leave out stem_channels.")
+        if any(not 1 <= channels <= LARGEST or channels % STEM_GROUP for channels in self.stem_channels):
+            raise VitkitError(
+                f"stem_channels are multiples of {STEM_GROUP}, up to {LARGEST:,}, found {self.stem_channels}."
+            )
+        side = self.patch_size[0]
+        if self.patch_size != (side, side) or side < 1 or side & (side - 1):
+            raise VitkitError(
+                "A convolutional stem halves the image until a position is a patch: the patch size is 1, 2, "
+                f"4, 8 and so on, found {format_size(self.patch_size)}. Choose one of these, or leave out "
+                "stem_channels."
+            )
+        halvings = side.bit_length() - 1
+        if len(self.stem_channels) < halvings:
+            raise VitkitError(
+                f"Patches of {side} take {halvings} convolutions of stride 2: stem_channels is at least as "
+                f"many numbers, found {self.stem_channels}."
+            )
 
     def _check_tokens(self) -> None:
         """Refuse images that make no tokens, or more than any memory holds."""

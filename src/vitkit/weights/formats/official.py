@@ -38,6 +38,7 @@ from vitkit.weights.table import (
     departures,
     same,
     to_theirs,
+    training_alone,
 )
 
 POSITION = "Transformer/posembed_input/pos_embedding"
@@ -250,11 +251,7 @@ def image_size_of(
 
 def lost_arithmetic(config: ViTConfig) -> list[str]:
     """List what a ViT computes that the names of its arrays do not tell."""
-    words = []
-    if config.dropout or config.attention_dropout:
-        words.append(f"dropout {max(config.dropout, config.attention_dropout):g}, which training alone uses")
-    if config.drop_path:
-        words.append(f"stochastic depth {config.drop_path:g}, which training alone uses")
+    words = training_alone(config)
     if config.gelu != "tanh":
         form = {"erf": "exact", "quick": "quick"}[config.gelu]
         words.append(f"GELU in its {form} form (the original computes the tanh form)")

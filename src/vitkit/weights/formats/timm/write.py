@@ -232,7 +232,7 @@ def _unsupported_bit(config: ResNetConfig) -> list[str]:
 
 def _unsupported_vit(config: ViTConfig) -> list[str]:
     """Name what timm's ViTs and hybrids cannot build."""
-    known = {key: PLAIN[key] for key in ("position_at", "attention", "rotary")}
+    known = {key: PLAIN[key] for key in ("stem_channels", "position_at", "attention", "rotary")}
     words = departures(config, {**known, "position": ("learned", "none"), "pool": tuple(POOLS.values())})
     if config.norm_before_blocks and config.position != "learned":
         words.append("a norm before the blocks without position embeddings (its patches would lose a bias)")
