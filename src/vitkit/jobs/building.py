@@ -89,7 +89,7 @@ def build_trainer(parts: Parts, device: torch.device) -> Trainer:
     return Trainer(
         parts.folder,
         parts.model.to(device),
-        task.objective(run.objective, len(data.class_names)),
+        task.objective(run.objective, len(data.class_names), data.splits["train"].labels),
         build_loader(parts),
         len(data.splits["train"]),
         run.training,

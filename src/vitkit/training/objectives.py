@@ -9,20 +9,48 @@ generator, which the trainer seeds for every step. It is called once for each mi
 import math
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitkit.data.loader import Batch
+from vitkit.errors import VitkitError
 from vitkit.training.objectives_config import ClassificationConfig
 
 
 class Classification(nn.Module):
-    """Labels from images. The mean is over the images that could be read, those of the batch's mask."""
+    """Labels from images. The mean is over the images that could be read, those of the batch's mask.
 
-    def __init__(self, config: ClassificationConfig, num_classes: int) -> None:
+    Args:
+        config: its options.
+        num_classes: K.
+        labels: of the training images, `(N,)` in 0 to K - 1; their shares are what the options against
+            imbalance need. What follows from them is kept in checkpoints.
+    """
+
+    log_prior: Tensor | None
+    class_weights: Tensor | None
+
+    def __init__(
+        self, config: ClassificationConfig, num_classes: int, labels: NDArray[np.int64] | None = None
+    ) -> None:
         super().__init__()
         self.config, self.num_classes = config, num_classes
+        prior = weights = None
+        if config.logit_adjustment or config.class_weights == "balanced":
+            if labels is None:
+                raise VitkitError("Options against imbalance need the labels of the training images.")
+            # A class without images counts as one image: its share has no logarithm otherwise.
+            counts = np.bincount(labels, minlength=num_classes).clip(min=1)
+            shares = torch.from_numpy(counts / counts.sum())
+            if config.logit_adjustment:
+                prior = shares.log().float()
+            else:
+                weights = (1 / (num_classes * shares)).float()
+        self.register_buffer("log_prior", prior)
+        self.register_buffer("class_weights", weights)
 
     def forward(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
         """The mean loss of a batch, and `accuracy` on its (unmixed) labels."""
@@ -32,9 +60,14 @@ class Classification(nn.Module):
         images, targets = mix(model, batch, targets, self.config)
         logits = model(images)
         if self.config.loss == "softmax":
-            losses = F.cross_entropy(logits, targets, reduction="none")  # (B,)
+            adjusted = logits
+            if self.log_prior is not None and model.training:  # Menon et al. 2020, eq. 10
+                adjusted = logits + self.config.logit_adjustment * self.log_prior
+            losses = F.cross_entropy(adjusted, targets, reduction="none")  # (B,)
         else:
             losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(1)
+        if self.class_weights is not None:
+            losses = losses * (targets @ self.class_weights)  # a mixed image weighs what its classes do
         correct = (logits.argmax(1) == batch.labels).float()
         return masked_mean(losses, batch.mask), {"accuracy": masked_mean(correct, batch.mask)}
 
