@@ -62,7 +62,7 @@ def test_stopped_after_every_step_it_ends_with_the_same_bits(tmp_path: Path, opt
 
 
 def test_regularisation_draws_the_same_after_a_stop(tmp_path: Path) -> None:
-    """CutMix and mixup in turn, stochastic depth and logit adjustment: all follow from the number of the step."""
+    """CutMix and mixup in turn, stochastic depth and logit adjustment follow from the number of the step."""
     config = ClassificationConfig(mixup=0.2, cutmix=1.0, logit_adjustment=1.0)
     labels = np.array([0, 0, 0, 1, 2, 3, 4])
 
