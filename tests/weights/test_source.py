@@ -661,7 +661,8 @@ def test_damaged_settings_that_a_format_does_not_need_are_not_read(tmp_path: Pat
 def test_mapped_arrays_are_private_whatever_their_alignment(padding: int, tmp_path: Path) -> None:
     """Stored members begin anywhere in the file; what is written to a tensor never reaches it."""
     path = tmp_path / "x.npz"
-    np.savez(path, **{"n" * (1 + padding): np.arange(1000, dtype=np.float32)})
+    arrays: dict[str, Any] = {"n" * (1 + padding): np.arange(1000, dtype=np.float32)}
+    np.savez(path, **arrays)
     before = path.read_bytes()
     with open_source(path) as source:
         tensor = source.read("n" * (1 + padding))
