@@ -10,6 +10,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.recipes import RECIPES, TABLE_3, recipe
 from vitkit.jobs.run_config import Run
 from vitkit.models.vit_config import ViTConfig
+from vitkit.training.objectives_config import ClassificationConfig
 
 # model, data -> epochs, base rate, decay of the rate, weight decay, dropout (paper, Table 3)
 PAPER = {
@@ -53,6 +54,39 @@ def test_rows_of_table_3(row: tuple[str, str], values: tuple[float, float, str, 
     config = run.architecture.build_config(run.model, 1000, run.preprocessing)
     if isinstance(config, ViTConfig):
         assert config.representation_size == config.width and config.dropout == values[4]
+
+
+@pytest.mark.parametrize("name", TABLE_3)
+def test_table_3_has_nothing_of_todays_regularisation(name: str) -> None:
+    run = recipe(name)
+    assert run.objective == ClassificationConfig()
+    assert (run.objective.mixup, run.objective.cutmix, run.objective.logit_adjustment) == (0, 0, 0)
+    assert run.objective.class_weights == "none"
+    assert (run.augmentation.rand_augment, run.augmentation.random_erasing) == (0, 0)
+    config = run.architecture.of(run.model, 1000, run.preprocessing)
+    if isinstance(config, ViTConfig):
+        assert (config.drop_path, config.stem_channels) == (0, ())
+
+
+def test_a_run_recorded_before_these_options_has_none_of_them() -> None:
+    run = recipe("small-images")
+    recorded = to_json(run)
+    newer = {
+        "augmentation": ("rand_augment", "rand_augment_magnitude", "random_erasing"),
+        "objective": ("cutmix", "logit_adjustment", "class_weights"),
+        "architecture": ("stem_channels", "drop_path"),
+    }
+    for part, names in newer.items():
+        for name in names:
+            del recorded[part][name]
+    assert from_json(Run, recorded, "config.json") == run
+
+
+def test_the_convolutional_recipe_makes_a_model() -> None:
+    run = recipe("small-images-conv")
+    config = run.architecture.of(run.model, 10, run.preprocessing)
+    assert isinstance(config, ViTConfig)
+    assert config.stem_channels and config.grid == (4, 4)
 
 
 @pytest.mark.parametrize("name", TABLE_3)

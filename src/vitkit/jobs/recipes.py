@@ -55,6 +55,26 @@ def small_images() -> Run:
     )
 
 
+def small_images_conv() -> Run:
+    """Pictures of about 32x32 pixels from scratch, with a convolutional stem: more of them in the same time.
+
+    Command: vitkit train --recipe small-images-conv --data PATH
+    Cost: not measured as a whole. Result: not measured.
+
+    It is chosen for speed: at one thread a step makes twice the images of small-images, because the stem
+    leaves 16 patches of each image where that recipe has 64.
+    """
+    return Run(
+        model="ViT-192x4x4/8",
+        architecture=Architecture(stem_channels=(32, 64, 128)),
+        preprocessing=Preprocessing(image_size=(32, 32)),
+        augmentation=Augmentation(crop_area=None, flip=True, shift=4),
+        objective=ClassificationConfig(label_smoothing=0.1),
+        optimizer=OptimizerConfig(learning_rate=2e-3, weight_decay=0.05, warmup_steps=500, polyak=0.998),
+        training=TrainingConfig(epochs=20, batch_size=128),
+    )
+
+
 def photos() -> Run:
     """Train on photographs from scratch, a thousand or more of them.
 
@@ -144,6 +164,7 @@ TABLE_3: dict[str, tuple[str, float, float, Literal["linear", "cosine"], float, 
 RECIPES: dict[str, Callable[[], Run]] = {
     "digits": digits,
     "small-images": small_images,
+    "small-images-conv": small_images_conv,
     "photos": photos,
     **{name: partial(paper, *row) for name, row in TABLE_3.items()},
 }
