@@ -1,7 +1,7 @@
 """Classification: one class for each image, learned by softmax or sigmoid."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +113,9 @@ class ClassificationTask:
         result = from_json(classify.Classification, read_json(path), str(path))
         predictions = Predictions.load(path.with_suffix(".npz"), result.loss_function)
         check_evaluation(result, predictions, str(path))
+        if result.guessing is None or result.overconfidence is None:  # an early version wrote it
+            counted = self.measure(predictions, result.class_names)
+            result = replace(result, guessing=counted.guessing, overconfidence=counted.overconfidence)
         return result, predictions
 
     def explain_outdated(self, result: classify.Classification, learned: card.Task) -> str:
@@ -127,7 +130,7 @@ class ClassificationTask:
         unread = f", {result.bad} unreadable" if result.bad else ""
         return (
             f"{result.accuracy:.2%} accuracy on {result.count:,} images{unread} "
-            f"(95 % interval {low:.1%} to {high:.1%})"
+            f"(95 % interval {low:.1%} to {high:.1%}){_conclusion(result)}"
         )
 
     def summary(self, result: classify.Classification, images: str) -> tuple[str, str]:
@@ -138,7 +141,7 @@ class ClassificationTask:
             f" accuracy{top5} on {result.count:,} {images} "
             f"(95 % interval {low:.1%} to {high:.1%}); loss {result.loss:.4f}, "
             f"balanced accuracy {result.balanced_accuracy:.2%}, "
-            f"calibration error {result.calibration_error:.2%}"
+            f"calibration error {result.calibration_error:.2%}{_sureness(result)}{_conclusion(result)}"
         )
 
     def details(self, result: classify.Classification) -> None:
@@ -180,3 +183,17 @@ class ClassificationTask:
     ) -> TaskReport:
         """Say how good the model is, where it fails, and whether it is as sure as it should be."""
         return report(evaluations, split)
+
+
+def _conclusion(result: classify.Classification) -> str:
+    """Say whether it is better than guessing, to follow the figures."""
+    return "" if result.guessing is None else f"; {result.guessing.sentence()}"
+
+
+def _sureness(result: classify.Classification) -> str:
+    """Say that the model is too sure, or not sure enough, where that is certain."""
+    found = result.overconfidence
+    if found is None or not found.verdict:
+        return ""
+    low, high = found.interval
+    return f" ({found.verdict}: confidence - accuracy is {low:+.1%} to {high:+.1%})"
