@@ -17,8 +17,8 @@ from vitkit.tasks import find_task
 @pytest.mark.parametrize(("first", "second"), [(0, 0), (1, 0), (5, 5), (0, 6), (9, 2), (2, 9), (700, 600)])
 def test_the_sign_test_is_the_exact_binomial_sum(first: int, second: int) -> None:
     count = first + second
-    tail = sum(math.comb(count, k) for k in range(max(first, second), count + 1))
-    assert sign_test(first, second) == pytest.approx(float(min(1, Fraction(2 * tail, 2**count))), rel=1e-9)
+    tail: int = sum(math.comb(count, k) for k in range(max(first, second), count + 1))
+    assert sign_test(first, second) == pytest.approx(min(1.0, float(Fraction(2 * tail, 2**count))), rel=1e-9)
 
 
 def test_the_sign_test_stands_many_images() -> None:

@@ -1,6 +1,5 @@
 """A look at every file of a data set before time is spent on it: sizes, bad files, duplicates, leaks."""
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ import numpy as np
 from vitkit.data.decode import DecodeError
 from vitkit.data.label_sets import count_labels
 from vitkit.data.listing import Labels, counted
+from vitkit.data.repeats import pixel_digest
 from vitkit.data.sources import ImageData
 
 _SMALL_SIDE = 32  # pixels
@@ -116,9 +116,8 @@ def check_data(
                 modes[head.mode] += 1
                 height, width = pixels.shape[:2]
                 sizes.append((height, width))
-                digest = hashlib.sha256(f"{height} {width} ".encode() + pixels.tobytes()).digest()
                 label = _label(samples.labels, index, data.class_names)
-                same.setdefault(digest, []).append(Copy(split, key, label))
+                same.setdefault(pixel_digest(pixels), []).append(Copy(split, key, label))
             done += 1
             if progress is not None:
                 progress(done, total)

@@ -254,8 +254,8 @@ def _calibration(result: Classification, images: str) -> Section:
     if result.overconfidence is not None:
         low, high = (f"{100 * end:+.1f}" for end in result.overconfidence.interval)
         verdict = (
-            f"{result.overconfidence.verdict or verdict} (confidence - accuracy: 95% interval {low} to {high} "
-            "percentage points)"
+            f"{result.overconfidence.verdict or verdict} (confidence - accuracy: 95% interval {low} "
+            f"to {high} percentage points)"
         )
     sigmoid = ", by sigmoid, as the model was trained to say yes or no to each class by itself"
     return Section(
