@@ -186,11 +186,11 @@ def test_a_missing_column_is_named(tmp_path: Path, splits: Splits, words: str) -
 
 
 def test_wrong_groups_and_folds_are_refused(tmp_path: Path, copies: Path) -> None:
-    with pytest.raises(VitkitError, match="has 0 folders below its class folder, and --splits.group 1"):
+    with pytest.raises(VitkitError, match="has 0 folders below its class folder"):
         open_data(str(copies), Splits(group="1"))
-    with pytest.raises(VitkitError, match="is a level of folders below them, from 1"):
+    with pytest.raises(VitkitError, match="is a level of folders below them"):
         open_data(str(copies), Splits(group="patient"))
-    with pytest.raises(VitkitError, match="this is built-in digits"):
+    with pytest.raises(VitkitError, match="built-in digits"):
         open_data("digits", Splits(group="1"))
     for wrong in ({"fold": 1}, {"folds": 5}, {"fold": 5, "folds": 5}, {"fold": 0, "folds": 1}, {"rule": 3}):
         with pytest.raises(VitkitError):

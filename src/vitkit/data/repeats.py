@@ -7,7 +7,7 @@ and only those that agree with another one in size and in their last bytes are r
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -68,7 +68,7 @@ def find_repeats(parts: Sequence[Images]) -> NDArray[np.int64] | None:
     )
 
 
-def repeats_of_training(splits: dict[str, Images], wanted: Sequence[str]) -> dict[str, NDArray[np.int64]]:
+def repeats_of_training(splits: Mapping[str, Images], wanted: Sequence[str]) -> dict[str, NDArray[np.int64]]:
     """Find the images of other splits that are training images too.
 
     Args:

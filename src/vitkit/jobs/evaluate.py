@@ -16,11 +16,11 @@ from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import find_device
 from vitkit.jobs.run_config import is_run
 from vitkit.jobs.run_folder import data_of, place, write_evaluation
+from vitkit.jobs.unfinished import is_unfinished, load_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.precision_config import Precision
 from vitkit.tasks import learned_by, task_of
 from vitkit.tasks.task import Task
-from vitkit.weights import load_model
 from vitkit.weights.card import card_of
 from vitkit.weights.preprocessing import preprocessing_of
 
@@ -140,10 +140,11 @@ def keep_evaluation(options: EvaluateOptions, found: Evaluation, listener: Liste
     """Keep the evaluation of a run, of the model as it is and on its own data, in the run folder.
 
     Returns:
-        The folder that holds it; None if it is of something else, or the run folder may not be written.
+        The folder that holds it; None if it is of something else, the run has not finished, or its folder may
+        not be written.
     """
     run, changed = Path(options.model), (options.data, options.image_size, options.max_pixels)
-    if not is_run(run) or any(option is not None for option in changed):
+    if not is_run(run) or is_unfinished(run) or any(option is not None for option in changed):
         return None
     try:
         write_evaluation(run, found.split, found.result, found.predictions)
