@@ -103,7 +103,7 @@ def test_a_checkpoint_that_is_removed_meanwhile_is_no_error(
 ) -> None:
     folder = tmp_path / "run"
     shutil.copytree(stopped, folder)
-    removed = []
+    removed: list[Path] = []
 
     def remove_once(checkpoint: Path) -> dict[str, torch.Tensor]:
         if not removed:

@@ -17,7 +17,7 @@ Conventions:
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +50,11 @@ __all__ = [
     "ClassScore",
     "Classification",
     "Predictions",
+    "Repeated",
     "classification",
     "evaluating",
     "explain_no_classes",
+    "mark_repeats",
     "predict",
     "wilson_interval",
 ]
@@ -75,6 +77,19 @@ class ClassScore:
     """correct / count, the accuracy within the class"""
     f1: float | None
     """2 correct / (count + predicted), the harmonic mean of the two"""
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """The images that are training images too, pixel for pixel, and the accuracy without them."""
+
+    count: int
+    correct: int
+    """Those of them that the model is right on."""
+    accuracy_without: float | None
+    """On the other images; None where there are no others."""
+    interval_without: tuple[float, float]
+    """Wilson's 95% interval of that."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +126,8 @@ class Classification:
     """Whether it is better than always answering the most frequent class; None as early versions wrote it."""
     overconfidence: Overconfidence | None = None
     """Mean confidence - accuracy, with an interval; None as early versions wrote it."""
+    repeated: Repeated | None = None
+    """Images that the model was trained on; None where they were not looked for."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -312,6 +329,22 @@ def classification(predictions: Predictions, class_names: Sequence[str]) -> Clas
         ),
         overconfidence=overconfidence(scores.confidence, right),
     )
+
+
+def mark_repeats(result: Classification, predictions: Predictions, rows: NDArray[np.int64]) -> Classification:
+    """Add the accuracy without the images that were trained on.
+
+    Args:
+        result: the numbers of `predictions`.
+        predictions: of all images of a split.
+        rows: numbers of the images of the split that are training images too.
+    """
+    known = np.isin(predictions.ids, rows)
+    count, right = int(known.sum()), predictions.predicted == predictions.labels
+    correct = int(right[known].sum())
+    others, hits = result.count - count, result.correct - correct
+    found = Repeated(count, correct, _ratio(hits, others), wilson_interval(hits, others))
+    return replace(result, repeated=found)
 
 
 def _class_scores(

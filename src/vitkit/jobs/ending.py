@@ -8,7 +8,7 @@ import torch
 from vitkit._version import __version__
 from vitkit.data.loader import worker_count
 from vitkit.jobs.building import Parts
-from vitkit.jobs.evaluate import evaluate_split
+from vitkit.jobs.evaluate import evaluate_split, find_training_images, with_repeats
 from vitkit.jobs.listener import Listener
 from vitkit.jobs.run_folder import write_evaluation
 from vitkit.jobs.starting_point import keep_damaged, model_is_whole
@@ -61,7 +61,8 @@ def take_final_weights(model: ImageModel, trainer: Trainer, listener: Listener) 
 
 def evaluate_finished(parts: Parts, device: torch.device, listener: Listener) -> None:
     """Evaluate the finished model on validation and test images, and keep what was found."""
-    loading = parts.run.loading
+    loading, task = parts.run.loading, find_task(parts.run.task)
+    repeated = find_training_images(parts.data, EVALUATED, listener)
     for split in EVALUATED:
         if split not in parts.data.splits:
             continue
@@ -77,5 +78,6 @@ def evaluate_finished(parts: Parts, device: torch.device, listener: Listener) ->
             folder=parts.folder,
             listener=listener,
         )
+        result = with_repeats(result, predictions, repeated, split, task, listener)
         write_evaluation(parts.folder, split, result, predictions)
-        listener.show([(split, [find_task(parts.run.task).line(result)])])
+        listener.show([(split, [task.line(result)])])

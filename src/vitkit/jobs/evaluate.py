@@ -1,13 +1,17 @@
 """Evaluate a model on images that it was not trained on."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from vitkit.data.loader import evaluation_batches
 from vitkit.data.loader_config import WORKER_TIMEOUT
+from vitkit.data.repeats import describe_repeats, repeats_of_training
 from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
 from vitkit.jobs.computing import prepare
@@ -132,8 +136,36 @@ def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Eva
         precision=prepare(model, device, options.precision, options.exact, "evaluation"),
         listener=listener,
     )
+    if trained_on:
+        repeated = find_training_images(data, (split,), listener)
+        result = with_repeats(result, predictions, repeated, split, task_of(model.card), listener)
     whole = not trained_on and list(data.splits) == ["train"]
     return Evaluation(split, data, task_of(model.card), result, predictions, rejects, whole)
+
+
+def find_training_images(
+    data: ImageData, splits: Sequence[str], listener: Listener = SILENT
+) -> dict[str, NDArray[np.int64]]:
+    """Find the images of splits that are training images too: their numbers by split."""
+    with listener.progress("looking for training images among the others"):
+        return repeats_of_training(data.splits, splits)
+
+
+def with_repeats(
+    result: Any,
+    predictions: Any,
+    repeated: Mapping[str, NDArray[np.int64]],
+    split: str,
+    task: Task[Any, Any],
+    listener: Listener = SILENT,
+) -> Any:
+    """Add to the numbers of a split what they are without training images, and say that there are some."""
+    if split not in repeated:
+        return result
+    rows = repeated[split]
+    if len(rows):
+        listener.warn(f"{describe_repeats(len(rows), split)}: the figures for {split} are too good.")
+    return task.mark_repeats(result, predictions, rows)
 
 
 def keep_evaluation(options: EvaluateOptions, found: Evaluation, listener: Listener = SILENT) -> Path | None:

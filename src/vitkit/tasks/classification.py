@@ -5,11 +5,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitkit.config import from_json
 from vitkit.data.decode_config import DecodeRule
+from vitkit.data.listing import counted
 from vitkit.data.loader import Batch
 from vitkit.data.sources import ImageData, open_data
 from vitkit.data.sources_config import Splits
@@ -108,6 +111,12 @@ class ClassificationTask:
         """Count by the conventions of `vitkit.evaluation.classify`."""
         return classify.classification(predictions, class_names)
 
+    def mark_repeats(
+        self, result: classify.Classification, predictions: Predictions, rows: NDArray[np.int64]
+    ) -> classify.Classification:
+        """Count the accuracy on the other images."""
+        return classify.mark_repeats(result, predictions, rows)
+
     def read_evaluation(self, path: Path) -> tuple[classify.Classification, Predictions]:
         """Read numbers and logits, and compare the two."""
         result = from_json(classify.Classification, read_json(path), str(path))
@@ -130,7 +139,7 @@ class ClassificationTask:
         unread = f", {result.bad} unreadable" if result.bad else ""
         return (
             f"{result.accuracy:.2%} accuracy on {result.count:,} images{unread} "
-            f"(95 % interval {low:.1%} to {high:.1%}){_conclusion(result)}"
+            f"(95 % interval {low:.1%} to {high:.1%}){_conclusion(result)}{_repeats(result)}"
         )
 
     def summary(self, result: classify.Classification, images: str) -> tuple[str, str]:
@@ -142,6 +151,7 @@ class ClassificationTask:
             f"(95 % interval {low:.1%} to {high:.1%}); loss {result.loss:.4f}, "
             f"balanced accuracy {result.balanced_accuracy:.2%}, "
             f"calibration error {result.calibration_error:.2%}{_sureness(result)}{_conclusion(result)}"
+            f"{_repeats(result)}"
         )
 
     def details(self, result: classify.Classification) -> None:
@@ -197,3 +207,15 @@ def _sureness(result: classify.Classification) -> str:
         return ""
     low, high = found.interval
     return f" ({found.verdict}: confidence - accuracy is {low:+.1%} to {high:+.1%})"
+
+
+def _repeats(result: classify.Classification) -> str:
+    """Say how many of the images are training images, and the accuracy without them."""
+    found = result.repeated
+    if found is None or not found.count:
+        return ""
+    is_known = counted(found.count, "image is a training image", "images are training images")
+    if found.accuracy_without is None:
+        return f"; all {is_known} too"
+    low, high = found.interval_without
+    return f"; {is_known} too: without them {found.accuracy_without:.2%} ({low:.1%} to {high:.1%})"

@@ -88,11 +88,16 @@ def _answer(result: Classification, split: str, images: str) -> tuple[Text, ...]
         f"{percent(low)} and {percent(high)} (95% confidence).{_against_guessing(result)}",
         "answer",
     )
+    repeats = _repeats(result)
     if split == "test":
-        return (answer,)
-    return answer, Text(
-        f"**There is no evaluation on a test split**: these are {images}. If they helped to choose the "
-        "model or its settings, the accuracy on new images is probably somewhat lower."
+        return answer, *repeats
+    return (
+        answer,
+        *repeats,
+        Text(
+            f"**There is no evaluation on a test split**: these are {images}. If they helped to choose the "
+            "model or its settings, the accuracy on new images is probably somewhat lower."
+        ),
     )
 
 
@@ -106,6 +111,27 @@ def _against_guessing(result: Classification) -> str:
         f" This is **{found.verdict}**: always answering with the most frequent class "
         f"would be right on {percent(found.accuracy)}. The model alone is right on {found.model_only:,} of "
         f"these images, that answer alone on {found.guess_only:,} (McNemar's exact test: p {p})."
+    )
+
+
+def _repeats(result: Classification) -> tuple[Text, ...]:
+    """Say how many of the images are training images, and the accuracy without them."""
+    found = result.repeated
+    if found is None or not found.count:
+        return ()
+    without = "there are no others."
+    if found.accuracy_without is not None:
+        low, high = found.interval_without
+        without = (
+            f"**without them the accuracy is {percent(found.accuracy_without)}** (95% interval "
+            f"{percent(low)} to {percent(high)})."
+        )
+    return (
+        Text(
+            f"{found.count:,} of these images are training images too, pixel for pixel, and the model is "
+            f"right on {found.correct:,} of them: {without}",
+            "warning",
+        ),
     )
 
 
