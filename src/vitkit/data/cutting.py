@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.data.groups import cut_images, joined
-from vitkit.data.listing import SPLITS, Labels, Listing, SplitListing, counted
+from vitkit.data.listing import SPLITS, Labels, Listing, SplitListing, pluralize
 from vitkit.data.repeats import Images, find_repeats
 from vitkit.data.sources_config import Splits
 from vitkit.errors import VitkitError
@@ -60,7 +60,7 @@ def with_missing_splits(
         listed[split] = (numbers[cut], labels[cut])
         groups = None if groups is None else groups[~cut]
         notes.append(
-            f"{split}: {counted(int(cut.sum()), 'image')} cut from train, stratified, seed {splits.seed} "
+            f"{split}: {pluralize(int(cut.sum()), 'image')} cut from train, stratified, seed {splits.seed} "
             f"({how})."
         )
     return listed, notes
@@ -72,7 +72,9 @@ def _torn_groups(found: Listing) -> list[str]:
         return []
     named = [set(found.groups[numbers].tolist()) for numbers, _ in found.splits.values()]
     torn = sum(sum(group in one for one in named) > 1 for group in set().union(*named))
-    return [f"{counted(torn, 'group is', 'groups are')} in several splits of the data's own."] if torn else []
+    return (
+        [f"{pluralize(torn, 'group is', 'groups are')} in several splits of the data's own."] if torn else []
+    )
 
 
 def _kept_together(
@@ -82,14 +84,14 @@ def _kept_together(
     groups, notes = None, []
     if found.groups is not None:
         groups = found.groups[found.splits["train"][0]]
-        count = counted(len(np.unique(groups)), "group")
+        count = pluralize(len(np.unique(groups)), "group")
         notes.append(f"Splits keep groups together: {count} by {splits.group}.")
     if (splits.rule or 1) >= 2:
         same = find_repeats([train])
         if same is None:
             notes.append(f"{len(train):,} images are too many to look for repeated ones.")
         elif repeated := len(same) - len(np.unique(same)):
-            is_kept = counted(repeated, "image repeats another one and is", "images repeat others and are")
+            is_kept = pluralize(repeated, "image repeats another one and is", "images repeat others and are")
             notes.append(f"{is_kept} kept in the same split.")
             groups = same if groups is None else joined(groups, same)
     return groups, notes

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.data.listing import Labels
-from vitkit.data.stratify import draws, stratified, stratified_sets
+from vitkit.data.stratify import draws, stratify, stratify_label_sets
 
 _TRIALS = 32
 """Orders in which groups are tried: the cut that keeps the shares of the classes best is taken."""
@@ -15,7 +15,7 @@ _LOOKS = 20_000
 def cut_images(
     labels: Labels, groups: NDArray[np.int64] | None, count: int, seed: int, stream: int
 ) -> NDArray[np.bool_]:
-    """Choose about `count` of the images `(N,)`, stratified, each group inside or outside as a whole.
+    """Choose about `count` of the images `(N,)`, stratify, each group inside or outside as a whole.
 
     Images alone in their group are cut as if there were no groups. Of the images in groups, the same share is
     cut: groups are taken in an order drawn at random wherever that brings the counts of their classes closer
@@ -50,8 +50,8 @@ def cut_images(
 
 def _cut_single(labels: Labels, count: int, seed: int, stream: int) -> NDArray[np.bool_]:
     if labels.ndim == 2:
-        return stratified_sets(labels.astype(bool), count, seed, stream)
-    return stratified(labels.astype(np.int64), count, seed, stream)
+        return stratify_label_sets(labels.astype(bool), count, seed, stream)
+    return stratify(labels.astype(np.int64), count, seed, stream)
 
 
 def _cut_groups(

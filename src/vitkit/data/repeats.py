@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from vitkit.data.decode import DecodeError
 from vitkit.data.files import UnreadableFileError, regular_file
-from vitkit.data.listing import counted
+from vitkit.data.listing import pluralize
 from vitkit.durable import hash_file
 from vitkit.errors import VitkitError
 
@@ -95,7 +95,9 @@ def repeats_of_training(splits: Mapping[str, Images], wanted: Sequence[str]) -> 
 
 def describe_repeats(count: int, split: str) -> str:
     """Say that images of a split are training images too, as the beginning of a sentence."""
-    return counted(count, f"image of {split} is", f"images of {split} are") + " in train too, pixel for pixel"
+    return (
+        pluralize(count, f"image of {split} is", f"images of {split} are") + " in train too, pixel for pixel"
+    )
 
 
 def _size(file: bytes | Path) -> int:

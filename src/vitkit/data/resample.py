@@ -59,7 +59,7 @@ class Kernel:
         cut: tuple[int, int, int, int],
         out: Pixels | None = None,
     ) -> Pixels:
-        """The part `cut` of the box resized to `size`; see `resample`."""
+        """Resize the box to `size` and return the part `cut` of it; see `resample`."""
         height, width = image.shape[:2]
         top, left, bottom, right = box
         y0, x0, y1, x1 = cut
@@ -150,7 +150,7 @@ def prepare_resampling() -> bool:
 
 @cache
 def _kernel() -> Kernel | None:
-    """The kernel, if it has been compiled and makes Pillow's pixels."""
+    """Return the kernel, if it has been compiled and makes the same pixels as Pillow."""
     path = _library()
     if path is None or not _is_own(path.parent) or not _is_own(path):
         return None
@@ -191,7 +191,7 @@ def _makes_pillows_pixels(kernel: Kernel) -> bool:
 
 
 def _library() -> Path | None:
-    """Where the compiled kernel lies or would lie; None where there can be none."""
+    """Return the path of the compiled kernel, made or not; None where there can be none."""
     try:
         if platform.system() != "Linux" or platform.machine() != "x86_64":
             return None

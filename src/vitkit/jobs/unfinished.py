@@ -14,7 +14,7 @@ from torch import Tensor
 from vitkit.errors import VitkitError
 from vitkit.jobs.data_record import read_record
 from vitkit.jobs.run_config import is_run, read_run
-from vitkit.jobs.run_folder import place
+from vitkit.jobs.run_folder import absolute_spec
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit_config import Interpolation
 from vitkit.tasks import find_task
@@ -23,7 +23,7 @@ from vitkit.training.checkpoint_files import (
     FOLDER,
     UnreadableError,
     commit_size,
-    damage,
+    find_damage,
     newest_first,
     read_progress,
     step_name,
@@ -132,7 +132,7 @@ def read_snapshot(folder: Path) -> Snapshot:
             wanted = folder / FOLDER / step_name(best) if best is not None else chosen
             if read_run(folder).training.select == "best" and wanted in left:
                 chosen = wanted
-            reason = damage(chosen)
+            reason = find_damage(chosen)
             if reason is None:
                 step = read_progress(chosen).step
                 weights = load_weights(chosen)
@@ -167,14 +167,14 @@ def _identity(folder: Path, found: Snapshot) -> Identity:
             f"{folder / 'data.json'}, which names the classes of the run, is missing. Put it back, or "
             "continue the run with vitkit train --resume, which writes it again."
         )
-    config = run.architecture.of(run.model, len(record.class_names), run.preprocessing)
+    config = run.architecture.build_config(run.model, len(record.class_names), run.preprocessing)
     card = ModelCard(
         name=run.model,
         class_names=record.class_names,
         task=find_task(run.task).learned(run.objective),
         preprocessing=run.preprocessing,
         augmentation=run.augmentation,
-        data=TrainingData(place(run.data), record.name, run.splits, record.fingerprint),
+        data=TrainingData(absolute_spec(run.data), record.name, run.splits, record.fingerprint),
         origin={"recipe": run.recipe, "weights": f"{found}, of a run that has not finished"},
     )
     note = f"this run has not finished: the weights are those of {found}"

@@ -1,5 +1,6 @@
-"""The metrics log of a run: JSON lines that hold nothing but what the run's own numbers decide, no clock, no
-speed. So it is the same bytes however often the run was stopped.
+"""The metrics log of a run: JSON lines that follow from the run's own numbers alone.
+
+It holds no time and no speed, so it is the same bytes however often the run was stopped.
 
 A checkpoint knows length and hash of the log at its step. Lines beyond were written by steps that will be
 made again and are cut off; a log that does not begin with those bytes was damaged, and is set aside.
@@ -88,7 +89,7 @@ class MetricsLog:
         )
 
 
-def mend_log(path: Path, progress: Progress) -> tuple[Progress, list[str]]:
+def repair_log(path: Path, progress: Progress) -> tuple[Progress, list[str]]:
     """Make sure that the log begins with the bytes that a checkpoint knows.
 
     A log that does not is renamed, never cut, and a new one begins with a line that says at which step.
@@ -108,7 +109,7 @@ def mend_log(path: Path, progress: Progress) -> tuple[Progress, list[str]]:
         begun_hash = hashlib.sha256(begun).hexdigest()
         renewed = replace(progress, log_bytes=len(begun), log_sha256=begun_hash)
         if _prefix(path, len(begun)) == (len(begun), begun_hash):
-            return renewed, []  # mended before, by a run that was killed before its next checkpoint
+            return renewed, []  # repaired before, by a run that was killed before its next checkpoint
         kept = "is gone"
         if found is not None:
             kept = f"is not the one that was written: it is kept as {set_aside(path)}"
@@ -122,7 +123,7 @@ def mend_log(path: Path, progress: Progress) -> tuple[Progress, list[str]]:
 
 
 def _prefix(path: Path, length: int) -> tuple[int, str] | None:
-    """Length and SHA-256 of the first `length` bytes, or of all if there are fewer; None without a file."""
+    """Measure and hash the first `length` bytes, or all if there are fewer; None without a file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Other libraries' own models, run beside ours where they are installed. The only place that knows them."""
+"""Run other libraries' own models beside ours, where they are installed; no other file imports them."""
 
 import contextlib
 import sys
@@ -17,7 +17,7 @@ _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
 def library_logits(library: Library, path: Path, images: Tensor) -> Tensor:
-    """What a library's own model makes of images.
+    """Compute the logits of images with a library's own model.
 
     Args:
         library: which one.
