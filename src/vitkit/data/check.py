@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from vitkit.data.advice import advise_on_start, suggest_recipe
 from vitkit.data.decode import DecodeError
 from vitkit.data.label_sets import count_labels
 from vitkit.data.listing import Labels, pluralize
@@ -75,6 +76,10 @@ class DataCheck:
     """Sentences about what should be looked at before training."""
     notes: tuple[str, ...] = ()
     """Sentences about how the data set was opened: splits that were made, say."""
+    advice: tuple[str, ...] = ()
+    """Sentences about how to train on it."""
+    recipe: str = ""
+    """Name of the recipe that fits its images."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as dictionaries, lists, strings and numbers."""
@@ -130,6 +135,7 @@ def check_data(
     leaks = _leaks(duplicates, tuple(data.splits))
     summary = _summary(sizes)
     images = {split: len(samples) for split, samples in data.splits.items()}
+    start = advise_on_start(images.get("train", 0), len(data.class_names))
     warnings = [
         *_about_bad_files(bad, images, bad_quota),
         *_about_images(sizes, modes),
@@ -150,6 +156,8 @@ def check_data(
         contradictions=contradictions,
         warnings=tuple(warnings),
         notes=tuple(data.notes),
+        advice=(start,) if start else (),
+        recipe=suggest_recipe(sizes),
     )
 
 
@@ -228,7 +236,7 @@ def _about_classes(counts: dict[str, dict[str, int]], multi_label: bool) -> list
         if present[most] > _IMBALANCE * present[least]:
             warnings.append(
                 f"The {classes} are unbalanced: {present[most]:,} training images of {most}, "
-                f"{present[least]:,} of {least}. {look}"
+                f"{present[least]:,} of {least}, {present[most] / present[least]:.0f} to 1. {look}"
             )
     return warnings
 
