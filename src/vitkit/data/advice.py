@@ -6,10 +6,9 @@ from vitkit.data.listing import pluralize
 
 FEW_IMAGES = 2_000
 FEW_PER_CLASS = 100
-"""Training images below which nothing is to be learned from scratch. Rules of thumb of this project: the paper's
-smallest training set from scratch has 1.3 million images, and a ViT does worse there than a ResNet (Figure 3);
-its tasks of 1,000 images (VTAB) are all learned from a checkpoint. Our own trainings from scratch are in
-docs/results.md."""
+"""Training images below which nothing is to be learned from scratch: rules of thumb of this project. The
+paper's smallest training set from scratch has 1.3 million images, and a ViT does worse there than a ResNet
+(Figure 3); its tasks of 1,000 images (VTAB) are all learned from a checkpoint."""
 SMALL_SIDE = 64
 """Pixels: images up to this size are pictures for the recipe small-images, larger ones are photos."""
 

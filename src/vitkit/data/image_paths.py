@@ -10,8 +10,9 @@ from vitkit.errors import VitkitError
 
 
 def find_images(names: Iterable[str]) -> Iterator[Path]:
-    """Yield the image files that are named: files themselves, and of folders every image below, "photo 2" before "photo 10".
+    """Yield the image files that are named: files themselves, and of folders every image below.
 
+    In a folder "photo 2" comes before "photo 10".
     A file that is not there is yielded too, to be reported beside those that cannot be read.
 
     Raises:
