@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from vitkit.jobs.report import write_report
     from vitkit.jobs.run_config import Run
     from vitkit.jobs.train import train
+    from vitkit.jobs.unfinished import load_model
     from vitkit.models.build import build_model, create_model
     from vitkit.models.resnet import ResNet
     from vitkit.models.resnet_config import ResNetConfig
     from vitkit.models.vit import ViT
     from vitkit.models.vit_config import ViTConfig
     from vitkit.models.zoo import list_models, model_config
-    from vitkit.weights import load_model, save_model
+    from vitkit.weights import save_model
 
 _HOMES = {
     "Predictor": "vitkit.jobs.predict",
@@ -41,7 +42,7 @@ _HOMES = {
     "fewshot": "vitkit.jobs.fewshot",
     "inspect": "vitkit.jobs.inspect",
     "list_models": "vitkit.models.zoo",
-    "load_model": "vitkit.weights",
+    "load_model": "vitkit.jobs.unfinished",
     "model_config": "vitkit.models.zoo",
     "recipe": "vitkit.jobs.recipes",
     "save_model": "vitkit.weights",

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from vitkit.evaluation.calibration import CALIBRATION_BINS, CalibrationBin, Overconfidence
 from vitkit.evaluation.classify import (
-    CALIBRATION_BINS,
-    CalibrationBin,
     Classification,
     ClassScore,
     wilson_interval,
 )
+from vitkit.evaluation.guessing import Guessing
+from vitkit.evaluation.intervals import overconfidence_interval, sign_test
 from vitkit.models.card import LossFunction
 
 
@@ -96,4 +97,20 @@ def reference(
         per_class=tuple(scores),
         confusion_cells=tuple((*pair, pairs.count(pair)) for pair in sorted(set(pairs))),
         loss_function=loss,
+        guessing=_guessing(names, pairs),
+        overconfidence=Overconfidence(
+            (math.fsum(one[1] for one in found) - correct) / count,
+            overconfidence_interval(
+                np.array([one[1] for one in found]), np.array([true == said for true, said in pairs])
+            ),
+        ),
     )
+
+
+def _guessing(names: Sequence[str], pairs: list[tuple[int, int]]) -> Guessing:
+    """Compare with always answering the most frequent class, image by image."""
+    truth = [true for true, _ in pairs]
+    most = max(range(len(names)), key=truth.count)
+    model = sum(true == said != most for true, said in pairs)
+    guess = sum(true == most != said for true, said in pairs)
+    return Guessing(names[most], truth.count(most) / len(truth), model, guess, sign_test(model, guess))

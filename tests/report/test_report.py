@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from vitkit.data.decode import DecodeError, Header
 from vitkit.data.loader import evaluation_batches
 from vitkit.data.transforms_config import Preprocessing
+from vitkit.evaluation.calibration import overconfidence
 from vitkit.evaluation.classify import Classification, Predictions, classification, predict
 from vitkit.models.build import build_model, create_model
 from vitkit.models.image_model import ImageModel
@@ -380,7 +381,12 @@ def test_calibration_is_judged_by_what_the_images_can_tell(sure: float, words: s
         for i, one in enumerate(result.calibration)
     )
     changed = dataclasses.replace(
-        result, correct=30, accuracy=0.5, accuracy_interval=(0.377, 0.623), calibration=bins
+        result,
+        correct=30,
+        accuracy=0.5,
+        accuracy_interval=(0.377, 0.623),
+        calibration=bins,
+        overconfidence=overconfidence(np.full(60, sure), np.arange(60) < 30),
     )
     assert words in check_safe(render_report(bare(evaluations={"test": (changed, made)}))).text
 

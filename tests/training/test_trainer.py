@@ -234,7 +234,7 @@ def test_what_is_not_finite_stops_at_once_and_reaches_no_checkpoint(tmp_path: Pa
     assert len(reports) == 5
     message = str(caught.value)
     assert "Step 5" in message and "learning rate" in message
-    assert all(str(i) in message for i in ids)
+    assert message.endswith(f"{', '.join(map(str, ids[:5]))} and {len(ids) - 5} more.")
     after = trainer.state.model.state_dict()
     assert all(torch.equal(v.nan_to_num(), after[k].nan_to_num()) for k, v in before.items())  # not applied
     checkpoint, rejected = find_checkpoint(tmp_path)

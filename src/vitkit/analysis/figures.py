@@ -24,7 +24,8 @@ from vitkit.analysis.drawing import (
     styled,
     wrapped,
 )
-from vitkit.evaluation.classify import CalibrationBin, ClassScore, wilson_interval
+from vitkit.evaluation.calibration import CalibrationBin
+from vitkit.evaluation.classify import ClassScore, wilson_interval
 from vitkit.models.card import LossFunction
 
 MATRIX_WITH_NAMES = 20

@@ -2,6 +2,8 @@
 
 import codecs
 import contextlib
+import csv
+import io
 import os
 import sys
 import time
@@ -120,6 +122,15 @@ def print_json(value: Any, indent: int | None = 2) -> None:
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     unicode = codecs.lookup(encoding).name == "utf-8"
     print(json_text(value, ascii_only=not unicode, indent=indent), flush=True)
+
+
+def print_csv(cells: Iterable[str]) -> None:
+    """Print a line of CSV on standard output; control characters are shown and not obeyed."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow([visible(cell) for cell in cells])
+    text = line.getvalue()
+    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
+    print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
 
 
 class _Lines(Progress):

@@ -63,7 +63,10 @@ def print_check(found: "DataCheck", options: DataCheckOptions) -> None:
             console.out.print(f"  [yellow]![/] {escape(warning)}")
     else:
         console.out.print("\nNothing stands out.")
-    command = f"vitkit train --data {shlex.quote(options.path)}"
+    for advice in found.advice:
+        console.out.print(f"\n[bold]Advice[/]  {escape(advice)}")
+    recipe = "digits" if options.path == "digits" else found.recipe
+    command = f"vitkit train --recipe {recipe} --data {shlex.quote(options.path)}"
     if options.task != "classification":
         command += f" --task {options.task}"
     console.out.print(

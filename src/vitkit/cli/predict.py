@@ -29,13 +29,18 @@ def main(arguments: list[str]) -> None:
 def _predict(
     options: Annotated[PredictOptions, tyro.conf.arg(name="")],
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False,
+    csv_output: Annotated[bool, tyro.conf.arg(name="csv")] = False,
 ) -> None:
     """Name what is in images.
 
     Args:
         options: the options of the job.
         json_output: one line of JSON for each image; image_base64 holds a name that is not UTF-8.
+        csv_output: one line of CSV for each image: path, class, probability, then the next ones of --top, and
+            the reason where an image cannot be read.
     """
+    if json_output and csv_output:
+        raise VitkitError("--json and --csv are two forms of the same: give one of them.")
     with importing():
         from vitkit.cli.download import download
         from vitkit.jobs.predict import predict_images
@@ -43,6 +48,8 @@ def _predict(
     options = replace(options, images=read_names(options.images))
     download(options.model)
     top = options.top
+    if csv_output:
+        console.print_csv(["path", *_csv_headings(top), "error"])
     table = Table("image", box=None, pad_edge=False)
     count = failures = 0
     # Closed at once, so that no bar is left on the terminal when whoever reads the output has gone.
@@ -55,13 +62,28 @@ def _predict(
             failures += predicted.reason is not None
             if json_output:
                 console.print_json(_record(predicted), indent=None)
+            elif csv_output:
+                console.print_csv(_csv_cells(predicted, top))
             else:
                 table.add_row(*_row(predicted, top))
-    if not json_output:
+    if not (json_output or csv_output):
         console.out.print(table)
     if failures:
         others = "; the others are above" if failures < count else ""
         raise VitkitError(f"{failures} of {count} images could not be read{others}.")
+
+
+def _csv_headings(top: int) -> list[str]:
+    """Name the columns of the guesses: class, probability, class 2, probability 2 and so on."""
+    numbers = ["", *(f" {number}" for number in range(2, top + 1))]
+    return [f"{name}{number}" for number in numbers for name in ("class", "probability")]
+
+
+def _csv_cells(predicted: "PredictedImage", top: int) -> list[str]:
+    """Return the line of CSV of one image."""
+    name = os.fsencode(predicted.path).decode("utf-8", "backslashreplace")
+    cells = [cell for guess in predicted.guesses[:top] for cell in (guess.name, f"{guess.probability:.6f}")]
+    return [name, *cells, *[""] * (2 * top - len(cells)), predicted.reason or ""]
 
 
 def _record(predicted: "PredictedImage") -> dict[str, object]:

@@ -1,6 +1,5 @@
 """A look at every file of a data set before time is spent on it: sizes, bad files, duplicates, leaks."""
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -9,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from vitkit.data.advice import advise_on_start, suggest_recipe
 from vitkit.data.decode import DecodeError
 from vitkit.data.label_sets import count_labels
 from vitkit.data.listing import Labels, pluralize
+from vitkit.data.repeats import pixel_digest
 from vitkit.data.sources import ImageData
 
 _SMALL_SIDE = 32  # pixels
@@ -75,6 +76,10 @@ class DataCheck:
     """Sentences about what should be looked at before training."""
     notes: tuple[str, ...] = ()
     """Sentences about how the data set was opened: splits that were made, say."""
+    advice: tuple[str, ...] = ()
+    """Sentences about how to train on it."""
+    recipe: str = ""
+    """Name of the recipe that fits its images."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as dictionaries, lists, strings and numbers."""
@@ -120,9 +125,8 @@ def check_data(
                 modes[head.mode] += 1
                 height, width = pixels.shape[:2]
                 sizes.append((height, width))
-                digest = hashlib.sha256(f"{height} {width} ".encode() + pixels.tobytes()).digest()
                 label = _label(samples.labels, index, data.class_names)
-                same.setdefault(digest, []).append(Copy(split, key, label))
+                same.setdefault(pixel_digest(pixels), []).append(Copy(split, key, label))
             done += 1
             if progress is not None:
                 progress(done, total)
@@ -131,6 +135,7 @@ def check_data(
     leaks = _leaks(duplicates, tuple(data.splits))
     summary = _summary(sizes)
     images = {split: len(samples) for split, samples in data.splits.items()}
+    start = advise_on_start(images.get("train", 0), len(data.class_names))
     warnings = [
         *_about_bad_files(bad, images, bad_quota),
         *_about_images(sizes, modes),
@@ -151,6 +156,8 @@ def check_data(
         contradictions=contradictions,
         warnings=tuple(warnings),
         notes=tuple(data.notes),
+        advice=(start,) if start else (),
+        recipe=suggest_recipe(sizes),
     )
 
 
@@ -229,7 +236,7 @@ def _about_classes(counts: dict[str, dict[str, int]], multi_label: bool) -> list
         if present[most] > _IMBALANCE * present[least]:
             warnings.append(
                 f"The {classes} are unbalanced: {present[most]:,} training images of {most}, "
-                f"{present[least]:,} of {least}. {look}"
+                f"{present[least]:,} of {least}, {present[most] / present[least]:.0f} to 1. {look}"
             )
     return warnings
 

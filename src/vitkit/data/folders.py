@@ -15,6 +15,7 @@ from vitkit.data.listing import (
     SplitListing,
     is_ignored,
     join_names,
+    number_groups,
     pluralize,
 )
 from vitkit.errors import VitkitError
@@ -27,12 +28,13 @@ _IMAGE_SUFFIXES = frozenset({
 })  # fmt: skip
 
 
-def list_folders(root: Path, partial: bool) -> Listing:
+def list_folders(root: Path, partial: bool, group: str | None = None) -> Listing:
     """List class folders, or split folders (train/, val/, test/) of class folders.
 
     Args:
         root: the folder.
         partial: whether the classes are a trained model's, so that some of them, or train/, may be missing.
+        group: the level of folders below the class folders that keeps images together: "1", "2".
     """
     with os.scandir(root) as entries:
         folders = sorted(entry.name for entry in entries if _is_folder(entry) and not is_ignored(entry.name))
@@ -51,6 +53,7 @@ def list_folders(root: Path, partial: bool) -> Listing:
     class_names = _agreed_classes(root, scans, partial)
     number_of = {name: number for number, name in enumerate(class_names)}
     paths: list[str] = []
+    groups: list[str] = []
     splits: dict[str, SplitListing] = {}
     for split, scan in scans.items():
         above = "" if scan.root == root else f"{scan.root.name}/"
@@ -61,6 +64,8 @@ def list_folders(root: Path, partial: bool) -> Listing:
                 continue
             paths += (f"{above}{name}/{file}" for file in files)
             labels += [number_of[name]] * len(files)
+            if group is not None:
+                groups += (_group_of(root / f"{above}{name}", file, group) for file in files)
         splits[split] = (np.arange(start, len(paths)), np.array(labels, dtype=np.int64))
     notes = []
     if not_splits:
@@ -69,7 +74,24 @@ def list_folders(root: Path, partial: bool) -> Listing:
         )
     for split, scan in scans.items():
         notes += (f"{split}: {note}" if len(scans) > 1 else note for note in scan.notes())
-    return Listing("folder of class folders", class_names, Paths(root, paths), splits, tuple(notes))
+    numbers = None if group is None else number_groups(groups)
+    return Listing("folder of class folders", class_names, Paths(root, paths), splits, tuple(notes), numbers)
+
+
+def _group_of(folder: Path, file: str, level: str) -> str:
+    """Return the folders down to a level below the class folder, which name the group of a file."""
+    if not level.isdecimal() or int(level) < 1:
+        raise VitkitError(
+            f"Of class folders --splits.group is a level of folders below them, from 1 (the p7 of "
+            f"cats/p7/1.jpg), found {level!r}. A column is named where the data is a .csv."
+        )
+    folders = file.split("/")[:-1]
+    if len(folders) < int(level):
+        raise VitkitError(
+            f"{folder / file} has {pluralize(len(folders), 'folder')} below its class folder, and "
+            f"--splits.group {level} needs {level}. Move it into the folder of its group."
+        )
+    return "/".join(folders[: int(level)])
 
 
 class _ClassFolders:

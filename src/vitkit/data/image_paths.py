@@ -12,6 +12,7 @@ from vitkit.errors import VitkitError
 def find_images(names: Iterable[str]) -> Iterator[Path]:
     """Yield the image files that are named: files themselves, and of folders every image below.
 
+    In a folder "photo 2" comes before "photo 10".
     A file that is not there is yielded too, to be reported beside those that cannot be read.
 
     Raises:
@@ -26,7 +27,13 @@ def find_images(names: Iterable[str]) -> Iterator[Path]:
         files = image_files(path)
         if not files:
             raise VitkitError(f"No image below {path}.")
-        yield from files
+        yield from sorted(files, key=_natural)
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """Return what paths are sorted by so that "photo 2" comes before "photo 10"."""
+    parts = re.split(r"([0-9]+)", str(path))
+    return [(int(part) if i % 2 else 0, part) for i, part in enumerate(parts)]
 
 
 def refuse_address(path: str) -> None:

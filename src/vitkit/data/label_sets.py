@@ -7,6 +7,7 @@ import os
 import posixpath
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -40,7 +41,7 @@ def count_labels(labels: NDArray[np.int64] | NDArray[np.bool_], classes: int) ->
     return list(map(int, counts))
 
 
-def list_csv_of_sets(path: Path, separator: str | None) -> Listing:
+def list_csv_of_sets(path: Path, separator: str | None, group: str | None = None) -> Listing:
     """List the images of a CSV: a header, then one image a line with path, labels and perhaps split.
 
     Paths are below the folder of the CSV.
@@ -48,11 +49,12 @@ def list_csv_of_sets(path: Path, separator: str | None) -> Listing:
     Args:
         path: the file.
         separator: what separates the labels of a cell; None: the one of `SEPARATORS` that is there.
+        group: the column that says what an image belongs to; None: there is none.
 
     Raises:
         VitkitError: it cannot be read, names an image twice, has both separators, or no label.
     """
-    rows = read_csv(path, several_labels=True)
+    rows = read_csv(path, several_labels=True, group=group)
     line_of: dict[str, int] = {}
     for name, line in zip(rows.paths, rows.lines, strict=True):
         before = line_of.setdefault(posixpath.normpath(name), line)
@@ -67,7 +69,8 @@ def list_csv_of_sets(path: Path, separator: str | None) -> Listing:
         if separator is not None:
             notes.append(f"Labels are separated by {separator!r}, which was found in the cells.")
     sets = [_without_empty(cell.split(separator) if separator else [cell]) for cell in rows.cells]
-    return _listing(path, "CSV with several labels an image", rows.files(path), sets, rows.split_of, notes)
+    found = _listing(path, "CSV with several labels an image", rows.files(path), sets, rows.split_of, notes)
+    return replace(found, groups=rows.groups)
 
 
 def list_label_files(root: Path, separator: str | None) -> Listing:

@@ -64,6 +64,8 @@ class Listing:
     files: Files
     splits: dict[str, SplitListing]
     notes: tuple[str, ...] = ()
+    groups: NDArray[np.int64] | None = None
+    """(F,) which group the file of each number belongs to; None: none were asked for."""
 
 
 class Texts:
@@ -108,6 +110,12 @@ def expand_home(path: str) -> Path:
         return Path(path).expanduser()
     except RuntimeError:
         return Path(path)
+
+
+def number_groups(names: Iterable[str]) -> NDArray[np.int64]:
+    """Number names of groups in the order in which they come."""
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)
 
 
 def is_ignored(name: str) -> bool:

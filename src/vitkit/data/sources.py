@@ -5,11 +5,10 @@ A source only lists files with labels, class names and splits; nothing is decode
 
 import hashlib
 import json
-import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.data import label_sets
+from vitkit.data.cutting import with_missing_splits
 from vitkit.data.decode import Header, decode, header
 from vitkit.data.decode_config import DEFAULT_RULE, DecodeRule
 from vitkit.data.folders import list_folders
@@ -27,14 +27,12 @@ from vitkit.data.listing import (
     Files,
     Labels,
     Listing,
-    SplitListing,
     expand_home,
     is_ignored,
     join_names,
     pluralize,
 )
 from vitkit.data.sources_config import DEFAULT_SPLITS, Splits
-from vitkit.data.stratify import stratify, stratify_label_sets
 from vitkit.data.tables import list_csv, list_parquet
 from vitkit.errors import VitkitError
 
@@ -134,9 +132,9 @@ def open_data(
         try:
             name = path.resolve().stem if path.is_file() else path.resolve().name
             if multi_label:
-                found = _list_sets(path, splits.label_separator)
+                found = _list_sets(path, splits.label_separator, splits.group)
             else:
-                found = _list_path(path, partial=class_names is not None)
+                found = _list_path(path, class_names is not None, splits.group)
         except OSError as error:
             raise VitkitError(
                 f"{spec} cannot be listed: {error}. Is it whole, and may it be read?"
@@ -152,7 +150,13 @@ def open_data(
             f"{spec} has one class, {found.class_names[0]!r}; a classifier needs at least two. {LAYOUTS}"
         )
     _check_names(spec, found.class_names)
-    listed, notes = _with_missing_splits(found, splits)
+    if splits.group is not None and found.groups is None:
+        raise VitkitError(
+            f"{spec}: --splits.group takes a column of a .csv, or a level of folders below class folders; "
+            f"this is {found.kind}. Leave it out, or list the images in a .csv."
+        )
+    train = FileSamples(found.files, *found.splits["train"], rule) if "train" in found.splits else None
+    listed, notes = with_missing_splits(found, splits, train)
     samples = {split: FileSamples(found.files, *listed[split], rule) for split in SPLITS if split in listed}
     return ImageData(name, spec, found.kind, found.class_names, samples, (*found.notes, *notes))
 
@@ -231,9 +235,9 @@ class FileSamples:
         return self.header(index).size
 
 
-def _list_path(path: Path, partial: bool) -> Listing:
+def _list_path(path: Path, partial: bool, group: str | None) -> Listing:
     if path.suffix.lower() == ".csv":
-        return list_csv(path)
+        return list_csv(path, group)
     if path.suffix.lower() == ".parquet":
         return list_parquet(path.parent, [path])
     if not path.is_dir():
@@ -241,13 +245,13 @@ def _list_path(path: Path, partial: bool) -> Listing:
     parquets = _parquet_files(path)
     if parquets:
         return list_parquet(path, parquets)
-    return list_folders(path, partial)
+    return list_folders(path, partial, group)
 
 
-def _list_sets(path: Path, separator: str | None) -> Listing:
+def _list_sets(path: Path, separator: str | None, group: str | None) -> Listing:
     """List images that have several labels each."""
     if path.suffix.lower() == ".csv":
-        return label_sets.list_csv_of_sets(path, separator)
+        return label_sets.list_csv_of_sets(path, separator, group)
     if path.suffix.lower() == ".parquet" or (path.is_dir() and _parquet_files(path)):
         raise VitkitError(f"{path}: of Parquet files a single label an image is read. {label_sets.LAYOUTS}")
     if not path.is_dir():
@@ -313,7 +317,7 @@ def _renamed(found: Listing, class_names: tuple[str, ...]) -> Listing:
     }
     count = pluralize(len(absent), "class of the model has", "classes of the model have")
     notes = (*found.notes, f"{count} no images here: {join_names(absent)}.") if absent else found.notes
-    return Listing(found.kind, class_names, found.files, splits, notes)
+    return replace(found, class_names=class_names, splits=splits, notes=notes)
 
 
 def _reordered(labels: Labels, order: NDArray[np.int64], count: int) -> Labels:
@@ -323,34 +327,3 @@ def _reordered(labels: Labels, order: NDArray[np.int64], count: int) -> Labels:
     moved = np.zeros((len(labels), count), dtype=bool)
     moved[:, order[order >= 0]] = labels[:, order >= 0]
     return moved
-
-
-def _with_missing_splits(found: Listing, splits: Splits) -> tuple[dict[str, SplitListing], list[str]]:
-    """Cut a test split, then a validation split, where the data has none."""
-    listed = dict(found.splits)
-    notes: list[str] = []
-    if "train" not in listed:
-        return listed, notes
-    total = len(listed["train"][1])
-    for split, fraction in (("test", splits.test_fraction), ("val", splits.val_fraction)):
-        if split in listed or fraction == 0:
-            continue
-        numbers, labels = listed["train"]
-        # The small subtraction keeps 0.1 * 30 = 3.0000000000000004 from being rounded up to 4.
-        cut = _cut(labels, math.ceil(fraction * total - 1e-9), splits.seed, SPLITS.index(split))
-        if not cut.any():
-            notes.append(f"{split}: none; every class has a single training image left.")
-            continue
-        listed["train"] = (numbers[~cut], labels[~cut])
-        listed[split] = (numbers[cut], labels[cut])
-        notes.append(
-            f"{split}: {pluralize(int(cut.sum()), 'image')} cut from train, stratified, seed {splits.seed} "
-            f"({100 * fraction:g} %)."
-        )
-    return listed, notes
-
-
-def _cut(labels: Labels, count: int, seed: int, stream: int) -> NDArray[np.bool_]:
-    if labels.ndim == 2:
-        return stratify_label_sets(labels.astype(bool), count, seed, stream)
-    return stratify(labels.astype(np.int64), count, seed, stream)

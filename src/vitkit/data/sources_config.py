@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from vitkit.config import require_finite
 from vitkit.errors import VitkitError
 
+NEWEST_RULE = 2
+"""How splits are cut in runs that begin now."""
+
 
 @dataclass(frozen=True)
 class Splits:
@@ -20,8 +23,33 @@ class Splits:
     """Character that separates several labels of an image in a cell of the CSV; left out, ";" or "|",
     whichever is found."""
 
+    group: str | None = None
+    """What must not be torn apart, a patient or a scene: a column of the CSV; of class folders a level below
+    them, 1 for the p7 of cats/p7/1.jpg."""
+    folds: int | None = None
+    """Cut the images into so many parts of equal size, one of which is the test split; --splits.fold says
+    which."""
+    fold: int | None = None
+    """Which of the folds is the test split, from 0."""
+    rule: int | None = None
+    """Version of the rule by which splits are cut. 1: image by image. 2: images of the same pixels stay
+    together. Left out: 2 in a run that begins; 1 in one that does not record it, as early versions."""
+
     def __post_init__(self) -> None:
         require_finite(self)
+        if self.rule not in (None, *range(1, NEWEST_RULE + 1)):
+            raise VitkitError(f"The rule of the splits is 1 or 2, found {self.rule}: leave it out.")
+        if (self.fold is None) != (self.folds is None):
+            raise VitkitError("fold and folds go together: give both, say --splits.fold 0 --splits.folds 5.")
+        if self.fold is not None and self.folds is not None and not 0 <= self.fold < self.folds:
+            raise VitkitError(f"fold is from 0 to folds - 1, found {self.fold} of {self.folds}.")
+        if self.folds is not None and self.folds < 2:
+            raise VitkitError(f"folds is 2 or more, found {self.folds}.")
+        if self.folds is not None and self.val_fraction > 1 - 1 / self.folds - 1e-9:
+            raise VitkitError(
+                f"A test split of one in {self.folds} and a val_fraction of {self.val_fraction} leave "
+                "nothing to train on: give a smaller val_fraction."
+            )
         if min(self.val_fraction, self.test_fraction) < 0 or self.val_fraction + self.test_fraction >= 1:
             raise VitkitError(
                 "val_fraction and test_fraction must be 0 or more and leave something to train on, found "

@@ -24,7 +24,7 @@ def stratify(labels: NDArray[np.int64], count: int, seed: int, stream: int) -> N
     shares = np.minimum(np.floor(exact).astype(np.int64), sizes - 1)
     while shares.sum() < count and (shares < sizes - 1).any():
         shares[np.argmax(np.where(shares < sizes - 1, exact - shares, -np.inf))] += 1
-    order = np.lexsort((_draws(len(labels), seed, stream), labels))  # class by class, each as it was drawn
+    order = np.lexsort((draws(len(labels), seed, stream), labels))  # class by class, each as it was drawn
     place = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # within the class
     cut = np.zeros(len(labels), dtype=bool)
     cut[order] = place < np.repeat(shares, sizes)
@@ -49,7 +49,7 @@ def stratify_label_sets(labels: NDArray[np.bool_], count: int, seed: int, stream
         `(N,)`
     """
     total = len(labels)
-    order = np.argsort(_draws(total, seed, stream), kind="stable")
+    order = np.argsort(draws(total, seed, stream), kind="stable")
     outside = labels.sum(0)  # of each label, images that are not cut
     wanted = outside * count / max(total, 1)  # of each label, images still to be cut
     least = np.where(outside >= FEW, 1, 0)
@@ -82,5 +82,5 @@ def stratify_label_sets(labels: NDArray[np.bool_], count: int, seed: int, stream
             return cut
 
 
-def _draws(count: int, seed: int, stream: int) -> NDArray[np.uint64]:
+def draws(count: int, seed: int, stream: int) -> NDArray[np.uint64]:
     return np.random.Philox(key=np.array([seed, stream], dtype=np.uint64)).random_raw(count)

@@ -15,7 +15,16 @@ from numpy.typing import NDArray
 
 from vitkit.data.decode import DecodeError
 from vitkit.data.files import UnreadableFileError, regular_file
-from vitkit.data.listing import SPLIT_NAMES, SPLITS, Listing, Paths, SplitListing, join_names, pluralize
+from vitkit.data.listing import (
+    SPLIT_NAMES,
+    SPLITS,
+    Listing,
+    Paths,
+    SplitListing,
+    join_names,
+    number_groups,
+    pluralize,
+)
 from vitkit.errors import VitkitError
 
 _PATH_COLUMNS = ("path", "image", "file", "filename", "image_path")
@@ -35,33 +44,36 @@ class CsvRows:
     cells: list[str]
     """The contents of the column of labels."""
     lines: list[int]
-    """Line numbers, counted from 1, which is the header."""
+    """Line numbers, pluralize from 1, which is the header."""
     split_of: NDArray[Any]
     """`(N,)` of "train", "val" and "test"."""
+    groups: NDArray[np.int64] | None = None
+    """`(N,)` of the column of groups, where one was asked for."""
 
     def files(self, path: Path) -> Paths:
         """Return the image files, whose paths are below the folder of the CSV at `path`."""
         return Paths(path.parent, self.paths, (f"{path.name} line {line}: " for line in self.lines))
 
 
-def list_csv(path: Path) -> Listing:
+def list_csv(path: Path, group: str | None = None) -> Listing:
     """List the images of a CSV: a header, then one image a line with path, label and perhaps split.
 
     Paths are below the folder of the CSV.
     """
-    rows = read_csv(path)
+    rows = read_csv(path, group=group)
     splits = _by_split(rows.split_of, np.array(rows.cells))
     names, labelled = _named_by_value(path, splits)
-    return Listing("CSV", names, rows.files(path), labelled)
+    return Listing("CSV", names, rows.files(path), labelled, groups=rows.groups)
 
 
-def read_csv(path: Path, several_labels: bool = False) -> CsvRows:
+def read_csv(path: Path, several_labels: bool = False, group: str | None = None) -> CsvRows:
     """Read the lines of a CSV of images.
 
     Args:
         path: the file.
         several_labels: whether a cell holds several labels, or none; its column may then have a name in the
             plural.
+        group: the column that says what an image belongs to; None: there is none.
 
     Raises:
         VitkitError: it is no CSV in UTF-8, lacks a column, has an empty cell where there may be none, or
@@ -70,6 +82,7 @@ def read_csv(path: Path, several_labels: bool = False) -> CsvRows:
     """
     found = CsvRows([], [], [], np.empty(0))
     split_of: list[str] = []
+    groups: list[str] = []
     try:
         with (
             regular_file(path) as file,
@@ -82,6 +95,7 @@ def read_csv(path: Path, several_labels: bool = False) -> CsvRows:
             columns = {(name or "").strip().lower(): name for name in rows.fieldnames or ()}
             path_column = _column(path, columns, _PATH_COLUMNS, "path")
             label_column = _label_column(path, columns, several_labels)
+            group_column = None if group is None else _group_column(path, columns, group)
             split_column = next((columns[name] for name in _SPLIT_COLUMNS if name in columns), None)
             for row in rows:
                 cells = {name: (row[name] or "").strip() for name in (path_column, label_column)}
@@ -95,6 +109,10 @@ def read_csv(path: Path, several_labels: bool = False) -> CsvRows:
                         f"{len(columns) + len(row[None])}. Put the labels of an image into one cell, and "
                         f"separate them by another character than {delimiter!r}, or quote them."
                     )
+                if group_column is not None:
+                    groups.append((row[group_column] or "").strip())
+                    if not groups[-1]:
+                        raise VitkitError(f"{path} line {rows.line_num}: {group} is empty. Fill it.")
                 found.paths.append(cells[path_column])
                 found.cells.append(cells[label_column])
                 found.lines.append(rows.line_num)
@@ -110,7 +128,20 @@ def read_csv(path: Path, several_labels: bool = False) -> CsvRows:
     unknown = sorted(set(split_of) - set(SPLIT_NAMES))
     if unknown:
         raise VitkitError(f"{path}: unknown split {join_names(unknown)}; expected train, val or test.")
-    return replace(found, split_of=np.array([SPLIT_NAMES[name] for name in split_of]))
+    return replace(
+        found,
+        split_of=np.array([SPLIT_NAMES[name] for name in split_of]),
+        groups=None if group is None else number_groups(groups),
+    )
+
+
+def _group_column(path: Path, columns: dict[str, str], group: str) -> str:
+    if group.lower() not in columns:
+        raise VitkitError(
+            f"{path} has no column {group!r} to keep groups together by (--splits.group), only "
+            f"{', '.join(columns)}."
+        )
+    return columns[group.lower()]
 
 
 def _label_column(path: Path, columns: dict[str, str], several_labels: bool) -> str:

@@ -17,7 +17,7 @@ Conventions:
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,15 @@ from torch import nn
 from vitkit import config
 from vitkit.data.loader import Batch
 from vitkit.errors import VitkitError
+from vitkit.evaluation.calibration import (
+    CalibrationBin,
+    Overconfidence,
+    calibration_bins,
+    calibration_error,
+    overconfidence,
+)
+from vitkit.evaluation.guessing import Guessing, compare_with_guessing
+from vitkit.evaluation.intervals import wilson_interval
 from vitkit.evaluation.logits import LogitsAsTheyCome
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import ImageScores, check_labels, image_scores
@@ -38,19 +47,17 @@ from vitkit.models.precision_config import Precision
 from vitkit.models.zoo import ModelConfig
 
 __all__ = [
-    "CalibrationBin",
     "ClassScore",
     "Classification",
     "Predictions",
+    "Repeated",
     "classification",
     "evaluation_mode",
     "explain_no_classes",
+    "mark_repeats",
     "predict",
     "wilson_interval",
 ]
-
-CALIBRATION_BINS = 15  # the number of Guo et al. 2017
-NORMAL_95 = 1.959963984540054  # the standard normal's 97.5% point
 
 
 @dataclass(frozen=True)
@@ -73,15 +80,16 @@ class ClassScore:
 
 
 @dataclass(frozen=True)
-class CalibrationBin:
-    """The images whose confidence (the predicted class's probability) lies in `(lower, upper]`."""
+class Repeated:
+    """The images that are training images too, pixel for pixel, and the accuracy without them."""
 
-    lower: float
-    upper: float
     count: int
-    confidence: float | None
-    """Mean over the bin's images."""
-    accuracy: float | None
+    correct: int
+    """Those of them that the model is right on."""
+    accuracy_without: float | None
+    """On the other images; None where there are no others."""
+    interval_without: tuple[float, float]
+    """Wilson's 95% interval of that."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +122,12 @@ class Classification:
     """`(true, predicted, count)` where the count is not 0, sorted: 21k classes would not fit as a matrix."""
     loss_function: LossFunction = "softmax"
     """The loss that the model was trained with: probabilities, loss and calibration depend on it."""
+    guessing: Guessing | None = None
+    """Whether it is better than always answering the most frequent class; None as early versions wrote it."""
+    overconfidence: Overconfidence | None = None
+    """Mean confidence - accuracy, with an interval; None as early versions wrote it."""
+    repeated: Repeated | None = None
+    """Images that the model was trained on; None where they were not looked for."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -293,7 +307,7 @@ def classification(predictions: Predictions, class_names: Sequence[str]) -> Clas
     per_class = _class_scores(class_names, labels, predicted)
     recalls = [score.recall for score in per_class if score.recall is not None]
     f1s = [score.f1 for score in per_class if score.f1 is not None]
-    bins = _calibration(scores.confidence, right)
+    bins = calibration_bins(scores.confidence, right)
     # `fsum` rounds once: no number depends on the order of the images or on how they were batched.
     return Classification(
         count=count,
@@ -305,12 +319,32 @@ def classification(predictions: Predictions, class_names: Sequence[str]) -> Clas
         loss=math.fsum(scores.loss) / count,
         balanced_accuracy=math.fsum(recalls) / len(recalls),
         macro_f1=math.fsum(f1s) / len(f1s),
-        calibration_error=_calibration_error(bins),
+        calibration_error=calibration_error(bins),
         calibration=bins,
         per_class=per_class,
         confusion_cells=_confusion_cells(labels, predicted, classes),
         loss_function=predictions.loss,
+        guessing=compare_with_guessing(
+            class_names, [score.count for score in per_class], [score.correct for score in per_class]
+        ),
+        overconfidence=overconfidence(scores.confidence, right),
     )
+
+
+def mark_repeats(result: Classification, predictions: Predictions, rows: NDArray[np.int64]) -> Classification:
+    """Add the accuracy without the images that were trained on.
+
+    Args:
+        result: the numbers of `predictions`.
+        predictions: of all images of a split.
+        rows: numbers of the images of the split that are training images too.
+    """
+    known = np.isin(predictions.ids, rows)
+    count, right = int(known.sum()), predictions.predicted == predictions.labels
+    correct = int(right[known].sum())
+    others, hits = result.count - count, result.correct - correct
+    found = Repeated(count, correct, _ratio(hits, others), wilson_interval(hits, others))
+    return replace(result, repeated=found)
 
 
 def _class_scores(
@@ -348,52 +382,6 @@ def _confusion_cells(
     return tuple(
         (*divmod(pair, classes), cell) for pair, cell in zip(pairs.tolist(), counts.tolist(), strict=True)
     )
-
-
-def _calibration_error(bins: Sequence[CalibrationBin]) -> float:
-    """Average the bins' |accuracy - confidence| over their images."""
-    gaps = [
-        b.count * abs(b.accuracy - b.confidence)
-        for b in bins
-        if b.accuracy is not None and b.confidence is not None
-    ]
-    return math.fsum(gaps) / sum(b.count for b in bins)
-
-
-def wilson_interval(correct: int, count: int) -> tuple[float, float]:
-    """Compute the 95 % confidence interval of a fraction, `(0, 1)` where nothing was counted (Wilson 1927).
-
-    Unlike the textbook's p +- 1.96 sigma it is right for few images and for accuracies near 0 and 1.
-    """
-    if count == 0:
-        return 0.0, 1.0
-    share, z2 = correct / count, NORMAL_95**2  # z squared, as in Wilson's formula
-    centre = (share + z2 / (2 * count)) / (1 + z2 / count)
-    half = NORMAL_95 / (1 + z2 / count) * math.sqrt(share * (1 - share) / count + z2 / (4 * count**2))
-    # Exact at the ends, where rounding would leave 1e-17.
-    lower = 0.0 if correct == 0 else centre - half
-    upper = 1.0 if correct == count else centre + half
-    return lower, upper
-
-
-def _calibration(confidence: NDArray[np.float64], right: NDArray[np.bool_]) -> tuple[CalibrationBin, ...]:
-    # Bins are (lower, upper]: the ceiling puts a confidence on an edge into the bin below, and the clip keeps
-    # a confidence of exactly 0, or one that rounding left above 1, in the outer bins.
-    number = np.clip(np.ceil(confidence * CALIBRATION_BINS) - 1, 0, CALIBRATION_BINS - 1)
-    bins = []
-    for i in range(CALIBRATION_BINS):
-        inside = number == i
-        count = int(inside.sum())
-        bins.append(
-            CalibrationBin(
-                lower=i / CALIBRATION_BINS,
-                upper=(i + 1) / CALIBRATION_BINS,
-                count=count,
-                confidence=math.fsum(confidence[inside]) / count if count else None,
-                accuracy=_ratio(int(right[inside].sum()), count),
-            )
-        )
-    return tuple(bins)
 
 
 def _ratio(part: int, whole: int) -> float | None:

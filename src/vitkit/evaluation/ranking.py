@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from vitkit.evaluation.intervals import NORMAL_95
+
 DRAWS = 200
 """Number of resamplings by which an interval is estimated: its width is then accurate to 5 %."""
 FEWEST_DRAWS = 50
@@ -20,7 +22,6 @@ FEWEST_DRAWS = 50
 _PAIRS = 1 << 23  # pairs of image and label up to which DRAWS resamplings are made
 SEED = 0
 """Seed of the resampling, so that the same predictions have the same interval."""
-NORMAL_95 = 1.959963984540054  # the standard normal's 97.5% point
 _AT_ONCE = 1 << 22  # draws x images that are looked at together: an array of 16 MiB
 
 

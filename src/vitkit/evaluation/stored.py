@@ -32,8 +32,8 @@ def _checks(result: Classification, predictions: Predictions) -> Iterator[tuple[
     yield "per_class", f"{classes} classes", len(result.per_class), len(result.per_class) == classes
     yield "loss", "0 or more", result.loss, -1e-9 <= result.loss < math.inf
     for name in ("accuracy", "top5_accuracy", "balanced_accuracy", "macro_f1", "calibration_error"):
-        share = getattr(result, name)
-        yield name, "a share from 0 to 1", share, _is_share(share)
+        value = getattr(result, name)
+        yield name, "a share from 0 to 1", value, _is_share(value)
     interval = result.accuracy_interval
     yield "accuracy_interval", "two shares from 0 to 1", interval, all(map(_is_share, interval))
     for i, score in enumerate(result.per_class):
@@ -48,6 +48,14 @@ def _checks(result: Classification, predictions: Predictions) -> Iterator[tuple[
     for i, (true, predicted, cell) in enumerate(result.confusion_cells):
         inside = 0 <= true < classes and 0 <= predicted < classes and cell > 0
         yield f"confusion_cells: {i}", "two classes and a count", (true, predicted, cell), inside
+    if result.repeated is not None:
+        repeated = result.repeated
+        sizes = 0 <= repeated.correct <= repeated.count <= count
+        whole = all(map(_is_share, (repeated.accuracy_without, *repeated.interval_without)))
+        yield "repeated", "counts and shares of some of the images", repeated, sizes and whole
+    if result.guessing is not None:
+        numbers = result.guessing.p_value, result.guessing.accuracy
+        yield "guessing", "a share and a p from 0 to 1", numbers, all(map(_is_share, numbers))
     for name, total in (
         ("per_class", sum(score.count for score in result.per_class)),
         ("calibration", sum(one.count for one in result.calibration)),

@@ -1,6 +1,9 @@
 """A look at a data set: what is in it, before anyone spends an hour on it."""
 
+from dataclasses import replace
+
 from vitkit.data.check import DataCheck, check_data
+from vitkit.data.sources_config import NEWEST_RULE
 from vitkit.jobs.data_check_options import DataCheckOptions
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.tasks import find_task
@@ -17,6 +20,7 @@ def check(options: DataCheckOptions, listener: Listener = SILENT) -> DataCheck:
         VitkitError: there is no such data set, or it cannot be opened.
     """
     with listener.progress("listing images"):
-        data = find_task(options.task).open_data(options.path, options.splits, options.decode)
+        splits = options.splits if options.splits.rule else replace(options.splits, rule=NEWEST_RULE)
+        data = find_task(options.task).open_data(options.path, splits, options.decode)
     with listener.progress("reading images") as progress:
         return check_data(data, progress)

@@ -9,7 +9,7 @@ from vitkit._version import __version__
 from vitkit.data.loader import worker_count
 from vitkit.jobs.building import Parts
 from vitkit.jobs.computing import prepare
-from vitkit.jobs.evaluate import evaluate_split
+from vitkit.jobs.evaluate import evaluate_split, find_training_images, with_repeats
 from vitkit.jobs.listener import Listener
 from vitkit.jobs.run_config import read_compute
 from vitkit.jobs.run_folder import write_evaluation
@@ -63,7 +63,9 @@ def take_final_weights(model: ImageModel, trainer: Trainer, listener: Listener) 
 
 def evaluate_finished(parts: Parts, device: torch.device, listener: Listener) -> None:
     """Evaluate the finished model on validation and test images, and keep what was found."""
-    loading, training = parts.run.loading, parts.run.training
+    run, task = parts.run, find_task(parts.run.task)
+    loading, training = run.loading, run.training
+    repeated = find_training_images(parts.data, EVALUATED, listener)
     # As `vitkit evaluate` computes, so that it finds the same numbers; runs of the first version stay plain.
     exact = training.exact or read_compute(parts.folder) is None
     precision = prepare(parts.model, device, training.precision, exact, "evaluation")
@@ -82,5 +84,6 @@ def evaluate_finished(parts: Parts, device: torch.device, listener: Listener) ->
             folder=parts.folder,
             listener=listener,
         )
+        result = with_repeats(result, predictions, repeated, split, task, listener)
         write_evaluation(parts.folder, split, result, predictions)
-        listener.show([(split, [find_task(parts.run.task).line(result)])])
+        listener.show([(split, [task.line(result)])])

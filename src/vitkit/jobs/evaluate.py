@@ -1,13 +1,17 @@
 """Evaluate a model on images that it was not trained on."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from vitkit.data.loader import evaluation_batches
 from vitkit.data.loader_config import WORKER_TIMEOUT
+from vitkit.data.repeats import describe_repeats, repeats_of_training
 from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
 from vitkit.jobs.computing import prepare
@@ -16,11 +20,11 @@ from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import find_device
 from vitkit.jobs.run_config import is_run
 from vitkit.jobs.run_folder import absolute_spec, open_model_data, write_evaluation
+from vitkit.jobs.unfinished import is_unfinished, load_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.precision_config import Precision
 from vitkit.tasks import learned_by, task_of
 from vitkit.tasks.task import Task
-from vitkit.weights import load_model
 from vitkit.weights.card import card_of
 from vitkit.weights.preprocessing import preprocessing_of
 
@@ -135,18 +139,47 @@ def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Eva
         precision=prepare(model, device, options.precision, options.exact, "evaluation"),
         listener=listener,
     )
+    if trained_on:
+        repeated = find_training_images(data, (split,), listener)
+        result = with_repeats(result, predictions, repeated, split, task_of(model.card), listener)
     whole = not trained_on and list(data.splits) == ["train"]
     return Evaluation(split, data, task_of(model.card), result, predictions, rejects, whole)
+
+
+def find_training_images(
+    data: ImageData, splits: Sequence[str], listener: Listener = SILENT
+) -> dict[str, NDArray[np.int64]]:
+    """Find the images of splits that are training images too: their numbers by split."""
+    with listener.progress("looking for training images among the others"):
+        return repeats_of_training(data.splits, splits)
+
+
+def with_repeats(
+    result: Any,
+    predictions: Any,
+    repeated: Mapping[str, NDArray[np.int64]],
+    split: str,
+    task: Task[Any, Any],
+    listener: Listener = SILENT,
+) -> Any:
+    """Add to the numbers of a split what they are without training images, and say that there are some."""
+    if split not in repeated:
+        return result
+    rows = repeated[split]
+    if len(rows):
+        listener.warn(f"{describe_repeats(len(rows), split)}: the figures for {split} are too good.")
+    return task.mark_repeats(result, predictions, rows)
 
 
 def keep_evaluation(options: EvaluateOptions, found: Evaluation, listener: Listener = SILENT) -> Path | None:
     """Keep the evaluation of a run, of the model as it is and on its own data, in the run folder.
 
     Returns:
-        The folder that holds it; None if it is of something else, or the run folder may not be written.
+        The folder that holds it; None if it is of something else, the run has not finished, or its folder may
+        not be written.
     """
     run, changed = Path(options.model), (options.data, options.image_size, options.max_pixels)
-    if not is_run(run) or any(option is not None for option in changed):
+    if not is_run(run) or is_unfinished(run) or any(option is not None for option in changed):
         return None
     try:
         write_evaluation(run, found.split, found.result, found.predictions)

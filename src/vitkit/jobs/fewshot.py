@@ -39,8 +39,8 @@ from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import find_device
 from vitkit.jobs.run_config import is_run
 from vitkit.jobs.run_folder import absolute_spec
+from vitkit.jobs.unfinished import load_model
 from vitkit.models.precision_config import Precision
-from vitkit.weights import load_model
 from vitkit.weights.card import TrainingData
 from vitkit.weights.files.cache import cache_folder
 from vitkit.weights.loading import identify

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from vitkit.analysis.cost import forward_flops
+from vitkit.data.advice import advise_on_start
 from vitkit.data.listing import Labels, pluralize
 from vitkit.data.loader import Batch, worker_count
 from vitkit.data.memory_samples import MemorySamples
@@ -74,7 +75,7 @@ def first_screen(run: Run, data: ImageData, model: ImageModel, surroundings: Sur
         ("", list(data.notes)),
         ("classes", [_classes(data.class_names)]),
         ("model", [_model(run.model, model), *_warnings(run, model.config, _total_steps(run, data))]),
-        ("training", [_training(run, data)]),
+        ("training", [_training(run, data), *_advice(data)]),
         ("device", [f"{surroundings.device}, {pluralize(surroundings.threads, 'thread')}"]),
         ("folder", [_folder(run, data, model, surroundings.folder)]),
     ]
@@ -125,6 +126,12 @@ def measure_step(model: ImageModel, trainer: Trainer, batch_size: int, labels: L
             loss.item()
             elapsed = time.monotonic() - started
     return elapsed * batch_size / count
+
+
+def _advice(data: ImageData) -> list[str]:
+    """Say that there are too few images; of the built-in digits, which are a demonstration, nothing."""
+    advice = advise_on_start(len(data.splits["train"]), len(data.class_names))
+    return [f"! {advice}"] if advice and data.spec != "digits" else []
 
 
 def _total_steps(run: Run, data: ImageData) -> int:

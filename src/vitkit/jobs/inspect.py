@@ -26,9 +26,9 @@ from vitkit.evaluation.classify import evaluation_mode
 from vitkit.jobs.inspect_options import InspectOptions
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.run_folder import open_model_data
+from vitkit.jobs.unfinished import load_model
 from vitkit.models.image_model import ImageModel
 from vitkit.tasks import task_of
-from vitkit.weights import load_model
 from vitkit.weights.card import card_of
 from vitkit.weights.preprocessing import preprocessing_of
 

@@ -20,11 +20,12 @@ from vitkit.jobs.computing import prepare
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import find_device
 from vitkit.jobs.predict_options import PredictOptions
+from vitkit.jobs.unfinished import load_any
 from vitkit.models.precision import autocast
 from vitkit.models.precision_config import Precision
 from vitkit.tasks import task_of
 from vitkit.tasks.task import Guess, Task
-from vitkit.weights import LoadOptions, load
+from vitkit.weights import LoadOptions
 from vitkit.weights.preprocessing import preprocessing_of
 
 ImageLike = str | os.PathLike[str] | bytes | IO[bytes] | Image.Image | NDArray[np.uint8] | torch.Tensor
@@ -122,7 +123,7 @@ class Predictor:
         exact: bool = False,
     ) -> None:
         self.device = find_device(device)
-        loaded = load(path, LoadOptions(image_size=image_size, num_heads=num_heads))
+        loaded = load_any(path, LoadOptions(image_size=image_size, num_heads=num_heads))
         self.notes = loaded.notes
         self.model = loaded.model.to(self.device)
         self.precision = prepare(self.model, self.device, precision, exact, "prediction")

@@ -18,12 +18,12 @@ from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.run_config import read_config, read_run
 from vitkit.jobs.run_folder import open_model_data, read_evaluations
 from vitkit.jobs.run_records import read_data_record, read_metrics, read_speed
+from vitkit.jobs.unfinished import load_any
 from vitkit.models.image_model import ImageModel
 from vitkit.report.page import ReportContent, render_report
 from vitkit.tasks import learned_by, task_of
 from vitkit.tasks.task import Task
 from vitkit.training.checkpoint import find_checkpoint, processor_name
-from vitkit.weights import load_model
 
 
 def write_report(run: str | Path, *, listener: Listener = SILENT) -> Path:
@@ -37,19 +37,21 @@ def write_report(run: str | Path, *, listener: Listener = SILENT) -> Path:
         The page.
 
     Raises:
-        VitkitError: it is no run folder, training has not finished, or one of its files is damaged. Of a log
-            only the damaged lines are left out, which the page says and the listener hears.
+        VitkitError: it is no run folder, nothing of it is committed yet, or one of its files is damaged. Of a
+            log only the damaged lines are left out, which the page says and the listener hears.
     """
     folder = Path(run)
     read_run(folder)  # refuses a configuration that is none
     config = read_config(folder)
-    model = load_model(folder)
+    loaded = load_any(folder)
+    model = loaded.model
     record = read_data_record(folder)
     task = task_of(model.card)
     evaluations = read_evaluations(folder, task)
     metrics, speed = read_metrics(folder), read_speed(folder)
     left_out = [log.left_out for log in (metrics, speed) if log.left_out]
     left_out += _outdated(model, task, evaluations)
+    left_out += [f"{note[0].upper()}{note[1:]}." for note in loaded.notes]
     for sentence in left_out:
         listener.note(sentence)
     try:
@@ -118,7 +120,7 @@ def _environment(folder: Path) -> dict[str, str]:
     """Say where the run was trained, by its last checkpoint, and when this page was written."""
     checkpoint, _ = find_checkpoint(folder)
     trained: Any = {}
-    if checkpoint is not None:
+    if checkpoint is not None and (checkpoint / "manifest.json").exists():  # removed by who trains on?
         manifest = read_json(checkpoint / "manifest.json")
         trained = manifest.get("environment") if isinstance(manifest, dict) else None
         if not isinstance(trained, dict):

@@ -171,6 +171,8 @@ def changed_options(recorded: Mapping[str, Any], where: str, run: Run, moved: bo
     """
     # Parsed into a Run first: options that are newer than the record then take their defaults.
     there, here = to_json(from_json(Run, recorded, where)), to_json(run)
+    if run.splits.rule is None:  # whoever gives none takes the one that the run was begun with
+        here["splits"]["rule"] = there["splits"]["rule"]
     for options in (there, here):
         del options["loading"], options["training"]["micro_batch_size"]
         if moved:

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from vitkit.data.sources import ImageData
+from vitkit.data.sources_config import NEWEST_RULE
 from vitkit.errors import VitkitError
 from vitkit.jobs.building import (
     Parts,
@@ -25,7 +26,7 @@ from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import deterministic, find_device
 from vitkit.jobs.memory import require_memory
 from vitkit.jobs.report import write_report
-from vitkit.jobs.run_config import Run, changed_options, read_config, write_config
+from vitkit.jobs.run_config import Run, changed_options, read_config, read_run, write_config
 from vitkit.jobs.run_folder import absolute_spec, lock_run_folder
 from vitkit.jobs.starting_point import starting_point, tell_set_aside
 from vitkit.models.compute_config import Compute
@@ -76,12 +77,14 @@ def train(
     if threads is not None:
         torch.set_num_threads(threads)
     tracked = replace(run.fewshot, data=absolute_spec(run.fewshot.data))
-    run = replace(run, data=absolute_spec(run.data), fewshot=tracked)
+    asked = replace(run, data=absolute_spec(run.data), fewshot=tracked)
     with listener.progress("listing images"):
-        data = find_task(run.task).open_data(run.data, run.splits, run.preprocessing.decode)
+        run, data = _open_data(asked, None if out is None else Path(out))
     found_device = find_device(device)
     _refuse_run(run, data, found_device)  # before a folder is made
-    folder = Path(out) if out is not None else _free_folder(run, data)
+    folder = Path(out) if out is not None else _free_folder(asked, data)
+    if run != _with_rule_of(folder, asked):  # a run that an early version began goes on here
+        run, data = _open_data(asked, folder)
     _check_folder(folder, run, resume)
     folder.mkdir(parents=True, exist_ok=True)
     # The lock ends with the process, however it ends: a killed run can be continued at once.
@@ -153,6 +156,21 @@ def _complete(
     parts.rejects.tell(listener)
     listener.show([("report", [str(write_report(folder, listener=listener))])])
     tell_set_aside(folder, listener)
+
+
+def _open_data(run: Run, folder: Path | None) -> tuple[Run, ImageData]:
+    """List the images of a run, cut by the rule that the run in `folder`, if there is one, was begun with."""
+    run = _with_rule_of(folder, run)
+    return run, find_task(run.task).open_data(run.data, run.splits, run.preprocessing.decode)
+
+
+def _with_rule_of(folder: Path | None, run: Run) -> Run:
+    """Fill in the rule of the splits where none is asked for: what is recorded, for a new run the newest."""
+    if run.splits.rule is not None:
+        return run
+    begun = folder is not None and (folder / "config.json").exists()
+    rule = read_run(folder).splits.rule if folder is not None and begun else NEWEST_RULE
+    return replace(run, splits=replace(run.splits, rule=rule))
 
 
 def _refuse_options(run: Run, threads: int | None) -> None:

@@ -1,17 +1,18 @@
 """The task of classification: one class for each image, learned with a softmax or sigmoid loss."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitkit.config import from_json
 from vitkit.data.decode_config import DecodeRule
-from vitkit.data.listing import Labels
+from vitkit.data.listing import Labels, pluralize
 from vitkit.data.loader import Batch
 from vitkit.data.sources import ImageData, open_data
 from vitkit.data.sources_config import Splits
@@ -112,12 +113,21 @@ class ClassificationTask:
         """Count by the conventions of `vitkit.evaluation.classify`."""
         return classify.classification(predictions, class_names)
 
+    def mark_repeats(
+        self, result: classify.Classification, predictions: Predictions, rows: NDArray[np.int64]
+    ) -> classify.Classification:
+        """Count the accuracy on the other images."""
+        return classify.mark_repeats(result, predictions, rows)
+
     def read_evaluation(self, path: Path) -> tuple[classify.Classification, Predictions]:
         """Read numbers and logits, and compare the two."""
         result = from_json(classify.Classification, read_json(path), str(path))
         # The loss decides what the logits mean, so it is read before them.
         predictions = Predictions.load(path.with_suffix(".npz"), result.loss_function)
         check_evaluation(result, predictions, str(path))
+        if result.guessing is None or result.overconfidence is None:  # an early version wrote it
+            counted = self.measure(predictions, result.class_names)
+            result = replace(result, guessing=counted.guessing, overconfidence=counted.overconfidence)
         return result, predictions
 
     def explain_outdated(self, result: classify.Classification, learned: card.Task) -> str:
@@ -132,7 +142,7 @@ class ClassificationTask:
         unread = f", {result.bad} unreadable" if result.bad else ""
         return (
             f"{result.accuracy:.2%} accuracy on {result.count:,} images{unread} "
-            f"(95 % interval {low:.1%} to {high:.1%})"
+            f"(95 % interval {low:.1%} to {high:.1%}){_conclusion(result)}{_repeats(result)}"
         )
 
     def summary(self, result: classify.Classification, images: str) -> tuple[str, str]:
@@ -143,7 +153,8 @@ class ClassificationTask:
             f" accuracy{top5} on {result.count:,} {images} "
             f"(95 % interval {low:.1%} to {high:.1%}); loss {result.loss:.4f}, "
             f"balanced accuracy {result.balanced_accuracy:.2%}, "
-            f"calibration error {result.calibration_error:.2%}"
+            f"calibration error {result.calibration_error:.2%}{_sureness(result)}{_conclusion(result)}"
+            f"{_repeats(result)}"
         )
 
     def details(self, result: classify.Classification) -> None:
@@ -187,3 +198,29 @@ class ClassificationTask:
     ) -> TaskReport:
         """Say how good the model is, where it fails, and whether it is as sure as it should be."""
         return report(evaluations, split)
+
+
+def _conclusion(result: classify.Classification) -> str:
+    """Say whether it is better than guessing, to follow the figures."""
+    return "" if result.guessing is None else f"; {result.guessing.sentence()}"
+
+
+def _sureness(result: classify.Classification) -> str:
+    """Say that the model is too sure, or not sure enough, where that is certain."""
+    found = result.overconfidence
+    if found is None or not found.verdict:
+        return ""
+    low, high = found.interval
+    return f" ({found.verdict}: confidence - accuracy is {low:+.1%} to {high:+.1%})"
+
+
+def _repeats(result: classify.Classification) -> str:
+    """Say how many of the images are training images, and the accuracy without them."""
+    found = result.repeated
+    if found is None or not found.count:
+        return ""
+    is_known = pluralize(found.count, "image is a training image", "images are training images")
+    if found.accuracy_without is None:
+        return f"; all {is_known} too"
+    low, high = found.interval_without
+    return f"; {is_known} too: without them {found.accuracy_without:.2%} ({low:.1%} to {high:.1%})"

@@ -82,19 +82,56 @@ def _without_evaluation() -> TaskReport:
 
 def _answer(result: Classification, split: str, images: str) -> tuple[Text, ...]:
     low, high = result.accuracy_interval
-    guessing = max(score.count for score in result.per_class) / result.count
     answer = Text(
         f"The model is right on **{result.correct:,} of {images}**: an accuracy of "
         f"**{percent(result.accuracy)}**. On other images drawn in the same way, expect between "
-        f"{percent(low)} and {percent(high)} (95% confidence). Always answering with the most frequent "
-        f"class would be right on {percent(guessing)}.",
+        f"{percent(low)} and {percent(high)} (95% confidence).{_against_guessing(result)}",
         "answer",
     )
+    repeats = _repeats(result)
     if split == "test":
-        return (answer,)
-    return answer, Text(
-        f"**There is no evaluation on a test split**: these are {images}. If they helped to choose the "
-        "model or its settings, the accuracy on new images is probably somewhat lower."
+        return answer, *repeats
+    return (
+        answer,
+        *repeats,
+        Text(
+            f"**There is no evaluation on a test split**: these are {images}. If they helped to choose the "
+            "model or its settings, the accuracy on new images is probably somewhat lower."
+        ),
+    )
+
+
+def _against_guessing(result: Classification) -> str:
+    """Say whether the model is better than one that never looks at the images, as a sentence."""
+    found = result.guessing
+    if found is None:
+        return ""
+    p = "below 0.001" if found.p_value < 0.001 else f"{found.p_value:.2g}"
+    return (
+        f" This is **{found.verdict}**: always answering with the most frequent class "
+        f"would be right on {percent(found.accuracy)}. The model alone is right on {found.model_only:,} of "
+        f"these images, that answer alone on {found.guess_only:,} (McNemar's exact test: p {p})."
+    )
+
+
+def _repeats(result: Classification) -> tuple[Text, ...]:
+    """Say how many of the images are training images, and the accuracy without them."""
+    found = result.repeated
+    if found is None or not found.count:
+        return ()
+    without = "there are no others."
+    if found.accuracy_without is not None:
+        low, high = found.interval_without
+        without = (
+            f"**without them the accuracy is {percent(found.accuracy_without)}** (95% interval "
+            f"{percent(low)} to {percent(high)})."
+        )
+    return (
+        Text(
+            f"{found.count:,} of these images are training images too, pixel for pixel, and the model is "
+            f"right on {found.correct:,} of them: {without}",
+            "warning",
+        ),
     )
 
 
@@ -238,16 +275,13 @@ def _mistakes(result: Classification, predictions: Predictions, images: str) -> 
 
 def _calibration(result: Classification, images: str) -> Section:
     confidence = math.fsum(b.count * (b.confidence or 0) for b in result.calibration) / result.count
-    low, high = result.accuracy_interval
-    # Few images say little about the accuracy: what their interval allows is no finding.
-    if confidence > high:
-        verdict = "too sure of itself"
-    elif confidence < low:
-        verdict = "not sure enough"
-    else:
+    # Few images say little: a difference that may be none is no finding.
+    verdict = f"as sure as it should be, as far as {images} can tell"
+    if result.overconfidence is not None:
+        low, high = (f"{100 * end:+.1f}" for end in result.overconfidence.interval)
         verdict = (
-            f"as sure as it should be, as far as {images} can tell (the accuracy's 95% interval, "
-            f"{percent(low)} to {percent(high)}, holds its confidence)"
+            f"{result.overconfidence.verdict or verdict} (confidence - accuracy: 95% interval {low} "
+            f"to {high} percentage points)"
         )
     sigmoid = ", by sigmoid, as the model was trained to say yes or no to each class by itself"
     return Section(

@@ -182,6 +182,15 @@ class Task(Protocol[R, P]):
             VitkitError: no image could be read, or the names do not fit the predictions.
         """
 
+    def mark_repeats(self, result: R, predictions: P, rows: NDArray[np.int64]) -> R:
+        """Add what the numbers are without the images that are training images too.
+
+        Args:
+            result: the numbers of `predictions`.
+            predictions: of all images of a split.
+            rows: numbers of those images in the split, rising.
+        """
+
     def read_evaluation(self, path: Path) -> tuple[R, P]:
         """Read what `R.to_json` gave `path`, a `.json` file, and `P.save` the `.npz` file beside it.
 

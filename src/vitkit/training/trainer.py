@@ -34,6 +34,8 @@ from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
 
 LOG = "metrics.jsonl"
+IDS_SHOWN = 5
+"""Images of a batch that an error names."""
 """The metrics log in the run folder: one JSON object a line, for training and for each evaluator."""
 
 
@@ -294,7 +296,9 @@ class Trainer:
         numbers = dict(zip(names, values, strict=True))
         # Looked at in every step and before the update, so that the weights of the last step stay usable.
         if not (math.isfinite(numbers["loss"]) and math.isfinite(numbers["grad_norm"])):
-            ids = ", ".join(str(int(i)) for i in batch.ids[batch.mask])
+            found = batch.ids[batch.mask].tolist()
+            more = f" and {len(found) - IDS_SHOWN:,} more" if len(found) > IDS_SHOWN else ""
+            ids = ", ".join(map(str, found[:IDS_SHOWN])) + more
             raise NonFiniteError(
                 f"Step {step}: loss {numbers['loss']}, gradient norm {numbers['grad_norm']} at learning rate "
                 f"{rate:.3g}. The step was not applied and no checkpoint holds it. Try a lower "

@@ -76,14 +76,29 @@ def load(path: str | Path, options: LoadOptions | None = None) -> Loaded:
         VitkitError: as `load_model`.
     """
     options = options or LoadOptions()
-    head, num_classes, size = options.head, options.num_classes, options.size
-    with _opened(path, Hints(size, options.num_heads)) as (source, identity, translation):
-        if head == "keep" and num_classes not in (None, identity.config.num_classes):
-            raise VitkitError(
-                f"{path}: its head has {identity.config.num_classes} classes and cannot be kept for "
-                f"{num_classes}: leave out num_classes, or ask for a new head."
-            )
+    with _opened(path, Hints(options.size, options.num_heads)) as (source, identity, translation):
+        _refuse_kept_head(path, identity, options)
         tensors = translate(source, translation)
+    return fit_to_options(path, identity, tensors, options)
+
+
+def fit_to_options(
+    path: str | Path, identity: Identity, tensors: dict[str, Tensor], options: LoadOptions
+) -> Loaded:
+    """Make a model of weights that were read: with another head, at another image size, where asked for.
+
+    Args:
+        path: where they come from, for errors.
+        identity: what they are.
+        tensors: by our names.
+        options: as for `load`.
+
+    Raises:
+        VitkitError: they are not the weights of the model that `identity` describes, or cannot be made to
+            fit the options.
+    """
+    _refuse_kept_head(path, identity, options)
+    head, num_classes, size = options.head, options.num_classes, options.size
     config, card = _with_statistics(identity.config, identity.card, options)
     # Before a new head or other positions are made to fit, which would hide what is wrong with the file.
     check(config, tensors, str(path))
@@ -106,6 +121,14 @@ def load(path: str | Path, options: LoadOptions | None = None) -> Loaded:
     model = build(config, tensors, str(path))
     model.card = card
     return Loaded(model.eval(), identity, tuple(notes))
+
+
+def _refuse_kept_head(path: str | Path, identity: Identity, options: LoadOptions) -> None:
+    if options.head == "keep" and options.num_classes not in (None, identity.config.num_classes):
+        raise VitkitError(
+            f"{path}: its head has {identity.config.num_classes} classes and cannot be kept for "
+            f"{options.num_classes}: leave out num_classes, or ask for a new head."
+        )
 
 
 def load_model(
@@ -141,9 +164,12 @@ def load_model(
     Raises:
         VitkitError: no checkpoint there, one of another architecture, or a damaged one.
     """
-    loaded = load(
-        path, LoadOptions(num_classes, image_size, head, num_heads, interpolation, image_mean, image_std)
-    )
+    options = LoadOptions(num_classes, image_size, head, num_heads, interpolation, image_mean, image_std)
+    return log_notes(path, load(path, options))
+
+
+def log_notes(path: str | Path, loaded: Loaded) -> ImageModel:
+    """Log what the user should know about a checkpoint, as warnings; returns the model."""
     for reason, keys in loaded.identity.left_out.items():
         _log.info("%s: left out on purpose, %s: %s", path, reason, ", ".join(keys))
     for note in loaded.notes:

@@ -1,0 +1,39 @@
+"""What to do with a data set, said before anyone waits for it."""
+
+from collections.abc import Sequence
+
+from vitkit.data.listing import pluralize
+
+FEW_IMAGES = 2_000
+FEW_PER_CLASS = 100
+"""Training images below which nothing is to be learned from scratch: rules of thumb of this project. The
+paper's smallest training set from scratch has 1.3 million images, and a ViT does worse there than a ResNet
+(Figure 3); its tasks of 1,000 images (VTAB) are all learned from a checkpoint."""
+SMALL_SIDE = 64
+"""Pixels: images up to this size are pictures for the recipe small-images, larger ones are photos."""
+
+
+def advise_on_start(
+    count: int, classes: int, few: int = FEW_IMAGES, few_per_class: int = FEW_PER_CLASS
+) -> str:
+    """Say that a training set is too small to train from scratch; empty if it is not.
+
+    Args:
+        count: training images.
+        classes: among which they are shared.
+        few: so many images are enough.
+        few_per_class: so many images of each class, on average, are enough.
+    """
+    if count >= few and count >= few_per_class * classes:
+        return ""
+    share = "" if count < few else f" of {classes:,} classes, {count / classes:.0f} of each"
+    return (
+        f"{pluralize(count, 'training image')}{share}: do not train from scratch; start from a checkpoint "
+        "(vitkit finetune START)."
+    )
+
+
+def suggest_recipe(sizes: Sequence[tuple[int, int]]) -> str:
+    """Name the recipe that fits images of these sizes, (height, width) in pixels: that of the median."""
+    longer = sorted(max(size) for size in sizes)
+    return "small-images" if longer and longer[len(longer) // 2] <= SMALL_SIDE else "photos"

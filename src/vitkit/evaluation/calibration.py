@@ -1,0 +1,76 @@
+"""Whether a classifier is as sure as it should be: its confidence against its accuracy."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitkit.evaluation.intervals import overconfidence_interval
+
+CALIBRATION_BINS = 15
+
+
+@dataclass(frozen=True)
+class CalibrationBin:
+    """Images whose confidence (the predicted class's probability) lies in `(lower, upper]`."""
+
+    lower: float
+    upper: float
+    count: int
+    confidence: float | None
+    """Mean over the bin's images."""
+    accuracy: float | None
+
+
+@dataclass(frozen=True)
+class Overconfidence:
+    """How much surer a model is than it is right, over all images."""
+
+    mean: float
+    """Mean confidence - accuracy; below 0: it is not sure enough."""
+    interval: tuple[float, float]
+    """The 95% confidence interval of that."""
+
+    @property
+    def verdict(self) -> str:
+        """ "too sure of itself" or "not sure enough" where the interval excludes 0; else empty."""
+        if self.interval[0] > 0:
+            return "too sure of itself"
+        return "not sure enough" if self.interval[1] < 0 else ""
+
+
+def overconfidence(confidence: NDArray[np.float64], right: NDArray[np.bool_]) -> Overconfidence:
+    """Compare the confidence in the predictions `(N,)` with whether they are `right`, `(N,)`."""
+    mean = (math.fsum(confidence) - int(right.sum())) / len(right)
+    return Overconfidence(mean, overconfidence_interval(confidence, right))
+
+
+def calibration_bins(confidence: NDArray[np.float64], right: NDArray[np.bool_]) -> tuple[CalibrationBin, ...]:
+    """Put images into 15 bins of equal width by their confidence (Guo et al. 2017)."""
+    number = np.clip(np.ceil(confidence * CALIBRATION_BINS) - 1, 0, CALIBRATION_BINS - 1)
+    bins = []
+    for i in range(CALIBRATION_BINS):
+        inside = number == i
+        count = int(inside.sum())
+        bins.append(
+            CalibrationBin(
+                lower=i / CALIBRATION_BINS,
+                upper=(i + 1) / CALIBRATION_BINS,
+                count=count,
+                confidence=math.fsum(confidence[inside]) / count if count else None,
+                accuracy=int(right[inside].sum()) / count if count else None,
+            )
+        )
+    return tuple(bins)
+
+
+def calibration_error(bins: Sequence[CalibrationBin]) -> float:
+    """Average the bins' |accuracy - confidence| over their images."""
+    gaps = [
+        b.count * abs(b.accuracy - b.confidence)
+        for b in bins
+        if b.accuracy is not None and b.confidence is not None
+    ]
+    return math.fsum(gaps) / sum(b.count for b in bins)

@@ -1,0 +1,86 @@
+"""Images that are in training and test: counted, and the accuracy given with and without them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import vitkit
+from tests.jobs.hearing import Hearing
+from vitkit.data.sources_config import NEWEST_RULE
+from vitkit.data.transforms_config import Preprocessing
+from vitkit.jobs.run_config import read_run
+from vitkit.training.trainer_config import TrainingConfig
+
+
+def draw(path: Path, seed: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+
+
+def short(data: Path) -> vitkit.Run:
+    return vitkit.Run(
+        data=str(data),
+        model="ViT-8x1x2/4",
+        preprocessing=Preprocessing(image_size=(8, 8)),
+        training=TrainingConfig(steps=2, batch_size=8),
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Hearing]:
+    """A run on data whose test split holds six training images among 16."""
+    root, heard = tmp_path_factory.mktemp("repeats"), Hearing()
+    for number, label in enumerate("ab"):
+        for i in range(20):
+            draw(root / "data" / "train" / label / f"{i}.png", i + 1000 * number)
+        for i in range(8):
+            draw(root / "data" / "test" / label / f"{i}.png", (i if i < 3 else 500 + i) + 1000 * number)
+    return vitkit.train(short(root / "data"), root / "run", listener=heard), heard
+
+
+def test_accuracy_is_given_with_and_without_them(trained: tuple[Path, Hearing]) -> None:
+    folder, heard = trained
+    kept = json.loads((folder / "evaluation" / "test.json").read_text())
+    again = vitkit.evaluate(folder)
+    known = np.isin(again.predictions.ids, [0, 1, 2, 8, 9, 10])
+    right = again.predictions.predicted == again.predictions.labels
+    assert kept["repeated"]["count"] == 6 == again.result.repeated.count
+    assert kept["repeated"]["accuracy_without"] == right[~known].mean()
+    assert again.result == replace(again.result, accuracy=right.mean())
+    words = "6 images of test are in train too, pixel for pixel"
+    assert any(words in warning for warning in heard.warnings)
+    assert any(
+        "6 images are training images too: without them" in line for _, rows in heard.rows for line in rows
+    )
+    assert "6 of these images are training images too" in (folder / "report.html").read_text()
+    assert json.loads((folder / "evaluation" / "val.json").read_text())["repeated"]["count"] == 0
+
+
+def test_a_run_records_its_rule_and_older_ones_keep_theirs(tmp_path: Path) -> None:
+    for label in "ab":
+        for i in range(20):
+            draw(tmp_path / "data" / label / f"{i}.png", i + 1000 * (label == "b"))
+            draw(tmp_path / "data" / label / f"{i}-again.png", i + 1000 * (label == "b"))
+    run, folder = short(tmp_path / "data"), tmp_path / "run"
+    vitkit.train(run, folder)
+    assert read_run(folder).splits.rule == NEWEST_RULE
+    old = tmp_path / "old"
+    vitkit.train(replace(run, splits=replace(run.splits, rule=1)), old)
+    for path in (old / "config.json", old / "model.json", *old.glob("checkpoints/*/manifest.json")):
+        written = json.loads(path.read_text())
+        for part in (written.get("run"), written.get("data"), written.get("card", {}).get("data")):
+            if part:
+                part["splits"].pop("rule")
+        if "manifest" not in path.name:
+            path.write_text(json.dumps(written))
+    heard = Hearing()
+    assert vitkit.train(run, old, listener=heard) == old  # the same command again: it has finished
+    assert "has finished" in str(heard.rows) and read_run(old).splits.rule is None
+    first, second = vitkit.evaluate(old), vitkit.evaluate(folder)
+    assert first.data.fingerprint() != second.data.fingerprint()
+    assert first.result.repeated.count > 0 == second.result.repeated.count
