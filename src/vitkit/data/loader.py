@@ -20,12 +20,12 @@ from vitkit.data.decode import DecodeError, Header, decode
 from vitkit.data.listing import Labels
 from vitkit.data.loader_config import WORKER_TIMEOUT, Loading
 from vitkit.data.order import sample_at, sample_rng, share
-from vitkit.data.resample import prepare_resampling
 from vitkit.data.sources import Samples
 from vitkit.data.transforms import RandomView, preprocess
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.data.workers import Reading, Result, computed_ahead
 from vitkit.errors import VitkitError
+from vitkit.kernels.resample import prepare_resampling
 
 
 @dataclass(frozen=True)

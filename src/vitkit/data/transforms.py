@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitkit.data.resample import PILLOW_FILTERS, Neighbours, resample, sample
 from vitkit.data.transforms_config import Augmentation, Preprocessing
+from vitkit.kernels.resample import PILLOW_FILTERS, Neighbours, resample, sample
 
 Pixels = NDArray[np.uint8]  # (height, width, 3)
 
