@@ -26,6 +26,7 @@ VERBS = {
     "convert": ("a checkpoint in another library's format, compared", "vitkit.cli.convert"),
     "card": ("what a checkpoint is and how it computes", "vitkit.cli.card"),
     "cost": ("parameters, FLOPs, memory and compute of models", "vitkit.cli.cost"),
+    "bench": ("speed, latency and memory, also beside other libraries", "vitkit.cli.bench"),
     "models": ("names, parameters and FLOPs of the models", "vitkit.cli.models"),
     "recipes": ("named training runs and what they are for", "vitkit.cli.recipes"),
 }
