@@ -68,8 +68,8 @@ def _print(machine: dict[str, Any], found: "list[Record]") -> None:
     load = "" if machine["load"] is None else f", load {machine['load']:.1f} at the start"
     kernels = ", ".join(f"{name}: {state}" for name, state in machine["kernels"].items())
     console.out.print(
-        f"{machine['device']}, {machine['threads']} of {machine['cores']} cores{load}; {machine['clock']}; torch "
-        f"{machine['torch']}\nkernels: {kernels}",
+        f"{machine['device']}, {machine['threads']} of {machine['cores']} cores{load}; {machine['clock']}; "
+        f"torch {machine['torch']}\nkernels: {kernels}",
         markup=False,
         soft_wrap=True,
     )
@@ -79,7 +79,9 @@ def _print(machine: dict[str, Any], found: "list[Record]") -> None:
         for phase in ("inference", "training"):
             speeds = [r for r in own if isinstance(r, Speed) and r.phase == phase]
             if speeds:
-                console.out.print()
+                first = speeds[0]
+                title = f"{model} at {size[0]} pixels, {phase}, batch {first.batch_size}"
+                console.out.print(f"\n[bold]{escape(title)}[/], compared with {escape(first.reference)}")
                 console.out.print(_speeds(speeds))
                 for line in headlines(speeds):
                     console.out.print(line, markup=False)
@@ -105,10 +107,7 @@ def _table(*columns: str) -> Table:
 
 
 def _speeds(speeds: "list[Speed]") -> Table:
-    first = speeds[0]
-    title = f"{escape(first.model)} at {first.image_size[0]}, {first.phase}, batch {first.batch_size}"
-    reference = f"to {first.reference}"
-    table = _table(title, "images/s", "ms", reference, "quartiles", "utilisation", "executed")
+    table = _table("", "images/s", "ms", "ratio", "quartiles", "utilisation", "executed")
     for speed in speeds:
         low, high = speed.ratio_quartiles
         table.add_row(

@@ -163,10 +163,11 @@ def measure(options: BenchOptions, listener: Listener = SILENT) -> Iterator[Reco
         VitkitError: a model or the device is not there.
     """
     device = find_device(options.device)
-    cases = []
-    for name in options.models:
-        for size in options.image_sizes or (None,):
-            cases.append((name, configuration(name, (size, size) if size else None)))
+    cases = [
+        (name, configuration(name, (size, size) if size else None))
+        for name in options.models
+        for size in options.image_sizes or (None,)
+    ]
     peers = _peers(options, listener)
     total = 60 * options.minutes * len(options.models)
     listener.note(f"Measuring for about {format_duration(total)}.")
@@ -213,11 +214,12 @@ class _Timer:
 
     def __init__(self, total: float, parts: int, progress: Progress) -> None:
         self.started, self.total, self.parts, self.progress = time.perf_counter(), total, parts, progress
+        self.least = total / parts / 4
         self.detail = ""
 
     def share(self) -> float:
-        """Seconds for the next part."""
-        return max(0.0, self.total - (time.perf_counter() - self.started)) / max(1, self.parts)
+        """Seconds for the next part: a quarter of what was planned at least, if others took too long."""
+        return max(self.least, (self.total - (time.perf_counter() - self.started)) / max(1, self.parts))
 
     def tick(self) -> None:
         """Say how far it is; what takes longer than planned stays a second short of the end."""
@@ -265,8 +267,8 @@ class _Case:
         batch, seconds = self._fitting_batch(phase, flops, len(contestants), share)
         if not batch:
             self.listener.warn(
-                f"{self.words}, {phase}: not measured. {len(contestants)} contestants in {LEAST_ROUNDS} rounds "
-                f"would take about {format_duration(seconds)}: allow more --minutes."
+                f"{self.words}, {phase}: not measured. With one image at a time it would take about "
+                f"{format_duration(seconds)} of {format_duration(share)}: allow more --minutes."
             )
             return
         try:

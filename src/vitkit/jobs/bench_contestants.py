@@ -243,8 +243,12 @@ def peer_contestants(
     Raises:
         VitkitError: it has no such model, or its installation does not work; the message says which.
     """
-    plain = isinstance(config, ViTConfig) and config.backbone is None and config.pool == "token"
-    if not plain or not config.num_classes:
+    if (
+        not isinstance(config, ViTConfig)
+        or config.backbone
+        or not config.num_classes
+        or config.pool != "token"
+    ):
         raise VitkitError(f"{name} is left out: it is compared on plain ViTs with class token and head.")
     try:
         return list(PEERS[name][0](config, device, phase, numbers))

@@ -1,4 +1,4 @@
-"""How fast contestants are beside one another, and which share of the machine's matrix products they reach."""
+"""How fast contestants are beside one another, and beside the matrix products of the machine."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -125,7 +125,7 @@ def products(
 
 
 def executed_flops(contestant: Contestant, images: Tensor) -> int | None:
-    """Count the FLOPs of the matrix products and convolutions that a forward pass executes; None for engines."""
+    """Count the FLOPs that a forward pass executes in products and convolutions; None for engines."""
     if contestant.model is None:
         return None
     contestant.prepare()
@@ -142,7 +142,7 @@ def executed_flops(contestant: Contestant, images: Tensor) -> int | None:
 
 
 def best_name(names: Sequence[Contestant], seconds: Mapping[str, Sequence[float]]) -> str:
-    """Name the contestant that ratios are taken to: timm's fastest in float32, else the last, our plain way."""
+    """Name the contestant that ratios are taken to: timm's fastest in float32, else our plain way."""
     base = [c.name for c in names if c.library == "timm" and c.precision == "float32"]
     ours = [c.name for c in names if c.library == "vitkit exact"]
     return min(base or ours or [names[-1].name], key=lambda name: statistics.median(seconds[name]))

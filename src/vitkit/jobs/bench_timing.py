@@ -1,5 +1,6 @@
 """Timing of several steps in turns, and the most memory that one takes."""
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -40,12 +41,13 @@ class Clock:
     def seconds(self, step: Step) -> float:
         """Run a step and return how long it took."""
         if self.device.type == "cuda":
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()  # type: ignore[no-untyped-call]
+            event: Any = torch.cuda.Event
+            begin, end = event(enable_timing=True), event(enable_timing=True)
+            begin.record()
             step()
-            end.record()  # type: ignore[no-untyped-call]
-            end.synchronize()  # type: ignore[no-untyped-call]
-            return float(begin.elapsed_time(end)) / 1e3  # type: ignore[no-untyped-call]
+            end.record()
+            end.synchronize()
+            return float(begin.elapsed_time(end)) / 1e3
         now = time.process_time if self.threads == 1 else time.perf_counter
         started = now()
         step()
@@ -58,7 +60,7 @@ class Turn:
 
     step: Step
     prepare: Step = lambda: None
-    """Is called before, outside of the time: several steps may share a model that computes in several ways."""
+    """Is called before, outside of the time: steps may share a model that computes in several ways."""
 
 
 def take_turns(
@@ -111,7 +113,7 @@ class Latency:
 
 
 def latency(step: Step, device: torch.device, seconds: float, tick: Ticking = lambda: None) -> Latency:
-    """Measure the latency of a step for so many seconds, by the clock on the wall: that is what is waited for."""
+    """Measure the latency of a step for so many seconds, by the clock on the wall: people wait by it."""
     for _ in range(2):
         step()
     times: list[float] = []
@@ -142,6 +144,7 @@ def peak_memory(step: Step, device: torch.device) -> int:
         step()
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would print when it begins and ends
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step()
     results = profiler.profiler and profiler.profiler.kineto_results
@@ -161,7 +164,7 @@ class LargestBatch:
     images: int
     """0 where not even one does."""
     tried: bool
-    """Whether it was run; else it follows from the memory that smaller ones took, a line to within rounding."""
+    """Whether it was run; else it follows from the memory that smaller ones took, which is a line."""
 
 
 def largest_batch(
