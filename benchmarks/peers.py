@@ -62,12 +62,12 @@ def speeds_of(name: str, case: Case, phase: BenchPhase, peers: list[str], second
     device, config = torch.device("cpu"), case.config
     numbers = precisions("auto", device)
     found = list(vitkit_contestants(config, device, phase, numbers))
+    images = torch.randn(case.batch, 3, *config.image_size, generator=torch.Generator().manual_seed(0))
     for peer in peers:
         try:
-            found += peer_contestants(peer, config, device, phase, numbers)
+            found += peer_contestants(peer, config, images, phase, numbers)
         except VitkitError as error:
             print(error, file=sys.stderr)
-    images = torch.randn(case.batch, 3, *config.image_size, generator=torch.Generator().manual_seed(0))
     clock = Clock(device, torch.get_num_threads())
     flops = forward_flops(config, head=True)
     return compare(name, config, phase, found, images, clock, seconds, flops=flops)
@@ -79,9 +79,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="*", default=[], help=f"words of {', '.join(CASES)}; all if none")
     parser.add_argument("--phases", nargs="*", default=["training", "inference"])
     parser.add_argument("--peers", nargs="*", choices=list(PEERS), default=there)
-    parser.add_argument(
-        "--seconds", type=float, default=60, help="for each case and phase; 3 rounds at least"
-    )
+    parser.add_argument("--seconds", type=float, default=60, help="for each case and phase")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path, help="where the records are written")
     options = parser.parse_args()

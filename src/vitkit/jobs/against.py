@@ -1,4 +1,7 @@
-"""Other libraries' own models, run beside ours where they are installed. The only place that knows them."""
+"""Other libraries' own models, run beside ours where they are installed.
+
+This file and `bench_contestants.py` alone know them.
+"""
 
 import contextlib
 import sys

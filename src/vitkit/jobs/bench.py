@@ -263,8 +263,9 @@ class _Case:
             )
             return
         flops = forward_flops(self.config, head=True)
-        contestants = self._contestants(phase, numbers)
-        batch, seconds = self._fitting_batch(phase, flops, len(contestants), share)
+        # Ours are one more than the precisions; peers have two forms of attention.
+        expected = len(numbers) + 1 + 2 * len(numbers) * len(self.peers)
+        batch, seconds = self._fitting_batch(phase, flops, expected, share)
         if not batch:
             self.listener.warn(
                 f"{self.words}, {phase}: not measured. With one image at a time it would take about "
@@ -273,6 +274,7 @@ class _Case:
             return
         try:
             images = self._images(batch)
+            contestants = self._contestants(phase, images, numbers)
             yield from compare(
                 *(self.model, self.config, phase, contestants, images, self.clock, 0.6 * share),
                 flops=flops,
@@ -290,11 +292,13 @@ class _Case:
                 "choose a smaller --batch-size."
             )
 
-    def _contestants(self, phase: BenchPhase, numbers: tuple[Numbers, ...]) -> list[Contestant]:
+    def _contestants(
+        self, phase: BenchPhase, images: torch.Tensor, numbers: tuple[Numbers, ...]
+    ) -> list[Contestant]:
         found = list(vitkit_contestants(self.config, self.device, phase, numbers))
         for peer in self.peers:
             try:
-                found += peer_contestants(peer, self.config, self.device, phase, numbers)
+                found += peer_contestants(peer, self.config, images, phase, numbers)
             except VitkitError as error:
                 self.listener.warn(str(error))
             self.timer.tick()

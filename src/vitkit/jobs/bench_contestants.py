@@ -1,10 +1,11 @@
 """Who takes part in a benchmark: vitkit's ways to compute, and other libraries' models of the same sizes.
 
 Peers compute as their users would have them: exact GELU, and both forms of attention, of which the faster one
-counts. One model of each library is enough for all its ways.
+counts. One model of each library is enough for all its ways. This file and `against.py` alone know them.
 """
 
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
@@ -82,7 +83,7 @@ def vitkit_contestants(
 
 
 def timm_contestants(
-    config: ViTConfig, device: torch.device, phase: BenchPhase, numbers: tuple[Numbers, ...]
+    config: ViTConfig, images: Tensor, phase: BenchPhase, numbers: tuple[Numbers, ...]
 ) -> Iterator[Contestant]:
     """Give timm's own VisionTransformer with the sizes of a configuration."""
     import_library("timm")
@@ -95,7 +96,7 @@ def timm_contestants(
         mlp_ratio=config.mlp_dim / config.width,
         num_classes=config.num_classes,
     )
-    model.to(device)
+    model.to(images.device)
     for precision in numbers:
         for attention in ("fused", "explicit"):
 
@@ -107,7 +108,7 @@ def timm_contestants(
 
 
 def huggingface_contestants(
-    config: ViTConfig, device: torch.device, phase: BenchPhase, numbers: tuple[Numbers, ...]
+    config: ViTConfig, images: Tensor, phase: BenchPhase, numbers: tuple[Numbers, ...]
 ) -> Iterator[Contestant]:
     """Give transformers' ViT with the sizes of a configuration."""
     transformers = import_library("transformers")
@@ -122,7 +123,7 @@ def huggingface_contestants(
             num_labels=config.num_classes,
         )
     )
-    model.to(device)
+    model.to(images.device)
     for precision in numbers:
         for attention in ("sdpa", "eager"):
 
@@ -136,7 +137,7 @@ def huggingface_contestants(
 
 
 def vit_pytorch_contestants(
-    config: ViTConfig, device: torch.device, phase: BenchPhase, numbers: tuple[Numbers, ...]
+    config: ViTConfig, images: Tensor, phase: BenchPhase, numbers: tuple[Numbers, ...]
 ) -> Iterator[Contestant]:
     """Give vit-pytorch's ViT with the sizes of a configuration."""
     model: nn.Module = (
@@ -151,23 +152,41 @@ def vit_pytorch_contestants(
             dim_head=config.head_dim,
             mlp_dim=config.mlp_dim,
         )
-        .to(device)
+        .to(images.device)
     )
     for precision in numbers:
         yield Contestant(f"vit-pytorch {precision}", "vit-pytorch", precision, model, model)
 
 
+def _graph_to_export(config: ViTConfig) -> nn.Module:
+    """Make our plain model, with a head that is not all zeros, for an engine's logits to be compared."""
+    model = build_model(config).eval()
+    assert isinstance(model.head, nn.Linear)
+    nn.init.normal_(model.head.weight, std=0.02)
+    return model
+
+
+def _require_same(model: nn.Module, logits: Callable[[Tensor], Any], images: Tensor) -> None:
+    """Refuse an engine that computes something else than the model it was made of.
+
+    Raises:
+        VitkitError: it does; bfloat16 is within two percent of the largest logit.
+    """
+    with torch.inference_mode():
+        expected = model(images)
+    found = torch.from_numpy(logits(images))
+    if found.shape != expected.shape or (found - expected).abs().max() > 0.02 * expected.abs().max():
+        raise VitkitError("it computes other logits than the model that it was given")
+
+
 def openvino_contestants(
-    config: ViTConfig, device: torch.device, phase: BenchPhase, numbers: tuple[Numbers, ...]
+    config: ViTConfig, images: Tensor, phase: BenchPhase, numbers: tuple[Numbers, ...]
 ) -> Iterator[Contestant]:
-    """Give OpenVINO on a processor, with our plain graph."""
-    if phase == "training" or device.type != "cpu":
+    """Give OpenVINO on a processor, with our plain graph for batches of this size."""
+    if phase == "training" or images.device.type != "cpu":
         return
-    openvino = import_module("openvino")
-    example = torch.zeros(1, config.in_channels, *config.image_size)
-    graph = openvino.convert_model(
-        build_model(config).eval(), example_input=example, input=[-1, *example.shape[1:]]
-    )
+    openvino, model = import_module("openvino"), _graph_to_export(config)
+    graph = openvino.convert_model(model, example_input=images, input=list(images.shape))
     kinds = {"float32": "f32", "bfloat16": "bf16"}
     for precision in numbers:
         hints = {
@@ -175,46 +194,39 @@ def openvino_contestants(
             "INFERENCE_NUM_THREADS": torch.get_num_threads(),
             "PERFORMANCE_HINT": "LATENCY",
         }
-        request = openvino.Core().compile_model(graph, "CPU", hints).create_infer_request()
+        compiled = openvino.Core().compile_model(graph, "CPU", hints)
+        request = compiled.create_infer_request()
 
         def logits(images: Tensor, request: Any = request) -> Any:
-            return request.infer([images.numpy()], share_inputs=True)
+            return request.infer([images.numpy()], share_inputs=True)[0]
 
+        _require_same(model, logits, images)
         yield Contestant(f"openvino {precision}", "openvino", precision, None, logits)
 
 
 def onnxruntime_contestants(
-    config: ViTConfig, device: torch.device, phase: BenchPhase, numbers: tuple[Numbers, ...]
+    config: ViTConfig, images: Tensor, phase: BenchPhase, numbers: tuple[Numbers, ...]
 ) -> Iterator[Contestant]:
-    """Give ONNX Runtime on a processor, with our plain graph; it has no bfloat16 there."""
-    if phase == "training" or device.type != "cpu" or "float32" not in numbers:
+    """Give ONNX Runtime on a processor, with our plain graph for batches of this size, in float32 alone."""
+    if phase == "training" or images.device.type != "cpu" or "float32" not in numbers:
         return
-    onnxruntime = import_module("onnxruntime")
+    onnxruntime, model = import_module("onnxruntime"), _graph_to_export(config)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    example = torch.zeros(2, config.in_channels, *config.image_size)
     with tempfile.TemporaryDirectory(prefix="vitkit-") as folder:
         path = Path(folder) / "model.onnx"
-        torch.onnx.export(
-            build_model(config).eval(),
-            (example,),
-            path,
-            input_names=["images"],
-            dynamic_shapes={"images": {0: torch.export.Dim("batch")}},
-            verbose=False,
-        )
+        torch.onnx.export(model, (images,), path, verbose=False)
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
-    yield Contestant(
-        "onnxruntime float32",
-        "onnxruntime",
-        "float32",
-        None,
-        lambda images: session.run(None, {name: images.numpy()}),
-    )
+
+    def logits(images: Tensor) -> Any:
+        return session.run(None, {name: images.numpy()})[0]
+
+    _require_same(model, logits, images)
+    yield Contestant("onnxruntime float32", "onnxruntime", "float32", None, logits)
 
 
-MakePeer = Callable[[ViTConfig, torch.device, BenchPhase, tuple[Numbers, ...]], Iterator[Contestant]]
+MakePeer = Callable[[ViTConfig, Tensor, BenchPhase, tuple[Numbers, ...]], Iterator[Contestant]]
 PEERS: dict[str, tuple[MakePeer, tuple[str, ...]]] = {
     "timm": (timm_contestants, ("timm",)),
     "transformers": (huggingface_contestants, ("transformers",)),
@@ -232,13 +244,16 @@ def installed_peers() -> tuple[list[str], list[str]]:
 
 
 def peer_contestants(
-    name: str,
-    config: ModelConfig,
-    device: torch.device,
-    phase: BenchPhase,
-    numbers: tuple[Numbers, ...],
+    name: str, config: ModelConfig, images: Tensor, phase: BenchPhase, numbers: tuple[Numbers, ...]
 ) -> list[Contestant]:
-    """Give the contestants of a peer.
+    """Give the contestants of a peer, each of which has computed logits once.
+
+    Args:
+        name: of the library.
+        config: the architecture; none but a plain ViT with class token and head has peers.
+        images: `(B, C, H, W)`, normalised, of the batch that is timed.
+        phase: what is timed; engines cannot be trained.
+        numbers: the precisions.
 
     Raises:
         VitkitError: it has no such model, or its installation does not work; the message says which.
@@ -251,7 +266,14 @@ def peer_contestants(
     ):
         raise VitkitError(f"{name} is left out: it is compared on plain ViTs with class token and head.")
     try:
-        return list(PEERS[name][0](config, device, phase, numbers))
+        with warnings.catch_warnings():  # exporters warn of what they are told on purpose
+            warnings.simplefilter("ignore")
+            found = list(PEERS[name][0](config, images, phase, numbers))
+            for contestant in found:
+                contestant.prepare()
+                with torch.inference_mode():
+                    contestant.logits(images[:1] if contestant.model else images)
     except Exception as error:  # a broken installation, and a library that changed, raise what they like
         words = " ".join(str(error).split())[:200]
         raise VitkitError(f"{name} is left out: {type(error).__name__}: {words}") from error
+    return found
