@@ -98,10 +98,8 @@ def main() -> None:
             print(f"\n{name}, {phase}: speed over {speeds[0].reference}")
             for speed in speeds:
                 low, high = speed.ratio_quartiles
-                milliseconds = 1e3 * speed.seconds
-                print(
-                    f"  {speed.name:32} {milliseconds:9.1f} ms   {speed.ratio:5.2f}  ({low:.2f} to {high:.2f})"
-                )
+                print(f"  {speed.name:32} {1e3 * speed.seconds:9.1f} ms   {speed.ratio:5.2f}", end="  ")
+                print(f"({low:.2f} to {high:.2f})")
             print(*(f"  {line}" for line in headlines(speeds)), sep="\n", flush=True)
             if options.json is not None:
                 found = {"machine": machine, "records": [asdict(record) for record in records]}

@@ -1,4 +1,4 @@
-"""Frozen dataclasses to JSON and back, with errors that name the nearest right key."""
+"""Convert frozen dataclasses to JSON and back, with errors that name the nearest valid key."""
 
 import dataclasses
 import difflib
@@ -36,7 +36,7 @@ def from_json(cls: type[T], data: Mapping[str, Any], where: str) -> T:
     """
     if not isinstance(data, Mapping):
         raise VitkitError(
-            f"{where}: expected an object with the fields of {cls.__name__}, found {shown(data)}."
+            f"{where}: expected an object with the fields of {cls.__name__}, found {describe_value(data)}."
         )
     hints = typing.get_type_hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
@@ -51,7 +51,7 @@ def from_json(cls: type[T], data: Mapping[str, Any], where: str) -> T:
 
 
 def require_finite(config: Any) -> None:
-    """Refuse a dataclass that holds a number which is none: called where it is made.
+    """Refuse a dataclass that holds NaN or infinity; called by its `__post_init__`.
 
     Raises:
         VitkitError: a field, or an item of a tuple, is infinite or not a number.
@@ -63,7 +63,7 @@ def require_finite(config: Any) -> None:
                 raise VitkitError(f"{field.name}: expected a finite number, found {value}.")
 
 
-def shown(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """Return a value as an error message shows it: cut short where it is long or deep."""
     return _SHORT.repr(value)
 
@@ -97,7 +97,7 @@ def _plain(value: Any) -> Any:
 
 
 def _typed(hint: Any, value: Any, where: str) -> Any:
-    """`value` from JSON as the annotated type `hint`: lists become tuples, objects dataclasses."""
+    """Convert `value` from JSON to the annotated type `hint`: lists become tuples, objects dataclasses."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in arguments:
@@ -113,7 +113,7 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
     if origin is Literal:
         if value not in arguments:
             choices = ", ".join(repr(choice) for choice in arguments)
-            raise VitkitError(f"{where}: expected one of {choices}, found {shown(value)}.")
+            raise VitkitError(f"{where}: expected one of {choices}, found {describe_value(value)}.")
         return value
     if origin is tuple:
         if isinstance(value, list | tuple):
@@ -123,21 +123,24 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
                 return tuple(
                     _typed(item_hint, item, where) for item_hint, item in zip(arguments, value, strict=True)
                 )
-        raise VitkitError(f"{where}: expected {_name(hint)}, found {shown(value)}.")
+        raise VitkitError(f"{where}: expected {_name(hint)}, found {describe_value(value)}.")
     if dataclasses.is_dataclass(hint):
         return from_json(typing.cast("type[Any]", hint), value, where)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         try:
             return float(value)
         except OverflowError:
-            raise VitkitError(f"{where}: the number {shown(value)} is too large.") from None
+            raise VitkitError(f"{where}: the number {describe_value(value)} is too large.") from None
     if isinstance(origin, type) and issubclass(origin, Mapping):
         if isinstance(value, Mapping):
-            return {key: _typed(arguments[1], item, f"{where}: {shown(key)}") for key, item in value.items()}
-        raise VitkitError(f"{where}: expected an object, found {shown(value)}.")
+            return {
+                key: _typed(arguments[1], item, f"{where}: {describe_value(key)}")
+                for key, item in value.items()
+            }
+        raise VitkitError(f"{where}: expected an object, found {describe_value(value)}.")
     if hint is Any or (isinstance(value, hint) and not (hint is int and isinstance(value, bool))):
         return value
-    raise VitkitError(f"{where}: expected {_name(hint)}, found {shown(value)}.")
+    raise VitkitError(f"{where}: expected {_name(hint)}, found {describe_value(value)}.")
 
 
 def _name(hint: Any) -> str:

@@ -1,5 +1,6 @@
-"""Files that are whole or absent, also after a crash: write, flush to the disk, then rename. And the reading
-of JSON that people may have edited or that a disk may have damaged.
+"""Write files that are whole or absent even after a crash: write, flush to the disk, then rename.
+
+Also read JSON that people may have edited or that a disk may have damaged.
 
 Every filesystem call goes through `os`, one by one, so that the tests can make each of them fail.
 """
@@ -15,10 +16,10 @@ from typing import Any, TextIO
 
 from vitkit.errors import VitkitError
 
-WRITE_SIZE = 8 << 20
-READ_SIZE = 1 << 20
+WRITE_SIZE = 8 << 20  # bytes per write: Linux writes at most 2 GiB at a time, so large files need several
+READ_SIZE = 1 << 20  # bytes per read, so that hashing a file of any size takes little memory
 JSON_LIMIT = 64 << 20
-"""Bytes of the largest JSON file that is read."""
+"""Size in bytes of the largest JSON file that is read."""
 
 
 def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> tuple[int, str]:
@@ -31,15 +32,16 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> tuple[int, s
         OSError: the file exists, or the disk refused.
     """
     digest, size = hashlib.sha256(), 0
+    # O_EXCL: a file that is there already is never overwritten, not even by two processes at once.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     try:
         for chunk in chunks:
             data = memoryview(chunk).cast("B")
             digest.update(data)
             size += len(data)
-            while data:  # a write may be short
+            while data:  # a write may take fewer bytes than it was given, when the disk fills up
                 data = data[os.write(descriptor, data[:WRITE_SIZE]) :]
-        os.fsync(descriptor)
+        os.fsync(descriptor)  # before the file gets its final name: else the name could outlive the bytes
     finally:
         os.close(descriptor)
     return size, digest.hexdigest()
@@ -47,19 +49,21 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> tuple[int, s
 
 def replace_file(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
     """Put a file in place of another, or of none, at one instant: a reader sees the old or the new one."""
+    # In the same folder, because a rename is atomic only within a file system; hidden, with the process in
+    # its name, so that `jobs/starting_point.py` can remove what a killed process leaves.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)  # left by a process of the same number that was killed
     try:
         write_file(temporary, chunks)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException:  # KeyboardInterrupt too
         temporary.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    sync_folder(path.parent)  # the rename itself is on the disk only now
 
 
 def replace_json(path: Path, data: Any) -> None:
-    """`replace_file` with readable JSON."""
+    """Write readable JSON with `replace_file`."""
     replace_file(path, [json_bytes(data)])
 
 
@@ -77,7 +81,7 @@ def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:
     try:
         data = read_regular_file(path, limit)
     except FileNotFoundError:
-        raise
+        raise  # callers tell a missing file from a damaged one
     except OSError as error:
         raise VitkitError(f"{path} cannot be read: {error.strerror or error}.") from error
     return parse_json(data, path)
@@ -90,7 +94,7 @@ def parse_json(data: bytes, path: Path) -> Any:
         VitkitError: they are no JSON; the message names `path`.
     """
     try:
-        return json.loads(data.decode("utf-8-sig"))
+        return json.loads(data.decode("utf-8-sig"))  # editors on Windows put a byte order mark first
     except UnicodeDecodeError as error:
         raise VitkitError(
             f"{path} is damaged: expected JSON in UTF-8, found the byte 0x{error.object[error.start]:02x} at "
@@ -125,7 +129,7 @@ def read_regular_file(path: Path, limit: int) -> bytes:
 
 
 def hash_file(path: Path) -> tuple[int, str]:
-    """Size in bytes and SHA-256 of a regular file, which may be of any size.
+    """Return the size in bytes and the SHA-256 of a regular file, which may be of any size.
 
     Raises:
         OSError: the system refuses; FileNotFoundError if there is none.
@@ -164,7 +168,7 @@ def open_to_append(path: Path) -> TextIO:
 
 
 def require_regular_file(descriptor: int, path: Path) -> None:
-    """Refuse what is no file on a disk: a pipe would wait for ever, a device never end.
+    """Refuse everything but a regular file: reading a pipe could wait for ever, reading a device never end.
 
     Raises:
         VitkitError: `descriptor`, opened from `path`, is a folder, a pipe or a device.
@@ -176,6 +180,7 @@ def require_regular_file(descriptor: int, path: Path) -> None:
 
 
 def _chunks(path: Path) -> Iterator[bytes]:
+    """Yield the bytes of a regular file, part by part."""
     # Without O_NONBLOCK, opening a pipe waits for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -187,13 +192,13 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 
 def json_bytes(data: Any) -> bytes:
-    """Readable JSON, UTF-8, with a final newline."""
+    """Write data as readable JSON in UTF-8, with a final newline."""
     return (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def sync_folder(path: Path) -> None:
     """Flush a folder's list of names, without which a renamed file may be gone after a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY)  # a folder can be flushed though not written to
     try:
         os.fsync(descriptor)
     finally:

@@ -1,8 +1,8 @@
-"""The one exception a user is meant to read."""
+"""The exception whose message is written for the user."""
 
 
 class VitkitError(Exception):
-    """Something the caller can mend: says what was expected, what was found and what to do.
+    """A mistake that the caller can correct: the message says what was expected, what was found, what to do.
 
     The command line prints the message alone and exits with `exit_code`; any other exception is a bug and
     keeps its traceback.

@@ -1,4 +1,4 @@
-"""Signals that ask a process to stop, and how it answers: at a place where nothing is lost.
+"""Answer the signals that ask a process to stop, at a place where nothing is lost.
 
 This module imports neither torch nor numpy, so that a command can answer before they are loaded.
 """
@@ -19,7 +19,7 @@ STOP_SIGNALS: tuple[signal.Signals, ...] = tuple(
 over. Windows has the first two alone."""
 
 SAME_SECONDS = 0.5
-"""A Ctrl-C so soon after another is the same one: programs that start others often pass it on as well."""
+"""Seconds within which two Ctrl-C count as one: programs that start others often pass it on as well."""
 
 
 class StopRequest(KeyboardInterrupt):
@@ -32,12 +32,12 @@ class StopRequest(KeyboardInterrupt):
 
     @property
     def exit_code(self) -> int:
-        """128 and the signal's number, as shells have it."""
+        """Exit code for the signal: 128 plus its number, as shells define it."""
         return 128 + self.number
 
 
 class StopSignals:
-    """The answer of the main thread to the signals that ask it to stop.
+    """The way in which the main thread answers the signals that ask it to stop.
 
     The first signal raises StopRequest where the program stands or, inside `held`, where that block ends.
     Later signals change nothing, but that a second Ctrl-C does not wait for the end of `held`.

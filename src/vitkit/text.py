@@ -1,4 +1,4 @@
-"""Text that comes from others (names of files and classes, servers), in a form that a terminal only shows.
+"""Write text and numbers for people, with text from others (names, servers) made harmless for a terminal.
 
 A terminal obeys control characters: a class name could clear the screen, set the window's title or write
 backwards. Here they become escapes that can be read, such as `\\x1b`.
@@ -16,6 +16,7 @@ _OBEYED = re.compile(
     r"\u2028\u2029"  # separators of lines and paragraphs
     r"\ud800-\udfff]"  # halves of characters: what is not UTF-8 in a file name
 )
+# Halves alone: JSON escapes control characters itself, but these would make it invalid UTF-8.
 _HALVES = re.compile(r"[\ud800-\udfff]")
 
 
@@ -39,7 +40,7 @@ def _escape(character: str) -> str:
 
 
 def json_text(value: Any, *, ascii_only: bool = False, indent: int | None = None) -> str:
-    """JSON that any parser reads and any terminal shows.
+    """Write JSON that any parser reads and any terminal shows.
 
     NaN and infinity, which JSON has not, become null, and the object at the top says in `not_finite` where
     they were. Control characters and directions of writing are written as `\\uXXXX`. A byte that is not UTF-8
@@ -60,6 +61,7 @@ def json_text(value: Any, *, ascii_only: bool = False, indent: int | None = None
 
 
 def _with_note(value: Any) -> Any:
+    """Make an object plain, with a field `not_finite` that lists the numbers that became null."""
     lost: list[str] = []
     plain = _plain(value, "", lost)
     return {**plain, "not_finite": lost} if lost and isinstance(plain, dict) else plain

@@ -22,7 +22,7 @@ from rich.table import Table
 import vitkit
 from vitkit.cli import console, streams
 from vitkit.cli import main as cli
-from vitkit.cli.library_warnings import showing_warnings
+from vitkit.cli.library_warnings import show_warnings
 from vitkit.cli.main import run
 from vitkit.data.decode import DecodeError
 from vitkit.errors import VitkitError
@@ -138,7 +138,7 @@ def test_without_streams_at_all(monkeypatch: pytest.MonkeyPatch, folder: Path) -
     assert run(["models", "ViT-B/16"]) == 0 and run(["trian"]) == 2
     assert run(["predict", "model", "images", "--json"]) == 0
     assert run(["predict", "model", "-"]) == 1
-    with console.counting("waiting", 2) as advance:
+    with console.count_bar("waiting", 2) as advance:
         advance(2)
 
 
@@ -250,10 +250,10 @@ def test_tables_bars_and_warnings_are_shown_not_obeyed(
     text = capsys.readouterr().out
     assert not any(character in text for character in OBEYED)
     assert text.replace("\n", "").count(SHOWN) == 4  # laid out at the width that it has
-    with showing_warnings():
+    with show_warnings():
         logging.getLogger("vitkit").warning("%s", HOSTILE)
     monkeypatch.setattr(console, "LINE_SECONDS", 0.0)
-    with console.counting(HOSTILE, 3) as advance:
+    with console.count_bar(HOSTILE, 3) as advance:
         advance(1)
     text = capsys.readouterr().err
     assert not any(character in text for character in OBEYED) and text.count(SHOWN) == 2
@@ -297,7 +297,7 @@ def test_a_log_tells_how_a_loop_goes(
     lines = capsys.readouterr().err.splitlines()
     assert [line.split()[1] for line in lines] == ["7/1,000", "67/1,000"]
     assert lines[0].endswith("loss 7")
-    with console.receiving("fetching x") as progress:
+    with console.download_bar("fetching x") as progress:
         clock.now += 61
         progress(5_000_000, 10_000_000)
     assert "fetching x 5.0 MB/10.0 MB" in capsys.readouterr().err

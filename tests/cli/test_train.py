@@ -13,8 +13,8 @@ from vitkit.jobs.run_config import Run
 
 @pytest.mark.parametrize("run", [Run(), vitkit.recipe("digits"), vitkit.recipe("imagenet-vit-b16")])
 def test_options_stand_for_the_run_that_they_were_made_of(run: Run) -> None:
-    assert RunOptions() == RunOptions.of(Run())
-    assert RunOptions.of(run).run() == run
+    assert RunOptions() == RunOptions.from_run(Run())
+    assert RunOptions.from_run(run).run() == run
     assert [one.name for one in dataclasses.fields(RunOptions)] == [
         one.name for one in dataclasses.fields(Run)
     ]

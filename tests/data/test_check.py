@@ -103,7 +103,7 @@ def test_more_bad_files_than_training_allows(tmp_path: Path) -> None:
     data = open_data(str(tmp_path), WHOLE)
     assert check_data(data).warnings == (
         "9 of 89 files cannot be read, 4 of them among the 44 to train on, more than the 3 allowed: vitkit "
-        "train will stop. Mend or remove them, or raise --bad-quota to 0.1.",
+        "train will stop. Repair or remove them, or raise --bad-quota to 0.1.",
     )
 
     def train(bad_quota: float) -> None:

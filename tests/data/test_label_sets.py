@@ -13,10 +13,11 @@ from PIL import Image
 
 from tests.data.test_sources import image_bytes
 from vitkit.data.check import check_data
-from vitkit.data.loader import TrainLoader, evaluation_batches, keep_in_memory
+from vitkit.data.loader import TrainLoader, evaluation_batches
+from vitkit.data.memory_samples import keep_in_memory
 from vitkit.data.sources import ImageData, open_data
 from vitkit.data.sources_config import Splits
-from vitkit.data.stratify import stratified_sets
+from vitkit.data.stratify import stratify_label_sets
 from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 
@@ -265,10 +266,10 @@ def label_matrices() -> st.SearchStrategy[NDArray[np.bool_]]:
 @given(label_matrices(), st.floats(0, 0.9), st.integers(0, 5))
 def test_a_cut_keeps_every_label_outside(labels: NDArray[np.bool_], fraction: float, seed: int) -> None:
     count = int(fraction * len(labels))
-    cut = stratified_sets(labels, count, seed, 2)
+    cut = stratify_label_sets(labels, count, seed, 2)
     assert cut.sum() <= count
     assert (labels[~cut].any(0) == labels.any(0)).all()
-    assert (cut == stratified_sets(labels, count, seed, 2)).all()
+    assert (cut == stratify_label_sets(labels, count, seed, 2)).all()
     if (labels.sum(0)[labels.any(0)] > count + 1).all():
         assert cut.sum() == count  # nothing stands in the way
 
@@ -279,7 +280,7 @@ def test_a_cut_keeps_the_shares_and_the_rare_labels() -> None:
     labels = draw.random((1000, 7)) < frequency
     worst, by_chance = 0.0, 0.0
     for seed in range(5):
-        cut = stratified_sets(labels, 100, seed, 1)
+        cut = stratify_label_sets(labels, 100, seed, 1)
         assert cut.sum() == 100
         got, expected = labels[cut].sum(0), labels.sum(0) / 10
         assert got.min() >= 1  # 6 images of the rarest label, of which 0.6 would be cut
@@ -287,7 +288,7 @@ def test_a_cut_keeps_the_shares_and_the_rare_labels() -> None:
         random = draw.permutation(1000)[:100]
         by_chance = max(by_chance, float(np.abs(labels[random].sum(0) - expected).max()))
     assert worst <= 1.5 < by_chance
-    assert (stratified_sets(labels, 100, 0, 1) != stratified_sets(labels, 100, 1, 1)).any()
+    assert (stratify_label_sets(labels, 100, 0, 1) != stratify_label_sets(labels, 100, 1, 1)).any()
 
 
 def test_missing_splits_are_cut_by_label(tmp_path: Path) -> None:

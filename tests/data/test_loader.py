@@ -19,15 +19,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from vitkit.data.decode import DecodeError, Header
-from vitkit.data.loader import (
-    Batch,
-    MemorySamples,
-    TrainLoader,
-    check_decode_memory,
-    evaluation_batches,
-    keep_in_memory,
-    largest_decoding,
-)
+from vitkit.data.loader import Batch, TrainLoader, evaluation_batches
+from vitkit.data.memory_samples import MemorySamples, check_decode_memory, keep_in_memory, largest_decoding
 from vitkit.data.order import sample_at, sample_rng
 from vitkit.data.transforms import augment
 from vitkit.data.transforms_config import Augmentation, Preprocessing

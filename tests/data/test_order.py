@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitkit.data.order import sample_at, sample_rng, share
+from vitkit.data.order import rank_slice, sample_at, sample_rng
 from vitkit.errors import VitkitError
 
 SEEDS = st.integers(0, 2**63 - 1)
@@ -88,7 +88,7 @@ def test_shapes_are_kept() -> None:
 @given(st.integers(1, 16), st.integers(1, 16))
 def test_shares_cover_the_batch_in_order(world_size: int, each: int) -> None:
     batch = np.arange(100, 100 + world_size * each)
-    shares = [share(batch, rank, world_size) for rank in range(world_size)]
+    shares = [rank_slice(batch, rank, world_size) for rank in range(world_size)]
     assert {len(part) for part in shares} == {each}
     np.testing.assert_array_equal(np.concatenate(shares), batch)
 
@@ -112,6 +112,6 @@ def test_questions_without_an_answer() -> None:
     with pytest.raises(VitkitError, match="seed"):
         sample_rng(2**63, 0, 0)
     with pytest.raises(VitkitError, match="shared equally by 3"):
-        share(np.arange(10), 0, 3)
+        rank_slice(np.arange(10), 0, 3)
     with pytest.raises(VitkitError, match="rank"):
-        share(np.arange(10), 2, 2)
+        rank_slice(np.arange(10), 2, 2)

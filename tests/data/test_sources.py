@@ -23,7 +23,7 @@ from vitkit.data.decode import DecodeError
 from vitkit.data.decode_config import DecodeRule
 from vitkit.data.sources import ImageData, open_data
 from vitkit.data.sources_config import Splits
-from vitkit.data.stratify import stratified
+from vitkit.data.stratify import stratify
 from vitkit.errors import VitkitError
 
 WHOLE = Splits(0, 0)
@@ -500,19 +500,19 @@ def test_parquet_columns_and_damage(tmp_path: Path) -> None:
 def test_stratified_cut(sizes: list[int], fraction: float, seed: int) -> None:
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
     count = int(np.ceil(fraction * len(labels)))
-    cut = stratified(labels, count, seed, 2)
+    cut = stratify(labels, count, seed, 2)
     taken = np.bincount(labels[cut], minlength=len(sizes))
     assert taken.sum() == min(count, len(labels) - len(sizes))
     assert (taken < sizes).all()
     if taken.sum() == count and (taken < np.array(sizes) - 1).all():
         assert np.abs(taken - count * np.array(sizes) / len(labels)).max() < 1
-    np.testing.assert_array_equal(cut, stratified(labels, count, seed, 2))
+    np.testing.assert_array_equal(cut, stratify(labels, count, seed, 2))
 
 
 def test_the_cut_of_released_versions() -> None:
     """A change here moves images between the splits of everybody's data."""
     labels = np.arange(20) % 2
-    assert np.flatnonzero(stratified(labels, 6, 3, 2)).tolist() == GOLDEN_CUT
+    assert np.flatnonzero(stratify(labels, 6, 3, 2)).tolist() == GOLDEN_CUT
     assert open_data("digits").fingerprint() == GOLDEN_DIGITS
 
 

@@ -16,7 +16,7 @@ from vitkit.evaluation.classify import (
     Classification,
     Predictions,
     classification,
-    evaluating,
+    evaluation_mode,
     predict,
     wilson_interval,
 )
@@ -78,7 +78,7 @@ def test_modes_are_restored_and_progress_is_told() -> None:
     predict(model, batches([0, 1, 2, 3], [0, 1, 2, 3], 3), progress=told.append)
     assert model.seen == [False, False] and model.training and not model.frozen.training
     assert told == [3, 1]
-    with pytest.raises(RuntimeError), evaluating(model):
+    with pytest.raises(RuntimeError), evaluation_mode(model):
         raise RuntimeError
     assert model.training
 

@@ -117,7 +117,7 @@ def simulated(count: int, seed: int, classes: int = 4) -> tuple[NDArray[np.float
 def test_resampled_values_are_those_of_images_that_are_there_several_times() -> None:
     logits, targets = simulated(30, 0, 1)
     logits = np.round(logits)  # ties
-    ranking = Ranking.of(logits[:, 0], targets[:, 0])
+    ranking = Ranking.from_scores(logits[:, 0], targets[:, 0])
     weights = np.random.default_rng(1).multinomial(30, np.full(30, 1 / 30), 5).astype(np.int32).T
     for column, value in zip(weights.T, ranking.resampled(weights), strict=True):
         slow = metrics.average_precision_score(targets[:, 0].repeat(column), logits[:, 0].repeat(column))
@@ -164,7 +164,7 @@ def test_a_perfect_ranking_has_no_interval() -> None:
 
 def test_parts_of_the_resampling_are_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, targets = simulated(50, 3)
-    rankings = [Ranking.of(logits[:, i], targets[:, i]) for i in range(4)]
+    rankings = [Ranking.from_scores(logits[:, i], targets[:, i]) for i in range(4)]
     whole = resampled_precisions(rankings, 50)
     monkeypatch.setattr("vitkit.evaluation.ranking._AT_ONCE", 50 * 7)
     np.testing.assert_array_equal(resampled_precisions(rankings, 50), whole)
@@ -172,7 +172,7 @@ def test_parts_of_the_resampling_are_those_of_one(monkeypatch: pytest.MonkeyPatc
 
 def test_very_many_pairs_are_resampled_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, targets = simulated(50, 3)
-    rankings = [Ranking.of(logits[:, i], targets[:, i]) for i in range(4)]
+    rankings = [Ranking.from_scores(logits[:, i], targets[:, i]) for i in range(4)]
     whole = resampled_precisions(rankings, 50)
     monkeypatch.setattr("vitkit.evaluation.ranking._PAIRS", 100)
     np.testing.assert_array_equal(resampled_precisions(rankings, 50), whole[:100])

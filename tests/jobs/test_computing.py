@@ -145,7 +145,7 @@ def test_a_choice_that_was_edited_is_told(tmp_path: Path) -> None:
 def test_evaluation_and_prediction_choose_and_can_be_exact(tmp_path: Path) -> None:
     folder = vitkit.train(short(exact=True), tmp_path / "run")
     exact = vitkit.evaluate(folder, exact=True)
-    fast, single = vitkit.evaluate(folder), vitkit.evaluate(folder, precision="float32")
+    fast, single = vitkit.evaluate(folder, precision="bfloat16"), vitkit.evaluate(folder)
     recorded = np.load(folder / "evaluation" / "test.npz")["logits"]
     np.testing.assert_array_equal(exact.predictions.logits, recorded)  # of the end of the run, exact too
     assert not np.array_equal(fast.predictions.logits, recorded)
@@ -155,7 +155,9 @@ def test_evaluation_and_prediction_choose_and_can_be_exact(tmp_path: Path) -> No
     images = [np.full((8, 8, 3), level, np.uint8) for level in (0, 200)]
     plain = vitkit.Predictor(folder, exact=True)
     assert plain.model.chosen == PLAIN and plain.precision == "float32"
-    chosen = vitkit.Predictor(folder)
+    alone = vitkit.Predictor(folder)
+    assert alone.model.chosen == Compute(last_block="class_token", pixels="folded")
+    chosen = vitkit.Predictor(folder, precision="bfloat16")
     assert (
         chosen.model.chosen == replace(FAST, gelu="pytorch", pixels="folded")
         and chosen.precision == "bfloat16"

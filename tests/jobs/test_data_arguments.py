@@ -11,7 +11,7 @@ import vitkit
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 from vitkit.jobs import building
-from vitkit.jobs.run_folder import data_of, place
+from vitkit.jobs.run_folder import absolute_spec, open_model_data
 
 
 def images(root: Path, count: int = 12) -> Path:
@@ -27,16 +27,16 @@ def images(root: Path, count: int = 12) -> Path:
 def test_a_link_to_itself_as_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
-    assert place(str(loop)) == str(loop)
-    assert place(str(tmp_path / "there")) == str((tmp_path / "there").resolve())
-    assert place("a\0b").endswith("a\0b")
+    assert absolute_spec(str(loop)) == str(loop)
+    assert absolute_spec(str(tmp_path / "there")) == str((tmp_path / "there").resolve())
+    assert absolute_spec("a\0b").endswith("a\0b")
     for command in (["train", "--data", str(loop)], ["data", "check", str(loop)]):
         assert run(command) == 1
         shown = " ".join(capsys.readouterr().err.split())
         assert "Too many levels of symbolic links" in shown
     model = vitkit.create_model("ViT-8x1x1/8", num_classes=2, image_size=16)
     with pytest.raises(VitkitError, match="Too many levels of symbolic links"):
-        data_of(model, str(loop))
+        open_model_data(model, str(loop))
 
 
 @pytest.mark.timeout(60)

@@ -28,7 +28,7 @@ from vitkit.jobs.fewshot_evaluator import fewshot_evaluator
 from vitkit.jobs.fewshot_options import FewShotTracking
 from vitkit.jobs.fewshot_result import short_names
 from vitkit.jobs.run_config import Run
-from vitkit.jobs.run_folder import place
+from vitkit.jobs.run_folder import absolute_spec
 from vitkit.training.trainer_config import TrainingConfig
 from vitkit.weights import save_model
 from vitkit.weights.card import ModelCard, TrainingData
@@ -286,7 +286,7 @@ def test_a_model_without_pooling_is_refused(
 def test_data_that_a_model_was_trained_on_is_cut_as_it_was_then(data: str, tmp_path: Path) -> None:
     splits = Splits(0.25, 0.25, seed=3)
     fingerprint = open_data(data, splits).fingerprint()
-    card = ModelCard(data=TrainingData(place(data), "images", splits, fingerprint))
+    card = ModelCard(data=TrainingData(absolute_spec(data), "images", splits, fingerprint))
     hearing = Hearing()
     start = _start(tmp_path / "trained", card=card)
     found = vitkit.fewshot(start, data, shots=(1,), listener=hearing)

@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 
 import vitkit
-from vitkit.data.loader import MemorySamples, keep_in_memory
 from vitkit.data.loader_config import Loading
+from vitkit.data.memory_samples import MemorySamples, keep_in_memory
 from vitkit.data.sources import ImageData, Samples, open_data
 from vitkit.data.sources_config import Splits
 from vitkit.data.transforms_config import Preprocessing
-from vitkit.jobs.first_screen import Prospect, Setting, estimate, first_screen
+from vitkit.jobs.first_screen import Outlook, Surroundings, estimate, first_screen
 from vitkit.jobs.run_config import Run
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
 
-SETTING = Setting(Path("runs/mine"), "cpu", 2)
-PROSPECT = Prospect(step_seconds=0.5)
+SETTING = Surroundings(Path("runs/mine"), "cpu", 2)
+OUTLOOK = Outlook(step_seconds=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -31,11 +31,11 @@ def digits() -> ImageData:
 
 
 def built(run: Run) -> ImageModel:
-    return build_model(run.architecture.of(run.model, 10, run.preprocessing))
+    return build_model(run.architecture.build_config(run.model, 10, run.preprocessing))
 
 
-def shown(run: Run, data: ImageData, prospect: Prospect = PROSPECT) -> dict[str, list[str]]:
-    return dict(first_screen(run, data, built(run), SETTING) + estimate(run, data, prospect))
+def shown(run: Run, data: ImageData, outlook: Outlook = OUTLOOK) -> dict[str, list[str]]:
+    return dict(first_screen(run, data, built(run), SETTING) + estimate(run, data, outlook))
 
 
 def test_the_first_screen_says_what_the_run_will_do(digits: ImageData) -> None:
@@ -48,22 +48,22 @@ def test_the_first_screen_says_what_the_run_will_do(digits: ImageData) -> None:
         (
             "training",
             [
-                "2,105 steps of 64 images (100.0 epochs), adamw, rate 0.002 cosine, seed 0; it ends with the "
-                "last weights"
+                "2,105 steps of 64 images (100.0 epochs), adamw, learning rate 0.002 cosine, seed 0; it "
+                "ends with the last weights"
             ],
         ),
         ("device", ["cpu, 2 threads"]),
         ("folder", ["runs/mine (checkpoints of 2.2 MB every 43 steps)"]),
     ]
-    assert estimate(run, digits, PROSPECT) == [
+    assert estimate(run, digits, OUTLOOK) == [
         ("images", ["kept in memory (limit 2 GiB a split)"]),
         ("time", ["about 17 min 32 s (measured on a few steps)"]),
     ]
 
 
 def test_a_resumed_run_counts_the_steps_that_are_left(digits: ImageData) -> None:
-    prospect = replace(PROSPECT, step=2095, checkpoint="step-00002095")
-    rows = shown(vitkit.recipe("digits"), digits, prospect)
+    outlook = replace(OUTLOOK, step=2095, checkpoint="step-00002095")
+    rows = shown(vitkit.recipe("digits"), digits, outlook)
     assert rows["time"] == ["about 5 s (measured on a few steps)"]
     assert rows["resumed"] == ["from step 2095 (step-00002095)"]
 

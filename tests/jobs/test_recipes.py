@@ -50,7 +50,7 @@ def test_rows_of_table_3(row: tuple[str, str], values: tuple[float, float, str, 
     # Straight to the size by plain bilinear sampling, as tf.image.resize does (input_pipeline.py:207-214).
     assert run.preprocessing == Preprocessing((224, 224), resize="stretch", antialias=False)
     assert optimizer.clip_norm == (1.0 if data == "imagenet" else None)
-    config = run.architecture.of(run.model, 1000, run.preprocessing)
+    config = run.architecture.build_config(run.model, 1000, run.preprocessing)
     if isinstance(config, ViTConfig):
         assert config.representation_size == config.width and config.dropout == values[4]
 
@@ -77,7 +77,7 @@ def test_every_recipe_is_a_run_that_survives_being_written_down(name: str) -> No
     run = recipe(name)
     assert run.recipe == name
     assert from_json(Run, to_json(run), "config.json") == run
-    run.architecture.of(run.model, 10, run.preprocessing)
+    run.architecture.build_config(run.model, 10, run.preprocessing)
 
 
 def test_a_wrong_name_is_told_the_nearest() -> None:

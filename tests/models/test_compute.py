@@ -155,7 +155,9 @@ def choose(name: str = "ViT-S/16", **facts: object) -> Compute:
 def test_what_is_chosen_follows_from_machine_and_model() -> None:
     assert choose() == Compute("bfloat16", "explicit", "class_token")
     assert choose(features={"amx_bf16"}) == choose()
-    assert choose(phase="prediction") == Compute("bfloat16", "explicit", "class_token", pixels="folded")
+    assert choose(phase="prediction") == Compute("float32", "fused", "class_token", pixels="folded")
+    asked = choose(phase="evaluation", precision="bfloat16")
+    assert asked == Compute("bfloat16", "explicit", "class_token", pixels="folded")
     assert choose(features={"avx2"}) == Compute("float32", "fused", "class_token")
     assert choose(precision="float32") == Compute("float32", "fused", "class_token")
     assert choose(features=(), precision="bfloat16") == Compute("bfloat16", "explicit", "class_token")

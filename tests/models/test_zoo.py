@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from vitkit.models.build import build_model, create_model
 from vitkit.models.cost import count_parameters
 from vitkit.models.other_names import name_here
 from vitkit.models.resnet_config import ResNetConfig
-from vitkit.models.zoo import NAMES, list_models, model_config, name_of, vit_config
+from vitkit.models.zoo import NAMES, changed_name, list_models, model_config, name_of, vit_config
 
 
 def test_names_of_the_paper_and_of_the_files_are_the_same() -> None:
@@ -173,3 +174,24 @@ def test_the_name_that_is_suggested_exists(name: str) -> None:
     suggested = name_here(name)
     assert suggested is not None
     model_config(suggested)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "expected"),
+    [
+        ("ViT-B/16", {}, "ViT-B/16"),
+        ("ViT-B/16", {"gelu": "erf", "dropout": 0.1, "representation_size": 7}, "ViT-B/16"),
+        ("ViT-B/16", {"pool": "mean"}, "ViT-B/16-gap"),
+        ("ViT-B/16-gap", {"pool": "token"}, "ViT-B/16"),
+        ("ViT-b/32", {"position": "none", "register_tokens": 2}, "ViT-b/32-nopos-reg2"),
+        ("ViT-64x4x4/4", {"mlp_dim": 128}, "ViT-64x4x4x128/4"),
+        ("ViT-S/16", {"mlp_dim": 100}, "ViT-384x12x6x100/16"),
+        ("R50+ViT-B/16", {"pool": "mean"}, "R50+ViT-B/16-gap"),
+        ("ViT-S/16", {"position_at": "every_layer_shared"}, "ViT-S/16-shared"),
+        ("ViT-S/16", {"layer_scale": 0.1}, ""),  # the grammar has no word for it
+        ("BiT-R50x1", {}, "BiT-R50x1"),
+    ],
+)
+def test_a_changed_architecture_has_another_name(name: str, changes: dict[str, Any], expected: str) -> None:
+    config = dataclasses.replace(model_config(name, 10, 64), **changes)
+    assert changed_name(name, config) == expected

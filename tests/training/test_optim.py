@@ -31,7 +31,7 @@ from vitkit.training.optim_config import OptimizerConfig
 from vitkit.weights import load_model
 from vitkit.weights.formats import big_vision
 from vitkit.weights.formats.official import LINEN, RELEASED, name_table
-from vitkit.weights.table import to_theirs
+from vitkit.weights.table import to_file_tensors
 
 SGD_CONFIG = OptimizerConfig(optimizer="sgd", learning_rate=0.1, weight_decay=0, warmup_steps=2)
 ADAM_CONFIG = OptimizerConfig(optimizer="adamw", learning_rate=0.01, weight_decay=0.1, warmup_steps=2)
@@ -76,7 +76,7 @@ def named_by_the_original(model: ViT) -> dict[str, NDArray[Any]]:
     return {
         name: tensor.numpy()
         for table in tables
-        for name, tensor in to_theirs(model.state_dict(), table).items()
+        for name, tensor in to_file_tensors(model.state_dict(), table).items()
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -20,9 +20,10 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.convert import convert
 from vitkit.jobs.predict import Predictor
 from vitkit.models.resnet_config import BackboneConfig
-from vitkit.weights import LoadOptions, load, load_model, loading, save_model
+from vitkit.weights import FORMATS, Format, LoadOptions, load, load_model, loading, save_model
 from vitkit.weights.accounting import names_that_are_not_finite
 from vitkit.weights.files.source import Source, open_source
+from vitkit.weights.format_names import MODULES
 
 # Notes
 
@@ -277,3 +278,9 @@ def test_nobody_is_sent_to_train_what_cannot_be_trained(
     assert run(["convert", str(tmp_path / "model"), str(tmp_path / "out"), "--num-classes", "2"]) == 0
     said = capsys.readouterr().out
     assert "vitkit cannot fine-tune a loaded checkpoint yet" in said and "train it before" not in said
+
+
+def test_the_table_of_formats_is_whole() -> None:
+    """The names that the command line offers are those that the formats have themselves."""
+    assert tuple(MODULES) == tuple(one.name for one in FORMATS)
+    assert set(MODULES) == set(get_args(Format))

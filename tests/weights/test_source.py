@@ -19,6 +19,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vitkit.errors import VitkitError
+from vitkit.models.build import create_model
+from vitkit.weights import load_model, save_model
 from vitkit.weights.files.source import open_source
 
 STATE = {"a.weight": torch.arange(6.0).reshape(2, 3), "a.bias": torch.tensor([1.0, -1.0])}
@@ -194,7 +196,10 @@ def test_settings_beside_the_weights(tmp_path: Path) -> None:
     with open_source(tmp_path) as source:
         assert source.config == {"num_classes": 2} and source.preprocessor == {}
     (tmp_path / "config.json").write_text("[" * 100_000)
-    refused(tmp_path, "config.json is damaged: its JSON is nested too deep")
+    with open_source(tmp_path) as source:
+        assert "config.json" in source.settings
+        with pytest.raises(VitkitError, match=r"config\.json is damaged: its JSON is nested too deep"):
+            _ = source.config
 
 
 # Shards
@@ -638,3 +643,15 @@ def test_large_tensors_in_an_old_file_are_no_pickle(tmp_path: Path) -> None:
     torch.save(tensors, tmp_path / "x.pth", _use_new_zipfile_serialization=False)
     found = contents(tmp_path / "x.pth")
     assert all(torch.equal(found[key], tensor) for key, tensor in tensors.items())
+
+
+def test_damaged_settings_that_a_format_does_not_need_are_not_read(tmp_path: Path) -> None:
+    model = create_model("ViT-16x2x2/8", 3, 16)
+    npz = save_model(model, tmp_path / "weights.npz", "official")
+    for name in ("config.json", "preprocessor_config.json", "model.json"):
+        (tmp_path / name).write_text("{broken")
+    assert load_model(npz, num_heads=2).config.depth == 2
+    timm = save_model(model, tmp_path / "timm", "timm")
+    (timm / "config.json").write_text("{broken")
+    with pytest.raises(VitkitError, match=r"config\.json is damaged"):
+        load_model(timm, num_heads=2)

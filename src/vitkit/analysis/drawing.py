@@ -1,4 +1,4 @@
-"""How figures look and how they become files: colours, style, PNG and SVG.
+"""The style of figures, and writing them: colours, fonts, PNG and SVG.
 
 Colours: Okabe & Ito's for categories and viridis for maps, which colour-blind readers can tell apart. Figures
 have white grounds and are made for a width of about 1000 CSS pixels.
@@ -70,7 +70,7 @@ def figure_svg(figure: Figure, name: str) -> str:
 
     Args:
         figure: what to draw.
-        name: unlike that of the page's other figures: the identifiers within are made from it.
+        name: unique within the page; the identifiers of the element's parts are derived from it.
     """
     svg = _svg(figure, name)
     svg = svg[svg.index("<svg") :]
@@ -92,27 +92,28 @@ def image_data_uri(image: NDArray[np.uint8]) -> str:
 
 
 def styled(salt: str = "vitkit") -> AbstractContextManager[None]:
-    """Our style within, whatever the caller's is; the salt decides the identifiers within an SVG."""
+    """Give a context in which figures have our style; the salt decides the identifiers within an SVG."""
     style: Any = {**STYLE, "svg.hashsalt": salt}
     return matplotlib.rc_context(style)
 
 
 @contextmanager
 def _any_letters() -> Iterator[None]:
-    """Names in scripts that matplotlib's font lacks are no reason to warn: browsers have other fonts."""
+    """Silence warnings of letters that matplotlib's font lacks: browsers have other fonts."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         yield
 
 
 def bare(axes: Axes) -> None:
-    """Axes that show a picture and nothing else."""
+    """Remove ticks and frame from axes that show a picture."""
     axes.set(xticks=[], yticks=[])
     for spine in axes.spines.values():
         spine.set_visible(False)
 
 
 def wrapped(caption: str, width: int) -> str:
+    """Wrap a caption into at most three lines of `width` characters."""
     lines = [line for part in caption.split("\n") for line in textwrap.wrap(part, width)]
     return "\n".join(shortened(line, width) for line in lines[:3])
 

@@ -1,4 +1,4 @@
-"""How training went and how good the result is, as pictures. Arrays in, matplotlib Figures out."""
+"""The curves of training and the quality of the result, as pictures. Arrays in, matplotlib Figures out."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -32,8 +32,11 @@ MATRIX_WITH_NAMES = 20
 MATRIX_CELLS = 100
 """Rows and columns of that picture at most: of more classes, neighbours share a cell."""
 BARS_SHOWN = 40
+"""Classes in a bar chart: more bars would not fit on a screen."""
 PAIRS_SHOWN = 15
+"""Pairs of confused classes that are listed for a matrix of many classes."""
 POINTS_SHOWN = 800
+"""Points of a curve; of more, groups of neighbours are averaged."""
 
 Columns = Mapping[str, Floats]
 
@@ -144,7 +147,7 @@ def confusion_matrix(cells: Sequence[tuple[int, int, int]], class_names: Sequenc
 
 
 def class_accuracy(scores: Sequence[ClassScore], data: str) -> Figure:
-    """Accuracy within each class (its recall) as bars with 95 % intervals, the worst on top.
+    """Draw the accuracy within each class (its recall) as bars with 95 % intervals, the worst on top.
 
     With many classes only the 40 worst are drawn.
     """
@@ -171,7 +174,7 @@ def class_accuracy(scores: Sequence[ClassScore], data: str) -> Figure:
 
 
 def reliability_diagram(bins: Sequence[CalibrationBin], data: str) -> Figure:
-    """Accuracy against confidence, and how many images have which confidence."""
+    """Draw accuracy against confidence, and how many images have which confidence."""
     used = [b for b in bins if b.confidence is not None and b.accuracy is not None]
     accuracy = np.array([b.accuracy for b in used], float)
     left, right = np.array([b.lower for b in used]), np.array([b.upper for b in used])
@@ -202,7 +205,7 @@ def reliability_diagram(bins: Sequence[CalibrationBin], data: str) -> Figure:
 def gallery(
     images: Sequence[NDArray[np.uint8]], captions: Sequence[str], title: str, columns: int = 6
 ) -> Figure:
-    """Pictures with captions under them.
+    """Draw pictures with captions under them.
 
     Args:
         images: each `(H, W, 3)`, of any size; small ones keep their pixels visible.
@@ -225,7 +228,7 @@ def gallery(
 
 
 def _matrix(cells: Sequence[tuple[int, int, int]], classes: int, group: int) -> NDArray[np.int64]:
-    """Counts as a matrix, rows the true classes, of classes or of groups of neighbouring ones."""
+    """Make a matrix of counts, rows the true classes, of classes or of groups of neighbouring ones."""
     true, predicted, counts = np.array(cells, np.int64).reshape(-1, 3).T
     matrix = np.zeros((-(-classes // group),) * 2, np.int64)
     np.add.at(matrix, (true // group, predicted // group), counts)
@@ -233,7 +236,7 @@ def _matrix(cells: Sequence[tuple[int, int, int]], classes: int, group: int) -> 
 
 
 def _show_shares(figure: Figure, axes: Axes, matrix: NDArray[np.int64], group: int = 1) -> Floats:
-    """Draw each row's shares. The scale is that of square roots, or rare confusions could not be seen."""
+    """Draw each row's fractions. The scale is that of square roots, or rare confusions could not be seen."""
     shares: Floats = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
     end = len(matrix) * group - 0.5
     extent = (-0.5, end, end, -0.5)
@@ -278,7 +281,7 @@ def _confused_pairs(axes: Axes, cells: Sequence[tuple[int, int, int]], class_nam
 
 
 def _thinned(x: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """Means over groups of neighbours, so that no more than `POINTS_SHOWN` are left."""
+    """Average groups of neighbours, so that no more than `POINTS_SHOWN` points are left."""
     size = -(-len(x) // POINTS_SHOWN)
     if size <= 1:
         return x, y
@@ -288,7 +291,7 @@ def _thinned(x: Floats, y: Floats) -> tuple[Floats, Floats]:
 
 
 def _smoothed(y: Floats) -> Floats:
-    """Mean over a window of a twentieth of the curve, shorter at its ends; missing values take no part."""
+    """Average over a window of a twentieth of the curve, shorter at its ends; missing values take no part."""
     half = len(y) // 40
     known = np.isfinite(y)
     sums = np.concatenate([[0.0], np.where(known, y, 0).cumsum()])

@@ -1,4 +1,4 @@
-"""What a model has learned: filters, positions, attention (paper 4.5, D.7, D.8), as arrays.
+"""Look into a model: its filters, positions and attention (paper 4.5, D.7, D.8), as arrays.
 
 Shapes: B images, a grid of R x C patches of p x q pixels, N = R * C, T tokens (N and the class token, where
 there is one), h heads, L layers, D = width.
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import evaluating
+from vitkit.evaluation.classify import evaluation_mode
 from vitkit.models.image_model import ImageModel, Taps
 from vitkit.models.pool import AttentionPool
 from vitkit.models.vit import ViT
@@ -24,7 +24,7 @@ Floats = NDArray[np.float32]
 
 
 def patch_filters(model: ImageModel, count: int = 28) -> tuple[Floats, Floats]:
-    """Principal components of the filters that see the pixels (paper Figure 7, left).
+    """Compute the principal components of the filters that see the pixels (paper Figure 7, left).
 
     These are the D filters of the patch embedding, or those of a ResNet's first convolution. They are points
     in the space of patches; their principal components are the patches along which
@@ -36,7 +36,7 @@ def patch_filters(model: ImageModel, count: int = 28) -> tuple[Floats, Floats]:
         count: how many, the strongest first.
 
     Returns:
-        Components `(count, p, q, 3)` in [0, 1], and the share of the filters' variance that each explains
+        Components `(count, p, q, 3)` in [0, 1], and the fraction of the filters' variance that each explains
         `(count,)`. There are fewer if the filters span fewer dimensions.
 
     Raises:
@@ -71,7 +71,7 @@ def has_attention_maps(model: ImageModel) -> TypeGuard[ViT]:
 
 
 def position_similarity(model: ImageModel) -> Floats | None:
-    """Cosine similarity of every patch's position embedding with all others (paper Figure 7, centre).
+    """Compute the cosine similarity of every patch's position embedding with all others (Figure 7, centre).
 
     Returns:
         `(R, C, R, C)`: element `[i, j]` is the map of similarities to the patch in row i, column j. None if
@@ -88,7 +88,7 @@ def position_similarity(model: ImageModel) -> Floats | None:
 
 
 def attention_distance(model: ViT, images: Tensor, batch_size: int = 16) -> Floats:
-    """Mean attention distance of every head (paper Figure 7, right, and D.7).
+    """Measure the mean attention distance of every head (paper Figure 7, right, and D.7).
 
     For every patch, the distance in pixels from its centre to the centres of all patches, averaged with the
     attention that it pays them; then the mean over patches and images. The class token has no place in the
@@ -108,7 +108,7 @@ def attention_distance(model: ViT, images: Tensor, batch_size: int = 16) -> Floa
     _require_images(images)
     distances = _patch_distances(model)  # (N, N)
     total = torch.zeros(len(model.blocks), model.config.num_heads, dtype=torch.float64)
-    with evaluating(model):
+    with evaluation_mode(model):
         for start in range(0, len(images), batch_size):
             for layer, weights in enumerate(_attention_by_layer(model, images[start : start + batch_size])):
                 to_patches = weights[:, :, -len(distances) :, -len(distances) :]  # (B, h, N, N)
@@ -145,7 +145,7 @@ def attention_rollout(model: ViT, images: Tensor) -> Floats:
     _require_images(images)
     identity = torch.eye(model.config.num_tokens)
     rollout = identity.expand(len(images), -1, -1)  # (B, T, T)
-    with evaluating(model):
+    with evaluation_mode(model):
         tokens = model.embed(images.to(model.pixel_mean.device))
         for layer in range(len(model.blocks)):
             tokens, weights = _layer(model, layer, tokens)
@@ -188,7 +188,7 @@ def _read_by_the_head(model: ViT, rollout: Tensor, tokens: Tensor) -> Tensor:
 
 
 def _patch_distances(model: ViT) -> Tensor:
-    """Distances in pixels between the centres of all patches, `(N, N)`."""
+    """Compute the distances in pixels between the centres of all patches, `(N, N)`."""
     (rows, columns), (p, q) = model.config.grid, model.config.token_size
     centres = torch.cartesian_prod(torch.arange(rows) * float(p), torch.arange(columns) * float(q))
     return torch.cdist(centres, centres)

@@ -1,4 +1,4 @@
-"""How well the labels of images with several labels are found, as a picture."""
+"""The scores of labels where images have several, as a picture."""
 
 from collections.abc import Sequence
 
@@ -10,13 +10,14 @@ from vitkit.analysis.drawing import SKY, VERMILION, WIDTH, shortened, styled
 from vitkit.evaluation.multilabel import LabelScore
 
 BARS_SHOWN = 40
+"""Labels in the figure: more bars would not fit on a screen."""
 
 
 def label_precision(scores: Sequence[LabelScore], count: int, data: str) -> Figure:
-    """Average precision of each label as bars with 95 % intervals, the worst on top.
+    """Draw the average precision of each label as bars with 95 % intervals, the worst on top.
 
-    With many labels only the 40 worst are drawn. The dots are what ranking by chance would give, the share of
-    images that have the label.
+    With many labels only the 40 worst are drawn. The dots are what ranking by chance would give, the fraction
+    of images that have the label.
 
     Args:
         scores: of all labels; those that no image has are left out.

@@ -1,4 +1,4 @@
-"""What a model costs in memory, from its configuration alone: of a training step, and of prediction.
+"""The memory that a model needs, from its configuration alone: in a training step, and in prediction.
 
 A model is a list of parts in the order they are computed. Each says what autograd keeps of it until the
 backward pass has come by, and what lives for a moment. Walking back through the list, activations go as
@@ -22,7 +22,7 @@ from vitkit.training.optim_config import OptimizerConfig
 
 Precision = Literal["float32", "bfloat16"]
 PRODUCT_BYTES: dict[Precision, int] = {"float32": FLOAT, "bfloat16": 2}
-"""Of each number that goes into matrix products."""
+"""Bytes of a number that goes into matrix products."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class TrainingMemory:
     images: int
     """The batch, as uint8 pixels."""
     gradients: int
-    """Of all weights, at the end of the backward pass."""
+    """The gradients of all weights, at the end of the backward pass."""
     activations: int
     """Kept for the backward pass, at the end of the forward pass."""
     temporaries: int
@@ -64,14 +64,14 @@ def training_memory(
     precision: Precision = "float32",
     accumulate: bool = False,
 ) -> TrainingMemory:
-    """Memory of one update of all weights by classification.
+    """Estimate the memory of one update of all weights by classification, in bytes.
 
     Args:
         config: of any model of the zoo's grammar.
         batch_size: images at a time: the micro-batch, where there is one.
         optimizer: decides what is stored for each weight; left out, AdamW without averaging.
-        precision: of the arithmetic; weights, gradients and optimiser are float32 in either.
-        accumulate: gradients of earlier micro-batches are there while the forward pass runs.
+        precision: that of matrix products; weights, gradients and optimiser are float32 in either.
+        accumulate: whether gradients of earlier micro-batches are there while the forward pass runs.
     """
     optimizer = optimizer or OptimizerConfig()
     parts = list(part_costs(config, PRODUCT_BYTES[precision]))
@@ -82,6 +82,8 @@ def training_memory(
     images = batch_size * _pixels(config)
     kept = [batch_size * part.kept + part.once for part in parts]
     activations, peak = sum(kept), 0
+    # Walk back through the parts. Behind are the gradients of weights that are made already, ahead the
+    # activations that the backward pass has not come to; each part frees its own as it is left.
     behind = gradients if accumulate else 0
     ahead = activations
     for part, own in zip(reversed(parts), reversed(kept), strict=True):
@@ -105,7 +107,7 @@ def training_memory(
 def inference_memory(
     config: ModelConfig, batch_size: int, *, precision: Precision = "float32"
 ) -> InferenceMemory:
-    """Memory of predicting one batch, without gradients.
+    """Estimate the memory of predicting one batch, without gradients, in bytes.
 
     Args:
         config, batch_size, precision: as for `training_memory`.
@@ -125,6 +127,6 @@ def _pixels(config: ImageConfig) -> int:
 
 
 def _state_bytes(optimizer: OptimizerConfig) -> int:
-    """For each weight: AdamW two moments, SGD one; the first may be bfloat16."""
+    """Give the bytes of state for each weight: AdamW's two moments, SGD's one; the first may be bfloat16."""
     first = 2 if optimizer.momentum_dtype == "bfloat16" else FLOAT
     return first if optimizer.optimizer == "sgd" else first + FLOAT

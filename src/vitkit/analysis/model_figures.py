@@ -1,4 +1,4 @@
-"""What a model has learned, as pictures: the paper's Figures 6 and 7. Arrays in, matplotlib Figures out."""
+"""A model's filters, positions and attention as pictures, from arrays: the paper's Figures 6 and 7."""
 
 from collections.abc import Sequence
 
@@ -106,7 +106,7 @@ def attention_distance_plot(distances: Floats, even: float, data: str) -> Figure
 def rollout_gallery(
     images: Sequence[NDArray[np.uint8]], maps: Floats, captions: Sequence[str], columns: int = 4
 ) -> Figure:
-    """Pictures beside what the model attends to in them (paper Figure 6).
+    """Draw pictures next to what the model attends to in them (paper Figure 6).
 
     Args:
         images: n of `(H, W, 3)`, as the model sees them.

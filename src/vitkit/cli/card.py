@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Command(CardOptions):
-    """Say what a checkpoint is: architecture, arithmetic, preprocessing, class names, origin."""
+    """Describe a checkpoint: architecture, numerics, preprocessing, class names, origin."""
 
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
     """print everything as JSON."""

@@ -1,4 +1,4 @@
-"""What a person sees in the terminal: pictures of progress, numbers in words."""
+"""Print to the terminal: results, messages and progress bars."""
 
 import codecs
 import contextlib
@@ -38,7 +38,7 @@ from vitkit.text import format_bytes, format_duration, json_text, visible
 
 WIDTH_OF_PIPES = 110
 LINE_SECONDS = 60.0
-"""Where there is no terminal, a long loop says at most so often where it is."""
+"""Seconds between two lines of progress of a long loop, where there is no terminal."""
 
 
 class Terminal(Console):
@@ -104,7 +104,7 @@ class _StandardError:
 
 
 def _width(stream: Any) -> int | None:
-    """The columns of a pipe; None where rich finds out: a terminal's, or what COLUMNS says."""
+    """Return the width of a pipe in columns; None where rich finds it: a terminal's, or that of COLUMNS."""
     return None if is_terminal(stream) or os.environ.get("COLUMNS", "").isdigit() else WIDTH_OF_PIPES
 
 
@@ -145,7 +145,7 @@ class _Lines(Progress):
         refresh: bool = False,
         **fields: Any,
     ) -> None:
-        """As for a bar; a field `milestone` that is true asks for a line now."""
+        """Update the task as a bar does; a field `milestone` that is true asks for a line now."""
         super().update(
             task_id,
             total=total,
@@ -179,14 +179,14 @@ class _Lines(Progress):
 
 
 class _Count(MofNCompleteColumn):
-    """How much is done of how much; nothing for what is not counted."""
+    """A column with the count that is done and its total; empty where nothing is counted."""
 
     def render(self, task: Task) -> Text:
         return super().render(task) if task.total is not None or task.completed else Text()
 
 
 class _Left(TimeRemainingColumn):
-    """The time that is left; nothing where nobody knows."""
+    """A column with the time that is left; empty where it is unknown."""
 
     def render(self, task: Task) -> Text:
         time_left = super().render(task)
@@ -194,7 +194,7 @@ class _Left(TimeRemainingColumn):
 
 
 def progress_bar(in_bytes: bool = False) -> Progress:
-    """A bar with time left on stderr; lines at long intervals where that is no terminal.
+    """Make a bar with the time left on stderr; lines at long intervals where that is no terminal.
 
     `update(task, detail=..., milestone=True)` asks for a line at once.
     """
@@ -218,16 +218,16 @@ def progress_bar(in_bytes: bool = False) -> Progress:
 
 
 @contextmanager
-def counting(description: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar for a loop that says how many more it has done: `advance(count)`."""
+def count_bar(description: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """Show a bar for a loop that calls `advance(count)` with how many more it has done."""
     with progress_bar() as bar:
         task = bar.add_task(visible(description), total=total, detail="")
         yield lambda count: bar.advance(task, count)
 
 
 @contextmanager
-def receiving(description: str) -> Iterator[Callable[[int, int | None], None]]:
-    """A bar for a download, which appears with the first bytes: `progress(bytes, all bytes or None)`."""
+def download_bar(description: str) -> Iterator[Callable[[int, int | None], None]]:
+    """Show a bar for a download, from its first bytes on: `progress(bytes, all bytes or None)`."""
     with progress_bar(in_bytes=True) as bar:
         task = bar.add_task(visible(description), total=None, detail="", bytes=True, visible=False)
         yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)

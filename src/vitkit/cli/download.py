@@ -17,5 +17,5 @@ def download(path: str) -> None:
     """
     if is_address(path) and not path.startswith("hf:"):
         name = PurePosixPath(path.split("#")[0].split("?")[0]).name
-        with console.receiving(f"fetching {name}") as progress:
+        with console.download_bar(f"fetching {name}") as progress:
             fetch(path, progress)

@@ -32,7 +32,7 @@ def _evaluate(
     """Evaluate a model on images it was not trained on.
 
     Args:
-        options: of the job.
+        options: the options of the job.
         json_output: print all numbers as JSON.
     """
     with importing():

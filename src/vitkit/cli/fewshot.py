@@ -31,7 +31,7 @@ def _fewshot(
     """Measure how well classes are learned from a few images, by the features of frozen checkpoints.
 
     Args:
-        options: of the job.
+        options: the options of the job.
         json_output: print all numbers as JSON.
     """
     with importing():

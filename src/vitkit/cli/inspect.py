@@ -22,7 +22,7 @@ def _inspect(options: Annotated[InspectOptions, tyro.conf.arg(name="")]) -> None
     """Draw filters, position embeddings, attention distance and attention rollout, as PNG and SVG.
 
     Args:
-        options: of the job.
+        options: the options of the job.
     """
     with importing():
         from vitkit.cli.download import download

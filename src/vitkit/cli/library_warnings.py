@@ -1,4 +1,4 @@
-"""What the library warns of, printed as all other text is."""
+"""Print the warnings of the library as all other text is printed."""
 
 import logging
 from collections.abc import Iterator
@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def showing_warnings() -> Iterator[None]:
-    """Print what the library warns of while a command runs."""
+def show_warnings() -> Iterator[None]:
+    """Print the warnings of the library while a command runs."""
     handler, logger = _Printing(logging.WARNING), logging.getLogger("vitkit")
     logger.addHandler(handler)
     try:

@@ -17,18 +17,18 @@ from vitkit.text import visible
 # verb -> what it does, and the module whose `main(arguments)` does it
 VERBS = {
     "train": ("train a model on your images, evaluate it, write a report", "vitkit.cli.train"),
-    "evaluate": ("how good a model is on images it never saw", "vitkit.cli.evaluate"),
+    "evaluate": ("measure a model on images it never saw", "vitkit.cli.evaluate"),
     "fewshot": ("how well classes are learned from a few images of each", "vitkit.cli.fewshot"),
     "predict": ("name what is in images", "vitkit.cli.predict"),
     "report": ("write a run's report.html again", "vitkit.cli.report"),
-    "inspect": ("filters, positions and attention of a model as pictures", "vitkit.cli.inspect"),
-    "data": ("data check PATH: counts, sizes, bad files, duplicates", "vitkit.cli.data"),
-    "convert": ("a checkpoint in another library's format, compared", "vitkit.cli.convert"),
-    "card": ("what a checkpoint is and how it computes", "vitkit.cli.card"),
-    "cost": ("parameters, FLOPs, memory and compute of models", "vitkit.cli.cost"),
-    "bench": ("speed, latency and memory, also beside other libraries", "vitkit.cli.bench"),
-    "models": ("names, parameters and FLOPs of the models", "vitkit.cli.models"),
-    "recipes": ("named training runs and what they are for", "vitkit.cli.recipes"),
+    "inspect": ("draw filters, positions and attention of a model", "vitkit.cli.inspect"),
+    "data": ("data check PATH: count images, find bad files, duplicates", "vitkit.cli.data"),
+    "convert": ("write a checkpoint in another format, and compare", "vitkit.cli.convert"),
+    "card": ("describe a checkpoint and its numerics", "vitkit.cli.card"),
+    "cost": ("estimate parameters, FLOPs, memory, training compute", "vitkit.cli.cost"),
+    "bench": ("time models, also beside other libraries", "vitkit.cli.bench"),
+    "models": ("list models with parameters and FLOPs", "vitkit.cli.models"),
+    "recipes": ("list recipes: named configurations of training", "vitkit.cli.recipes"),
 }
 
 MEMORY = (
@@ -48,7 +48,7 @@ Examples:
 def run(arguments: list[str]) -> int:
     """Run one command; returns its exit code.
 
-    0: done. 1: the user can mend it, one message says how. 2: the command line is wrong. 130 and 143: stopped
+    0: done. 1: the user can fix it, one message says how. 2: the command line is wrong. 130 and 143: stopped
     by Ctrl-C and SIGTERM; so for every signal that asks to stop, 128 and its number. 141: whoever read the
     output has gone. Anything else that fails is a bug and keeps its traceback.
     """
@@ -74,7 +74,7 @@ def run(arguments: list[str]) -> int:
         # A full disk, a folder that may not be written, a file where a folder should be.
         place = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
         return _failed(
-            f"{place}{error.strerror or error}. What was finished before is kept: mend this, then run the "
+            f"{place}{error.strerror or error}. What was finished before is kept: correct this, then run the "
             "same command again."
         )
     except RuntimeError as error:
@@ -102,7 +102,7 @@ def _command(arguments: list[str]) -> int:
             return _failed(f"the argument {argument} holds a character that no option has.", 2)
     library_warnings = importlib.import_module("vitkit.cli.library_warnings")
     try:
-        with _terminable() as stop, library_warnings.showing_warnings():
+        with _terminable() as stop, library_warnings.show_warnings():
             with stop.held():  # an import that is broken off may leave half a module behind
                 module = importlib.import_module(VERBS[verb][1])
             module.main(rest)
@@ -136,8 +136,10 @@ class Interrupted(VitkitError):  # noqa: N818 (it is no error: what was asked fo
 
 @contextmanager
 def _terminable() -> Iterator[StopSignals]:
-    """Signals that ask to stop end a command as Ctrl-C does, so that what is half done is cleared away;
-    training has its own way to stop."""
+    """End a command at a signal that asks to stop as Ctrl-C does, so that what is half done is cleared away.
+
+    Training has its own way to stop.
+    """
     try:
         with stop_signals(last=True) as stop:
             yield stop

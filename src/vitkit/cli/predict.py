@@ -33,7 +33,7 @@ def _predict(
     """Name what is in images.
 
     Args:
-        options: of the job.
+        options: the options of the job.
         json_output: one line of JSON for each image; image_base64 holds a name that is not UTF-8.
     """
     with importing():

@@ -11,7 +11,8 @@ from vitkit.jobs.recipes import RECIPES, purpose, recipe
 
 @dataclass(frozen=True)
 class Command:
-    """List the recipes: named runs whose every option can be changed on the command line."""
+    """List the recipes: named run configurations, every option of which can be changed on the command
+    line."""
 
 
 def main(arguments: list[str]) -> None:

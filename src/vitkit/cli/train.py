@@ -40,7 +40,7 @@ class RunOptions(Run):
     recipe: Annotated[str, tyro.conf.Suppress] = ""
 
     @classmethod
-    def of(cls, run: Run) -> "RunOptions":
+    def from_run(cls, run: Run) -> "RunOptions":
         """Make options whose defaults are those of a run."""
         return cls(**{one.name: getattr(run, one.name) for one in fields(Run)})
 
@@ -50,7 +50,7 @@ class RunOptions(Run):
 
 
 def main(arguments: list[str]) -> None:
-    """The command: `--recipe` or `--resume` choose the defaults that all other options change."""
+    """Parse the command line and train: `--recipe` or `--resume` choose the defaults of all other options."""
     line = shlex.join(["vitkit", "train", *arguments])
     name, resume = _take(arguments, "--recipe"), _take(arguments, "--resume")
     if name is not None and resume is not None:
@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> None:
     if resume is not None and any(a == "--out" or a.startswith("--out=") for a in arguments):
         raise VitkitError("--resume continues in the run's own folder: leave --out out.")
     _refuse_what_was_meant_otherwise(arguments)
-    default = RunOptions.of(read_run(Path(resume)) if resume else recipe(name) if name else Run())
+    default = RunOptions.from_run(read_run(Path(resume)) if resume else recipe(name) if name else Run())
 
     def command(
         run: Annotated[RunOptions, tyro.conf.arg(name="")] = default,
@@ -73,9 +73,9 @@ def main(arguments: list[str]) -> None:
 
         Args:
             run: the options.
-            out: run folder; left out, runs/DATA-MODEL. The same command again continues there.
-            device: auto, cpu, cuda.
-            threads: of the processor; left out, as many as there are.
+            out: run folder to write; left out, runs/DATA-MODEL. The same command again continues there.
+            device: where to compute: auto (a GPU if there is one), cpu, cuda or cuda:1.
+            threads: CPU threads; left out, as many as PyTorch chooses.
             from_scratch: begin again at step 0 where every checkpoint of the run is damaged; they are kept.
         """
         from vitkit.cli.listener import TerminalListener

@@ -11,7 +11,7 @@ import numpy as np
 
 from vitkit.data.decode import DecodeError
 from vitkit.data.label_sets import count_labels
-from vitkit.data.listing import Labels, counted
+from vitkit.data.listing import Labels, pluralize
 from vitkit.data.sources import ImageData
 
 _SMALL_SIDE = 32  # pixels
@@ -38,7 +38,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class ImageSizes:
-    """In pixels; of the images that can be read."""
+    """Sizes in pixels of the images that can be read."""
 
     smallest: tuple[int, int]
     """(height, width): the least height and the least width, not necessarily of one image."""
@@ -50,7 +50,7 @@ class ImageSizes:
 
 @dataclass(frozen=True)
 class DataCheck:
-    """What `check_data` found: plain data, to print or to dump."""
+    """The result of `check_data`: plain data, to be printed or written as JSON."""
 
     name: str
     kind: str
@@ -77,21 +77,25 @@ class DataCheck:
     """Sentences about how the data set was opened: splits that were made, say."""
 
     def to_json(self) -> dict[str, Any]:
-        """The same as dictionaries, lists, strings and numbers."""
+        """Return the result as dictionaries, lists, strings and numbers."""
         return asdict(self)
 
 
 def bad_files_allowed(count: int, bad_quota: float) -> int:
-    """How many of `count` training files may be unreadable before training stops."""
+    """Count how many of `count` training files may be unreadable before training stops."""
     return math.ceil(bad_quota * count)
 
 
 def check_data(
     data: ImageData, progress: Callable[[int, int], None] | None = None, bad_quota: float = 0.05
 ) -> DataCheck:
-    """Decodes every file once. progress(done, total) is called after each.
+    """Decode every file of a data set once and report sizes, bad files, duplicates and leaks.
 
-    bad_quota: part of the training files that may be unreadable before training stops; here as there, 5 %.
+    Args:
+        data: the data set.
+        progress: called as `progress(done, total)` after each file.
+        bad_quota: fraction of the training files that may be unreadable before training stops; the default
+            is that of training, 5 %.
     """
     total = sum(map(len, data.splits.values()))
     counts: dict[str, dict[str, int]] = {}
@@ -151,7 +155,7 @@ def check_data(
 
 
 def _label(labels: Labels, index: int, class_names: Sequence[str]) -> str:
-    """The label of an image; all of them, with commas, where it has several."""
+    """Return the label of an image; where it has several, all of them with commas."""
     if labels.ndim == 1:
         return class_names[int(labels[index])]
     return ", ".join(class_names[number] for number in np.flatnonzero(labels[index]).tolist())
@@ -183,12 +187,12 @@ def _about_bad_files(bad: list[BadFile], images: dict[str, int], bad_quota: floa
     train = images.get("train", 0)
     bad_train = sum(file.split == "train" for file in bad)
     allowed = bad_files_allowed(train, bad_quota)
-    unread = f"{len(bad):,} of {counted(total, 'file')} cannot be read"
+    unread = f"{len(bad):,} of {pluralize(total, 'file')} cannot be read"
     if bad_train > allowed:
         enough = math.ceil(100 * bad_train / train) / 100
         return [
             f"{unread}, {bad_train:,} of them among the {train:,} to train on, more than the {allowed:,} "
-            f"allowed: vitkit train will stop. Mend or remove them, or raise --bad-quota to {enough:g}."
+            f"allowed: vitkit train will stop. Repair or remove them, or raise --bad-quota to {enough:g}."
         ]
     return [f"{unread}; training and evaluation leave them out."] if bad else []
 
@@ -239,7 +243,7 @@ def _about_duplicates(
     for pair, count in leaks.items():
         first, second = pair.split("-")
         warnings.append(
-            f"Leak: {counted(count, f'image of {second} is', f'images of {second} are')} in {first} too, "
+            f"Leak: {pluralize(count, f'image of {second} is', f'images of {second} are')} in {first} too, "
             f"pixel for pixel; remove {'it' if count == 1 else 'them'} from {first} or the figures for "
             f"{second} are too good."
         )
@@ -247,9 +251,11 @@ def _about_duplicates(
         inside = (sum(copy.split == split for copy in group) for group in duplicates)
         spare = sum(count - 1 for count in inside if count > 1)
         if spare:
-            repeat = counted(spare, f"image of {split} repeats", f"images of {split} repeat")
+            repeat = pluralize(spare, f"image of {split} repeats", f"images of {split} repeat")
             warnings.append(f"{repeat} another image of {split}, pixel for pixel.")
     if contradictions:
-        groups = counted(len(contradictions), "group of equal images carries", "groups of equal images carry")
+        groups = pluralize(
+            len(contradictions), "group of equal images carries", "groups of equal images carry"
+        )
         warnings.append(f"{groups} different labels: some of them are wrong.")
     return warnings

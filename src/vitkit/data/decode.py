@@ -1,4 +1,4 @@
-"""Any image file to RGB pixels, by one declared rule.
+"""Decode any image file to RGB pixels, by one declared rule.
 
 The same function serves training, evaluation, prediction and serving, so that a model never meets an image
 turned, inverted or clipped in another way than it was trained on. Whatever Pillow does with a damaged file,
@@ -52,7 +52,7 @@ class DecodeError(VitkitError):
 
 @dataclass(frozen=True)
 class Header:
-    """What a file says of itself before its pixels are read."""
+    """The format, colour mode and size of an image file, from its header."""
 
     format: str
     """Pillow's name: "JPEG", "PNG", ..."""
@@ -61,7 +61,7 @@ class Header:
     size: tuple[int, int]
     """(height, width) of the decoded image, so after the EXIF turn where the rule applies it."""
     decoding_bytes: int = 0
-    """Bytes of memory that decoding it takes at most."""
+    """Upper bound of the memory in bytes that decoding takes."""
 
 
 class _Jpeg(JpegImagePlugin.JpegImageFile):
@@ -75,7 +75,7 @@ class _Jpeg(JpegImagePlugin.JpegImageFile):
 
 
 class _Ico(IcoImagePlugin.IcoImageFile):
-    """Pillow's icon reader, which decodes whatever image lies in the file, with a look at its size before."""
+    """Pillow's icon reader, which also checks the size of the image inside before decoding it."""
 
     def load(self) -> Any:
         if self._im is None:
@@ -118,13 +118,13 @@ _silence = threading.Lock()
 
 
 Shrinking = Callable[[int, int], int]
-"""From the (height, width) of an image to how many times smaller a JPEG may be decoded: 1, 2, 4 or 8."""
+"""Tells from the (height, width) of an image how many times smaller a JPEG may be decoded: 1, 2, 4 or 8."""
 
 
 def decode(
     file: bytes | Path, rule: DecodeRule = DEFAULT_RULE, shrinking: Shrinking | None = None
 ) -> NDArray[np.uint8]:
-    """The pixels of one image file, (height, width, 3) RGB, uint8; possibly read-only.
+    """Decode one image file to RGB pixels, (height, width, 3) uint8; the array may be read-only.
 
     - The EXIF orientation is applied if the rule says so.
     - Transparency (alpha, transparent palette entries, transparent colours) is composited on the background.
@@ -151,14 +151,18 @@ def decode(
 
 
 def decode_image(image: Image.Image, rule: DecodeRule = DEFAULT_RULE) -> NDArray[np.uint8]:
-    """The same rule for an image that Pillow has already opened; the image itself is left as it is."""
+    """Decode an image that Pillow has already opened by the same rule; the image itself is not changed."""
     with _failures_explained(image.format or "image"):
         _check_size(*image.size, rule)
         return _pixels(image, rule)
 
 
 def header(file: bytes | Path, rule: DecodeRule = DEFAULT_RULE) -> Header:
-    """Format, colour mode and size, without decoding. Raises DecodeError for what can be seen so early."""
+    """Read format, colour mode and size from the header, without decoding.
+
+    Raises:
+        DecodeError: the header alone shows that the file cannot be decoded.
+    """
     with _opened(file, rule) as (image, _, needed):
         width, height = image.size
         turned, turn = orientation_of(image)
@@ -168,14 +172,15 @@ def header(file: bytes | Path, rule: DecodeRule = DEFAULT_RULE) -> Header:
 
 
 def image_size(file: bytes | Path, rule: DecodeRule = DEFAULT_RULE) -> tuple[int, int]:
-    """(height, width) of what `decode` would return, from the header alone. Raises DecodeError."""
+    """Return (height, width) of what `decode` would return, from the header alone. Raises DecodeError."""
     return header(file, rule).size
 
 
 @contextmanager
 def _opened(file: bytes | Path, rule: DecodeRule) -> Iterator[tuple[Image.Image, io.BytesIO, int]]:
-    """The image, opened by the reader its first bytes ask for and within the limits, the stream it is read
-    from, and the memory that decoding takes.
+    """Open an image with the reader that its first bytes ask for, and check its size and memory.
+
+    Yields the image, the stream it is read from, and the bytes of memory that decoding takes.
 
     Errors inside the block become DecodeError. Pillow's own `Image.open` is not used: it warns about large
     images before anybody can ask their size.
@@ -208,7 +213,7 @@ def _silent() -> Iterator[None]:
 
 @contextmanager
 def _failures_explained(format_name: str) -> Iterator[None]:
-    """Turns every exception into DecodeError: decoders raise OSError, SyntaxError, ValueError, struct.error,
+    """Turn every exception into DecodeError: decoders raise OSError, SyntaxError, ValueError, struct.error,
     MemoryError, DecompressionBombError and more, none of which should end a training run."""
     try:
         yield
@@ -234,7 +239,7 @@ def _needs_coefficients(data: bytes) -> bool:
 
 
 def _recognise(data: bytes) -> str:
-    """The name of the format by its first bytes."""
+    """Return the name of the format by its first bytes."""
     if not data:
         raise DecodeError("the file is empty (0 bytes)")
     start = data[:16]
@@ -282,7 +287,7 @@ def _other_size(promised: tuple[int, int], found: tuple[int, int]) -> str:
 
 
 def _pixels(image: Image.Image, rule: DecodeRule, stream: IO[bytes] | None = None) -> NDArray[np.uint8]:
-    """The pixels of an open image. Its stream, where given, is closed as soon as it is read."""
+    """Return the pixels of an open image; its stream, where given, is closed as soon as it is read."""
     size = image.size
     turned, turn = orientation_of(image)  # before loading: the TIFF reader obeys its tag and then forgets it
     if image.format == "JPEG" and isinstance(stream, io.BytesIO):
@@ -311,7 +316,7 @@ def _pixels(image: Image.Image, rule: DecodeRule, stream: IO[bytes] | None = Non
 
 
 def _strips(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
-    """The image from top to bottom in full-width parts, each with its first row."""
+    """Yield the image from top to bottom in full-width strips, each with the number of its first row."""
     width, height = image.size
     rows = max(1, _STRIP_PIXELS // width)
     for top in range(0, height, rows):
@@ -319,7 +324,7 @@ def _strips(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
 
 
 def _converter(image: Image.Image, rule: DecodeRule) -> Callable[[Image.Image], NDArray[np.uint8]]:
-    """What makes RGB pixels, (height, width, 3), from a loaded image or any part of it."""
+    """Choose the function that makes RGB pixels, (height, width, 3), from a loaded image or a part of it."""
     if image.mode.startswith(("I", "F")):
         return _wide_grey_converter(image, rule)
     if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
@@ -336,7 +341,10 @@ def _composite(image: Image.Image, rule: DecodeRule) -> Image.Image:
 
 
 def _wide_grey_converter(image: Image.Image, rule: DecodeRule) -> Callable[[Image.Image], NDArray[np.uint8]]:
-    """16-bit, 32-bit and floating-point grey to RGB; Pillow's own conversion clips them at 255."""
+    """Make the function that turns 16-bit, 32-bit and floating-point grey into RGB.
+
+    Pillow's own conversion clips such pixels at 255.
+    """
     extremes = [(part.min(), part.max()) for part in (_wide_values(strip) for _, strip in _strips(image))]
     low, high = min(low for low, _ in extremes), max(high for _, high in extremes)
     if not all(np.isfinite(extremes).ravel()):

@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from vitkit.errors import VitkitError
 
 BYTES_PER_PIXEL = 8
-"""Memory that decoding may take: an RGB image takes 4 bytes a pixel in Pillow and 3 as an array."""
+"""Bytes per pixel that decoding may take: 4 for an RGB image in Pillow, 3 for the array, 1 to spare."""
 OVERHEAD_BYTES = 16_000_000
-"""What is not proportional to the pixels: headers, tables, strips."""
-# The memory is that of so many pixels at least: a lower limit of pixels is not meant to refuse a file for
-# what it takes to read it.
+"""Bytes of memory that do not depend on the number of pixels: headers, tables, strips."""
+# The memory limit never falls below that of this many pixels: a low max_pixels is meant to reject large
+# images, not small images whose format needs much memory.
 _FEWEST_PIXELS = 16_000_000
 
 
 @dataclass(frozen=True)
 class DecodeRule:
-    """How a file becomes RGB; saved with the model."""
+    """The rule by which an image file becomes RGB; it is saved with the model."""
 
     apply_exif: bool = True
     """Turn the image as the orientation in its EXIF block (or its TIFF tag) says. Published ImageNet figures

@@ -1,4 +1,4 @@
-"""How much memory decoding an image takes, told from its header.
+"""Estimate the memory that decoding an image takes, from its header.
 
 The figures are those of Pillow 12 and 13 with libjpeg-turbo, libwebp, libavif, OpenJPEG and libtiff, measured
 as growth of the resident set (`tests/data/test_decode_memory.py` measures them again).
@@ -23,7 +23,7 @@ _PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
 
 
 def decoding_bytes(image: Image.Image, file_bytes: int, buffered: bool = False) -> int:
-    """The memory that decoding takes at most, from the file's bytes to RGB pixels of three bytes.
+    """Bound the memory in bytes that decoding takes, from the file's bytes to RGB pixels of three bytes.
 
     Args:
         image: opened, not loaded.
@@ -48,21 +48,21 @@ def decoding_bytes(image: Image.Image, file_bytes: int, buffered: bool = False) 
 
 
 def _stored_bytes(mode: str) -> int:
-    """Bytes that Pillow keeps a pixel in: colours of three bytes take four."""
+    """Return the bytes that Pillow uses for a pixel: colours of three bytes take four."""
     if mode in ("1", "L", "P"):
         return 1
     return 2 if mode.startswith("I;16") else 4
 
 
 def _jpeg_coefficients(image: Image.Image) -> float:
-    """Bytes a pixel of the coefficients, 16 bits each, with the subsampling of each component."""
+    """Count the bytes per pixel of the coefficients, 16 bits each, with the subsampling of each component."""
     factors = [(max(1, layer[1]), max(1, layer[2])) for layer in cast("Any", image).layer]
     most = max((h for h, _ in factors), default=1) * max((v for _, v in factors), default=1)
     return float(2 * sum(h * v for h, v in factors) / most)
 
 
 def _tiff_bytes(image: Image.Image) -> float:
-    """Bytes a pixel that libtiff takes for a strip or a tile, or that turning the image takes."""
+    """Count the bytes per pixel that libtiff takes for a strip or a tile, or that turning the image takes."""
     tags = cast("Any", image).tag_v2
     width, height = image.size
     turning = float(_stored_bytes(image.mode)) if tags.get(0x0112, 1) != 1 else 0.0
@@ -81,7 +81,7 @@ def _tiff_bytes(image: Image.Image) -> float:
 
 
 def jpeg_scans(data: bytes) -> tuple[int, bool]:
-    """The number of scans that a decoder would read, and whether it keeps all coefficients to do so.
+    """Count the scans of a JPEG that a decoder would read, and say whether it keeps all coefficients.
 
     A scan is what begins with a start-of-scan marker (ITU-T T.81, B.2.3). The segments are stepped over by
     their lengths, so thumbnails and comments do not count, nor do bytes within a scan that look like a

@@ -1,4 +1,4 @@
-"""Whether the files of a data set are those of an earlier time: their sizes, times and, if asked, bytes.
+"""Notice whether the files of a data set have changed: by their sizes, times and, if asked, bytes.
 
 The listing's fingerprint knows names and labels alone; an image that was drawn over keeps both.
 """
@@ -15,9 +15,9 @@ from vitkit.data.sources import FileSamples, ImageData
 from vitkit.durable import hash_file
 from vitkit.errors import VitkitError
 
-_AT_A_TIME = 1024
+_AT_A_TIME = 1024  # files that a thread looks at before progress is told
 _THREADS = 16
-"""A disk that is reached over a network answers many questions at once."""
+"""Threads that read states: a disk that is reached over a network answers many questions at once."""
 
 States = NDArray[np.int64]
 """(N, 2) of size in bytes and time of the last change in nanoseconds; (N, 6) with the four numbers of a
@@ -27,7 +27,7 @@ SHA-256 of the bytes. One row for each file on the disk, split after split; -1 w
 def file_states(
     data: ImageData, content: bool, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> States:
-    """The states of all files that hold the images of a data set; none for data that is in no files.
+    """Read the states of all files that hold the images of a data set; none for data that is in no files.
 
     Args:
         data: a listed data set, nothing of it in memory.
@@ -53,7 +53,7 @@ def file_states(
 
 
 def changed_files(data: ImageData, before: States, now: States) -> list[Path]:
-    """The files whose state is another one. Where both have their bytes' hashes, times do not matter."""
+    """List the files whose state has changed; where both states have hashes, times do not matter."""
     paths = [
         (samples.files, number)
         for samples in data.splits.values()

@@ -1,4 +1,4 @@
-"""Files that strangers made, read so that nothing but a regular file of bounded size is ever waited for."""
+"""Read files that strangers made: only regular files of bounded size, never a pipe that would block."""
 
 import errno
 import os
@@ -26,26 +26,26 @@ _KINDS = (
 
 @contextmanager
 def regular_file(path: Path) -> Iterator[BinaryIO]:
-    """Opens a regular file to read its bytes; links are followed.
+    """Open a regular file to read its bytes; links are followed.
 
     A pipe, a socket or a device is refused instead of waited for.
 
     Raises:
         UnreadableFileError: it is missing, may not be read, or is no regular file.
     """
-    with explained():
+    with explain_os_errors():
         descriptor, _ = _open(path)
     with os.fdopen(descriptor, "rb") as stream:
         yield stream
 
 
 def read_regular_file(path: Path, limit: int) -> bytes:
-    """The bytes of a regular file of at most `limit` bytes.
+    """Read a regular file of at most `limit` bytes.
 
     Raises:
         UnreadableFileError: it cannot be read, is larger, or changes while it is read.
     """
-    with explained():
+    with explain_os_errors():
         descriptor, before = _open(path)
         try:
             if before.st_size > limit:
@@ -66,9 +66,9 @@ def read_regular_file(path: Path, limit: int) -> bytes:
 
 
 def _open(path: Path) -> tuple[int, os.stat_result]:
-    """A descriptor of a regular file and what the system says of it.
+    """Open a regular file and return its descriptor and status.
 
-    What is opened is looked at, not its name, so that nothing can be exchanged between look and first byte.
+    The check is made on the descriptor and not on the name, so that the file cannot be exchanged in between.
     """
     # Without O_NONBLOCK, opening a pipe waits for somebody to write into it.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
@@ -85,7 +85,7 @@ def _open(path: Path) -> tuple[int, os.stat_result]:
 
 
 def _read(descriptor: int, count: int) -> bytes:
-    """The next `count` bytes, or all there are."""
+    """Read the next `count` bytes, or all there are."""
     try:
         data = os.read(descriptor, count)
         while len(data) < count and (more := os.read(descriptor, count - len(data))):
@@ -96,8 +96,8 @@ def _read(descriptor: int, count: int) -> bytes:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
-    """Turns what the operating system says about a path into a reason in words.
+def explain_os_errors() -> Iterator[None]:
+    """Turn an error of the operating system about a path into a reason in words.
 
     Raises:
         UnreadableFileError: in place of every OSError, and of the ValueError for a null byte in a path.

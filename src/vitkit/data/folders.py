@@ -13,9 +13,9 @@ from vitkit.data.listing import (
     Listing,
     Paths,
     SplitListing,
-    counted,
-    ignored,
-    some,
+    is_ignored,
+    join_names,
+    pluralize,
 )
 from vitkit.errors import VitkitError
 
@@ -28,22 +28,24 @@ _IMAGE_SUFFIXES = frozenset({
 
 
 def list_folders(root: Path, partial: bool) -> Listing:
-    """Class folders, or split folders of class folders.
+    """List class folders, or split folders (train/, val/, test/) of class folders.
 
-    partial: the classes are a trained model's, so not all of them need be there, and neither need train/.
+    Args:
+        root: the folder.
+        partial: whether the classes are a trained model's, so that some of them, or train/, may be missing.
     """
     with os.scandir(root) as entries:
-        folders = sorted(entry.name for entry in entries if _is_folder(entry) and not ignored(entry.name))
+        folders = sorted(entry.name for entry in entries if _is_folder(entry) and not is_ignored(entry.name))
     split_folders = {SPLIT_NAMES[name.lower()]: name for name in folders if name.lower() in SPLIT_NAMES}
     if "train" in split_folders or (partial and split_folders and len(split_folders) == len(folders)):
         kept = [split for split in SPLITS if split in split_folders]
         roots = {split: root / split_folders[split] for split in kept}
-        aside = [name for name in folders if name not in split_folders.values()]
+        not_splits = [name for name in folders if name not in split_folders.values()]
     elif split_folders and len(split_folders) == len(folders):
         found = ", ".join(f"{name}/" for name in folders)
         raise VitkitError(f"{root} has {found} but no train/. {LAYOUTS}")
     else:
-        roots, aside = {"train": root}, []
+        roots, not_splits = {"train": root}, []
 
     scans = {split: _ClassFolders(folder) for split, folder in roots.items()}
     class_names = _agreed_classes(root, scans, partial)
@@ -60,7 +62,11 @@ def list_folders(root: Path, partial: bool) -> Listing:
             paths += (f"{above}{name}/{file}" for file in files)
             labels += [number_of[name]] * len(files)
         splits[split] = (np.arange(start, len(paths)), np.array(labels, dtype=np.int64))
-    notes = [f"{counted(len(aside), 'folder')} beside train/ ignored: {some(aside)}."] if aside else []
+    notes = []
+    if not_splits:
+        notes.append(
+            f"{pluralize(len(not_splits), 'folder')} beside train/ ignored: {join_names(not_splits)}."
+        )
     for split, scan in scans.items():
         notes += (f"{split}: {note}" if len(scans) > 1 else note for note in scan.notes())
     return Listing("folder of class folders", class_names, Paths(root, paths), splits, tuple(notes))
@@ -81,7 +87,7 @@ class _ClassFolders:
         with os.scandir(root) as entries:
             ordered = sorted(entries, key=lambda entry: entry.name)
         for entry in ordered:
-            if ignored(entry.name):
+            if is_ignored(entry.name):
                 self.hidden += 1
             elif _is_folder(entry):
                 if _identity(root / entry.name) in above:
@@ -96,7 +102,7 @@ class _ClassFolders:
     def _below(
         self, folder: Path, name: str, prefix: str, above: frozenset[tuple[int, int]]
     ) -> Iterator[str]:
-        """Paths of images relative to the class folder.
+        """Yield the paths of images relative to the class folder.
 
         Links to folders are followed, but not those to a folder above, whose images would come twice or
         under another class.
@@ -107,7 +113,7 @@ class _ClassFolders:
             return
         with os.scandir(folder) as entries:
             for entry in entries:
-                if ignored(entry.name):
+                if is_ignored(entry.name):
                     self.hidden += 1
                 elif _is_folder(entry):
                     below = f"{prefix}{entry.name}/"
@@ -119,14 +125,14 @@ class _ClassFolders:
 
     def notes(self) -> Iterator[str]:
         if self.hidden:
-            yield f"{counted(self.hidden, 'hidden file or folder', 'hidden files or folders')} ignored."
+            yield f"{pluralize(self.hidden, 'hidden file or folder', 'hidden files or folders')} ignored."
         if self.other:
-            yield f"{counted(self.other, 'file')} in class folders ignored: not images by their names."
+            yield f"{pluralize(self.other, 'file')} in class folders ignored: not images by their names."
         if self.loose:
-            yield f"{counted(self.loose, 'image')} outside any class folder ignored."
+            yield f"{pluralize(self.loose, 'image')} outside any class folder ignored."
         if self.upward:
             links = [os.fsencode(link).decode("utf-8", "backslashreplace") for link in sorted(self.upward)]
-            yield f"{counted(len(links), 'link')} to a folder above not followed: {some(links)}."
+            yield f"{pluralize(len(links), 'link')} to a folder above not followed: {join_names(links)}."
 
 
 def _identity(folder: Path) -> tuple[int, int]:
@@ -135,7 +141,7 @@ def _identity(folder: Path) -> tuple[int, int]:
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a folder or a link to one; a link to itself is none."""
+    """Whether an entry is a folder or a link to one; a link to itself is neither."""
     try:
         return entry.is_dir()
     except OSError:
@@ -143,22 +149,22 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def image_files(root: Path) -> list[Path]:
-    """Every image below a folder, sorted; hidden files and folders are passed over."""
+    """List every image below a folder, sorted; hidden files and folders are passed over."""
     found: list[Path] = []
     for folder, folders, names in os.walk(root):
-        folders[:] = sorted(name for name in folders if not ignored(name))
-        found += [Path(folder, name) for name in sorted(names) if _is_image(name) and not ignored(name)]
+        folders[:] = sorted(name for name in folders if not is_ignored(name))
+        found += [Path(folder, name) for name in sorted(names) if _is_image(name) and not is_ignored(name)]
     return found
 
 
 def _agreed_classes(root: Path, scans: dict[str, _ClassFolders], partial: bool) -> tuple[str, ...]:
-    """The class names that all splits share; everything that makes them doubtful is an error."""
+    """Return the class names that all splits share; everything that makes them doubtful is an error."""
     for scan in scans.values():
         if not any(scan.images.values()):
             if scan.loose and not scan.images:
                 raise VitkitError(
-                    f"{scan.root} holds {counted(scan.loose, 'image')} but no class folders, so there are no "
-                    f"labels. Put the images of each class into a folder of its name. {LAYOUTS}"
+                    f"{scan.root} holds {pluralize(scan.loose, 'image')} but no class folders, so there are "
+                    f"no labels. Put the images of each class into a folder of its name. {LAYOUTS}"
                 )
             raise VitkitError(f"No images in {scan.root}. {LAYOUTS}")
     names = sorted({name for scan in scans.values() for name in scan.images})
@@ -194,4 +200,4 @@ def _is_image(name: str) -> bool:
 
 
 def _folders(names: list[str]) -> str:
-    return ("folder " if len(names) == 1 else "folders ") + some(names)
+    return ("folder " if len(names) == 1 else "folders ") + join_names(names)

@@ -1,11 +1,11 @@
-"""The image files that a person names, one by one or as folders."""
+"""Find the image files that a person names, one by one or as folders."""
 
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from vitkit.data.folders import image_files
-from vitkit.data.listing import expanded
+from vitkit.data.listing import expand_home
 from vitkit.errors import VitkitError
 
 
@@ -19,7 +19,7 @@ def find_images(names: Iterable[str]) -> Iterator[Path]:
     """
     for name in names:
         refuse_address(name)
-        path = expanded(name)
+        path = expand_home(name)
         if not path.is_dir():
             yield path
             continue
@@ -30,10 +30,10 @@ def find_images(names: Iterable[str]) -> Iterator[Path]:
 
 
 def refuse_address(path: str) -> None:
-    """Refuse an image by address, in words that name the address as it was given.
+    """Refuse an image that is given by a network address; the error repeats the address as it was given.
 
     Raises:
-        VitkitError: it is one.
+        VitkitError: the path is an address.
     """
     match = re.match(r"([A-Za-z][\w+.-]+):/+(?=[^/])", path)  # one slash is what pathlib leaves of two
     if match and not Path(path).exists():

@@ -14,7 +14,7 @@ _Decoder = Callable[..., Any]
 
 
 def decoded_quickly(data: bytes | memoryview, mode: str, size: tuple[int, int]) -> Pixels | None:
-    """The pixels of a JPEG to the bits of Pillow's; None where Pillow has to decode it.
+    """Decode a JPEG to the same bits as Pillow; None where Pillow has to decode it.
 
     Whatever is odd about a file is left to Pillow: any error and any warning of libjpeg, other colours than
     grey and RGB, another size than the header gave.
@@ -38,7 +38,8 @@ def _decoded(decoder: _Decoder, data: bytes | memoryview, size: tuple[int, int])
 
 @cache
 def _same_decoder() -> _Decoder | None:
-    """simplejpeg's decoder, if it is installed and agrees with this machine's Pillow on a few small images.
+    """Return simplejpeg's decoder, if it is installed and agrees with this machine's Pillow on a few small
+    images.
 
     Both contain a libjpeg of their own. Versions of libjpeg-turbo give the same pixels, but a Pillow that was
     built with another libjpeg does not.

@@ -1,4 +1,4 @@
-"""What the reader of a layout hands over: files, labels, class names and splits, before anything is decoded.
+"""The listing that the reader of a data layout returns: files, labels, class names, splits; nothing decoded.
 
 The index is kept in flat arrays, so that a million files cost little and worker processes share the memory
 instead of copying it.
@@ -30,17 +30,22 @@ LAYOUTS = (
 
 
 class Files(Protocol):
-    """The files of a source, before they are split."""
+    """The images of a data set by number, before they are split."""
 
-    def key(self, number: int) -> str: ...
+    def key(self, number: int) -> str:
+        """Return the name of an image for messages: its path below the root, or file and row."""
 
-    def file(self, number: int) -> bytes | Path: ...
+    def file(self, number: int) -> bytes | Path:
+        """Return the encoded image: its bytes, or the path of its file."""
 
     def on_disk(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """One of these images for each file on the disk that holds some of them, in their order."""
+        """Pick one of these images for each file on the disk that holds some of them, in their order.
+
+        A Parquet file holds many images, an image file one, the built-in digits are in no file.
+        """
 
     def path(self, number: int) -> Path:
-        """The file on the disk that holds an image."""
+        """Return the file on the disk that holds an image."""
 
 
 Labels = NDArray[np.int64] | NDArray[np.bool_]
@@ -52,7 +57,7 @@ SplitListing = tuple[NDArray[np.int64], Labels]
 
 @dataclass(frozen=True)
 class Listing:
-    """What a layout's reader hands over."""
+    """A data set as the reader of its layout found it."""
 
     kind: str
     class_names: tuple[str, ...]
@@ -75,7 +80,7 @@ class Texts:
 
 
 class Paths:
-    """Files below a root."""
+    """Image files below a root folder; `prefixes` are put before their names in messages."""
 
     def __init__(self, root: Path, paths: Iterable[str], prefixes: Iterable[str] | None = None) -> None:
         self.root = root
@@ -97,23 +102,26 @@ class Paths:
         return self.file(number)
 
 
-def expanded(path: str) -> Path:
-    """A path with its ~ resolved; one whose ~ names nobody stays as it is."""
+def expand_home(path: str) -> Path:
+    """Replace a leading ~ by the home folder; a path whose ~ names nobody stays as it is."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
         return Path(path)
 
 
-def ignored(name: str) -> bool:
+def is_ignored(name: str) -> bool:
+    """Whether a file or folder is hidden, or one that an operating system leaves behind."""
     return name.startswith(".") or name in _IGNORED_NAMES
 
 
-def counted(count: int, one: str, many: str | None = None) -> str:
+def pluralize(count: int, one: str, many: str | None = None) -> str:
+    """Write a count with its noun: `pluralize(3, "image")` is "3 images"."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
-def some(names: Sequence[str], limit: int = 10) -> str:
+def join_names(names: Sequence[str], limit: int = 10) -> str:
+    """Join names with commas; beyond the first `limit` only their number is told."""
     shown = ", ".join(map(str, names[:limit]))
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit:,} more"
 

@@ -1,4 +1,4 @@
-"""Samples to batches: in training an endless stream, in evaluation every sample exactly once.
+"""Make batches of samples: in training an endless stream, in evaluation every sample exactly once.
 
 A batch is a pure function of its number, whoever computes it: the process itself or any of its workers, in
 the first run or a resumed one. A file that cannot be read keeps its slot, masked, and is reported by name.
@@ -6,9 +6,8 @@ the first run or a resumed one. A file that cannot be read keeps its slot, maske
 
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,26 +15,28 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitkit.data.check import bad_files_allowed
-from vitkit.data.decode import DecodeError, Header, decode
-from vitkit.data.listing import Labels
+from vitkit.data.decode import DecodeError, decode
 from vitkit.data.loader_config import WORKER_TIMEOUT, Loading
-from vitkit.data.order import sample_at, sample_rng, share
+from vitkit.data.memory_samples import MemorySamples
+from vitkit.data.order import rank_slice, sample_at, sample_rng
 from vitkit.data.sources import Samples
 from vitkit.data.transforms import RandomView, preprocess
 from vitkit.data.transforms_config import Augmentation, Preprocessing
-from vitkit.data.workers import Reading, Result, computed_ahead
+from vitkit.data.workers import Reading, Result, compute_ahead
 from vitkit.errors import VitkitError
 from vitkit.kernels.resample import prepare_resampling
 
 
 @dataclass(frozen=True)
 class Batch:
+    """Some images of a split with their labels."""
+
     images: Tensor
     """(B, 3, H, W) uint8; zeros where the mask is False."""
     labels: Tensor
     """(B,) int64; (B, K) bool where an image has several labels, or none."""
     mask: Tensor
-    """(B,) bool. False: the file could not be read, it counts for nothing."""
+    """(B,) bool; False where the file could not be read, so that the image counts for nothing."""
     ids: Tensor
     """(B,) int64, index into the split."""
 
@@ -43,66 +44,21 @@ class Batch:
         return len(self.labels)
 
     def to(self, device: torch.device | str) -> "Batch":
-        """The batch on a device; to a GPU without waiting for the copy to end."""
+        """Copy the batch to a device; to a GPU without waiting for the copy to end."""
         device = torch.device(device)
 
         def move(tensor: Tensor) -> Tensor:
             if device.type == "cuda" and tensor.device.type == "cpu":
+                # Only from pinned memory can the GPU copy while this process goes on.
                 return tensor.pin_memory().to(device, non_blocking=True)
             return tensor.to(device)
 
         return Batch(move(self.images), move(self.labels), move(self.mask), move(self.ids))
 
     def slice(self, start: int, stop: int) -> "Batch":
-        """Samples start..stop-1 of the batch, sharing its memory."""
+        """Return samples start..stop-1 of the batch, as views of its memory."""
         part = slice(start, stop)
         return Batch(self.images[part], self.labels[part], self.mask[part], self.ids[part])
-
-
-class MemorySamples:
-    """A split with every image decoded once and kept as pixels, all in one array; files that gave none keep
-    their reason and raise it again whenever they are asked for."""
-
-    def __init__(
-        self,
-        samples: Samples,
-        pixels: NDArray[np.uint8],
-        starts: NDArray[np.int64],
-        sizes: NDArray[np.int64],
-        bad: dict[int, str],
-    ) -> None:
-        self.samples = samples
-        self.pixels = pixels  # (sum of H * W * 3,)
-        self.starts = starts  # (N,)
-        self.sizes = sizes  # (N, 2)
-        self.bad = bad
-
-    @property
-    def labels(self) -> Labels:
-        return self.samples.labels
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def key(self, index: int) -> str:
-        return self.samples.key(index)
-
-    def file(self, index: int) -> bytes | Path:
-        return self.samples.file(index)
-
-    def decode(self, index: int) -> NDArray[np.uint8]:
-        height, width = self.size(index)
-        start = int(self.starts[index])
-        return self.pixels[start : start + height * width * 3].reshape(height, width, 3)
-
-    def header(self, index: int) -> Header:
-        return self.samples.header(index)
-
-    def size(self, index: int) -> tuple[int, int]:
-        if index in self.bad:
-            raise DecodeError(self.bad[index])
-        height, width = self.sizes[index].tolist()
-        return height, width
 
 
 def worker_count(samples: Samples, loading: Loading) -> int:
@@ -112,100 +68,25 @@ def worker_count(samples: Samples, loading: Loading) -> int:
     return os.cpu_count() or 1 if loading.workers is None else loading.workers
 
 
-def keep_in_memory(
-    samples: Samples,
-    limit_bytes: int,
-    progress: Callable[[int, int], None] | None = None,
-    header_progress: Callable[[int, int], None] | None = None,
-) -> Samples:
-    """The split with its pixels in memory if they fit into `limit_bytes`, else the split as given.
-
-    The headers decide before anything is decoded. header_progress(done, total) is called after each header
-    that was read, then progress(done, total) after each decoded image.
-    A file whose pixels are of another size than its header said a moment ago is a bad file.
-
-    Raises VitkitError if this machine does not have that memory.
-    """
-    total = len(samples)
-    sizes = np.zeros((total, 2), dtype=np.int64)
-    bad: dict[int, str] = {}
-    needed = 0
-    for index in range(total):
-        try:
-            sizes[index] = samples.size(index)
-        except DecodeError as error:
-            bad[index] = str(error)
-        if header_progress is not None:
-            header_progress(index + 1, total)
-        needed += 3 * int(sizes[index].prod())
-        if needed > limit_bytes:
-            return samples
-    starts = np.cumsum(3 * sizes.prod(axis=1)) - 3 * sizes.prod(axis=1)
-    try:
-        pixels = np.empty(needed, dtype=np.uint8)
-    except MemoryError as error:
-        raise VitkitError(
-            f"There is not enough memory for {needed / 1e6:,.0f} MB of decoded images. Give a lower "
-            "--memory-gib: with 0 they are read as they are needed."
-        ) from error
-    for index in range(total):
-        if index not in bad:
-            try:
-                image = samples.decode(index)
-                height, width = sizes[index].tolist()
-                if image.shape[:2] != (height, width):
-                    raise DecodeError(
-                        f"the file changed while it was read: its header said {height} x {width} pixels "
-                        f"(height x width), its image has {image.shape[0]} x {image.shape[1]}"
-                    )
-                pixels[starts[index] : starts[index] + image.size] = image.reshape(-1)
-            except DecodeError as error:
-                bad[index] = str(error)
-        if progress is not None:
-            progress(index + 1, total)
-    return MemorySamples(samples, pixels, starts, sizes, bad)
-
-
-def largest_decoding(samples: Samples, look_at: int = 200) -> int:
-    """Bytes of memory that decoding the most demanding image takes, by the headers of evenly spread files."""
-    numbers = np.unique(np.linspace(0, len(samples) - 1, look_at).astype(np.int64)) if len(samples) else ()
-    largest = 0
-    for index in numbers:
-        with suppress(DecodeError):
-            largest = max(largest, samples.header(int(index)).decoding_bytes)
-    return largest
-
-
-def check_decode_memory(largest: int, workers: int, available: int | None) -> str | None:
-    """A warning, if so many workers may need more memory for decoding than there is.
-
-    Args:
-        largest: bytes that one image may take, as `largest_decoding` finds it.
-        workers: processes that decode at the same time; 0 is this one.
-        available: bytes that the machine can still give; None if that is not known.
-    """
-    together = largest * max(1, workers)
-    if available is None or together <= available:
-        return None
-    return (
-        f"Decoding may take {together / 1e6:,.0f} MB of memory at a time ({max(1, workers)} x "
-        f"{largest / 1e6:,.0f} MB for the largest images), but {available / 1e6:,.0f} MB are free. "
-        "Give fewer --workers, or leave the largest images out with --max-pixels."
-    )
-
-
 class TrainLoader:
     """The endless training stream of one split, batch by batch.
 
-    batch_size: of the whole job; with `world_size` processes each gets its share, in the order of ranks.
-    augmentation: None trains on images as evaluation sees them.
-    workers: processes that prepare batches; 0 prepares them in this one. The batches are the same bits.
-    bad_quota: part of the files that may be unreadable before training stops.
-    worker_timeout: seconds that a batch is waited for before its worker is taken to hang; 0 waits for ever.
+    Args:
+        samples: the training split.
+        preprocessing: how images are brought to the model's size.
+        augmentation: the random changes; None trains on images as evaluation sees them.
+        batch_size: images per step of all processes together; each of `world_size` processes gets an equal
+            contiguous part, in the order of ranks.
+        seed: decides the order of the samples and their augmentation.
+        workers: processes that prepare batches; 0 prepares them in this one. The batches are the same bits.
+        bad_quota: fraction of the files that may be unreadable before training stops.
+        rank: number of this process, from 0.
+        world_size: number of processes that train together.
+        worker_timeout: seconds to wait for a batch before its worker is considered stuck; 0 waits for ever.
     """
 
     rejects: dict[str, str]
-    """Key -> reason of every file met so far that could not be read."""
+    """Reason by key of every file met so far that could not be read."""
 
     def __init__(
         self,
@@ -228,10 +109,9 @@ class TrainLoader:
                 f"batch_size must be at least 1 and workers at least 0, found {batch_size} and {workers}."
             )
         if not 0 <= bad_quota <= 1:
-            raise VitkitError(f"bad_quota is a part of the files, from 0 to 1, found {bad_quota}.")
-        share(
-            np.arange(batch_size), rank, world_size
-        )  # refuses a batch that cannot be shared, before any work
+            raise VitkitError(f"bad_quota is a fraction of the files, from 0 to 1, found {bad_quota}.")
+        # Called for its errors alone: a batch that cannot be divided is refused before any work.
+        rank_slice(np.arange(batch_size), rank, world_size)
         self.samples = samples
         self.bad_quota = bad_quota
         self.workers = workers
@@ -242,12 +122,16 @@ class TrainLoader:
         )
 
     def batches(self, start: int, stop: int) -> Iterator[Batch]:
-        """The batches of steps start..stop-1. Batch b holds positions b * batch_size and following of the
-        stream, across the ends of epochs, and is always full.
+        """Yield the batches of steps start..stop-1.
 
-        Raises VitkitError when more files are unreadable than the quota allows, or a worker dies or hangs.
+        Batch b holds positions b * batch_size to (b + 1) * batch_size - 1 of the stream of samples, across
+        the ends of epochs, and is always full.
+
+        Raises:
+            VitkitError: more files are unreadable than the quota allows, or a worker dies or hangs.
         """
         for batch, bad in _computed(self._batches, range(start, stop), self.workers, self.worker_timeout):
+            # Before the batch is handed out: a step must not train on a data set that is mostly unreadable.
             self.rejects.update(bad)
             self._check_quota()
             yield batch
@@ -260,7 +144,7 @@ class TrainLoader:
         raise VitkitError(
             f"{len(self.rejects)} of {len(self.samples)} training files met so far cannot be read, more than "
             f"the {allowed} allowed. The first:\n{first}\n"
-            "Run `vitkit data check` for the whole list, then mend or remove them, or raise --bad-quota."
+            "Run `vitkit data check` for the whole list, then repair or remove them, or raise --bad-quota."
         )
 
 
@@ -273,7 +157,7 @@ def evaluation_batches(
     indices: Sequence[int] | NDArray[np.int64] | None = None,
     worker_timeout: float = WORKER_TIMEOUT,
 ) -> Iterator[Batch]:
-    """Every sample of the split, or of `indices`, exactly once and in order; the last batch may be short.
+    """Yield every sample of the split, or of `indices`, once and in order; the last batch may be short.
 
     Unreadable files are masked, never replaced; their keys and reasons are added to `rejects`. A batch that a
     worker does not bring in `worker_timeout` seconds ends it with a VitkitError; 0 waits for ever.
@@ -282,7 +166,8 @@ def evaluation_batches(
         raise VitkitError(f"batch_size must be at least 1, found {batch_size}.")
     ids = np.arange(len(samples)) if indices is None else np.asarray(indices, dtype=np.int64)
     batches = _EvaluationBatches(samples, preprocessing, batch_size, ids)
-    for batch, bad in _computed(batches, range(-(-len(ids) // batch_size)), workers, worker_timeout):
+    count = -(-len(ids) // batch_size)  # rounded up
+    for batch, bad in _computed(batches, range(count), workers, worker_timeout):
         if rejects is not None:
             rejects.update(bad)
         yield batch
@@ -294,6 +179,8 @@ _Computed = tuple[Batch, dict[str, str]]
 
 @dataclass(frozen=True)
 class _TrainBatches:
+    """The work of a training worker: batch `number` as a pure function of its number (`workers.Work`)."""
+
     samples: Samples
     preprocessing: Preprocessing
     augmentation: Augmentation | None
@@ -312,6 +199,8 @@ class _TrainBatches:
             if self.augmentation is None:
                 preprocess(self.samples.decode(index), self.preprocessing, out)
                 return
+            # A generator of its own for each sample and epoch: one that was carried from image to image would
+            # make the pixels depend on who computed the images before.
             drawn = RandomView(
                 self.preprocessing, self.augmentation, sample_rng(self.seed, int(epochs[slot]), index)
             )
@@ -324,7 +213,7 @@ class _TrainBatches:
         return self.samples.key(sample)
 
     def _image(self, index: int, drawn: RandomView) -> NDArray[np.uint8]:
-        """The image that a view is drawn of; smaller where the view allows it, in memory or not."""
+        """Decode the image that a view is drawn of; at a smaller scale where the view allows it."""
         assert self.augmentation is not None
         kept = isinstance(self.samples, MemorySamples)
         if not self.augmentation.jpeg_scaling or (kept and drawn.draw(*self.samples.size(index)) == 1):
@@ -337,12 +226,14 @@ class _TrainBatches:
 
     def _epochs_and_ids(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         positions = np.arange(number * self.batch_size, (number + 1) * self.batch_size)
-        positions = share(positions, self.rank, self.world_size)
+        positions = rank_slice(positions, self.rank, self.world_size)
         return sample_at(positions, len(self.samples), self.seed)
 
 
 @dataclass(frozen=True)
 class _EvaluationBatches:
+    """The work of an evaluation worker: batch `number` of the samples at `indices` (`workers.Work`)."""
+
     samples: Samples
     preprocessing: Preprocessing
     batch_size: int
@@ -367,11 +258,16 @@ def _pixels(
     view: Callable[[int, int, NDArray[np.uint8]], None],
     reading: Reading,
 ) -> Result:
-    """The pixels of one batch (B, 3, H, W), and the reason for each slot whose file could not be read.
+    """Compute the pixels of one batch (B, 3, H, W), and the reasons of the slots that could not be read.
 
-    `view` makes the model's pixels of a sample, given its index, its slot in the batch and where they are
-    written.
+    Args:
+        ids: the samples of the batch.
+        size: height and width of the model's input.
+        view: makes the model's pixels of a sample from its index and its slot in the batch, and writes them
+            into an array (H, W, 3).
+        reading: called with the index of each sample before it is read.
     """
+    # Zeros stay where a file cannot be read: the batch keeps its shape, and its slot is masked.
     pixels = np.zeros((len(ids), 3, *size), dtype=np.uint8)
     bad: dict[int, str] = {}
     for slot, index in enumerate(ids.tolist()):
@@ -386,18 +282,19 @@ def _pixels(
 def _computed(
     batches: _TrainBatches | _EvaluationBatches, numbers: range, workers: int, worker_timeout: float
 ) -> Iterator[_Computed]:
-    """Batch n for every n of `numbers`, in order, computed here or ahead of time in worker processes.
+    """Yield batch n for every n of `numbers`, in order, computed here or ahead of time by worker processes.
 
-    Only pixels and reasons come from workers. What follows from the number alone is made here, in memory of
-    its own, so that whoever keeps the labels of many batches keeps nothing that workers share.
+    Only pixels and reasons come from workers. Labels, mask and ids follow from the number alone and are made
+    here, in memory of their own: each tensor from a worker holds an open file, and a caller that keeps the
+    labels of many batches would run out of them.
     """
     prepare_resampling()
     results: Generator[Result, None, None]
     if workers and len(numbers):
-        results = computed_ahead(batches, numbers, workers, worker_timeout)
+        results = compute_ahead(batches, numbers, workers, worker_timeout)
     else:
         results = (batches.compute(number, _unwatched) for number in numbers)
-    with closing(results):
+    with closing(results):  # ends the workers at once when the caller stops early
         for number, (pixels, bad) in zip(numbers, results, strict=True):
             ids = batches.ids(number).copy()
             mask = np.ones(len(ids), dtype=bool)
@@ -408,4 +305,4 @@ def _computed(
 
 
 def _unwatched(sample: int) -> None:
-    """Nobody watches whom he works for himself."""
+    """Ignore the index of the sample that is read: only the watch over worker processes needs it."""

@@ -1,4 +1,4 @@
-"""How images get to the model: the configuration of the loader. It needs no torch."""
+"""The configuration of the image loader. It needs no torch."""
 
 import math
 from dataclasses import dataclass
@@ -8,25 +8,27 @@ from vitkit.config import require_finite
 from vitkit.errors import VitkitError
 
 WORKER_TIMEOUT = 600.0
-"""Seconds that a batch is waited for, where nothing else is given, before its worker is taken to hang."""
+"""Default seconds to wait for a batch before the process that loads it is considered stuck."""
 
 
 @dataclass(frozen=True)
 class Loading:
-    """How images get to the model; changes nothing in the result."""
+    """The loading of images; these options do not change the result of training."""
 
     workers: int | None = None
-    """Processes that decode images, where they are not kept in memory; left out, one for each core."""
+    """Processes that decode images which are not kept in memory; left out, one for each CPU core. With 0 the
+    main process decodes."""
     memory_gib: float = 2.0
-    """Up to this size the decoded images of a split are kept in memory."""
+    """Size in GiB up to which the decoded images of a split are kept in memory; with 0 they are read from
+    disk every time."""
     bad_quota: float = 0.05
-    """Share of the training files that may be unreadable before training stops."""
+    """Fraction of the training files, from 0 to 1, that may be unreadable before training stops."""
     check_images: Literal["time", "content", "names"] = "time"
-    """What must be the same in every image file when a run is continued: its size and time of change; all its
-    bytes, which are then read at every start; or its name alone, whatever became of the file."""
+    """What must be unchanged in every image file when a run is continued. time: its size and time of change.
+    content: all of its bytes, which are then read at every start. names: only its name."""
     worker_timeout: float = WORKER_TIMEOUT
-    """Seconds that a batch is waited for before the process that makes it is taken to hang, which ends the
-    run; 0 waits for ever."""
+    """Seconds to wait for a batch before the process that loads it is considered stuck, which ends the run; 0
+    waits for ever."""
 
     def __post_init__(self) -> None:
         require_finite(self)

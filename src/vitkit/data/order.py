@@ -1,4 +1,4 @@
-"""Which sample comes when: a pure function of (seed, position).
+"""The order of training samples, as a pure function of (seed, position).
 
 Training is one endless stream that repeats the data set and shuffles it anew in each epoch (`repeat ->
 shuffle`, vision_transformer/vit_jax/input_pipeline.py:218-224). Nothing is stored and no list is shuffled, so
@@ -13,15 +13,17 @@ from vitkit.errors import VitkitError
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, the increment of SplitMix64
-_ROUND_STEP = 0xD1B54A32D192ED03  # odd and without pattern: rounds must not hash overlapping numbers
+_ROUND_STEP = 0xD1B54A32D192ED03  # odd, with random-looking bits: rounds must not hash overlapping numbers
 _ROUNDS = 12  # with 8 the orders of 5 samples are measurably uneven
-_AUGMENTATION = 0x617567  # keeps the stream of `sample_rng` apart from any other use of the same seed
+_AUGMENTATION = (
+    0x617567  # "aug" in ASCII; keeps the stream of `sample_rng` apart from any other use of the same seed
+)
 
 
 def sample_at(
     positions: NDArray[np.int64], num_samples: int, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(epochs, sample ids) at these positions of the stream, both of the shape of `positions`.
+    """Find epochs and sample ids at these positions of the stream, both of the shape of `positions`.
 
     Position p belongs to epoch p // num_samples; the ids of one epoch are a permutation of 0..num_samples-1.
     The cost of a position depends neither on its size nor on num_samples.
@@ -32,14 +34,16 @@ def sample_at(
     positions = np.asarray(positions, dtype=np.int64)
     if positions.size and positions.min() < 0:
         raise VitkitError(f"Positions count from 0, found {positions.min()}.")
+    # The position within the epoch is permuted by a key of the epoch and the seed. Both are hashed, so that
+    # epoch 1 of seed 0 and epoch 0 of seed 1 have unrelated orders.
     epochs, places = np.divmod(positions.reshape(-1), num_samples)
     keys = _mix(epochs.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(_mix_int(seed)))
     ids = _permute(places.astype(np.uint64), keys, num_samples).astype(np.int64)
     return epochs.reshape(positions.shape), ids.reshape(positions.shape)
 
 
-def share(positions: NDArray[np.int64], rank: int, world_size: int) -> NDArray[np.int64]:
-    """The contiguous slice of a global batch that one rank of `world_size` works on."""
+def rank_slice(positions: NDArray[np.int64], rank: int, world_size: int) -> NDArray[np.int64]:
+    """Return the contiguous slice of a global batch that one rank of `world_size` works on."""
     if not 0 <= rank < world_size:
         raise VitkitError(f"rank must be in 0..{world_size - 1}, found {rank}.")
     if len(positions) % world_size:
@@ -52,7 +56,7 @@ def share(positions: NDArray[np.int64], rank: int, world_size: int) -> NDArray[n
 
 
 def sample_rng(seed: int, epoch: int, sample_id: int) -> np.random.Generator:
-    """The random numbers for one sample in one epoch: the same in any worker, on any rank, after any restart.
+    """Make the generator for one sample in one epoch: the same in any worker, on any rank, after any restart.
 
     Philox is counter-based: the seed is its key, epoch and sample are the upper half of its 256-bit counter,
     so that no two samples can meet in one stream of less than 2^128 numbers.
@@ -63,8 +67,10 @@ def sample_rng(seed: int, epoch: int, sample_id: int) -> np.random.Generator:
 
 
 class _Key(ISeedSequence):
-    """Hands Philox its key as it is. `Philox(key=...)` would first ask the system for randomness it then
-    drops, three times as slow."""
+    """The key of Philox, handed over as it is.
+
+    `Philox(key=...)` would first ask the system for randomness and then drop it, three times as slow.
+    """
 
     def __init__(self, seed: int) -> None:
         self.words = np.array([seed, _AUGMENTATION], dtype=np.uint64)
@@ -74,22 +80,25 @@ class _Key(ISeedSequence):
 
 
 def _permute(places: NDArray[np.uint64], keys: NDArray[np.uint64], size: int) -> NDArray[np.uint64]:
-    """A keyed permutation of 0..size-1 at these places: a Feistel network on a grid of side x other >= size.
+    """Permute 0..size-1 by a key and return the values at `places`.
+
+    This is a Feistel network on a grid of rows x columns >= size, with a key for each place.
 
     Each round shifts one coordinate, modulo its side, by a hash of the other, which can be undone and so is a
     bijection of the grid. A place that lands outside 0..size-1 walks on until it is inside (cycle walking;
     Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002, sections 3 and 4). The grid exceeds
     `size` by less than one side, so few places walk at all.
     """
-    side = int(np.ceil(np.sqrt(size)))
+    side = int(np.ceil(np.sqrt(size)))  # of the smallest square that holds `size`
     rows, columns = np.uint64(side), np.uint64(-(-size // side))
+    # Unsigned 64-bit numbers throughout: hashes wrap around modulo 2^64, as in the reference implementation.
     out = places.copy()
     walking = np.arange(len(places))
     while len(walking):
         row, column = np.divmod(out[walking], columns)
         key = keys[walking]
         for number in range(_ROUNDS):
-            key = key + np.uint64(_ROUND_STEP)
+            key = key + np.uint64(_ROUND_STEP)  # another hash in each round
             if number % 2:
                 column = (column + _mix(row + key) % columns) % columns
             else:
@@ -100,7 +109,10 @@ def _permute(places: NDArray[np.uint64], keys: NDArray[np.uint64], size: int) ->
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The output function of SplitMix64 (Steele, Lea, Flood, 2014): each input bit moves every output bit."""
+    """Hash by the output function of SplitMix64 (Steele, Lea, Flood, 2014).
+
+    Every input bit changes every output bit with a probability of about one half.
+    """
     values = values * np.uint64(_GOLDEN)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

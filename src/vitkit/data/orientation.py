@@ -1,4 +1,4 @@
-"""The orientation that a camera wrote beside an image, and turning the pixels upright."""
+"""Read the orientation that a camera wrote into an image file, and turn the pixels upright."""
 
 import struct
 
@@ -8,7 +8,7 @@ from PIL import Image, TiffImagePlugin
 
 
 def orientation_of(image: Image.Image) -> tuple[bool, int]:
-    """(has the reader turned the image already?, orientation 1..8 as EXIF numbers them).
+    """Return whether the reader has turned the image already, and its orientation, 1..8 as EXIF numbers them.
 
     EXIF is read here and not by `Image.getexif`, which warns about damaged blocks; one number is all we need.
     """
@@ -23,7 +23,7 @@ def _plausible(orientation: object) -> int:
 
 
 def _exif_tag(exif: bytes, tag: int) -> int | None:
-    """The value of one 16-bit tag of the first directory of an EXIF block (EXIF 2.3, section 4.6.2)."""
+    """Read one 16-bit tag of the first directory of an EXIF block (EXIF 2.3, section 4.6.2)."""
     block = exif.removeprefix(b"Exif\0\0")
     order = {b"II": "<", b"MM": ">"}.get(block[:2])
     if order is None:
@@ -41,11 +41,11 @@ def _exif_tag(exif: bytes, tag: int) -> int | None:
 
 
 INVERSE = {6: 8, 8: 6}
-"""The orientation that undoes another, where that is not the same one."""
+"""The orientation that undoes another; all that are not listed undo themselves."""
 
 
 def upright(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
-    """Brings an image stored in one of the eight EXIF orientations upright."""
+    """Turn an image upright that is stored in one of the eight EXIF orientations."""
     match orientation:
         case 2:
             return pixels[:, ::-1]

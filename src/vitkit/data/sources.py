@@ -1,4 +1,4 @@
-"""Where images and labels come from: one string names the data, whatever its layout.
+"""Open a data set: one string names the images and labels, whatever their layout.
 
 A source only lists files with labels, class names and splits; nothing is decoded before it is asked for.
 """
@@ -28,47 +28,49 @@ from vitkit.data.listing import (
     Labels,
     Listing,
     SplitListing,
-    counted,
-    expanded,
-    ignored,
-    some,
+    expand_home,
+    is_ignored,
+    join_names,
+    pluralize,
 )
 from vitkit.data.sources_config import DEFAULT_SPLITS, Splits
-from vitkit.data.stratify import stratified, stratified_sets
+from vitkit.data.stratify import stratify, stratify_label_sets
 from vitkit.data.tables import list_csv, list_parquet
 from vitkit.errors import VitkitError
 
 
 class Samples(Protocol):
-    """One split: what can be asked of it."""
+    """The images of one split with their labels, decoded one by one when they are asked for."""
 
     @property
     def labels(self) -> Labels:
-        """(N,) index into the class names; (N, K) bool where an image has several labels, or none."""
+        """Labels: (N,) class numbers; (N, K) bool where an image has several labels, or none."""
 
     def __len__(self) -> int: ...
 
     def key(self, index: int) -> str:
-        """A name for people: the path below the data's root, or file and row."""
+        """Return the name of an image for messages: the path below the data's root, or file and row."""
 
     def file(self, index: int) -> bytes | Path:
-        """The encoded image."""
+        """Return the encoded image: its bytes, or the path of its file."""
 
     def decode(self, index: int) -> NDArray[np.uint8]:
-        """(H, W, 3). Raises DecodeError."""
+        """Decode an image to (H, W, 3) uint8. Raises DecodeError."""
 
     def header(self, index: int) -> Header:
-        """Format, colour mode and size, without decoding. Raises DecodeError."""
+        """Read format, colour mode and size, without decoding. Raises DecodeError."""
 
     def size(self, index: int) -> tuple[int, int]:
-        """(height, width), from the header. Raises DecodeError."""
+        """Read (height, width) from the header. Raises DecodeError."""
 
 
 @dataclass(frozen=True)
 class ImageData:
-    """A data set, listed.
+    """A data set whose files are listed and not yet decoded.
 
-    name: short, for run folders. spec: what the user wrote. kind: the layout that was found.
+    name: a short name, used for run folders.
+    spec: what the user wrote, a path or "digits".
+    kind: the layout that was found, in words.
     splits: "train", then "val" and "test" where there are such.
     notes: sentences for the first screen and the report: what was cut, ignored or missing.
     """
@@ -86,7 +88,7 @@ class ImageData:
         return any(samples.labels.ndim == 2 for samples in self.splits.values())
 
     def fingerprint(self) -> str:
-        """SHA-256 of the listing: class names, and keys and labels of every split. Pixels are not read."""
+        """Hash the listing (SHA-256): class names, keys and labels of every split. Pixels are not read."""
         digest = hashlib.sha256(json.dumps(self.class_names).encode())
         for name, samples in self.splits.items():
             digest.update(json.dumps([name, len(samples)]).encode())
@@ -104,14 +106,19 @@ def open_data(
     class_names: Sequence[str] | None = None,
     multi_label: bool = False,
 ) -> ImageData:
-    """Lists the data that `spec` names: "digits", a folder, a .csv, a .parquet or a folder of those.
+    """List the data that `spec` names: "digits", a folder, a .csv, a .parquet or a folder of those.
 
-    class_names: those of a trained model. Labels are then mapped to them by name; a name the model does not
-        know is an error, a class without images is not.
-    multi_label: whether an image has several labels, or none: labels are then (N, K) bool.
+    Args:
+        spec: the name of the data.
+        splits: how splits are cut that the data lacks.
+        rule: how image files are decoded.
+        class_names: those of a trained model. Labels are then mapped to them by name; a name the model does
+            not know is an error, a class without images is not.
+        multi_label: whether an image has several labels, or none: labels are then (N, K) bool.
 
-    Raises VitkitError for data that cannot be what the user meant: nothing there, no images, an empty class,
-    a single class, splits that disagree about the classes.
+    Raises:
+        VitkitError: the data cannot be what the user meant: nothing there, no images, an empty class, a
+            single class, or splits that disagree about the classes.
     """
     if splits.label_separator is not None and not multi_label:
         raise VitkitError(
@@ -151,10 +158,10 @@ def open_data(
 
 
 def _existing(spec: str) -> Path:
-    """The path of data that is there. Raises VitkitError where it cannot be looked at."""
+    """Return the path of a data set. Raises VitkitError where there is none or it cannot be read."""
     if "://" in spec:
         raise VitkitError(f"{spec!r} is an address: download the images, and give the folder. {LAYOUTS}")
-    path = expanded(spec)
+    path = expand_home(spec)
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -166,10 +173,12 @@ def _existing(spec: str) -> Path:
 
 
 def _check_names(spec: str, names: Sequence[str]) -> None:
-    """Labels are matched by name and written down as text: names must be different, and must be text."""
+    """Refuse class names that are equal or not UTF-8: labels are matched by name and written as text."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise VitkitError(f"{spec} has several classes of the same name: {some(twice)}. Give each its own.")
+        raise VitkitError(
+            f"{spec} has several classes of the same name: {join_names(twice)}. Give each its own."
+        )
     for name in names:
         try:
             name.encode()
@@ -178,8 +187,8 @@ def _check_names(spec: str, names: Sequence[str]) -> None:
 
 
 def _why_no_text(name: str) -> str:
-    """Why the name of a folder cannot be written down: its bytes are not UTF-8, or this process expects other
-    bytes."""
+    """Say why the name of a folder cannot be written down: its bytes are not UTF-8, or this process expects
+    other bytes."""
     try:
         stored = os.fsencode(name)
     except UnicodeEncodeError:
@@ -195,7 +204,7 @@ def _why_no_text(name: str) -> str:
 
 
 class FileSamples:
-    """One split of a source: numbers of files, and their labels."""
+    """The images of one split: numbers of files, and their labels."""
 
     def __init__(self, files: Files, numbers: NDArray[np.int64], labels: Labels, rule: DecodeRule) -> None:
         self.files = files
@@ -249,13 +258,13 @@ def _list_sets(path: Path, separator: str | None) -> Listing:
 def _parquet_files(root: Path) -> list[Path]:
     found: list[Path] = []
     for folder, below, names in os.walk(root):  # Path.rglob would make a Path of each of a million images
-        below[:] = (name for name in below if not ignored(name))
-        found += (Path(folder, name) for name in names if name.endswith(".parquet") and not ignored(name))
+        below[:] = (name for name in below if not is_ignored(name))
+        found += (Path(folder, name) for name in names if name.endswith(".parquet") and not is_ignored(name))
     return sorted(found)
 
 
 def _list_digits() -> Listing:
-    """The 1797 handwritten digits of 8 x 8 pixels that come with scikit-learn."""
+    """List the 1797 handwritten digits of 8 x 8 pixels that come with scikit-learn."""
     from sklearn.datasets import load_digits  # takes a second to import: only who asks for digits waits
 
     images, targets = load_digits(return_X_y=True)
@@ -284,15 +293,16 @@ class _Digits:
 
 
 def _renamed(found: Listing, class_names: tuple[str, ...]) -> Listing:
-    """The same files, with labels in the order of a trained model's classes."""
+    """Renumber the labels of a listing in the order of a trained model's classes."""
     number_of = {name: number for number, name in enumerate(class_names)}
     labels = np.concatenate([labels for _, labels in found.splits.values()])
     used = np.flatnonzero(count_labels(labels, len(found.class_names)))
     unknown = [found.class_names[label] for label in used if found.class_names[label] not in number_of]
     if unknown:
         raise VitkitError(
-            f"The data has {counted(len(unknown), 'class', 'classes')} that the model does not know: "
-            f"{some(unknown)}. It knows {some(class_names)}. Rename these classes, or leave them out."
+            f"The data has {pluralize(len(unknown), 'class', 'classes')} that the model does not know: "
+            f"{join_names(unknown)}. It knows {join_names(class_names)}. Rename these classes, or leave "
+            "them out."
         )
     present = {found.class_names[label] for label in used}
     absent = [name for name in class_names if name not in present]
@@ -301,13 +311,13 @@ def _renamed(found: Listing, class_names: tuple[str, ...]) -> Listing:
         split: (where, _reordered(labels, order, len(class_names)))
         for split, (where, labels) in found.splits.items()
     }
-    count = counted(len(absent), "class of the model has", "classes of the model have")
-    notes = (*found.notes, f"{count} no images here: {some(absent)}.") if absent else found.notes
+    count = pluralize(len(absent), "class of the model has", "classes of the model have")
+    notes = (*found.notes, f"{count} no images here: {join_names(absent)}.") if absent else found.notes
     return Listing(found.kind, class_names, found.files, splits, notes)
 
 
 def _reordered(labels: Labels, order: NDArray[np.int64], count: int) -> Labels:
-    """Number labels anew: what was i is now `order[i]` of `count`; -1 where no image has it."""
+    """Renumber labels: class i becomes `order[i]` of `count`; -1 stands for a class without images."""
     if labels.ndim == 1:
         return order[labels]
     moved = np.zeros((len(labels), count), dtype=bool)
@@ -316,7 +326,7 @@ def _reordered(labels: Labels, order: NDArray[np.int64], count: int) -> Labels:
 
 
 def _with_missing_splits(found: Listing, splits: Splits) -> tuple[dict[str, SplitListing], list[str]]:
-    """Cuts a test split, then a validation split, where the data has none."""
+    """Cut a test split, then a validation split, where the data has none."""
     listed = dict(found.splits)
     notes: list[str] = []
     if "train" not in listed:
@@ -334,7 +344,7 @@ def _with_missing_splits(found: Listing, splits: Splits) -> tuple[dict[str, Spli
         listed["train"] = (numbers[~cut], labels[~cut])
         listed[split] = (numbers[cut], labels[cut])
         notes.append(
-            f"{split}: {counted(int(cut.sum()), 'image')} cut from train, stratified, seed {splits.seed} "
+            f"{split}: {pluralize(int(cut.sum()), 'image')} cut from train, stratified, seed {splits.seed} "
             f"({100 * fraction:g} %)."
         )
     return listed, notes
@@ -342,5 +352,5 @@ def _with_missing_splits(found: Listing, splits: Splits) -> tuple[dict[str, Spli
 
 def _cut(labels: Labels, count: int, seed: int, stream: int) -> NDArray[np.bool_]:
     if labels.ndim == 2:
-        return stratified_sets(labels.astype(bool), count, seed, stream)
-    return stratified(labels.astype(np.int64), count, seed, stream)
+        return stratify_label_sets(labels.astype(bool), count, seed, stream)
+    return stratify(labels.astype(np.int64), count, seed, stream)

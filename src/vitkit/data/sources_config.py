@@ -1,4 +1,4 @@
-"""How splits are cut from the images of a data set. It needs no numpy."""
+"""The options for cutting splits from the images of a data set. They need no numpy."""
 
 from dataclasses import dataclass
 
@@ -8,17 +8,17 @@ from vitkit.errors import VitkitError
 
 @dataclass(frozen=True)
 class Splits:
-    """How splits that the data lacks are cut from its training images."""
+    """The cutting of splits that the data lacks from its training images."""
 
     val_fraction: float = 0.1
-    """Part of all the training images there were before any cut; 0 for no validation split."""
+    """Fraction of all training images, counted before any cut, for validation; 0 for no validation split."""
     test_fraction: float = 0.2
-    """Part of all the training images there were before any cut; 0 for no test split."""
+    """Fraction of all training images, counted before any cut, for testing; 0 for no test split."""
     seed: int = 0
-    """Another seed, other images."""
+    """Seed of the cut; the same seed cuts the same images."""
     label_separator: str | None = None
-    """Where an image has several labels, what separates them in a cell of the CSV; left out, ";" or "|",
-    whichever is there."""
+    """Character that separates several labels of an image in a cell of the CSV; left out, ";" or "|",
+    whichever is found."""
 
     def __post_init__(self) -> None:
         require_finite(self)

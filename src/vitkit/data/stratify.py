@@ -1,4 +1,4 @@
-"""Which images to cut from the training images, so that every label keeps its share in both parts.
+"""Choose images to cut from the training images, so that every label keeps its fraction in both parts.
 
 Draws are raw numbers of Philox: their stream is fixed for good, that of Generator.permutation is not (NumPy
 NEP 19).
@@ -10,12 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 FEW = 3
-"""A label of at least so many images gets one into the part that is cut, however small that part is."""
+"""A label with at least this many images gets one into the part that is cut, however small that part is."""
 
 
-def stratified(labels: NDArray[np.int64], count: int, seed: int, stream: int) -> NDArray[np.bool_]:
-    """Which `count` of the samples to cut, (N,): shared among the classes by largest remainder, one sample of
-    each class at least left. Fewer are cut where that leaves too few."""
+def stratify(labels: NDArray[np.int64], count: int, seed: int, stream: int) -> NDArray[np.bool_]:
+    """Choose `count` of the samples to cut, (N,) bool, with one label each.
+
+    The samples are distributed among the classes by largest remainder, and one sample of each class at least
+    stays; fewer are cut where that leaves too few.
+    """
     sizes = np.unique(labels, return_counts=True)[1]
     exact = count * sizes / len(labels)
     shares = np.minimum(np.floor(exact).astype(np.int64), sizes - 1)
@@ -28,8 +31,8 @@ def stratified(labels: NDArray[np.int64], count: int, seed: int, stream: int) ->
     return cut
 
 
-def stratified_sets(labels: NDArray[np.bool_], count: int, seed: int, stream: int) -> NDArray[np.bool_]:
-    """Which `count` of the samples to cut where each has several labels, or none.
+def stratify_label_sets(labels: NDArray[np.bool_], count: int, seed: int, stream: int) -> NDArray[np.bool_]:
+    """Choose `count` of the samples to cut, (N,) bool, with several labels each, or none.
 
     The rarest label is shared first, while there is still a choice, as in Sechidis, Tsoumakas and Vlahavas
     2011 ("On the stratification of multi-label data"); here for all images of a label at once, and with three

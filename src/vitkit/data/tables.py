@@ -1,4 +1,4 @@
-"""Lists of images in tables: CSV, and Parquet in the layout of Hugging Face data sets."""
+"""Read lists of images from tables: CSV, and Parquet in the layout of Hugging Face data sets."""
 
 import csv
 import io
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from vitkit.data.decode import DecodeError
 from vitkit.data.files import UnreadableFileError, regular_file
-from vitkit.data.listing import SPLIT_NAMES, SPLITS, Listing, Paths, SplitListing, counted, some
+from vitkit.data.listing import SPLIT_NAMES, SPLITS, Listing, Paths, SplitListing, join_names, pluralize
 from vitkit.errors import VitkitError
 
 _PATH_COLUMNS = ("path", "image", "file", "filename", "image_path")
@@ -33,19 +33,22 @@ class CsvRows:
 
     paths: list[str]
     cells: list[str]
-    """What stands in the column of labels."""
+    """The contents of the column of labels."""
     lines: list[int]
-    """Numbers of the lines, from 1, which is the header's."""
+    """Line numbers, counted from 1, which is the header."""
     split_of: NDArray[Any]
     """`(N,)` of "train", "val" and "test"."""
 
     def files(self, path: Path) -> Paths:
-        """The images, whose paths are below the folder of the CSV at `path`."""
+        """Return the image files, whose paths are below the folder of the CSV at `path`."""
         return Paths(path.parent, self.paths, (f"{path.name} line {line}: " for line in self.lines))
 
 
 def list_csv(path: Path) -> Listing:
-    """A header, then one image a line: path (below the folder of the file), label, perhaps split."""
+    """List the images of a CSV: a header, then one image a line with path, label and perhaps split.
+
+    Paths are below the folder of the CSV.
+    """
     rows = read_csv(path)
     splits = _by_split(rows.split_of, np.array(rows.cells))
     names, labelled = _named_by_value(path, splits)
@@ -106,7 +109,7 @@ def read_csv(path: Path, several_labels: bool = False) -> CsvRows:
         raise VitkitError(f"{path} has a header but no lines: there are no images.")
     unknown = sorted(set(split_of) - set(SPLIT_NAMES))
     if unknown:
-        raise VitkitError(f"{path}: unknown split {some(unknown)}; expected train, val or test.")
+        raise VitkitError(f"{path}: unknown split {join_names(unknown)}; expected train, val or test.")
     return replace(found, split_of=np.array([SPLIT_NAMES[name] for name in split_of]))
 
 
@@ -134,7 +137,7 @@ def _column(path: Path, columns: dict[str, str], wanted: tuple[str, ...], what: 
 def _by_split(
     split_of: NDArray[Any], values: NDArray[Any]
 ) -> dict[str, tuple[NDArray[np.int64], NDArray[Any]]]:
-    """Numbers of files and values of labels, for each split there is."""
+    """Group the numbers of files and the values of labels by split."""
     numbers = {split: np.flatnonzero(split_of == split) for split in SPLITS}
     return {split: (where, values[where]) for split, where in numbers.items() if len(where)}
 
@@ -142,7 +145,7 @@ def _by_split(
 def _named_by_value(
     path: Path, splits: dict[str, tuple[NDArray[np.int64], NDArray[Any]]]
 ) -> tuple[tuple[str, ...], dict[str, SplitListing]]:
-    """Class names are the values of the labels, whole numbers in the order of numbers."""
+    """Make class names of the values of the labels, and number the labels by them."""
     names = name_labels(
         path, {split: {str(value) for value in found} for split, (_, found) in splits.items()}
     )
@@ -166,7 +169,7 @@ def name_labels(path: Path, values: Mapping[str, Set[str]]) -> tuple[str, ...]:
         unknown = [name for name in names if name in values[split] and name not in values.get("train", every)]
         if unknown:
             raise VitkitError(
-                f"{path}: {split} has labels that train has not: {some(unknown)}. "
+                f"{path}: {split} has labels that train has not: {join_names(unknown)}. "
                 "Add training images of these classes, or remove the lines."
             )
     return names
@@ -239,7 +242,7 @@ class _ParquetRows:
 
 
 def list_parquet(root: Path, paths: list[Path]) -> Listing:
-    """The layout of Hugging Face image data: a column of encoded images and one of labels."""
+    """List images in the layout of Hugging Face data sets: a column of encoded images and one of labels."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -268,7 +271,7 @@ def list_parquet(root: Path, paths: list[Path]) -> Listing:
 
     unlabelled = np.array([value is None or value == -1 for value in values], dtype=bool)
     if unlabelled.any():
-        notes.append(f"{counted(int(unlabelled.sum()), 'row')} without a label ignored.")
+        notes.append(f"{pluralize(int(unlabelled.sum()), 'row')} without a label ignored.")
     splits = {
         split: (where, found)
         for split, (numbers, _) in _by_split(split_of, values).items()
@@ -277,7 +280,7 @@ def list_parquet(root: Path, paths: list[Path]) -> Listing:
         if len(where)
     }
     if not splits:
-        raise VitkitError(f"{root}: no labelled images in {counted(len(paths), 'Parquet file')}.")
+        raise VitkitError(f"{root}: no labelled images in {pluralize(len(paths), 'Parquet file')}.")
     declared = _names_in_metadata(schemas[0].metadata, label_column) or _names_in_readme(root, label_column)
     if declared is None or any(isinstance(value, str) for value in values):
         names, listed = _named_by_value(root, splits)
@@ -287,17 +290,17 @@ def list_parquet(root: Path, paths: list[Path]) -> Listing:
     if labels.min() < 0 or labels.max() >= len(declared):
         raise VitkitError(
             f"{root}: labels from {labels.min()} to {labels.max()}, but {len(declared)} class names "
-            f"({some(declared)}). The metadata does not belong to these files."
+            f"({join_names(declared)}). The metadata does not belong to these files."
         )
     present = set(labels.tolist())
     absent = [name for number, name in enumerate(declared) if number not in present]
     if absent:
-        notes.append(f"{counted(len(absent), 'class', 'classes')} without images: {some(absent)}.")
+        notes.append(f"{pluralize(len(absent), 'class', 'classes')} without images: {join_names(absent)}.")
     return Listing("Parquet", declared, rows, listed, tuple(notes))
 
 
 def _check_regular(paths: list[Path]) -> None:
-    """Refuses a pipe or a device, which Arrow would wait for."""
+    """Refuse a pipe or a device, which Arrow would wait for."""
     for path in paths:
         try:
             with regular_file(path):
@@ -307,7 +310,7 @@ def _check_regular(paths: list[Path]) -> None:
 
 
 def _parquet_splits(root: Path, paths: list[Path]) -> list[str]:
-    """The split of each file: from its name (train-00000-of-00004.parquet), else from a folder above it."""
+    """Return the split of each file, from its name (train-00000-of-00004.parquet) or a folder above it."""
     found: list[str | None] = []
     for path in paths:
         words = re.split(r"[-_.]", path.stem.lower())
@@ -318,13 +321,14 @@ def _parquet_splits(root: Path, paths: list[Path]) -> list[str]:
     unknown = [path.name for path, split in zip(paths, found, strict=True) if split is None]
     if unknown:
         raise VitkitError(
-            f"{root}: no split in the name of {some(unknown)}. Begin names with train-, validation- or test-."
+            f"{root}: no split in the name of {join_names(unknown)}. Begin names with train-, "
+            "validation- or test-."
         )
     return [split for split in found if split is not None]
 
 
 def _names_in_metadata(metadata: dict[bytes, bytes] | None, column: str) -> tuple[str, ...] | None:
-    """Class names as the `datasets` library writes them into the schema."""
+    """Read class names as the `datasets` library writes them into the schema."""
     try:
         features = json.loads((metadata or {})[b"huggingface"])["info"]["features"]
         return tuple(map(str, features[column]["names"]))
@@ -333,7 +337,7 @@ def _names_in_metadata(metadata: dict[bytes, bytes] | None, column: str) -> tupl
 
 
 def _names_in_readme(root: Path, column: str) -> tuple[str, ...] | None:
-    """Class names from the `dataset_info` block of a data set card, read line by line: `'0': airplane`."""
+    """Read class names from the `dataset_info` block of a data set card, line by line: `'0': airplane`."""
     card = next(
         (folder / "README.md" for folder in (root, root.parent) if (folder / "README.md").is_file()), None
     )

@@ -1,4 +1,4 @@
-"""Pixels to pixels of the model's size: what evaluation does, and what training draws at random.
+"""Bring decoded images to the model's size: as evaluation does, and with the random changes of training.
 
 Both halves are plain values that are saved, `Preprocessing` with the model, `Augmentation` with the run.
 """
@@ -19,7 +19,7 @@ Shape = tuple[int, int]
 
 
 def preprocess(image: Pixels, preprocessing: Preprocessing, out: Pixels | None = None) -> Pixels:
-    """Make one image (H, W, 3) what evaluation and prediction see: (height, width, 3) of image_size.
+    """Bring one image (H, W, 3) to (height, width, 3) of image_size, as evaluation and prediction see it.
 
     It is written into `out` where that is given, whatever its strides, so that a batch needs no second copy.
     """
@@ -37,7 +37,9 @@ def augment(
     rng: np.random.Generator,
     out: Pixels | None = None,
 ) -> Pixels:
-    """One image (H, W, 3) as training sees it: (height, width, 3) of image_size, drawn by `rng` alone.
+    """Change one image (H, W, 3) at random to (height, width, 3) of image_size, as training sees it.
+
+    All randomness comes from `rng`, in a fixed order of draws: crop, flip, rotation, shift.
 
     It is written into `out` where that is given, whatever its strides.
     """
@@ -47,8 +49,10 @@ def augment(
 
 
 class RandomView:
-    """What training sees of one image, drawn by `rng` alone: the crop first, from the image's size, so that
-    it is known before anything is decoded."""
+    """One random view of an image, as training sees it; all randomness comes from `rng`.
+
+    The crop is drawn first, from the size of the image alone, so that it is known before anything is decoded.
+    """
 
     def __init__(self, rule: Preprocessing, augmentation: Augmentation, rng: np.random.Generator) -> None:
         self.preprocessing, self.augmentation, self.rng = rule, augmentation, rng
@@ -56,8 +60,11 @@ class RandomView:
         self.crop: tuple[int, int, int, int] | None = None  # top, left, height, width
 
     def draw(self, height: int, width: int) -> int:
-        """Draw the crop of an image of this size, once, and tell how many times smaller each side of it may
-        be decoded: 1, 2, 4 or 8."""
+        """Draw the crop of an image of this size, once, and say at which scale the image may be decoded.
+
+        Returns:
+            1, 2, 4 or 8: how many times smaller each side may be.
+        """
         if self.size != (height, width):
             self.size = (height, width)
             if self.augmentation.crop_area is not None:
@@ -69,8 +76,10 @@ class RandomView:
         return next((scale for scale in (8, 4, 2) if scale <= most), 1)
 
     def pixels(self, image: Pixels, out: Pixels | None = None) -> Pixels:
-        """The view (height, width, 3), in `out` if that is given, of the image, which has the size that was
-        drawn for, or is smaller."""
+        """Make the view (height, width, 3) of an image, and write it into `out` if that is given.
+
+        The image has the size that the crop was drawn for, or is that image at a smaller scale.
+        """
         assert self.size is not None
         augmentation, rng = self.augmentation, self.rng
         moves = bool(augmentation.shift or augmentation.rotate)
@@ -98,7 +107,7 @@ class RandomView:
 
 
 def _scaled(start: int, stop: int, size: int, scaled: int) -> tuple[int, int]:
-    """The pixels start..stop-1 of `size` in an image of `scaled` pixels, at least one of them."""
+    """Find the pixels start..stop-1 of `size` in an image of `scaled` pixels, at least one of them."""
     if size == scaled:
         return start, stop
     first = min(round(start * scaled / size), scaled - 1)
@@ -106,14 +115,14 @@ def _scaled(start: int, stop: int, size: int, scaled: int) -> tuple[int, int]:
 
 
 def _below(count: int, rng: np.random.Generator) -> int:
-    """A uniform integer in 0..count-1. (`rng.integers` takes ten times as long for a single number.)"""
+    """Draw a uniform integer in 0..count-1. (`rng.integers` takes ten times as long for a single number.)"""
     return int(rng.random() * count)
 
 
 def _random_crop(
     height: int, width: int, augmentation: Augmentation, rng: np.random.Generator
 ) -> tuple[int, int, int, int]:
-    """(top, left, height, width) of a crop as `tf.image.sample_distorted_bounding_box` draws it.
+    """Draw (top, left, height, width) of a crop as `tf.image.sample_distorted_bounding_box` does.
 
     The aspect is uniform in its range; then the height, not the area, is uniform among the whole numbers for
     which the crop fits and its area is in range (tensorflow/core/kernels/image/
@@ -131,7 +140,7 @@ def _random_crop(
             tallest -= 1
         shortest = min(round(math.sqrt(smallest / aspect)), tallest)
         crop_height = shortest + _below(tallest - shortest + 1, rng)
-        # Rounding may leave the range of areas by a little; one row more or less is allowed to mend it.
+        # Rounding may leave the range of areas by a little; one row more or less brings it back.
         if round(crop_height * aspect) * crop_height < smallest:
             crop_height += 1
         if round(crop_height * aspect) * crop_height > largest:
@@ -150,7 +159,7 @@ the corners of a box in float32, which moves some pixels by two levels."""
 
 
 def _resized_shape(height: int, width: int, preprocessing: Preprocessing) -> Shape:
-    """The (height, width) that an image is resized to before image_size is cut out of it.
+    """Compute the (height, width) that an image is resized to before image_size is cut out of it.
 
     Sources: torchvision 0.29 `transforms/functional.py` `_compute_resized_output_size`, timm 1.0
     `data/transforms_factory.py` and `ResizeKeepRatio`, transformers 5 `get_resize_output_image_size`.
@@ -172,14 +181,17 @@ def _resized_shape(height: int, width: int, preprocessing: Preprocessing) -> Sha
 
 
 def _offset(spare: int, preprocessing: Preprocessing) -> int:
-    """Where the middle begins if `spare` pixels are cut off; where the image does, below 0, if they lack."""
+    """Compute the offset of the middle of an image that is `spare` pixels larger than image_size.
+
+    With `spare` below 0 the image is smaller, and its own offset within the border is returned, negated.
+    """
     if preprocessing.resize == "crop" or preprocessing.crop_offset == "down":
         return spare // 2
     return round(spare / 2) if spare >= 0 else -(-spare // 2)
 
 
 def _middle(image: Pixels, resized: Shape, preprocessing: Preprocessing, out: Pixels | None) -> Pixels:
-    """The middle of the image resized to `resized`: (height, width, 3) of image_size."""
+    """Resize the image to `resized` and cut out its middle: (height, width, 3) of image_size."""
     (height, width), (rows, columns) = image.shape[:2], preprocessing.image_size
     top, left = _offset(resized[0] - rows, preprocessing), _offset(resized[1] - columns, preprocessing)
     # What there is of the image between the borders, if any: from (first, before) to (last, after).
@@ -204,7 +216,7 @@ def _middle(image: Pixels, resized: Shape, preprocessing: Preprocessing, out: Pi
 
 
 def _put(pixels: Pixels, out: Pixels | None) -> Pixels:
-    """The pixels where they are wanted, or as they are."""
+    """Copy the pixels into `out` if it is given, else return them as they are."""
     if out is None:
         return np.ascontiguousarray(pixels)
     out[:] = pixels
@@ -219,8 +231,16 @@ def _resize(
     cut: tuple[int, int, int, int] | None = None,
     out: Pixels | None = None,
 ) -> Pixels:
-    """The box (top, left, bottom, right) of the image, resized to size (height, width); of that the part
-    `cut` (top, left, bottom, right), if one is given; in `out`, if that is given."""
+    """Resize the box (top, left, bottom, right) of the image to size (height, width).
+
+    Args:
+        image: (H, W, 3).
+        box: in pixels of the image, which need not be whole.
+        size: of the result.
+        preprocessing: the filter, and whether to average when shrinking.
+        cut: (top, left, bottom, right) of the part of the result that is wanted; None for all of it.
+        out: where the result is written; None for a new array.
+    """
     first, before, last, after = cut or (0, 0, *size)
     top, left, bottom, right = box
     height, width = image.shape[:2]
@@ -253,7 +273,11 @@ def _sampled(image: Pixels, down: Neighbours, across: Neighbours, out: Pixels | 
 
 
 def _neighbours(start: float, stop: float, count: int, limit: int, first: int, last: int) -> Neighbours:
-    """For first..last-1 of `count` half-pixel centres in [start, stop)."""
+    """Find the pixels between which the half-pixel centres first..last-1 of `count` in [start, stop) lie.
+
+    Returns:
+        Index of the pixel before, index of the one after, weight of the one after.
+    """
     centres = start + (np.arange(first, last) + 0.5) * ((stop - start) / count) - 0.5
     centres = np.clip(centres, 0, limit - 1)
     before = centres.astype(np.int64)
@@ -272,7 +296,7 @@ def _between(
 
 
 def _move(image: Pixels, down: int, right: int, degrees: float) -> Pixels:
-    """Shifted, then turned anticlockwise about the centre, bilinearly; edge pixels repeated.
+    """Shift an image, then turn it anticlockwise about its centre, bilinearly; edge pixels are repeated.
 
     Pillow cuts the fraction off instead of rounding: turned pixels may be one level too dark.
     """

@@ -1,4 +1,8 @@
-"""Pixels to pixels of the model's size: what evaluation does, and what training draws at random.
+"""The preprocessing of images in evaluation, and their random augmentation in training.
+
+The defaults follow vision_transformer/vit_jax/input_pipeline.py: lines 195-211 draw the crop and the flip of
+training, lines 212-214 stretch an image to the model's size in evaluation. `resize="crop"` is big_vision's
+`resize_small(256)|central_crop(224)`; `resize="longest"` is timm's crop_mode border.
 
 Both halves are plain values that are saved, `Preprocessing` with the model, `Augmentation` with the run. They
 need neither numpy nor Pillow.
@@ -21,31 +25,32 @@ Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lan
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """From a decoded image to the input of the model; the same in evaluation and prediction."""
+    """The way from a decoded image to the input of the model; the same in evaluation and prediction."""
 
     image_size: tuple[int, int]
-    """(height, width) in pixels."""
+    """Height and width of the model's input in pixels: `--image-size 224` or `--image-size 224 320`."""
     resize: Resize = "stretch"
-    """stretch: straight to image_size, as the original evaluates (input_pipeline.py:212-214). crop: keep the
-    proportions, resize to cover image_size / crop_fraction and cut out the middle (0.875: big_vision's
-    `resize_small(256)|central_crop(224)`). The others are those of timm, torchvision and transformers, who
-    all cut image_size out of the middle. shortest: the shortest side becomes image_size / crop_fraction.
-    longest: the longest one does, so that the whole image is seen between borders (timm's crop_mode border).
-    squash: both do, each by itself. none: the image is not resized."""
+    """How images are brought to image_size. stretch: directly, whatever their proportions, as the original
+    code evaluates. crop: keep the proportions, resize to cover image_size / crop_fraction and cut out the
+    middle, as in big_vision. The others are those of timm, torchvision and transformers, which all cut
+    image_size out of the middle. shortest: the shortest side becomes image_size / crop_fraction. longest: the
+    longest side does, so that the whole image is seen between borders. squash: both sides do, each by itself.
+    none: the image is not resized."""
     crop_fraction: float = 0.875
-    """Side of image_size / side of the resized image, which crop rounds to the nearest pixel, the others
-    down; above 1 the image has borders (not with crop). stretch and none do not look at it."""
+    """Side of image_size divided by the side of the resized image: with 0.875, a model of 224 pixels sees the
+    middle of an image resized to 256. Above 1 the image has borders (not with crop). stretch and none ignore
+    it."""
     antialias: bool = True
-    """Average over the source pixels when shrinking. Without: plain bilinear sampling at half-pixel centres,
-    as `tf.image.resize` does by default and the original did."""
+    """Average over the source pixels when an image is shrunk. Without it, plain bilinear sampling at
+    half-pixel centres, as `tf.image.resize` does by default and the original code did."""
     decode: DecodeRule = DEFAULT_RULE
     interpolation: Interpolation = "bilinear"
-    """How pixels are weighted, by Pillow. Without antialias there is bilinear alone."""
+    """Pillow's filter for resizing. Without antialias only bilinear is available."""
     crop_offset: Literal["even", "down"] = "even"
-    """Where the middle lies when an odd number of pixels is cut off: half of it is rounded to the even number
-    (torchvision, timm) or down (transformers, and crop whatever is said here)."""
+    """Where the middle lies when an odd number of pixels is cut off: half of that number is rounded to the
+    even number (torchvision, timm) or down (transformers; crop always rounds down)."""
     border: tuple[int, int, int] = (0, 0, 0)
-    """Red, green and blue in 0..255 around an image that does not fill image_size."""
+    """Colour around an image that does not fill image_size: red, green, blue in 0..255."""
 
     def __post_init__(self) -> None:
         require_finite(self)
@@ -80,23 +85,23 @@ class Preprocessing:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What training changes at random; saved with the model.
+    """The random changes of training images; saved with the model.
 
-    The defaults are the original code's (vision_transformer/vit_jax/input_pipeline.py:195-211). What shifting
-    and turning uncover repeats the pixel at the edge.
+    The defaults are those of the original code. Pixels that shifting and turning uncover repeat the pixel at
+    the edge.
     """
 
     crop_area: tuple[float, float] | None = (0.05, 1.0)
-    """Smallest and largest share of the image's area that a random crop takes; None: no crop. The crop is
-    stretched to the image size, whatever `Preprocessing.resize` says."""
+    """Smallest and largest fraction of the image's area that a random crop takes; None for no crop. The crop
+    is stretched to image_size, whatever resize says."""
     crop_aspect: tuple[float, float] = (0.75, 1.33)
-    """Range of width / height of the crop."""
+    """Smallest and largest width / height of the crop."""
     flip: bool = True
-    """Mirror left and right, every other time."""
+    """Mirror images left to right, with a probability of one half."""
     shift: int = 0
-    """Move by up to this many pixels each way, after resizing."""
+    """Move images by up to this many pixels each way, after resizing."""
     rotate: float = 0.0
-    """Turn by up to this many degrees each way, after resizing."""
+    """Turn images by up to this many degrees each way, after resizing."""
     jpeg_scaling: bool = False
     """Decode JPEGs at a half, a quarter or an eighth of their size where the random crop keeps at least the
     image size in pixels: several times as fast for photographs of many megapixels. Pixels differ a little,

@@ -1,8 +1,9 @@
-"""Work done ahead of time by worker processes, whose end is told in words whatever it was.
+"""Compute batches ahead of time in worker processes, and explain in words when a process dies or hangs.
 
-Workers ignore the signals that ask the program to stop: their parent answers for them. They end with their
-parent: PyTorch's workers look every 5 s whether it still lives. The kernel could end them at once
-(PR_SET_PDEATHSIG), but it takes the end of the thread that started them for the end of the parent.
+Workers ignore the signals that ask the program to stop, because Ctrl-C reaches all processes of a terminal,
+and their parent still needs its batches to finish a step. They end with their parent: PyTorch's workers check
+every 5 s whether it is alive. The kernel could end them at once (PR_SET_PDEATHSIG), but it takes the end of
+the thread that started them for the end of the parent.
 """
 
 import atexit
@@ -28,18 +29,19 @@ Result = tuple[Tensor, dict[int, str]]
 """Pixels of a batch (B, 3, H, W) uint8, and the reason for each slot whose file could not be read."""
 
 Reading = Callable[[int], None]
-"""Is called with the index of each sample before it is read."""
+"""Called with the index of each sample before it is read, so that a hanging read can be named."""
 
 POLL_SECONDS = 1.0
-"""Who waits for a batch looks this often whether the workers still live."""
+"""Seconds between two checks whether the workers are alive, while a batch is awaited."""
 GRACE_SECONDS = 5.0
-"""So long a worker may still work at its batch when no more are wanted."""
+"""Seconds that a worker may still work at its batch when no more are wanted."""
 
 _NO_MEMORY = (
     "there is not enough memory for what they read at a time. Use fewer --workers (0 works without any) or "
     "smaller batches."
 )
-# Words in an error's message, and what such an error means.
+# Words in the message of an error, and what such an error means. PyTorch and the system raise OSError,
+# RuntimeError and others for these, with nothing but the message in common.
 _SHORTAGES = (
     (
         ("Too many open files", "received 0 items of ancdata"),
@@ -56,23 +58,23 @@ _SHORTAGES = (
 
 
 class Work(Protocol):
-    """What workers do."""
+    """The work that is divided among workers, batch by batch."""
 
     def compute(self, number: int, reading: Reading) -> Result:
-        """Batch `number`, a pure function of it."""
+        """Compute batch `number`, a pure function of that number."""
 
     def key(self, sample: int) -> str:
-        """The name of a sample, for messages."""
+        """Return the name of a sample, for messages."""
 
 
-def computed_ahead(work: Work, numbers: range, workers: int, seconds: float) -> Generator[Result, None, None]:
-    """The batches of `numbers`, in order, computed ahead of time by at most `workers` processes.
+def compute_ahead(work: Work, numbers: range, workers: int, seconds: float) -> Generator[Result, None, None]:
+    """Yield the batches of `numbers`, in order, computed ahead of time by at most `workers` processes.
 
     Args:
-        work: what computes one batch.
-        numbers: of the batches; at least one.
-        workers: at least 1.
-        seconds: how long a batch is waited for before its worker is taken to hang; 0 waits for ever. The time
+        work: computes one batch; it is copied into each worker.
+        numbers: numbers of the batches; at least one.
+        workers: number of processes, at least 1.
+        seconds: time to wait for a batch before its worker is considered stuck; 0 waits for ever. The time
             during which this process itself was stopped does not count.
 
     Raises:
@@ -85,10 +87,14 @@ def computed_ahead(work: Work, numbers: range, workers: int, seconds: float) -> 
 
 @dataclass(frozen=True)
 class _Task(Dataset["Result | str"]):
-    """What a worker is asked for by number; a string tells, in words, why there is no result."""
+    """The data set of PyTorch's DataLoader whose items are whole batches.
+
+    An item is a string, in words, where there is no result: the message of an exception would arrive in the
+    parent with the worker's traceback in it.
+    """
 
     work: Work
-    board: Any  # shared memory: (2 * workers,) int64
+    board: Any  # shared memory: for each worker its batch and the sample it reads, (2 * workers,) int64
 
     def __getitem__(self, number: int) -> Result | str:
         worker = get_worker_info()
@@ -101,8 +107,9 @@ class _Task(Dataset["Result | str"]):
         row[:] = number, -1
         try:
             pixels, bad = self.work.compute(number, reading)
-            # Shared here and not when it is sent, which another thread does whose errors nobody hears of.
-            # Pixels are all that is shared: each shared tensor is an open file of whoever keeps it.
+            # Moved to shared memory here and not when the batch is sent: another thread sends it, and an
+            # error there (shared memory full) would be lost. Only the pixels are shared, because each shared
+            # tensor is an open file in the process that keeps it.
             return pixels.share_memory_(), bad  # type: ignore[no-untyped-call]
         except VitkitError as error:
             return str(error)
@@ -114,15 +121,17 @@ class _Task(Dataset["Result | str"]):
 
 
 def _begin(worker: int) -> None:
+    """Prepare a worker process; DataLoader calls it first, with the worker's number."""
     ignore_stop_signals()
 
 
 @contextmanager
 def _workers(work: Work, numbers: range, workers: int, seconds: float) -> Iterator["_Pool"]:
-    """Worker processes and what arrives from them; they have ended when the block ends."""
+    """Start worker processes and hand out what arrives from them; they have ended when the block ends."""
     try:
         board = multiprocessing.RawArray("q", 2 * workers)
-        # A worker makes whole batches, so that it sends one message a batch and not one an image.
+        # batch_size=None: an item of the data set is a whole batch, so that a worker sends one message per
+        # batch and not one per image. The sampler gives the numbers, in order, to the workers in turn.
         loader = DataLoader(
             _Task(work, board),
             batch_size=None,
@@ -130,8 +139,9 @@ def _workers(work: Work, numbers: range, workers: int, seconds: float) -> Iterat
             num_workers=workers,
             collate_fn=_as_it_is,
             worker_init_fn=_begin,
-            timeout=POLL_SECONDS,
+            timeout=POLL_SECONDS,  # `_Pool._arrived` asks again until the watch gives up
         )
+        # Blocked signals are inherited: a Ctrl-C before `_begin` would kill a worker that has just started.
         with _former_child_handler(), stop_signals_blocked():
             arriving: Any = iter(loader)
     except OSError as error:
@@ -146,14 +156,15 @@ def _workers(work: Work, numbers: range, workers: int, seconds: float) -> Iterat
         exiting.set()
         _kill(processes)
 
-    # At its end Python would ask them by SIGTERM, which they ignore, and wait for ever.
+    # At exit Python sends its child processes SIGTERM, which they ignore, and would wait for them for ever.
     atexit.register(end_at_exit)
     watch = _Watch(processes, seconds)
     try:
         yield _Pool(work, board, numbers, arriving, processes, watch)
     finally:
         watch.end()
-        if not exiting.is_set():  # else this may run when no thread can be started any more
+        # At the end of the interpreter no thread can be started, and `end_at_exit` has killed the workers.
+        if not exiting.is_set():
             atexit.unregister(end_at_exit)
             _end(arriving, processes)
 
@@ -164,7 +175,7 @@ def _end(arriving: Any, processes: Sequence[multiprocessing.Process]) -> None:
     patience.daemon = True
     patience.start()
     try:
-        arriving._shutdown_workers()  # would try SIGTERM in the end
+        arriving._shutdown_workers()  # waits 5 s for each, then sends SIGTERM, which they ignore
     finally:
         patience.cancel()
         _kill(processes)
@@ -180,10 +191,10 @@ def _kill(processes: Sequence[multiprocessing.Process]) -> None:
 
 @contextmanager
 def _former_child_handler() -> Iterator[None]:
-    """Tell the death of a worker where a batch is awaited and nowhere else.
+    """Start the loader so that a dead worker raises only while we wait for a batch.
 
-    PyTorch also raises it from a signal handler, in whatever line of the program runs at that moment. With
-    the former handler back, the check that it makes while it waits is the one that speaks.
+    PyTorch installs a SIGCHLD handler that raises in whatever line of the program runs at that moment. It is
+    replaced by the former handler; the check that PyTorch makes while it waits for a batch then raises.
     """
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGCHLD"):
         yield  # signal handlers belong to the main thread
@@ -196,7 +207,7 @@ def _former_child_handler() -> Iterator[None]:
 
 
 class _Watch:
-    """Kills the workers when a batch is waited for too long, which frees whoever waits for them.
+    """A thread that kills the workers when a batch takes too long, so that waiting for it fails.
 
     It counts its own short sleeps and looks at no clock, so that a program that was stopped for a night does
     not find, in the morning, that its workers took too long.
@@ -204,9 +215,9 @@ class _Watch:
 
     def __init__(self, processes: Sequence[multiprocessing.Process], seconds: float) -> None:
         self.processes, self.seconds = processes, seconds
-        self.awaited: int | None = None
-        self.waited = 0.0
-        self.expired = False
+        self.awaited: int | None = None  # number of the batch that is waited for
+        self.waited = 0.0  # seconds so far, for the same batch
+        self.expired = False  # whether the workers were killed for it
         self._over = threading.Event()
         if seconds:
             threading.Thread(target=self._watch, name="vitkit-worker-watch", daemon=True).start()
@@ -229,6 +240,8 @@ class _Watch:
 
 @dataclass
 class _Pool:
+    """The running workers, from which batches are taken in order."""
+
     work: Work
     board: Any
     numbers: range
@@ -237,7 +250,7 @@ class _Pool:
     watch: _Watch
 
     def result(self, number: int) -> Result:
-        """What a worker made of the next number; they must be asked for in order."""
+        """Return the next batch; batches must be asked for in the order of `numbers`."""
         self.watch.awaited = number
         try:
             result = self._arrived(number)
@@ -252,6 +265,7 @@ class _Pool:
             try:
                 return next(self.arriving)
             except (RuntimeError, OSError, EOFError) as error:
+                # The order matters: workers that the watch killed look like workers that died.
                 if self.watch.expired:
                     raise VitkitError(self._hanging(number)) from error
                 if str(error).startswith("DataLoader timed out"):
@@ -262,31 +276,32 @@ class _Pool:
                 raise VitkitError(words) from error
 
     def _hanging(self, number: int) -> str:
-        """Which process does not answer, and over which image."""
+        """Say which process does not answer, and which image it was reading."""
         rows = _rows(self.board)
         (makers,) = np.nonzero((rows[:, 0] == number) & (rows[:, 1] >= 0))
-        # One that has not begun yet: batches are given to workers in turn.
+        # A worker that has not begun the batch yet left no note on the board, but DataLoader gives batches to
+        # workers in turn.
         worker = int(makers[0]) if len(makers) else self.numbers.index(number) % len(self.processes)
         at, sample = rows[worker].tolist()
         image = f", last at the image {self.work.key(sample)}" if len(makers) and at == number else ""
         return (
             f"Batch {number} did not come within {self.watch.waited:g} s: the data loading process "
             f"{self.processes[worker].pid} that makes it hangs{image}. Mostly this is a disk or network "
-            "share that does not answer, or a process that was stopped (SIGSTOP). See whether the images can "
-            "be read, then run the same command again. If batches do take that long, allow more seconds by "
-            "--worker-timeout (0 waits for ever)."
+            "share that does not answer, or a process that was stopped (SIGSTOP). Check whether the images "
+            "can be read, then run the same command again. If batches do take that long, allow more seconds "
+            "by --worker-timeout (0 waits for ever)."
         )
 
     def _death(self, error: Exception, number: int) -> str | None:
-        """That a worker died, if the error is what its death looks like from here."""
+        """Say that a worker died, if the error is what its death looks like from here; else return None."""
         gone = (None, errno.EPIPE, errno.ECONNRESET, errno.ECONNREFUSED, errno.ENOENT)
         message = str(error)
         if isinstance(error, RuntimeError):
             if not message.startswith("DataLoader worker"):
                 return None
         elif message.startswith("Caught ") or getattr(error, "errno", None) not in gone:
-            return None  # an error of the worker's own work
-        # The broken connection may be seen a moment before the end of the process that broke it.
+            return None  # an exception that the worker raised and sent: a bug, not its death
+        # A broken connection may be noticed a moment before its process has an exit code.
         multiprocessing.connection.wait([process.sentinel for process in self.processes], timeout=1.0)
         codes = ((process.pid, process.exitcode) for process in self.processes)
         ends = [f"{pid} by {signal.Signals(-code).name}" for pid, code in codes if code and code < 0]
@@ -299,10 +314,10 @@ class _Pool:
 
 
 def _shortage(error: Exception, number: int) -> str | None:
-    """What is lacking, in words; None if it is something else that failed."""
+    """Say which resource is exhausted; None if something else failed."""
     message = str(error)
     if message.startswith("Caught "):
-        return None  # a bug in a worker; `_Task` has told what it could
+        return None  # a bug in a worker: `_Task` returns strings for all failures it knows
     meaning = _NO_MEMORY if isinstance(error, MemoryError) else None
     for words, explanation in _SHORTAGES:
         if any(word in message for word in words):
@@ -313,7 +328,8 @@ def _shortage(error: Exception, number: int) -> str | None:
 
 
 def _rows(board: Any) -> NDArray[np.int64]:
-    """For each worker the number of its batch and the index of the sample it reads, -1 before the first."""
+    """View the board as (workers, 2): the batch of each worker and the sample it reads, -1 before the
+    first."""
     return np.frombuffer(board, dtype=np.int64).reshape(-1, 2)
 
 
@@ -321,4 +337,5 @@ _T = TypeVar("_T")
 
 
 def _as_it_is(value: _T) -> _T:
+    """Return an item unchanged: DataLoader's default would rebuild its tuple and its dictionary."""
     return value

@@ -1,4 +1,4 @@
-"""How well a model classifies: its predictions on a data set, and every number drawn from them.
+"""Measure how well a model classifies: its predictions on a data set, and every number computed from them.
 
 `predict` runs the model once and scores each image; `classification` counts. Keeping the two apart lets the
 same predictions be counted again, compared with another model's, or looked at one by one.
@@ -43,27 +43,27 @@ __all__ = [
     "Classification",
     "Predictions",
     "classification",
-    "evaluating",
+    "evaluation_mode",
     "explain_no_classes",
     "predict",
     "wilson_interval",
 ]
 
-CALIBRATION_BINS = 15
+CALIBRATION_BINS = 15  # the number of Guo et al. 2017
 NORMAL_95 = 1.959963984540054  # the standard normal's 97.5% point
 
 
 @dataclass(frozen=True)
 class ClassScore:
-    """One class among all."""
+    """The numbers of one class."""
 
     name: str
     count: int
     """Images of this class."""
     predicted: int
-    """Images said to be of this class."""
+    """Images predicted to be of this class."""
     correct: int
-    """Images of this class said to be so."""
+    """Images of this class predicted to be of it."""
     precision: float | None
     """correct / predicted"""
     recall: float | None
@@ -74,7 +74,7 @@ class ClassScore:
 
 @dataclass(frozen=True)
 class CalibrationBin:
-    """Images whose confidence (the predicted class's probability) lies in `(lower, upper]`."""
+    """The images whose confidence (the predicted class's probability) lies in `(lower, upper]`."""
 
     lower: float
     upper: float
@@ -86,7 +86,7 @@ class CalibrationBin:
 
 @dataclass(frozen=True)
 class Classification:
-    """The numbers of one data set. Shares are from 0 to 1."""
+    """The numbers of one data set; fractions are from 0 to 1."""
 
     count: int
     """Readable images: what all numbers are about."""
@@ -95,9 +95,9 @@ class Classification:
     correct: int
     accuracy: float
     accuracy_interval: tuple[float, float]
-    """Wilson's 95% interval: what the accuracy on other images drawn alike may plausibly be."""
+    """Wilson's 95 % interval of the accuracy on other images drawn alike."""
     top5_accuracy: float | None
-    """None with five classes or fewer, where it would be 1 always."""
+    """Fraction with the true class among the five largest logits; None with five classes or fewer."""
     loss: float
     """Mean over the images, in nats: cross entropy; of a sigmoid model, the sum over all classes of their
     binary cross entropies. As in training, but for label smoothing and mixup."""
@@ -113,7 +113,7 @@ class Classification:
     confusion_cells: tuple[tuple[int, int, int], ...]
     """`(true, predicted, count)` where the count is not 0, sorted: 21k classes would not fit as a matrix."""
     loss_function: LossFunction = "softmax"
-    """What the logits were scored by: probabilities, loss and calibration depend on it."""
+    """The loss that the model was trained with: probabilities, loss and calibration depend on it."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -128,7 +128,7 @@ class Classification:
         return matrix
 
     def to_json(self) -> dict[str, Any]:
-        """All numbers as plain data."""
+        """Return all numbers as plain data."""
         return config.to_json(self)
 
 
@@ -148,8 +148,9 @@ def explain_no_classes(config: ModelConfig) -> str:
 
 
 @contextlib.contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode and no gradients within; afterwards every module is in the mode it was in."""
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Put a model into evaluation mode without gradients, and every module back into its mode afterwards."""
+    # Module by module, because a frozen part may be in evaluation mode while the rest trains.
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -193,7 +194,7 @@ def predict(
     """
     device = torch.device(device)
     gathered = _Gathered(loss, LogitsAsTheyCome(folder) if keep_logits else None)
-    with evaluating(model), autocast(device, precision):
+    with evaluation_mode(model), autocast(device, precision):
         for batch in batches:
             moved = batch.to(device)
             output = model(moved.images)
@@ -209,9 +210,9 @@ def predict(
 
 
 class _Gathered:
-    """What is kept of the batches while a model runs over them.
+    """Collects scores, labels and ids batch by batch while a model runs over a data set.
 
-    All of it is copied: a batch lies in memory that is shared with the process that made it, and holds a file
+    Everything is copied: a batch lies in memory that is shared with the worker that made it, and holds a file
     descriptor for as long as anything refers to it.
     """
 
@@ -226,21 +227,20 @@ class _Gathered:
     def add(self, rows: NDArray[np.float32], batch: Batch) -> None:
         """Count a batch, whose readable images have the logits `rows` `(n, K)`."""
         mask, ids = batch.mask.cpu().numpy(), batch.ids.cpu().numpy()
-        labels = batch.labels.cpu().numpy()[mask]  # indexing copies
-        self.classes = rows.shape[1]
+        labels, self.classes = batch.labels.cpu().numpy()[mask], rows.shape[1]  # indexing copies
         self.labels.append(labels)
         self.ids.append(ids[mask])
         self.bad.append(ids[~mask])
         self.not_finite += int((~np.isfinite(rows).all(1)).sum())
         if self.not_finite:
-            return  # there will be no result: what is left to do is to count
+            return  # there will be no result: only count such images, for the error
         check_labels(labels, self.classes)
         self.scores.append(image_scores(rows, labels, self.loss))
         if self.logits is not None:
             self.logits.add(rows)
 
     def predictions(self) -> Predictions:
-        """All of it, ordered by id."""
+        """Return everything that was collected, ordered by id."""
         if not self.ids:
             raise VitkitError(
                 "There is no image to evaluate on: the data set (or this split of it) is empty."
@@ -262,15 +262,15 @@ class _Gathered:
             bad=np.sort(np.concatenate(self.bad)),
             loss=self.loss,
             classes=self.classes,
-            scores=ImageScores.joined(self.scores).taken(order),
+            scores=ImageScores.concatenate(self.scores).select(order),
         )
 
 
 def classification(predictions: Predictions, class_names: Sequence[str]) -> Classification:
-    """Every number of a classifier, by the conventions at the head of this file.
+    """Compute every number of a classifier, by the conventions at the head of this file.
 
     Args:
-        predictions: of K classes.
+        predictions: those of a model of K classes.
         class_names: K names, in the order of the logits.
 
     Raises:
@@ -342,7 +342,8 @@ def _class_scores(
 def _confusion_cells(
     labels: NDArray[np.int64], predicted: NDArray[np.int64], classes: int
 ) -> tuple[tuple[int, int, int], ...]:
-    """Count the images of each pair `(true, predicted)` that occurs, told apart by true * K + predicted."""
+    """Count the images of each pair `(true, predicted)` that occurs."""
+    # One number for each pair: no K x K matrix is needed.
     pairs, counts = np.unique(labels * classes + predicted, return_counts=True)
     return tuple(
         (*divmod(pair, classes), cell) for pair, cell in zip(pairs.tolist(), counts.tolist(), strict=True)
@@ -360,13 +361,13 @@ def _calibration_error(bins: Sequence[CalibrationBin]) -> float:
 
 
 def wilson_interval(correct: int, count: int) -> tuple[float, float]:
-    """95% confidence interval of a share, `(0, 1)` where nothing was counted (Wilson 1927).
+    """Compute the 95 % confidence interval of a fraction, `(0, 1)` where nothing was counted (Wilson 1927).
 
     Unlike the textbook's p +- 1.96 sigma it is right for few images and for accuracies near 0 and 1.
     """
     if count == 0:
         return 0.0, 1.0
-    share, z2 = correct / count, NORMAL_95**2
+    share, z2 = correct / count, NORMAL_95**2  # z squared, as in Wilson's formula
     centre = (share + z2 / (2 * count)) / (1 + z2 / count)
     half = NORMAL_95 / (1 + z2 / count) * math.sqrt(share * (1 - share) / count + z2 / (4 * count**2))
     # Exact at the ends, where rounding would leave 1e-17.
@@ -376,6 +377,8 @@ def wilson_interval(correct: int, count: int) -> tuple[float, float]:
 
 
 def _calibration(confidence: NDArray[np.float64], right: NDArray[np.bool_]) -> tuple[CalibrationBin, ...]:
+    # Bins are (lower, upper]: the ceiling puts a confidence on an edge into the bin below, and the clip keeps
+    # a confidence of exactly 0, or one that rounding left above 1, in the outer bins.
     number = np.clip(np.ceil(confidence * CALIBRATION_BINS) - 1, 0, CALIBRATION_BINS - 1)
     bins = []
     for i in range(CALIBRATION_BINS):

@@ -23,7 +23,7 @@ from vitkit.data.sources import Samples
 from vitkit.data.transforms_config import Preprocessing
 from vitkit.durable import hash_file, read_regular_file, replace_file
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import evaluating
+from vitkit.evaluation.classify import evaluation_mode
 from vitkit.models.image_model import ImageModel
 from vitkit.models.precision import autocast
 from vitkit.models.precision_config import Precision
@@ -109,7 +109,7 @@ class FeatureExtractor:
         pixels: list[tuple[int, int]] = []
         done = 0
         batches = evaluation_batches(samples, self.preprocessing, batch_size, workers, rejects, indices)
-        with evaluating(self.model), autocast(self.device, self.precision):
+        with evaluation_mode(self.model), autocast(self.device, self.precision):
             for batch in batches:
                 output = self.model.features(batch.images.to(self.device))
                 if output.ndim != 2:

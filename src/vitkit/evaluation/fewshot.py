@@ -50,7 +50,7 @@ class Fitted:
 
 
 class Draws:
-    """Which images the shots are: a function of labels and seed alone, the same for every checkpoint.
+    """The images that are drawn as shots: a function of labels and seed alone, the same for every checkpoint.
 
     The order of each class is that of the original: NumPy's default generator with the seed, one permutation
     for each class in turn. Fewer shots are the first of more. NumPy does not promise that stream for ever, as
@@ -211,7 +211,8 @@ def fit_logistic(features: Floats, labels: Integers) -> Fitted:
 
 
 class _OneClass:
-    """Where all shots are of one class, every image is of that class; scikit-learn refuses to learn that."""
+    """The classifier for shots of a single class, which scikit-learn refuses to learn: it always predicts
+    it."""
 
     def __init__(self, label: int) -> None:
         self.classes_ = np.array([label])
@@ -238,7 +239,7 @@ def _logistic(features: Floats, labels: Integers, inverse_penalty: float) -> tup
 
 
 def _held_out(labels: Integers) -> NDArray[np.bool_]:
-    """Which shots the penalty is chosen on, `(N,)`: the last of each class; of a single one none."""
+    """Choose the shots to select the penalty on, `(N,)`: the last of each class; none of a single one."""
     held_out = np.zeros(len(labels), bool)
     for number in np.unique(labels):
         own = np.flatnonzero(labels == number)
@@ -266,7 +267,7 @@ def _directions(features: Floats) -> Floats:
 
 
 def _statistics(features: Floats) -> tuple[Floats, Floats]:
-    """Mean and population standard deviation of the shots, with the original's epsilon."""
+    """Compute mean and population standard deviation of the shots, with the original's epsilon."""
     return features.mean(0, keepdims=True), features.std(0, keepdims=True) + STD_EPS
 
 

@@ -39,7 +39,7 @@ class LabelledFeatures:
 
 @dataclass(frozen=True)
 class FewShotScore:
-    """How well one method learned from a number of shots. Accuracies are from 0 to 1."""
+    """The accuracies of one method with one number of shots, from 0 to 1."""
 
     method: Method
     shots: int
@@ -118,14 +118,14 @@ def measure(
 
 
 def _class_accuracy(right: NDArray[np.bool_], labels: Integers, classes: int) -> tuple[float | None, ...]:
-    """Mean over seeds and images of each class, of what is right `(S, M)`."""
+    """Average over seeds and the images of each class what is right `(S, M)`."""
     counts = np.bincount(labels, minlength=classes)
     sums = np.bincount(labels, weights=right.mean(0), minlength=classes)
     return tuple(float(total / count) if count else None for total, count in zip(sums, counts, strict=True))
 
 
 def _spread(values: Sequence[float]) -> tuple[float | None, tuple[float, float] | None]:
-    """Standard deviation and 95% interval of the mean, within 0 to 1; none of a single value."""
+    """Compute standard deviation and 95% interval of the mean, within 0 to 1; none of a single value."""
     count = len(values)
     if count < 2:
         return None, None

@@ -1,4 +1,4 @@
-"""What a model found in every image of a data set with several labels an image, in memory and in a file."""
+"""Keep what a model predicted for images with several labels each, in memory and in a file."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +13,7 @@ from vitkit.evaluation.npz import OpenedArrays, npz_chunks
 
 
 class LabelPredictions:
-    """What a model said about the N readable images of a data set, ordered by id.
+    """The logits of a model for the N readable images of a data set, ordered by id.
 
     Args:
         logits: `(N, K)`, an array or where they are kept.
@@ -41,7 +41,7 @@ class LabelPredictions:
         return self._logits.array()
 
     def parts(self) -> Iterator[NDArray[np.float32]]:
-        """All logits in order, some images at a time."""
+        """Yield all logits in order, some images at a time."""
         return self._logits.parts()
 
     def save(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Where the logits of a data set are kept: in memory while they are few, else in a file.
+"""Keep the logits of a data set: in memory while they are few, else in a file.
 
 50,000 images of 21,843 classes are 4.4 GB of logits. They are written as they come and read again in parts,
 so that memory holds no more than a part.
@@ -17,7 +17,7 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.npz import OpenedArrays, rows_of_a_part
 
 IN_MEMORY = 64 << 20
-"""Bytes of logits that are kept in memory; more are kept in a file."""
+"""Bytes of logits up to which they are kept in memory; more are kept in a file."""
 
 Rows = NDArray[np.float32]
 
@@ -27,13 +27,13 @@ class Logits(Protocol):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """`(N, K)`"""
+        """The number of images and of classes, `(N, K)`."""
 
     def parts(self) -> Iterator[Rows]:
-        """All rows in order, some at a time."""
+        """Yield all rows in order, some at a time."""
 
     def array(self) -> Rows:
-        """All rows at once."""
+        """Return all rows at once, `(N, K)`."""
 
 
 class LogitsInMemory:
@@ -96,7 +96,7 @@ class LogitsAsTheyCome:
             ) from error
 
     def arrange(self, order: NDArray[np.int64]) -> None:
-        """From now on row i is the one that was added as number `order[i]`."""
+        """Put the rows in order: from now on row i is the one that was added as number `order[i]`."""
         self._order = None if (order == np.arange(len(order))).all() else order
 
     def parts(self) -> Iterator[Rows]:

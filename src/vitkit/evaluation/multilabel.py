@@ -7,7 +7,7 @@ Conventions:
 
 - How well a label's logits rank images is its average precision (`ranking`); the logits themselves are
   ranked, so that no rounding of probabilities makes them equal.
-- A label is said to be there from a probability of 0.5, a logit of 0.
+- A label is predicted from a probability of 0.5, a logit of 0.
 - Predictions are ordered by id. Everything is computed in float64 from that order, so it does not depend on
   how the images were batched.
 - Images that could not be read are named in `bad` and count for nothing.
@@ -29,7 +29,7 @@ from torch import nn
 from vitkit import config
 from vitkit.data.loader import Batch
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import evaluating
+from vitkit.evaluation.classify import evaluation_mode
 from vitkit.evaluation.label_predictions import LabelPredictions
 from vitkit.evaluation.logits import LogitsAsTheyCome
 from vitkit.evaluation.ranking import Ranking, interval_95, resampled_precisions
@@ -37,7 +37,7 @@ from vitkit.models.precision import autocast
 from vitkit.models.precision_config import Precision
 
 THRESHOLD = 0.5
-"""The probability from which a label is said to be there."""
+"""Probability from which a label is predicted."""
 Interval = tuple[float, float]
 
 
@@ -49,9 +49,9 @@ class LabelScore:
     count: int
     """Images that have the label."""
     predicted: int
-    """Images that are said to have it."""
+    """Images for which the label is predicted."""
     correct: int
-    """Images that have it and are said to."""
+    """Images that have the label and for which it is predicted."""
     average_precision: float | None
     average_precision_interval: Interval | None
     """95% by resampling images; None if it was not asked for, or cannot be told."""
@@ -62,14 +62,14 @@ class LabelScore:
     f1: float | None
     """2 correct / (count + predicted), the harmonic mean of the two"""
     best_f1: float | None
-    """The largest that another threshold reaches on these images; on others it will be lower."""
+    """The largest F1 that another threshold reaches on these images; on others it will be lower."""
     best_threshold: float | None
     """The probability that is this threshold."""
 
 
 @dataclass(frozen=True)
 class MultiLabel:
-    """The numbers of one data set. Shares are from 0 to 1."""
+    """The numbers of one data set; fractions are from 0 to 1."""
 
     count: int
     """Readable images: what all numbers are about."""
@@ -88,9 +88,9 @@ class MultiLabel:
     micro_f1: float | None
     """F1 of all pairs of image and label, counted together."""
     subset_accuracy: float
-    """Images whose labels are found without one too many or too few."""
+    """Fraction of the images for which exactly the right labels are predicted."""
     hamming_loss: float
-    """Pairs of image and label that are answered wrongly."""
+    """Fraction of the pairs of image and label that are predicted wrongly."""
     loss: float
     """Mean over the images, in nats, of the sum over all labels of their binary cross entropies. As in
     training, but for label smoothing and mixup."""
@@ -103,7 +103,7 @@ class MultiLabel:
         return tuple(score.name for score in self.per_label)
 
     def to_json(self) -> dict[str, Any]:
-        """All numbers as plain data."""
+        """Return all numbers as plain data."""
         return config.to_json(self)
 
 
@@ -135,7 +135,7 @@ def predict_labels(
     logits = LogitsAsTheyCome(folder)
     kept: list[tuple[NDArray[Any], ...]] = []
     not_finite = 0
-    with evaluating(model), autocast(device, precision):
+    with evaluation_mode(model), autocast(device, precision):
         for batch in batches:
             moved = batch.to(device)
             output = model(moved.images)
@@ -183,16 +183,18 @@ def multi_label(
     count, classes = len(predictions), predictions.targets.shape[1]
     _check(predictions, class_names)
     logits, targets = predictions.logits, predictions.targets
-    said = logits >= 0
-    hits, wrong = said & targets, said != targets
-    rankings = [Ranking.of(logits[:, label], targets[:, label]) for label in range(classes)]
+    # A logit of 0 is a probability of 0.5 by the sigmoid: from there on the label is predicted.
+    predicted = logits >= 0
+    hits, wrong = predicted & targets, predicted != targets
+    rankings = [Ranking.from_scores(logits[:, label], targets[:, label]) for label in range(classes)]
+    pooled = Ranking.from_scores(logits.reshape(-1), targets.reshape(-1))  # all labels as one
     resampled = resampled_precisions(rankings, count) if intervals else np.full((1, classes), np.nan)
     per_label = tuple(
         _label_score(*row)
         for row in zip(
             class_names,
             targets.sum(0).tolist(),
-            said.sum(0).tolist(),
+            predicted.sum(0).tolist(),
             hits.sum(0).tolist(),
             rankings,
             resampled.T,
@@ -202,14 +204,14 @@ def multi_label(
     precisions = [one.average_precision for one in per_label if one.average_precision is not None]
     f1s = [one.f1 for one in per_label if one.f1 is not None]
     mean = math.fsum(precisions) / len(precisions) if precisions else None
-    total, named = int(targets.sum()), int(said.sum())
+    total, named = int(targets.sum()), int(predicted.sum())
     return MultiLabel(
         count=count,
         bad=len(predictions.bad),
         mean_average_precision=mean,
         mean_average_precision_interval=interval_95(mean, _means(resampled)),
         labels_that_occur=len(precisions),
-        micro_average_precision=Ranking.of(logits.reshape(-1), targets.reshape(-1)).average_precision(),
+        micro_average_precision=pooled.average_precision(),
         macro_f1=math.fsum(f1s) / len(f1s) if f1s else None,
         micro_f1=_ratio(2 * int(hits.sum()), total + named),
         subset_accuracy=int((~wrong.any(1)).sum()) / count,
@@ -237,32 +239,32 @@ def _check(predictions: LabelPredictions, class_names: Sequence[str]) -> None:
 
 
 def probability(logit: float) -> float:
-    """The sigmoid of a logit."""
+    """Compute the sigmoid of a logit."""
     return float(np.exp(-np.logaddexp(0, -np.float64(logit))))
 
 
 def _label_score(
-    name: str, count: int, said: int, hits: int, ranking: Ranking, resampled: NDArray[np.float64]
+    name: str, count: int, predicted: int, hits: int, ranking: Ranking, resampled: NDArray[np.float64]
 ) -> LabelScore:
     best = ranking.best_f1()
     average_precision = ranking.average_precision()
     return LabelScore(
         name=name,
         count=count,
-        predicted=said,
+        predicted=predicted,
         correct=hits,
         average_precision=average_precision,
         average_precision_interval=interval_95(average_precision, resampled),
-        precision=_ratio(hits, said),
+        precision=_ratio(hits, predicted),
         recall=_ratio(hits, count),
-        f1=_ratio(2 * hits, count + said),
+        f1=_ratio(2 * hits, count + predicted),
         best_f1=None if best is None else best[0],
         best_threshold=None if best is None else probability(best[1]),
     )
 
 
 def _means(resampled: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The means over the labels of each draw, NaN where none is defined."""
+    """Average over the labels of each draw, `(D,)`; NaN where none is defined."""
     defined = ~np.isnan(resampled)
     with np.errstate(invalid="ignore"):
         means: NDArray[np.float64] = np.where(defined, resampled, 0).sum(1) / defined.sum(1)
@@ -270,7 +272,7 @@ def _means(resampled: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _losses(predictions: LabelPredictions) -> list[float]:
-    """The sum of the labels' binary cross entropies of every image."""
+    """Sum the labels' binary cross entropies of every image."""
     losses: list[float] = []
     for rows in predictions.parts():
         targets = predictions.targets[len(losses) : len(losses) + len(rows)]

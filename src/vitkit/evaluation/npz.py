@@ -1,4 +1,4 @@
-"""Arrays in an `.npz` file, written and read in parts, so that memory holds no more than a part."""
+"""Write and read arrays in an `.npz` file in parts, so that memory holds no more than a part."""
 
 import os
 import stat
@@ -15,19 +15,21 @@ from numpy.typing import NDArray
 from vitkit.errors import VitkitError
 
 PART = 1 << 22
-"""Logits in a part, of which a few copies in float64 are made: 32 MiB each."""
+"""Number of logits in a part; scoring makes a few copies of it in float64, 32 MiB each."""
 
 Rows = NDArray[np.float32]
 
 
 def rows_of_a_part(classes: int) -> int:
-    """Images whose logits are looked at together."""
+    """Return the number of images whose logits make a part."""
     return max(1, PART // max(classes, 1))
 
 
 class OpenedArrays:
-    """An `.npz` file opened for reading in parts. What it says of itself is not trusted: whatever is wrong
-    with it is a `VitkitError`."""
+    """An `.npz` file opened for reading in parts.
+
+    Nothing in the file is trusted: whatever is wrong with it is a `VitkitError`.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -56,7 +58,7 @@ class OpenedArrays:
         self._file.close()
 
     def damaged(self, reason: object) -> VitkitError:
-        """The error that says what was expected of the file."""
+        """Make the error that says what was expected of the file."""
         return VitkitError(
             f"{self.path}: expected an .npz file with logits, labels, ids, bad, found something else "
             f"({' '.join(str(reason).split())[:200] or type(reason).__name__}). Run the evaluation again to "
@@ -64,12 +66,12 @@ class OpenedArrays:
         )
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of an array, by its header."""
+        """Read the shape of an array from its header."""
         with self._member(name) as (_, shape, _):
             return shape
 
     def integers(self, name: str) -> NDArray[np.int64]:
-        """An array of integers `(N,)`, whole."""
+        """Read a whole array of integers `(N,)`."""
         with self._member(name) as (member, shape, dtype):
             if dtype.kind not in "iu" or len(shape) != 1:
                 raise self.damaged(f"{name} is {dtype} of shape {shape}, not integers (N,)")
@@ -80,7 +82,7 @@ class OpenedArrays:
             return numbers.astype(np.int64)
 
     def flags(self, name: str) -> NDArray[np.bool_]:
-        """An array of zeros and ones `(N, K)`, whole."""
+        """Read a whole array of zeros and ones `(N, K)`."""
         with self._member(name) as (member, shape, dtype):
             if dtype != np.uint8 or len(shape) != 2:
                 raise self.damaged(f"{name} is {dtype} of shape {shape}, not bytes (N, K)")
@@ -90,7 +92,7 @@ class OpenedArrays:
             return content.reshape(shape).astype(bool)
 
     def rows(self, name: str) -> Iterator[Rows]:
-        """An array of finite floats `(N, K)`, some rows at a time."""
+        """Yield an array of finite floats `(N, K)`, some rows at a time."""
         with self._member(name) as (member, shape, dtype):
             if dtype.kind != "f" or len(shape) != 2 or shape[1] < 1:
                 raise self.damaged(f"{name} is {dtype} of shape {shape}, not floats (N, K)")
@@ -109,7 +111,7 @@ class OpenedArrays:
         return _Member(self, self._archive, name)
 
     def _content(self, member: IO[bytes], size: int, whole: bool) -> bytes:
-        """So many bytes; with `whole`, there may be no more, and the archive's checksum is compared."""
+        """Read `size` bytes; with `whole`, there may be no more, and the archive's checksum is compared."""
         try:
             content = member.read(size)
             rest = member.read(1) if whole else b""
@@ -160,7 +162,7 @@ class _Sink:
         return len(self._chunks[-1])
 
     def flush(self) -> None:
-        """Nothing is kept back."""
+        """Do nothing: no bytes are kept back."""
 
     def drain(self) -> Iterator[bytes]:
         chunks, self._chunks = self._chunks, []
@@ -170,7 +172,7 @@ class _Sink:
 def npz_chunks(
     arrays: Mapping[str, tuple[tuple[int, ...], np.dtype[Any], Iterable[NDArray[Any]]]],
 ) -> Iterator[bytes]:
-    """An `.npz` file, as `numpy.load` reads it, of arrays that come in parts.
+    """Yield the bytes of an `.npz` file, as `numpy.load` reads it, of arrays that come in parts.
 
     Args:
         arrays: by name, the shape, the type, and the content along the first axis.

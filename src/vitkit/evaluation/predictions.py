@@ -1,4 +1,4 @@
-"""What a model predicted for every image of a data set, in memory and in a file."""
+"""Keep what a model predicted for every image of a data set, in memory and in a file."""
 
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from vitkit.models.card import LossFunction
 
 
 class Predictions:
-    """What a model said about the N readable images of a data set, ordered by id.
+    """The predictions of a model for the N readable images of a data set, ordered by id.
 
     Args:
         logits: `(N, K)`, an array or where they are kept; None: they are not.
@@ -63,7 +63,7 @@ class Predictions:
 
     @cached_property
     def scores(self) -> ImageScores:
-        """What each image's logits say.
+        """The scores of each image, computed from its logits.
 
         Raises:
             VitkitError: a label is no class of the model.
@@ -73,7 +73,7 @@ class Predictions:
         for rows in self._kept().parts():
             found.append(image_scores(rows, self.labels[start : start + len(rows)], self.loss))
             start += len(rows)
-        return ImageScores.joined(found)
+        return ImageScores.concatenate(found)
 
     @property
     def predicted(self) -> NDArray[np.int64]:
@@ -136,7 +136,7 @@ class Predictions:
         if not scores:
             return cls(np.zeros((0, shape[1]), np.float32), labels, ids, bad, loss)
         logits = LogitsInMemory(np.concatenate(kept)) if kept else LogitsInFile(path, (shape[0], shape[1]))
-        return cls(logits, labels, ids, bad, loss, scores=ImageScores.joined(scores))
+        return cls(logits, labels, ids, bad, loss, scores=ImageScores.concatenate(scores))
 
     def _kept(self) -> Logits:
         if self._logits is None:

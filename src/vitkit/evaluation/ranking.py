@@ -1,4 +1,4 @@
-"""How well scores rank the images that have a label before those that have not.
+"""Measure how well scores rank the images that have a label before those that have not.
 
 Average precision is the area under the steps of precision over recall, Σ (R_n - R_{n-1}) P_n over the
 distinct scores from the largest, as in scikit-learn's `average_precision_score`: images of equal scores
@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 DRAWS = 200
-"""Resamplings of the images by which an interval is estimated: its width is then right to 5 %."""
+"""Number of resamplings by which an interval is estimated: its width is then accurate to 5 %."""
 FEWEST_DRAWS = 50
-"""Of so many pairs of image and label that resampling would take minutes: right to 10 %."""
-_PAIRS = 1 << 23  # pairs of image and label up to which all draws are made
+"""Number of resamplings for data so large that more would take minutes: accurate to 10 %."""
+_PAIRS = 1 << 23  # pairs of image and label up to which DRAWS resamplings are made
 SEED = 0
-"""Of the resampling, so that the same predictions have the same interval."""
+"""Seed of the resampling, so that the same predictions have the same interval."""
 NORMAL_95 = 1.959963984540054  # the standard normal's 97.5% point
 _AT_ONCE = 1 << 22  # draws x images that are looked at together: an array of 16 MiB
 
@@ -38,7 +38,7 @@ class Ranking:
     """`(G,)` the score of each of these groups."""
 
     @classmethod
-    def of(cls, scores: NDArray[np.float32], positive: NDArray[np.bool_]) -> "Ranking":
+    def from_scores(cls, scores: NDArray[np.float32], positive: NDArray[np.bool_]) -> "Ranking":
         """Rank images by their scores `(N,)`."""
         order = np.argsort(-scores, kind="stable")
         ranked, positive = scores[order], positive[order]
@@ -49,15 +49,21 @@ class Ranking:
         return cls(order, positive, ends, ranked[ends])
 
     def average_precision(self) -> float | None:
-        """The average precision; None where no image has the label."""
+        """Compute the average precision; None where no image has the label."""
         if not len(self.ends):
             return None
         found = np.cumsum(self.positive)[self.ends].astype(np.float64)
         return float((np.diff(found, prepend=0) * (found / (self.ends + 1))).sum() / found[-1])
 
     def resampled(self, weights: NDArray[np.int32]) -> NDArray[np.float64]:
-        """The average precision where image i is there `weights[i, d]` times, `(D,)`; NaN where no image with
-        the label is there."""
+        """Compute the average precisions of D resampled data sets, `(D,)`.
+
+        Args:
+            weights: `(N, D)` how often each image occurs in each of them.
+
+        Returns:
+            The average precisions, NaN where no image with the label occurs.
+        """
         if not len(self.ends):
             return np.full(weights.shape[1], np.nan)
         starts = np.append(0, self.ends[:-1] + 1)
@@ -70,8 +76,11 @@ class Ranking:
         return means
 
     def best_f1(self) -> tuple[float, float] | None:
-        """The largest F1 that a threshold can reach, and the score that is that threshold (labels with that
-        score or more are said to be there); the largest such score. None where no image has the label."""
+        """Find the largest F1 that a threshold can reach, and that threshold.
+
+        Labels with that score or more are predicted; among equal F1 the largest threshold is returned. None
+        where no image has the label.
+        """
         if not len(self.ends):
             return None
         found = np.cumsum(self.positive)[self.ends]
@@ -105,7 +114,7 @@ def resampled_precisions(rankings: Sequence[Ranking], count: int) -> NDArray[np.
 
 
 def interval_95(value: float | None, resampled: NDArray[np.float64]) -> tuple[float, float] | None:
-    """The interval in which a mean or an average precision of other images drawn alike may plausibly be.
+    """Estimate the 95 % interval of a mean or an average precision on other images drawn alike.
 
     1.96 standard deviations of the resampled values to both sides. On simulated scores of 8 labels, which 3 %
     to 30 % of the images have, it held the value of 200,000 images in 95 % of cases with 300 and with 1,000

@@ -1,4 +1,4 @@
-"""What the logits of one image say: its probabilities, its prediction, its loss.
+"""Score single images: probabilities, prediction and loss from the logits.
 
 What a logit means depends on the loss that the model was trained with. Softmax: the classes exclude each
 other and their probabilities sum to one. Sigmoid: each class is a yes or no of its own.
@@ -20,7 +20,7 @@ Logits = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class ImageScores:
-    """The numbers of N images that everything else is counted from."""
+    """The scores of N images, from which everything else is counted."""
 
     predicted: NDArray[np.int64]
     """`(N,)` classes with the largest logit; among equals the lowest class number."""
@@ -32,8 +32,8 @@ class ImageScores:
     """`(N,)` numbers of classes that stand before the true one."""
 
     @classmethod
-    def joined(cls, parts: Iterable["ImageScores"]) -> "ImageScores":
-        """The scores of several groups of images as one."""
+    def concatenate(cls, parts: Iterable["ImageScores"]) -> "ImageScores":
+        """Join the scores of several groups of images."""
         found = list(parts)
         return cls(
             np.concatenate([part.predicted for part in found]),
@@ -42,13 +42,13 @@ class ImageScores:
             np.concatenate([part.rank for part in found]),
         )
 
-    def taken(self, order: NDArray[np.int64]) -> "ImageScores":
-        """The scores of the images `order`, in that order."""
+    def select(self, order: NDArray[np.int64]) -> "ImageScores":
+        """Return the scores of the images `order`, in that order."""
         return ImageScores(self.predicted[order], self.confidence[order], self.loss[order], self.rank[order])
 
 
 def probabilities(logits: Logits, loss: LossFunction) -> NDArray[np.float64]:
-    """What a model trained with that loss takes each class's probability to be.
+    """Compute the probability of each class for a model trained with that loss.
 
     Args:
         logits: `(N, K)`
@@ -92,7 +92,10 @@ def check_labels(labels: NDArray[np.int64], classes: int) -> None:
 
 
 def _losses(logits: Logits, labels: NDArray[np.int64], loss: LossFunction) -> NDArray[np.float64]:
-    """Those of training, without smoothing: cross entropy, or the classes' binary cross entropies summed."""
+    """Compute the losses of training, without smoothing, `(N,)` in nats.
+
+    They are the cross entropy, or the sum of the classes' binary cross entropies.
+    """
     if loss == "sigmoid":
         terms = np.logaddexp(0, logits.astype(np.float64))  # of a class that is not there: log(1 + e^x)
         true = np.take_along_axis(logits, labels[:, None], 1).astype(np.float64)
@@ -106,7 +109,7 @@ def _losses(logits: Logits, labels: NDArray[np.int64], loss: LossFunction) -> ND
 
 
 def _ranks(logits: Logits, labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many classes stand before the true one, `(N,)`."""
+    """Count the classes that stand before the true one, `(N,)`."""
     true = np.take_along_axis(logits, labels[:, None], 1)
     lower_number = np.arange(logits.shape[1]) < labels[:, None]
     ahead: NDArray[np.int64] = ((logits > true) | ((logits == true) & lower_number)).sum(1)

@@ -1,7 +1,7 @@
 """Who takes part in a benchmark: vitkit's ways to compute, and other libraries' models of the same sizes.
 
 Peers compute as their users would have them: exact GELU, and both forms of attention, of which the faster one
-counts. One model of each library is enough for all its ways. This file and `against.py` alone know them.
+counts. One model of each library is enough for all its ways.
 """
 
 import tempfile
@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
-from vitkit.jobs.against import import_library
 from vitkit.jobs.computing import choose_for, compute_as
+from vitkit.jobs.library_models import import_library
 from vitkit.models.build import build_model
 from vitkit.models.compute_config import BFLOAT16_FEATURES, PLAIN, Compute
 from vitkit.models.image_model import ImageModel

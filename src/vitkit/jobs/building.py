@@ -1,4 +1,4 @@
-"""The parts of a run, built from its configuration and its images: card, model, loader, trainer."""
+"""Build the parts of a run from its configuration and its images: card, model, loader, trainer."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -8,16 +8,8 @@ from pathlib import Path
 import torch
 
 from vitkit.config import to_json
-from vitkit.data.loader import (
-    Batch,
-    MemorySamples,
-    TrainLoader,
-    check_decode_memory,
-    evaluation_batches,
-    keep_in_memory,
-    largest_decoding,
-    worker_count,
-)
+from vitkit.data.loader import Batch, TrainLoader, evaluation_batches, worker_count
+from vitkit.data.memory_samples import MemorySamples, check_decode_memory, keep_in_memory, largest_decoding
 from vitkit.data.sources import ImageData
 from vitkit.jobs.computing import choose_for, compute_as
 from vitkit.jobs.data_record import check_data
@@ -38,7 +30,7 @@ from vitkit.weights.card import card_of
 
 @dataclass(frozen=True)
 class Parts:
-    """What a run is made of."""
+    """The parts of a run: its configuration, images, folder, model and rejected files."""
 
     run: Run
     data: ImageData
@@ -57,11 +49,11 @@ def build_parts(run: Run, data: ImageData, folder: Path, listener: Listener) -> 
     """
     fingerprint = data.fingerprint()
     record = check_data(folder, data, fingerprint, run.loading.check_images, listener)
-    config = run.architecture.of(run.model, len(data.class_names), run.preprocessing)
+    config = run.architecture.build_config(run.model, len(data.class_names), run.preprocessing)
     with listener.progress("building the model"):
         # A generator of its own: the weights follow from the seed alone, whatever was drawn before.
         model = build_model(config, torch.Generator().manual_seed(run.training.seed))
-    model.card = run_card(run, data, fingerprint)
+    model.card = run_card(run, data, fingerprint, config)
     return Parts(run, data, folder, model, RejectedFiles(folder, record))
 
 
@@ -81,7 +73,7 @@ def read_images(parts: Parts, listener: Listener) -> Parts:
                 listener.warn(f"{split}: {warning}")
         elif kept.bad:
             found = {kept.key(index): reason for index, reason in kept.bad.items()}
-            parts.rejects.of(split).update(found)
+            parts.rejects.of_split(split).update(found)
     return replace(parts, data=replace(parts.data, splits=splits))
 
 
@@ -126,7 +118,7 @@ def build_loader(parts: Parts) -> TrainLoader:
         bad_quota=run.loading.bad_quota,
         worker_timeout=run.loading.worker_timeout,
     )
-    loader.rejects = parts.rejects.of("train")  # those of before count towards the quota
+    loader.rejects = parts.rejects.of_split("train")  # those of before count towards the quota
     return loader
 
 
@@ -162,7 +154,7 @@ def build_validation(parts: Parts, device: torch.device) -> Validation:
             run.preprocessing,
             run.training.micro_batch_size or run.training.batch_size,
             worker_count(samples, run.loading),
-            parts.rejects.of("val"),
+            parts.rejects.of_split("val"),
             worker_timeout=run.loading.worker_timeout,
         )
 

@@ -35,7 +35,7 @@ def summary(identity: Identity) -> list[tuple[str, list[str]]]:
     return [
         ("model", [described(identity), f"{cost} per image"]),
         ("architecture", [f"{key} {_plain(value, key)}" for key, value in _differences(config)]),
-        ("arithmetic", [*config.arithmetic, _pixels(config)]),
+        ("numerics", [*config.arithmetic, _pixels(config)]),
         ("preprocessing", _preprocessing(identity)),
         ("classes", [shown or classes]),
         ("origin", [f"{key} {_plain(value, key)}" for key, value in _origin(identity).items()]),
@@ -46,7 +46,7 @@ def summary(identity: Identity) -> list[tuple[str, list[str]]]:
 
 
 def record(identity: Identity) -> dict[str, Any]:
-    """Everything that is known about a checkpoint as plain data, as `vitkit card --json` prints it."""
+    """Return all that is known about a checkpoint as plain data, as `vitkit card --json` prints it."""
     return {
         "file": str(identity.file),
         "dialect": identity.format,

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class CardOptions:
-    """Which checkpoint is looked at, and what its file may not say."""
+    """The options of `vitkit card`; the texts below the fields are their help."""
 
     file: str
-    """a run folder, a file or folder of any library, or an address (hf:..., https://...)."""
+    """a run folder, a checkpoint file or folder of any library, or an address (hf:OWNER/NAME,
+    https://...)."""
     image_size: tuple[int, int] | None = None
-    """height and width, where the file does not say it."""
+    """height and width in pixels, or one number for both, where the file does not record them."""
     num_heads: int | None = None
-    """of the attention, where the file does not say it."""
+    """number of attention heads, where the file does not record it."""

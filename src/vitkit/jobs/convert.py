@@ -25,14 +25,14 @@ from vitkit.weights.formats.known import find_format
 from vitkit.weights.preprocessing import changed_pixels, preprocessing_of
 
 TOLERANCE = 5e-5
-"""Largest difference allowed, for features and logits up to 1; relative above: float32's own noise."""
+"""Largest difference allowed, absolute for values up to 1 and relative above: the rounding of float32."""
 LIBRARY_TOLERANCE = 1e-4
-"""The same between vitkit and another library, which adds in another order."""
+"""The same between vitkit and another library, which adds numbers in another order."""
 
 
 @dataclass(frozen=True)
 class Converted:
-    """What `convert` made."""
+    """The result of a conversion."""
 
     path: Path
     """The file or folder written."""
@@ -41,9 +41,9 @@ class Converted:
     beside_library: Parity | None = None
     """Between ours and the other library's own model, where that was asked for."""
     lost: tuple[str, ...] = ()
-    """What the format has no place for."""
+    """What the format cannot store, in words."""
     notes: tuple[str, ...] = ()
-    """What should be known about the source, as `load_model` logs it."""
+    """Sentences that a user should know about the source, as `load_model` logs them."""
 
 
 def convert(
@@ -70,7 +70,7 @@ def convert(
         to: the format.
         num_classes, image_size, head, num_heads, interpolation, image_mean, image_std: as for `load_model`.
         against: a library whose format is read or written here, to run its own model beside ours.
-        accept_change: keep a result that differs because the format cannot say all of the arithmetic.
+        accept_change: keep a result that differs because the format cannot store all of the numerics.
         listener: hears how far the comparison is; silent unless one is given.
 
     Returns:

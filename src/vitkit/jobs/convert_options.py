@@ -11,34 +11,37 @@ Library = Literal["timm", "huggingface"]
 
 @dataclass(frozen=True)
 class ConvertOptions:
-    """Which checkpoint is converted, to which format, and what is changed on the way."""
+    """The options of a conversion; the texts below the fields are their help."""
 
     source: str
-    """a run folder, a file or folder of any library, or an address (hf:..., https://...)."""
+    """a run folder, a checkpoint file or folder of any library, or an address (hf:OWNER/NAME,
+    https://...)."""
     out: str
-    """file or folder to write."""
+    """file or folder to write; it must not exist yet."""
     to: Format | None = None
-    """the format; left out, official for a name ending in .npz, torchvision for .pth, else vitkit."""
+    """format to write; left out, official for a name ending in .npz, torchvision for .pth, else vitkit."""
     num_classes: int | None = None
-    """another number of classes: a new zero head, as the original fine-tunes."""
+    """number of classes of a new head of zeros, which replaces the old one, as the original code
+    fine-tunes."""
     image_size: tuple[int, int] | None = None
-    """height and width; position embeddings are resized."""
+    """height and width in pixels, or one number for both: 384, or 224 320. Position embeddings are
+    resized."""
     head: Literal["keep", "new"] | None = None
     """keep the whole head, or replace it by a new one of zeros."""
     num_heads: int | None = None
-    """of the attention, where the file does not say it."""
+    """number of attention heads, where the file does not record it."""
     interpolation: Interpolation = "original"
-    """how position embeddings are resized: the original's bilinear rule, or bicubic."""
+    """how position embeddings are resized: by the original code's bilinear rule, or bicubic."""
     against: Library | None = None
-    """run another library's own model beside it, timm or huggingface, if it is installed."""
+    """compare with the model of another library, timm or huggingface, if it is installed."""
     accept_change: bool = False
-    """keep a result that differs because the format cannot say all of the arithmetic."""
+    """keep a result that differs because the format cannot store all of the model's numerics."""
     image_mean: tuple[float, ...] = ()
-    """of pixels in 0..1, one for each channel or for all, where the file does not say it."""
+    """mean of pixels in 0..1, one for each channel or one for all, where the file does not record it."""
     image_std: tuple[float, ...] = ()
-    """the same of their standard deviation."""
+    """standard deviation of pixels in 0..1, given in the same way."""
 
     @property
     def format(self) -> Format:
-        """The format that is written: the one named, or the one that the ending of `out` suggests."""
+        """Return the format to write: the one named, or the one that the ending of `out` suggests."""
         return self.to or format_for(self.out)

@@ -1,4 +1,4 @@
-"""What a model needs before a GPU is touched: parameters, FLOPs, memory, and the compute of a training."""
+"""Estimate what a model needs: parameters, FLOPs, memory, and the compute of a training."""
 
 import re
 from dataclasses import asdict, dataclass, replace
@@ -21,27 +21,27 @@ H100_FLOPS = 989e12
 
 @dataclass(frozen=True)
 class Cost:
-    """What one model needs."""
+    """The cost of one model."""
 
     model: str
     """Its name, or the path of its checkpoint."""
     image_size: tuple[int, int]
     """Height and width in pixels."""
     parameters: int
-    """Their number, the head counted."""
+    """Number of parameters, with the head."""
     tokens: int | None
-    """In the encoder; None: a ResNet has none."""
+    """Number of tokens in the encoder; None for a ResNet."""
     forward_flops: int
-    """For one image, the head counted."""
+    """FLOPs of the forward pass of one image, with the head."""
     training_flops: int
-    """For one image: three times the forward pass."""
+    """FLOPs of a training step for one image: three times the forward pass."""
     training_memory: dict[str, TrainingMemory]
-    """By precision."""
+    """Memory of training by precision."""
     prediction_memory: dict[str, InferenceMemory]
     pretraining_flops: float | None = None
-    """For all images in all epochs; None where no training is costed."""
+    """FLOPs for all images in all epochs; None where no training is estimated."""
     h100_days: float | None = None
-    """An estimate, from the utilisation that is assumed."""
+    """Days on one H100, estimated from the assumed utilisation."""
 
 
 def count_costs(options: CostOptions) -> list[Cost]:

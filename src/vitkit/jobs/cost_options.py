@@ -8,28 +8,28 @@ from vitkit.errors import VitkitError
 
 @dataclass(frozen=True)
 class CostOptions:
-    """Which models are costed, and for which training."""
+    """The options of a cost estimate; the texts below the fields are their help."""
 
     models: tuple[str, ...]
-    """names (ViT-B/16, R50+ViT-L/16, BiT-R152x4, ViT-96x6x3/4), run folders or checkpoints."""
+    """model names (ViT-B/16, R50+ViT-L/16, BiT-R152x4, ViT-96x6x3/4), run folders or checkpoints."""
     image_size: tuple[int, int] | None = None
-    """height and width, or one number for both."""
+    """height and width in pixels, or one number for both: 384, or 224 320."""
     batch_size: int = 128
-    """images at a time."""
+    """images that are computed at a time."""
     num_classes: int | None = None
-    """of the head; left out, 1000 or the checkpoint's."""
+    """number of classes of the head; left out, 1000 or the checkpoint's."""
     num_heads: int | None = None
-    """of a checkpoint's attention, where the file does not say it."""
+    """number of attention heads of a checkpoint, where the file does not record it."""
     optimizer: Literal["adamw", "sgd"] = "adamw"
-    """adamw stores two numbers for each weight, sgd one."""
+    """optimiser: adamw stores two numbers for each weight, sgd one."""
     average: bool = False
-    """a running average of the weights is stored too."""
+    """count a running average of the weights too."""
     epochs: float | None = None
-    """of a training on so many --images."""
+    """epochs of a training whose compute is estimated; give --images too."""
     images: int | None = None
-    """in the training set."""
+    """images in the training set; give --epochs too."""
     utilization: float = 0.4
-    """share of an H100's peak that training reaches: an assumption."""
+    """fraction of an H100's peak speed that training is assumed to reach."""
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -39,9 +39,10 @@ class CostOptions:
         if self.epochs is not None and self.images is not None and min(self.epochs, self.images) <= 0:
             raise VitkitError(f"epochs and images are above 0, found {self.epochs:g} and {self.images}.")
         if not 0 < self.utilization <= 1:
-            raise VitkitError(f"utilization is a share above 0 and at most 1, found {self.utilization}.")
+            raise VitkitError(f"utilization is a fraction above 0 and at most 1, found {self.utilization}.")
 
     @property
     def images_seen(self) -> float | None:
-        """The images that the training sees, repetitions counted; None where no training is costed."""
+        """Return the images that the training sees, repetitions counted; None where no training is
+        estimated."""
         return None if self.epochs is None or self.images is None else self.epochs * self.images

@@ -9,13 +9,14 @@ from vitkit.models.card import TaskName
 
 @dataclass(frozen=True)
 class DataCheckOptions:
-    """Which data set is checked, and how it is opened."""
+    """The options of a check of a data set; the texts below the fields are their help."""
 
     path: str
-    """digits, a folder of class folders, a .csv, a folder of .parquet files."""
+    """images to check: digits (built in), a folder of class folders, a .csv, or a folder of .parquet
+    files."""
     splits: Splits = field(default_factory=Splits)
     """how missing splits would be made."""
     decode: DecodeRule = field(default_factory=DecodeRule)
     """how files are read."""
     task: TaskName = "classification"
-    """what will be learned: multi-label, where an image has several labels, or none."""
+    """what will be learned: classification, one class for each image; multi-label, any number of labels."""

@@ -1,4 +1,4 @@
-"""What a run folder knows about the images it was started with, so that others in their place are noticed.
+"""Record the images that a run was started with, so that changed images are noticed when it is continued.
 
 data.json          counts, class names, how splits were made, files that could not be read
 image-files.npy    size and time of every image file (and a hash of its bytes, if asked for)
@@ -15,7 +15,7 @@ import numpy as np
 from vitkit.config import from_json, to_json
 from vitkit.data.file_states import States, changed_files, file_states
 from vitkit.data.label_sets import count_labels
-from vitkit.data.listing import counted
+from vitkit.data.listing import pluralize
 from vitkit.data.sources import ImageData
 from vitkit.durable import read_json, read_regular_file, replace_file, replace_json
 from vitkit.errors import VitkitError
@@ -41,7 +41,7 @@ class DataRecord:
     rejects: Mapping[str, Mapping[str, str]]
     """Files that could not be read, with the reason, by split."""
     fingerprint: str
-    """Of names and labels: see `ImageData.fingerprint`."""
+    """Hash of names and labels: see `ImageData.fingerprint`."""
     image_files: str | None = None
     """SHA-256 of `image-files.npy`; none where nothing but names was recorded."""
     images: Mapping[str, int] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class DataRecord:
 
 
 def describe_data(data: ImageData, fingerprint: str) -> DataRecord:
-    """What `data.json` holds, before any file was found unreadable."""
+    """Make the contents of `data.json`, before any file was found unreadable."""
     counts = {}
     for split, samples in data.splits.items():
         numbers = count_labels(samples.labels, len(data.class_names))
@@ -68,7 +68,7 @@ def describe_data(data: ImageData, fingerprint: str) -> DataRecord:
 
 
 def read_record(folder: Path) -> DataRecord | None:
-    """The record of a run folder; None if there is none yet.
+    """Read the record of a run folder; None if there is none yet.
 
     Raises:
         VitkitError: it is damaged or cannot be read.
@@ -133,7 +133,7 @@ def check_data(folder: Path, data: ImageData, fingerprint: str, check: str, list
 
 
 def _renewed(folder: Path, record: DataRecord, data: ImageData, listener: Listener) -> DataRecord:
-    """The record with the files as they are: the user said that they are the right ones."""
+    """Write the record again with the files as they are now, which the user has confirmed."""
     before = _recorded_states(folder, record)
     content = before is not None and before.shape[1] == 6
     record = _with_states(folder, record, _states(data, content, listener))
@@ -155,7 +155,7 @@ def _refuse_changes(folder: Path, data: ImageData, before: States, now: States) 
         "it takes the files as they are now."
     )
     raise VitkitError(
-        f"{counted(len(changed), 'image file')} of {data.spec} changed since {folder} was started; other "
+        f"{pluralize(len(changed), 'image file')} of {data.spec} changed since {folder} was started; other "
         f"{what}:\n  "
         + "\n  ".join(map(str, changed[:_SHOWN]))
         + more
@@ -183,7 +183,7 @@ def _with_states(folder: Path, record: DataRecord, states: States) -> DataRecord
 
 
 def _recorded_states(folder: Path, record: DataRecord) -> States | None:
-    """The states that were written down; None if they are missing or damaged."""
+    """Read the states that were written down; None if they are missing or damaged."""
     path = folder / STATES
     try:
         data = read_regular_file(path, _LIMIT)

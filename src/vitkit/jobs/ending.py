@@ -1,4 +1,4 @@
-"""What a run ends with: its final weights and their evaluation; and whether all of it is there."""
+"""Finish a run: take the final weights, evaluate them, and check whether everything is there."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,8 +8,10 @@ import torch
 from vitkit._version import __version__
 from vitkit.data.loader import worker_count
 from vitkit.jobs.building import Parts
+from vitkit.jobs.computing import prepare
 from vitkit.jobs.evaluate import evaluate_split
 from vitkit.jobs.listener import Listener
+from vitkit.jobs.run_config import read_compute
 from vitkit.jobs.run_folder import write_evaluation
 from vitkit.jobs.starting_point import keep_damaged, model_is_whole
 from vitkit.models.image_model import ImageModel
@@ -36,7 +38,7 @@ def take_final_weights(model: ImageModel, trainer: Trainer, listener: Listener) 
     """Put the weights that a run ends with into its model, and write into its card which they are.
 
     Returns:
-        Which they are, in words.
+        A phrase that says which weights they are.
     """
     progress, config = trainer.state.progress, trainer.config
     kind = "weights" if trainer.state.average is None else "Polyak average"
@@ -61,7 +63,10 @@ def take_final_weights(model: ImageModel, trainer: Trainer, listener: Listener) 
 
 def evaluate_finished(parts: Parts, device: torch.device, listener: Listener) -> None:
     """Evaluate the finished model on validation and test images, and keep what was found."""
-    loading = parts.run.loading
+    loading, training = parts.run.loading, parts.run.training
+    # As `vitkit evaluate` computes, so that it finds the same numbers; runs of the first version stay plain.
+    exact = training.exact or read_compute(parts.folder) is None
+    precision = prepare(parts.model, device, training.precision, exact, "evaluation")
     for split in EVALUATED:
         if split not in parts.data.splits:
             continue
@@ -70,8 +75,8 @@ def evaluate_finished(parts: Parts, device: torch.device, listener: Listener) ->
             parts.data,
             split,
             device,
-            parts.rejects.of(split),
-            precision=parts.model.chosen.precision,
+            parts.rejects.of_split(split),
+            precision=precision,
             workers=worker_count(parts.data.splits[split], loading),
             worker_timeout=loading.worker_timeout,
             folder=parts.folder,

@@ -15,7 +15,7 @@ from vitkit.jobs.evaluate_options import EvaluateOptions
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import find_device
 from vitkit.jobs.run_config import is_run
-from vitkit.jobs.run_folder import data_of, place, write_evaluation
+from vitkit.jobs.run_folder import absolute_spec, open_model_data, write_evaluation
 from vitkit.models.image_model import ImageModel
 from vitkit.models.precision_config import Precision
 from vitkit.tasks import learned_by, task_of
@@ -34,15 +34,16 @@ class Evaluation:
     split: str
     data: ImageData
     task: Task[Any, Any]
-    """The one that the model was trained for, which knows how the numbers are told."""
+    """The task that the model was trained for, which knows how to present the numbers."""
     result: Any
     """The numbers of the task: a `vitkit.evaluation.classify.Classification` where it is classification."""
     predictions: Any
-    """What they are counted from: `vitkit.evaluation.predictions.Predictions` there."""
+    """The predictions from which they are counted: `vitkit.evaluation.predictions.Predictions` there."""
     rejects: dict[str, str]
     """Key and reason of every image that could not be read: they are counted, not scored."""
     whole: bool = False
-    """All of some data without splits that the model was not trained on; `split` is then "train"."""
+    """Whether the data has no splits and is not the training data: `split` says "train" but means all of
+    it."""
 
 
 def evaluate(
@@ -71,10 +72,10 @@ def evaluate(
         batch_size: images at a time.
         workers: processes that decode images.
         image_size, num_heads: as for `load_model`.
-        precision: of the arithmetic: "float32", "bfloat16", or "auto": bfloat16 where the device has it and
-            it pays.
+        precision: number format of the computation: "float32", "bfloat16", or "auto": bfloat16 on a GPU that
+            has it.
         max_pixels: larger images are refused; left out, the limit that the model was saved with.
-        worker_timeout: seconds that a batch is waited for before its worker is taken to hang; 0: for ever.
+        worker_timeout: seconds to wait for a batch before its worker is considered stuck; 0: for ever.
         exact: Whether it computes as the first version did, without the faster ways to the same result.
         listener: hears the progress and what is worth knowing.
 
@@ -107,11 +108,13 @@ def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Eva
     if reason:
         raise VitkitError(f"{options.model} {reason}.")
     with listener.progress("listing images"):
-        data = data_of(model, options.data, options.max_pixels)
+        data = open_model_data(model, options.data, options.max_pixels)
     if not model.card.class_names:
         listener.note(_match_by_order(options.model, model, data))
     recorded = card_of(model).data
-    trained_on = options.data is None or (recorded is not None and place(options.data) == recorded.spec)
+    trained_on = options.data is None or (
+        recorded is not None and absolute_spec(options.data) == recorded.spec
+    )
     split = options.split
     if split is None:
         split = next((name for name in ("test", "val") if name in data.splits), None)

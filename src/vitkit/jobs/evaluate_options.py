@@ -10,35 +10,37 @@ from vitkit.models.precision_config import Precision
 
 @dataclass(frozen=True)
 class EvaluateOptions:
-    """The options of an evaluation; what is written below them is their help."""
+    """The options of an evaluation; the texts below the fields are their help."""
 
     model: str
-    """run folder, or any checkpoint that vitkit convert reads."""
+    """a run folder, or any checkpoint that vitkit convert reads."""
     data: str | None = None
-    """other images than those the model was trained with; classes are matched by name."""
+    """other images than those the model was trained with: digits, a folder, a .csv or .parquet files. Classes
+    are matched by name."""
     split: str | None = None
-    """test, val or train; left out, test if there is one."""
+    """images to evaluate on: test, val or train; left out, test if there is one."""
     device: str = "auto"
-    """auto, cpu, cuda."""
+    """where to compute: auto (a GPU if there is one), cpu, cuda or cuda:1."""
     precision: Precision = "auto"
-    """of the arithmetic: float32 or bfloat16; auto: bfloat16 where the device has it and it pays, else
+    """number format of the computation: float32, bfloat16, or auto: bfloat16 on a GPU that has it, else
     float32."""
     exact: bool = False
-    """compute as the first version did, without the faster ways to the same result."""
+    """compute with the operations of the first version of vitkit, without the faster ways to the same
+    result."""
     batch_size: int = 128
-    """images at a time."""
+    """images that are computed at a time."""
     workers: int = 0
-    """processes that decode images."""
+    """processes that decode images; with 0 the main process decodes."""
     image_size: tuple[int, int] | None = None
-    """height and width, or one number for both; left out, the checkpoint's. Position embeddings are
-    resized."""
+    """height and width in pixels, or one number for both: 384, or 224 320; left out, the checkpoint's.
+    Position embeddings are resized."""
     num_heads: int | None = None
-    """of the attention, where the file does not say it."""
+    """number of attention heads, where the file does not record it."""
     max_pixels: int | None = None
-    """larger images are refused; left out, the limit that the model was saved with."""
+    """largest number of pixels of an image; larger ones are refused. Left out, the limit that the model was
+    saved with."""
     worker_timeout: float = WORKER_TIMEOUT
-    """seconds that a batch is waited for before the process that makes it is taken to hang; 0 waits for
-    ever."""
+    """seconds to wait for a batch before the process that loads it is considered stuck; 0 waits for ever."""
 
     def __post_init__(self) -> None:
         if self.workers < 0:

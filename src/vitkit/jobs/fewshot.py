@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vitkit.analysis.drawing import save_figure
 from vitkit.analysis.fewshot_figure import fewshot_plot
 from vitkit.data.decode_config import DEFAULT_RULE, DecodeRule
-from vitkit.data.listing import counted
+from vitkit.data.listing import pluralize
 from vitkit.data.sources import Samples
 from vitkit.durable import replace_json
 from vitkit.errors import VitkitError
@@ -38,7 +38,7 @@ from vitkit.jobs.fewshot_result import FewShot, FewShotModel, remarks, short_nam
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import find_device
 from vitkit.jobs.run_config import is_run
-from vitkit.jobs.run_folder import place
+from vitkit.jobs.run_folder import absolute_spec
 from vitkit.models.precision_config import Precision
 from vitkit.weights import load_model
 from vitkit.weights.card import TrainingData
@@ -147,7 +147,7 @@ def keep_fewshot(options: FewShotOptions, found: FewShot, listener: Listener = S
         folder.mkdir(parents=True, exist_ok=True)
         numbers = stem.with_name(stem.name + ".json")
         replace_json(numbers, found.to_json())
-        images = f"{counted(found.test_images, f'{found.test_split} image')} of {found.data_name}"
+        images = f"{pluralize(found.test_images, f'{found.test_split} image')} of {found.data_name}"
         return [numbers, *save_figure(fewshot_plot(curves, images, found.chance, found.seeds), stem)]
     except OSError as error:
         if options.out is not None:
@@ -158,7 +158,7 @@ def keep_fewshot(options: FewShotOptions, found: FewShot, listener: Listener = S
 
 @dataclass(frozen=True)
 class _Checkpoint:
-    """What is known of a checkpoint before its weights are read."""
+    """The description of a checkpoint before its weights are read."""
 
     start: str
     name: str
@@ -193,7 +193,7 @@ def _identify(options: FewShotOptions) -> list[_Checkpoint]:
             raise VitkitError(f"{start} {reason}.")
         preprocessing, record = identity.card.preprocessing, identity.card.data
         rule = DEFAULT_RULE if preprocessing is None else preprocessing.decode
-        same = record is not None and record.spec == place(options.data)
+        same = record is not None and record.spec == absolute_spec(options.data)
         found.append(_Checkpoint(start, name, rule, record, same))
     # An image that is too large for one checkpoint is left out for all: the shots must be the same.
     smallest = min(checkpoint.rule.max_pixels for checkpoint in found)

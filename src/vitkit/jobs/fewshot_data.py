@@ -16,7 +16,7 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.features import Features
 from vitkit.evaluation.fewshot import Draws
 from vitkit.evaluation.fewshot_scores import LabelledFeatures
-from vitkit.jobs.run_folder import place
+from vitkit.jobs.run_folder import absolute_spec
 from vitkit.weights.card import TrainingData
 
 POOL = "train"
@@ -51,12 +51,12 @@ class FewShotData:
         return len(self.data.class_names)
 
     def draws(self, seeds: int) -> list[Draws]:
-        """The draws of the seeds 0, 1, 2 and so on."""
+        """Draw the shots with the seeds 0, 1, 2 and so on."""
         labels = class_numbers(self.pool.labels)
         return [Draws(labels, self.classes, seed) for seed in range(seeds)]
 
     def decoded_by(self, rule: DecodeRule) -> "FewShotData":
-        """The same images, decoded by another rule."""
+        """Return the same images, decoded by another rule."""
         splits = {}
         for name, samples in self.data.splits.items():
             if isinstance(samples, FileSamples):
@@ -91,7 +91,7 @@ def open_fewshot_data(spec: str, trained_on: Sequence[TrainingData] = ()) -> Few
     Raises:
         VitkitError: as `open_data`; or there is nothing to test on.
     """
-    own = next((record for record in trained_on if record.spec == place(spec)), None)
+    own = next((record for record in trained_on if record.spec == absolute_spec(spec)), None)
     splits = Splits(val_fraction=0, test_fraction=0) if own is None else own.splits
     data = open_data(spec, splits)
     if not {"test", "val"} & set(data.splits):

@@ -9,12 +9,12 @@ from vitkit.models.precision_config import Precision
 
 METHODS: tuple[Method, ...] = get_args(Method)
 SHOTS = (1, 5, 10, 25)
-"""The original's (big_vision `configs/common_fewshot.py`)."""
+"""The numbers of shots of the original code (big_vision `configs/common_fewshot.py`)."""
 
 
 @dataclass(frozen=True)
 class FewShotOptions:
-    """The options of a few-shot evaluation; what is written below them is their help."""
+    """The options of a few-shot evaluation; the texts below the fields are their help."""
 
     starts: tuple[str, ...]
     """run folders, or any checkpoints that vitkit convert reads; several are compared on the same images."""
@@ -24,31 +24,32 @@ class FewShotOptions:
     shots: tuple[int, ...] = SHOTS
     """numbers of images of each class to learn from, with commas between."""
     seeds: int = 3
-    """how often they are drawn anew: with the seeds 0, 1, 2 and so on."""
+    """number of times the shots are drawn: with the seeds 0, 1, 2 and so on."""
     methods: tuple[Method, ...] = METHODS
     """ridge (the paper's few-shot accuracy: least squares in closed form), knn (nearest neighbours by
     cosine), logistic (regression), with commas between."""
     l2: float = L2
-    """penalty of ridge; the original's is 1024."""
+    """strength of the L2 penalty of ridge; the original code uses 1024."""
     neighbours: int | None = None
-    """of knn; left out, chosen on the shots."""
+    """number of neighbours that knn asks; left out, it is chosen on the shots."""
     out: str | None = None
     """folder for the numbers and the plot; left out, fewshot/ in the run folder, or in the working folder."""
     cache: bool = True
-    """keep the features of images, and take those that were kept, in the user's cache folder."""
+    """keep the features of images in the user's cache folder, and use those that are there."""
     device: str = "auto"
-    """auto, cpu, cuda."""
+    """where to compute: auto (a GPU if there is one), cpu, cuda or cuda:1."""
     precision: Precision = "auto"
-    """of the arithmetic: float32 or bfloat16; auto: bfloat16 on a GPU that has it, else float32."""
+    """number format of the computation: float32, bfloat16, or auto: bfloat16 on a GPU that has it, else
+    float32."""
     batch_size: int = 128
-    """images at a time."""
+    """images that are computed at a time."""
     workers: int = 0
-    """processes that decode images."""
+    """processes that decode images; with 0 the main process decodes."""
     image_size: tuple[int, int] | None = None
-    """height and width, or one number for both; left out, each checkpoint's. Position embeddings are
-    resized."""
+    """height and width in pixels, or one number for both: 384, or 224 320; left out, each checkpoint's.
+    Position embeddings are resized."""
     num_heads: int | None = None
-    """of the attention, where the file does not say it."""
+    """number of attention heads, where the file does not record it."""
 
     def __post_init__(self) -> None:
         if not self.starts:
@@ -82,7 +83,7 @@ class FewShotTracking:
     shots: tuple[int, ...] = SHOTS
     """Numbers of images of each class to learn from, with commas between."""
     seeds: int = 3
-    """How often they are drawn anew."""
+    """Number of times the shots are drawn, each with another seed."""
 
     def __post_init__(self) -> None:
         if not self.shots or min(self.shots) < 1 or self.seeds < 1:

@@ -6,7 +6,7 @@ from pathlib import PurePath
 from typing import Any
 
 from vitkit import config
-from vitkit.data.listing import counted, some
+from vitkit.data.listing import join_names, pluralize
 from vitkit.evaluation.fewshot import MAX_ITERATIONS
 from vitkit.evaluation.fewshot_config import Method
 from vitkit.evaluation.fewshot_scores import FewShotScore
@@ -28,7 +28,7 @@ class FewShotModel:
     """Of each method, and in it of each number of shots."""
 
     def of_method(self, method: Method) -> tuple[FewShotScore, ...]:
-        """The scores of one method, by the number of shots."""
+        """Return the scores of one method, by the number of shots."""
         return tuple(score for score in self.scores if score.method == method)
 
     @property
@@ -67,7 +67,7 @@ class FewShot:
     models: tuple[FewShotModel, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """All numbers as plain data."""
+        """Return all numbers as plain data."""
         return config.to_json(self)
 
 
@@ -81,11 +81,11 @@ def remarks(found: FewShot) -> Iterator[str]:
     """Say in sentences what makes the numbers another thing than they seem."""
     most = max(found.shots)
     if found.fewer:
-        shown = some([f"{name} ({count})" for name, count in found.fewer.items()])
-        classes = counted(len(found.fewer), "class has", "classes have")
+        shown = join_names([f"{name} ({count})" for name, count in found.fewer.items()])
+        classes = pluralize(len(found.fewer), "class has", "classes have")
         yield f"{classes} fewer than {most} images to draw from, and all of them are shots: {shown}."
     if found.repeated:
-        images = counted(found.repeated, "test image is", "test images are")
+        images = pluralize(found.repeated, "test image is", "test images are")
         yield (
             f"{images} among the shots, pixel for pixel: the accuracy is too good by them. vitkit data check "
             "names the copies."
@@ -95,11 +95,11 @@ def remarks(found: FewShot) -> Iterator[str]:
         if failed:
             yield (
                 f"{model.name}: logistic regression did not converge in {MAX_ITERATIONS:,} iterations in "
-                f"{counted(failed, 'fit')}; its numbers are of the last iteration."
+                f"{pluralize(failed, 'fit')}; its numbers are of the last iteration."
             )
         interval = model.best.interval
         if interval is not None and interval[0] <= max(found.chance, found.majority):
             yield (
                 f"{model.name}: by these draws, the best of its numbers with "
-                f"{counted(model.best.shots, 'shot')} cannot be told from guessing."
+                f"{pluralize(model.best.shots, 'shot')} cannot be told from guessing."
             )

@@ -1,4 +1,4 @@
-"""What a run is going to do, for a person to read before it begins.
+"""Describe what a run is going to do, for a person to read before it begins.
 
 It comes in two parts, because a person should not look at nothing while images are read and a step is timed:
 `first_screen` is what the configuration and the list of images say, `estimate` what was found out since.
@@ -13,8 +13,9 @@ import numpy as np
 import torch
 
 from vitkit.analysis.cost import forward_flops
-from vitkit.data.listing import Labels, counted
-from vitkit.data.loader import Batch, MemorySamples, worker_count
+from vitkit.data.listing import Labels, pluralize
+from vitkit.data.loader import Batch, worker_count
+from vitkit.data.memory_samples import MemorySamples
 from vitkit.data.sources import ImageData
 from vitkit.jobs.run_config import Run
 from vitkit.models.cost import count_parameters
@@ -34,36 +35,36 @@ TRIAL_IMAGES = 64
 
 
 @dataclass(frozen=True)
-class Setting:
-    """Where a run takes place, which its configuration does not say."""
+class Surroundings:
+    """The folder and the machine of a run, which its configuration does not hold."""
 
     folder: Path
     device: str
     """Its name, and the precision that is computed in there."""
     threads: int
-    """Threads of the processor that PyTorch uses."""
+    """CPU threads that PyTorch uses."""
 
 
 @dataclass(frozen=True)
-class Prospect:
-    """Where a run stands, and how fast it goes."""
+class Outlook:
+    """The steps that a run has done, and the time that each takes."""
 
     step_seconds: float
-    """Time of a step, measured."""
+    """Measured seconds per step."""
     step: int = 0
     """Steps that are done already."""
     checkpoint: str | None = None
     """Name of the checkpoint the run continues from; None where it begins."""
 
 
-def first_screen(run: Run, data: ImageData, model: ImageModel, setting: Setting) -> list[Row]:
+def first_screen(run: Run, data: ImageData, model: ImageModel, surroundings: Surroundings) -> list[Row]:
     """Describe a run before its images are read.
 
     Args:
         run: its configuration.
         data: its images, as they are listed.
         model: with its card, as it is trained.
-        setting: its folder and the machine it is on.
+        surroundings: its folder and the machine it is on.
 
     Returns:
         Rows in the order in which they are shown.
@@ -74,25 +75,25 @@ def first_screen(run: Run, data: ImageData, model: ImageModel, setting: Setting)
         ("classes", [_classes(data.class_names)]),
         ("model", [_model(run.model, model), *_warnings(run, model.config, _total_steps(run, data))]),
         ("training", [_training(run, data)]),
-        ("device", [f"{setting.device}, {counted(setting.threads, 'thread')}"]),
-        ("folder", [_folder(run, data, model, setting.folder)]),
+        ("device", [f"{surroundings.device}, {pluralize(surroundings.threads, 'thread')}"]),
+        ("folder", [_folder(run, data, model, surroundings.folder)]),
     ]
 
 
-def estimate(run: Run, data: ImageData, prospect: Prospect) -> list[Row]:
+def estimate(run: Run, data: ImageData, outlook: Outlook) -> list[Row]:
     """Say how a run will go, once its images are read and a step is timed.
 
     Args:
         run: its configuration.
         data: its images; those of splits that are kept in memory have been read.
-        prospect: where it stands and how fast it goes.
+        outlook: where it stands and how fast it goes.
 
     Returns:
         Rows in the order in which they are shown, below those of `first_screen`.
     """
-    rows = [("images", [_reading(run, data)]), ("time", [_duration(run, data, prospect)])]
-    if prospect.checkpoint is not None:
-        rows.append(("resumed", [f"from step {prospect.step} ({prospect.checkpoint})"]))
+    rows = [("images", [_reading(run, data)]), ("time", [_duration(run, data, outlook)])]
+    if outlook.checkpoint is not None:
+        rows.append(("resumed", [f"from step {outlook.step} ({outlook.checkpoint})"]))
     return rows
 
 
@@ -166,8 +167,8 @@ def _training(run: Run, data: ImageData) -> str:
     select = "best" if training.select == "best" and "val" in data.splits else "last"
     return (
         f"{steps:,} steps of {training.batch_size} images ({epochs:.1f} epochs), {optimizer.optimizer}, "
-        f"rate {optimizer.learning_rate:g} {optimizer.schedule}, seed {training.seed}; it ends with the "
-        f"{select} weights"
+        f"learning rate {optimizer.learning_rate:g} {optimizer.schedule}, seed {training.seed}; it ends with "
+        f"the {select} weights"
     )
 
 
@@ -179,8 +180,8 @@ def _folder(run: Run, data: ImageData, model: ImageModel, folder: Path) -> str:
     return f"{folder} (checkpoints of {format_bytes(state_bytes)} every {every} steps)"
 
 
-def _duration(run: Run, data: ImageData, prospect: Prospect) -> str:
-    seconds = (_total_steps(run, data) - prospect.step) * prospect.step_seconds
+def _duration(run: Run, data: ImageData, outlook: Outlook) -> str:
+    seconds = (_total_steps(run, data) - outlook.step) * outlook.step_seconds
     return f"about {format_duration(seconds)} (measured on a few steps)"
 
 

@@ -1,4 +1,4 @@
-"""The steps of a run, from where it stands to the last one: told, logged, and stopped where nothing is lost.
+"""Run the steps of training to the last one: report, log, and stop where nothing is lost.
 
 speed.jsonl   images/s and memory by the clock, a line for each that the metrics log has
 """
@@ -22,13 +22,13 @@ from vitkit.training.trainer import Trainer
 
 
 @dataclass
-class Standing:
-    """Where a run stands, for the message of a run that is asked to stop."""
+class RunPosition:
+    """The position that a run has reached, for the message of a run that is asked to stop."""
 
     again: str
     """The command that continues the run."""
     point: str = "before the first step"
-    """What follows "Stopped"; written as the run goes on."""
+    """The words after "Stopped" in the message; kept up to date as the run goes on."""
 
     def interrupted(self, request: StopRequest) -> InterruptedTraining:
         """Return the error that says where the run was stopped and how it goes on."""
@@ -41,7 +41,7 @@ def fit(
     trainer: Trainer,
     tell_validation: Callable[[Mapping[str, float]], str],
     rejects: RejectedFiles,
-    standing: Standing,
+    position: RunPosition,
     stop: StopSignals,
     listener: Listener,
 ) -> None:
@@ -49,9 +49,9 @@ def fit(
 
     Args:
         trainer: where it stands.
-        tell_validation: the task's words for the numbers of a validation.
+        tell_validation: writes the numbers of a validation in the task's words.
         rejects: the files that cannot be read, which are written down at every checkpoint.
-        standing: where the run stands, which is kept up to date.
+        position: where the run stands, which is kept up to date.
         stop: the signals that ask to stop.
         listener: hears every step.
 
@@ -69,7 +69,7 @@ def fit(
         if start:
             progress(start)
         else:
-            standing.point = "before the first checkpoint was committed"
+            position.point = "before the first checkpoint was committed"
         seconds, steps = 0.0, 0
         for report in trainer.fit(lambda: stop.number is not None):
             steps, seconds = steps + 1, seconds + report.seconds
@@ -86,7 +86,7 @@ def fit(
                 milestone=bool(report.measured),
             )
             if report.checkpoint is not None:
-                standing.point = f"at step {report.step} of {report.total_steps}, which is committed"
+                position.point = f"at step {report.step} of {report.total_steps}, which is committed"
                 if stop.number is not None:
                     stop.let_nothing_interrupt()
                 rejects.write()

@@ -22,10 +22,10 @@ from vitkit.data.decode import DecodeError, decode
 from vitkit.data.image_paths import find_images
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import evaluating
+from vitkit.evaluation.classify import evaluation_mode
 from vitkit.jobs.inspect_options import InspectOptions
 from vitkit.jobs.listener import SILENT, Listener
-from vitkit.jobs.run_folder import data_of
+from vitkit.jobs.run_folder import open_model_data
 from vitkit.models.image_model import ImageModel
 from vitkit.tasks import task_of
 from vitkit.weights import load_model
@@ -144,7 +144,7 @@ def _images(
             raise VitkitError(f"None of the images can be read. The last one: {reason}")
     elif card_of(model).data is not None:
         try:
-            data = data_of(model)
+            data = open_model_data(model)
         except VitkitError as error:
             listener.note(f"Without images: {error}")
             return names, pixels
@@ -164,7 +164,7 @@ def _images(
 
 def _guesses(model: ImageModel, batch: Tensor) -> list[str]:
     """Say what the model takes each image for, and how sure it is."""
-    with evaluating(model):
+    with evaluation_mode(model):
         found = task_of(model.card).guesses(model(batch).float(), model.card, top=1)
     return [
         "predicted "

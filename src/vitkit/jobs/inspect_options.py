@@ -8,23 +8,23 @@ from vitkit.weights.files.address import is_address
 
 @dataclass(frozen=True)
 class InspectOptions:
-    """The options of an inspection; what is written below them is their help."""
+    """The options of an inspection; the texts below the fields are their help."""
 
     model: str
-    """run folder, or any checkpoint that vitkit convert reads."""
+    """a run folder, or any checkpoint that vitkit convert reads."""
     images: tuple[str, ...] | None = None
-    """files or folders for the attention pictures; left out, test images of the run."""
+    """image files or folders for the attention pictures; left out, test images of the run."""
     out: str | None = None
-    """folder for the pictures; left out, inspect/ in the run folder or beside the checkpoint."""
+    """folder to write the pictures to; left out, inspect/ in the run folder or beside the checkpoint."""
     image_size: tuple[int, int] | None = None
-    """height and width, or one number for both; left out, the checkpoint's. Position embeddings are
-    resized."""
+    """height and width in pixels, or one number for both: 384, or 224 320; left out, the checkpoint's.
+    Position embeddings are resized."""
     num_heads: int | None = None
-    """of the attention, where the file does not say it."""
+    """number of attention heads, where the file does not record it."""
 
     @property
     def folder(self) -> Path:
-        """The folder for the pictures; of a model by address, in the working folder."""
+        """Return the folder for the pictures; for a model given by address, in the working folder."""
         if self.out is not None:
             return Path(self.out)
         if is_address(self.model):

@@ -1,4 +1,4 @@
-"""Whoever wants to know how a job goes. Jobs print nothing: they tell a listener, which is handed in."""
+"""Listeners, which hear how a job goes. Jobs print nothing: they tell a listener, which is handed in."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Is told how far a loop is."""
+    """A function that is told how far a loop is."""
 
     def __call__(
         self, done: int, total: int | None = None, *, detail: str = "", milestone: bool = False

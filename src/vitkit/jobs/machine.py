@@ -66,7 +66,7 @@ def deterministic(device: torch.device) -> Iterator[None]:
 
 
 def memory_used(device: torch.device) -> int:
-    """Bytes in use at most so far: of the GPU, or of the process."""
+    """Return the peak memory in bytes so far: of the GPU, or of the process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -74,7 +74,7 @@ def memory_used(device: torch.device) -> int:
 
 
 def available_memory(root: Path = Path("/")) -> int | None:
-    """Bytes of memory that this machine can still give to this process; None where nothing tells.
+    """Estimate the bytes of memory that this machine can still give to this process; None if unknown.
 
     On Linux that is the smallest of MemAvailable in /proc/meminfo and of what each control group above this
     process (version 1 or 2, as containers and Slurm set them) still has below its limit; elsewhere it is the
@@ -95,7 +95,7 @@ def available_memory(root: Path = Path("/")) -> int | None:
 
 
 def _below_group_limits(root: Path) -> Iterator[int]:
-    """Bytes that each control group above this process has left; cached files count as free."""
+    """Yield the bytes that each control group above this process has left; cached files count as free."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":  # version 2
@@ -123,7 +123,7 @@ def _below_group_limits(root: Path) -> Iterator[int]:
 
 
 def _text(path: Path) -> str:
-    """The contents of a small file of the system; empty if it is not there."""
+    """Read a small file of the system; empty if it is not there."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""Whether a run fits into the memory of its machine, asked before anything is built."""
+"""Check whether a run fits into the memory of its machine, before anything is built."""
 
 import resource
 from pathlib import Path
@@ -45,14 +45,14 @@ def require_memory(config: ModelConfig, run: Run, device: torch.device) -> None:
 
 
 def bytes_per_weight(optimizer: OptimizerConfig) -> int:
-    """What training keeps for each weight: itself, its gradient, the optimiser's moments, its average."""
+    """Count the bytes per weight in training: itself, its gradient, the optimiser's moments, its average."""
     first = 2 if optimizer.momentum_dtype == "bfloat16" else 4
     second = 0 if optimizer.optimizer == "sgd" else 4
     return 4 + 4 + first + second + (4 if optimizer.polyak is not None else 0)
 
 
 def available_memory(device: torch.device) -> int | None:
-    """Bytes that can still be had: of the GPU, or of the process. None where the system does not say."""
+    """Estimate the free bytes of the GPU, or of the process; None where the system does not say."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     limits = [resource.getrlimit(resource.RLIMIT_AS)[0]]

@@ -1,4 +1,4 @@
-"""The models that can be made by name, and how large they are."""
+"""List the models that can be made by name, and their sizes."""
 
 import difflib
 import fnmatch
@@ -13,15 +13,15 @@ from vitkit.models.zoo import ModelConfig, list_models, model_config
 
 @dataclass(frozen=True)
 class ModelSize:
-    """How large a model is."""
+    """The size of a model."""
 
     name: str
     shape: tuple[str, str, str, str]
     """Layers, width, heads and tokens in words, as `shape` puts them."""
     parameters: int
-    """Their number, the head counted."""
+    """Number of parameters, with the head."""
     flops: int
-    """Of the forward pass of one image, the head counted."""
+    """FLOPs of the forward pass of one image, with the head."""
 
 
 def measure_models(options: ModelsOptions) -> list[ModelSize]:

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ModelsOptions:
-    """Which models are measured, and with which images and head."""
+    """The options of the list of models; the texts below the fields are their help."""
 
     patterns: tuple[str, ...]
-    """of names, 'ViT-B*' say, or parts of names; left out, all models."""
+    """patterns such as 'ViT-B*', or parts of names; left out, all models are listed."""
     image_size: int = 224
-    """pixels a side."""
+    """height and width of the images in pixels."""
     num_classes: int = 1000
-    """of the head."""
+    """number of classes of the head."""

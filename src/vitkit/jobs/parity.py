@@ -1,4 +1,4 @@
-"""Comparing two models on the same images; the other can be another library's own."""
+"""Compare two models on the same images; the other can be another library's own."""
 
 import math
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import evaluating
-from vitkit.jobs.against import library_logits
+from vitkit.evaluation.classify import evaluation_mode
 from vitkit.jobs.convert_options import Library
+from vitkit.jobs.library_models import library_logits
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.models.image_model import ImageModel
 
@@ -21,7 +21,7 @@ IMAGES = 8
 
 @dataclass(frozen=True)
 class Parity:
-    """How far two models are from each other on the same images."""
+    """The difference between two models on the same images."""
 
     logits: float | None
     """Largest absolute difference of the logits; None where they were not compared."""
@@ -68,8 +68,8 @@ def compare(model: ImageModel, other: ImageModel, listener: Listener = SILENT) -
     images = fixed_images(model)
     outputs = []
     with (
-        evaluating(model),
-        evaluating(other),
+        evaluation_mode(model),
+        evaluation_mode(other),
         listener.progress("comparing images", IMAGES) as progress,
     ):
         for done, image in enumerate(_singly(images), 1):
@@ -93,7 +93,7 @@ def compare_with_library(model: ImageModel, path: Path, library: Library) -> Par
     """
     images = model.normalize(fixed_images(model))
     theirs = library_logits(library, path, images)
-    with evaluating(model):
+    with evaluation_mode(model):
         ours = torch.cat([model(part) for part in _singly(images)])
     if ours.shape != theirs.shape:
         raise VitkitError(f"{library} gives {tuple(theirs.shape)} where vitkit gives {tuple(ours.shape)}.")

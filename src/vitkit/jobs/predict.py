@@ -15,7 +15,7 @@ from vitkit.data.decode import DecodeError, decode, decode_image
 from vitkit.data.image_paths import find_images, refuse_address
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import evaluating
+from vitkit.evaluation.classify import evaluation_mode
 from vitkit.jobs.computing import prepare
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import find_device
@@ -100,8 +100,8 @@ class Predictor:
         device: where it computes: "auto" (a GPU if there is one), "cpu", "cuda".
         image_size, num_heads: as for `load_model`.
         max_pixels: larger images are refused; left out, the limit that the model was saved with.
-        precision: of the arithmetic: "float32", "bfloat16", or "auto": bfloat16 where the device has it and
-            it pays.
+        precision: number format of the computation: "float32", "bfloat16", or "auto": bfloat16 on a GPU that
+            has it.
         exact: Whether it computes as the first version did, without the faster ways to the same result.
 
     `notes` holds what the user should know about the weights, as `load_model` logs it.
@@ -157,7 +157,7 @@ class Predictor:
             return []
         pixels = np.stack([preprocess(self._pixels(image), self.preprocessing) for image in images])
         batch = torch.from_numpy(pixels).permute(0, 3, 1, 2).to(self.device)
-        with evaluating(self.model), autocast(self.device, self.precision):
+        with evaluation_mode(self.model), autocast(self.device, self.precision):
             logits = self.model(batch).float()
         wrong = int((~logits.isfinite().all(-1)).sum())
         if wrong:

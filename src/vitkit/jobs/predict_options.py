@@ -8,30 +8,32 @@ from vitkit.models.precision_config import Precision
 
 @dataclass(frozen=True)
 class PredictOptions:
-    """The options of a prediction; what is written below them is their help."""
+    """The options of a prediction; the texts below the fields are their help."""
 
     model: str
-    """run folder, or any checkpoint that vitkit convert reads."""
+    """a run folder, or any checkpoint that vitkit convert reads."""
     images: tuple[str, ...]
     """image files, folders, or - for a list of paths on standard input."""
     top: int = 5
-    """how many classes for each image; of a model that finds several labels, all are told."""
+    """number of classes to name for each image; a multi-label model always names all labels."""
     device: str = "auto"
-    """auto, cpu, cuda."""
+    """where to compute: auto (a GPU if there is one), cpu, cuda or cuda:1."""
     precision: Precision = "auto"
-    """of the arithmetic: float32 or bfloat16; auto: bfloat16 where the device has it and it pays, else
+    """number format of the computation: float32, bfloat16, or auto: bfloat16 on a GPU that has it, else
     float32."""
     exact: bool = False
-    """compute as the first version did, without the faster ways to the same result."""
+    """compute with the operations of the first version of vitkit, without the faster ways to the same
+    result."""
     batch_size: int = 32
-    """images at a time."""
+    """images that are computed at a time."""
     image_size: tuple[int, int] | None = None
-    """height and width, or one number for both; left out, the checkpoint's. Position embeddings are
-    resized."""
+    """height and width in pixels, or one number for both: 384, or 224 320; left out, the checkpoint's.
+    Position embeddings are resized."""
     num_heads: int | None = None
-    """of the attention, where the file does not say it."""
+    """number of attention heads, where the file does not record it."""
     max_pixels: int | None = None
-    """larger images are refused; left out, the limit that the model was saved with."""
+    """largest number of pixels of an image; larger ones are refused. Left out, the limit that the model was
+    saved with."""
 
     def __post_init__(self) -> None:
         if not self.images:

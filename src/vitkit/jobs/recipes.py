@@ -1,4 +1,4 @@
-"""Named runs. A recipe is a function that returns one; its docstring says command, cost and result."""
+"""Recipes: functions that make run configurations; their docstrings say command, cost and result."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +18,7 @@ from vitkit.training.trainer_config import TrainingConfig
 
 
 def digits() -> Run:
-    """The built-in demonstration: 8x8 scans of handwritten digits.
+    """Train on the built-in demonstration: 8x8 scans of handwritten digits.
 
     Command: vitkit train --recipe digits
     Cost: 84 seconds of training on two cores. Result: 99.2 % of 360 test images, the mean of five seeds
@@ -39,7 +39,7 @@ def digits() -> Run:
 
 
 def small_images() -> Run:
-    """Pictures of about 32x32 pixels from scratch, on a CPU: CIFAR-10 and the like.
+    """Train on pictures of about 32x32 pixels from scratch, on a CPU: CIFAR-10 and the like.
 
     Command: vitkit train --recipe small-images --data PATH
     Cost: ten minutes on two cores for 1,055 steps. Result: 48 % on CIFAR-10 from 4,500 images, 50 % from 3.5
@@ -56,7 +56,7 @@ def small_images() -> Run:
 
 
 def photos() -> Run:
-    """Photographs from scratch, a thousand or more of them.
+    """Train on photographs from scratch, a thousand or more of them.
 
     Command: vitkit train --recipe photos --data PATH
     Cost: not measured. Result: not measured. From scratch on few photographs a ViT stays far below one that
@@ -81,7 +81,8 @@ def paper(
     dropout: float,
     clip_norm: float | None = None,
 ) -> Run:
-    """A row of the paper's Table 3: Adam with decoupled decay, batch 4096, 10k steps of warm-up, 224 pixels.
+    """Make a row of the paper's Table 3: Adam with decoupled decay, batch 4096, 10k steps of warm-up, 224
+    pixels.
 
     The head of ViTs and hybrids has the tanh layer (3.1); gradients are clipped for ImageNet alone (B.1).
 

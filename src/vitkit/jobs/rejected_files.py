@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vitkit.config import to_json
-from vitkit.data.listing import counted
+from vitkit.data.listing import pluralize
 from vitkit.durable import replace_json
 from vitkit.jobs.data_record import RECORD, DataRecord
 from vitkit.jobs.listener import Listener
@@ -22,7 +22,7 @@ class RejectedFiles:
         self._folder, self._record = folder, record
         self._files = {split: dict(files) for split, files in record.rejects.items()}
 
-    def of(self, split: str) -> dict[str, str]:
+    def of_split(self, split: str) -> dict[str, str]:
         """Return the files of a split, from key to reason; whoever finds another one adds it."""
         return self._files.setdefault(split, {})
 
@@ -37,4 +37,6 @@ class RejectedFiles:
         """Tell how many there are; the report names them."""
         for split, files in self._files.items():
             if files:
-                listener.warn(f"{counted(len(files), 'image')} of {split} could not be read: see the report.")
+                listener.warn(
+                    f"{pluralize(len(files), 'image')} of {split} could not be read: see the report."
+                )

@@ -1,4 +1,4 @@
-"""Put a run folder on one page."""
+"""Write the report of a run: its folder on one page."""
 
 import os
 import platform
@@ -16,7 +16,7 @@ from vitkit.durable import read_json, replace_file
 from vitkit.errors import VitkitError
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.run_config import read_config, read_run
-from vitkit.jobs.run_folder import data_of, read_evaluations
+from vitkit.jobs.run_folder import open_model_data, read_evaluations
 from vitkit.jobs.run_records import read_data_record, read_metrics, read_speed
 from vitkit.models.image_model import ImageModel
 from vitkit.report.page import ReportContent, render_report
@@ -53,7 +53,7 @@ def write_report(run: str | Path, *, listener: Listener = SILENT) -> Path:
     for sentence in left_out:
         listener.note(sentence)
     try:
-        samples = data_of(model).splits
+        samples = open_model_data(model).splits
     except VitkitError as error:
         listener.note(f"Without pictures of images: {error}")
         samples = {}

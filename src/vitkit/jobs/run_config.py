@@ -1,4 +1,7 @@
-"""A run: everything that decides its result, in one value, written down before anything else happens."""
+"""The configuration of a training run: everything that decides its result, in one value.
+
+It is written into the run folder as `config.json` before anything else happens.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -6,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vitkit._version import __version__
-from vitkit.config import difference, from_json, require_finite, shown, to_json
+from vitkit.config import describe_value, difference, from_json, require_finite, to_json
 from vitkit.data.loader_config import Loading
 from vitkit.data.sources_config import Splits
 from vitkit.data.transforms_config import Augmentation, Preprocessing
@@ -24,35 +27,37 @@ from vitkit.training.trainer_config import TrainingConfig
 
 @dataclass(frozen=True)
 class Architecture:
-    """What is different from the model the name stands for; left out: nothing."""
+    """Changes to the model that the name stands for. None keeps the value of the name."""
 
     pool: ImagePoolKind | None = None
-    """Class token, mean (GAP) or maximum of the patches, or attention pooling (MAP)."""
+    """How the tokens become one vector: the class token (token), the mean or maximum of the patches (mean,
+    max), or attention pooling (map)."""
     register_tokens: int | None = None
-    """Learned tokens beside the class token."""
+    """Number of learned tokens that are added to the class token and the patches."""
     position: PositionKind | None = None
-    """Position embedding: one vector for each patch, one for its row and one for its column, offsets in the
-    attention, fixed sines, or none (paper D.4)."""
+    """Position embedding: learned (one vector for each patch), learned_2d (one for its row, one for its
+    column), relative (offsets in the attention), sincos_2d (fixed sines), or none (paper, appendix D.4)."""
     position_at: Literal["stem", "every_layer", "every_layer_shared"] | None = None
-    """Where it is added: before the first layer, or before every layer, its own or one for all."""
+    """Where positions are added: before the first layer (stem), or before every layer, each with an embedding
+    of its own or with one that all share."""
     mlp_dim: int | None = None
-    """Hidden width of the MLP in every layer."""
+    """Hidden width of the MLP in every block."""
     representation_size: int | None = None
-    """Width of the tanh layer before the head."""
+    """Width of the tanh layer before the head, which the paper has in pre-training."""
     dropout: float | None = None
-    """Share of the activations set to zero in training."""
+    """Fraction of the activations that are set to zero in training, from 0 to 1."""
     attention_dropout: float | None = None
-    """The same of the attention weights."""
+    """Fraction of the attention weights that are set to zero in training, from 0 to 1."""
     gelu: Literal["tanh", "erf"] | None = None
-    """The activation function: the original's tanh form, or the exact one."""
+    """Form of the GELU activation: the tanh approximation of the original code, or the exact one (erf)."""
     head_bias_init: float | None = None
-    """Bias that the head starts with; below zero for a sigmoid loss over many classes."""
+    """Initial bias of the head: for a sigmoid loss over many classes a value below 0, such as -10."""
 
     def __post_init__(self) -> None:
         require_finite(self)
 
-    def of(self, name: str, num_classes: int, preprocessing: Preprocessing) -> ModelConfig:
-        """The configuration of the model `name` with these changes.
+    def build_config(self, name: str, num_classes: int, preprocessing: Preprocessing) -> ModelConfig:
+        """Make the configuration of the model `name` with these changes.
 
         Raises:
             VitkitError: no such model, or a change that a ResNet does not know.
@@ -70,15 +75,16 @@ class Architecture:
 
 @dataclass(frozen=True)
 class Run:
-    """Options of training. Those left out are the recipe's."""
+    """Options of training; those left out are the recipe's."""
 
     data: str = ""
     """Images with labels: "digits" (built in), a folder of class folders, a .csv or a folder of .parquet;
     for multi-label a .csv or a folder of images with a text file of labels each."""
     task: TaskName = "classification"
-    """What is learned: classification, one class for each image; multi-label, any number of them."""
+    """What is learned: classification, one class for each image; multi-label, any number of labels."""
     model: str = "ViT-Ti/16"
-    """A name of `vitkit models` (ViT-B/16, R50+ViT-B/16, BiT-R50x1), or ViT-WIDTHxDEPTHxHEADS/PATCH."""
+    """Name of the model, as `vitkit models` lists them (ViT-B/16, R50+ViT-B/16, BiT-R50x1), or
+    ViT-WIDTHxDEPTHxHEADS/PATCH, such as ViT-192x9x3/8."""
     architecture: Architecture = field(default_factory=Architecture)
     preprocessing: Preprocessing = field(default_factory=lambda: Preprocessing(image_size=(224, 224)))
     augmentation: Augmentation = field(default_factory=Augmentation)
@@ -105,7 +111,7 @@ def write_config(folder: Path, run: Run, command: str, compute: Compute) -> None
 
 
 def read_compute(folder: Path) -> Compute | None:
-    """How the model of a run computes; None for a run of the first version, which knew the plain way alone.
+    """Read how the model of a run computes; None for a run of the first version, which knew one way only.
 
     Raises:
         VitkitError: no run there, or a damaged one.
@@ -115,7 +121,7 @@ def read_compute(folder: Path) -> Compute | None:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The contents of a run folder's `config.json`.
+    """Read the `config.json` of a run folder.
 
     Raises:
         VitkitError: no run there, or a damaged one.
@@ -128,13 +134,13 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(data, dict) or not isinstance(data.get("run"), dict):
         raise VitkitError(
             f"{path} is not the configuration of a run: expected an object with a field 'run', found "
-            f"{shown(data)}."
+            f"{describe_value(data)}."
         )
     return data
 
 
 def is_run(folder: Path) -> bool:
-    """Whether it is the folder of a run; other libraries have a `config.json` too."""
+    """Whether a folder is a run folder; other libraries have a `config.json` too."""
     try:
         read_config(folder)
     except VitkitError:
@@ -143,20 +149,20 @@ def is_run(folder: Path) -> bool:
 
 
 def read_run(folder: Path) -> Run:
-    """The run that a folder holds."""
+    """Read the run configuration of a run folder."""
     return from_json(Run, read_config(folder)["run"], str(folder / "config.json"))
 
 
 def changed_options(recorded: Mapping[str, Any], where: str, run: Run, moved: bool = False) -> list[str]:
-    """The options in which `run` differs from a recorded one, as lines "option: this -> that".
+    """List the options in which `run` differs from a recorded one, as lines "option: this -> that".
 
-    Some may differ: how images are loaded, and in what portions, which is what changes when memory runs out.
-    With `moved`, the place of the images is one of those: their listing is compared apart.
+    Some may differ and are left out: how images are loaded and the size of micro-batches, which people change
+    when memory runs out. With `moved`, so may the path of the images, whose listing is compared elsewhere.
 
     Raises:
         VitkitError: what was recorded `where` is no run.
     """
-    # By way of a Run, so that options that are newer than the record take their defaults.
+    # Parsed into a Run first: options that are newer than the record then take their defaults.
     there, here = to_json(from_json(Run, recorded, where)), to_json(run)
     for options in (there, here):
         del options["loading"], options["training"]["micro_batch_size"]

@@ -1,10 +1,10 @@
-"""A run folder, read back.
+"""Read and write the files of a run folder.
 
 config.json                 the run, written before anything else
 data.json                   counts, class names, how splits were made, files that could not be read
 image-files.npy             size and time of every image file
-metrics.jsonl               loss, rate and validation by step: the same bytes however often it was resumed
-speed.jsonl                 images/s and memory, by the clock
+metrics.jsonl               loss, learning rate and validation by step: the same bytes however often it was
+resumed speed.jsonl                 images/s and memory, by the clock
 checkpoints/                what a resume needs
 model.safetensors, model.json   the finished model: enough to predict anywhere
 evaluation/                 numbers and logits by split
@@ -18,13 +18,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vitkit.data.listing import expanded
+from vitkit.data.listing import expand_home
 from vitkit.data.sources import ImageData
 from vitkit.data.sources_config import Splits
 from vitkit.durable import replace_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.run_config import Run
 from vitkit.models.image_model import ImageModel
+from vitkit.models.zoo import ModelConfig, changed_name
 from vitkit.tasks import find_task, task_of
 from vitkit.tasks.task import Result, SplitPredictions, Task
 from vitkit.weights.card import ModelCard, TrainingData, card_of
@@ -32,7 +33,7 @@ from vitkit.weights.preprocessing import preprocessing_of
 
 
 @contextmanager
-def locked(run: Path) -> Iterator[None]:
+def lock_run_folder(run: Path) -> Iterator[None]:
     """Hold a run folder for one process.
 
     Raises:
@@ -74,8 +75,8 @@ def read_evaluations(run: Path, task: Task[Any, Any]) -> dict[str, tuple[Any, An
     return found
 
 
-def data_of(model: ImageModel, spec: str | None = None, max_pixels: int | None = None) -> ImageData:
-    """The data a model was trained on, cut as it was then; or other data under its class names.
+def open_model_data(model: ImageModel, spec: str | None = None, max_pixels: int | None = None) -> ImageData:
+    """Open the data a model was trained on, cut as it was then; or other data under its class names.
 
     Raises:
         VitkitError: the model does not know where its data is, or the data is not there any more.
@@ -85,7 +86,7 @@ def data_of(model: ImageModel, spec: str | None = None, max_pixels: int | None =
         rule = replace(rule, max_pixels=max_pixels)
     names = model.card.class_names or None
     record = card_of(model).data
-    if spec is not None and not (record is not None and place(spec) == record.spec):
+    if spec is not None and not (record is not None and absolute_spec(spec) == record.spec):
         # Nothing of it was trained on: all of it is there to evaluate, unless it has splits of its own.
         whole = replace(Splits() if record is None else record.splits, val_fraction=0, test_fraction=0)
         return task.open_data(spec, whole, rule, names)
@@ -101,21 +102,21 @@ def data_of(model: ImageModel, spec: str | None = None, max_pixels: int | None =
     return data
 
 
-def place(spec: str) -> str:
-    """A data argument as it is written down: paths absolute, so that they hold from any folder."""
+def absolute_spec(spec: str) -> str:
+    """Return a data argument with an absolute path, so that it holds from any folder."""
     if spec == "digits" or not spec:
         return spec
-    path = expanded(spec)
+    path = expand_home(spec)
     try:
         return str(path.resolve())
     except (OSError, RuntimeError, ValueError):  # a link to itself, say: whoever opens it says why
         return str(path)
 
 
-def run_card(run: Run, data: ImageData, fingerprint: str) -> ModelCard:
+def run_card(run: Run, data: ImageData, fingerprint: str, config: ModelConfig) -> ModelCard:
     """Make the card of a model that a run trains; its origin is completed when the run ends."""
     return ModelCard(
-        name=run.model,
+        name=changed_name(run.model, config),  # an option may have made it another architecture
         class_names=data.class_names,
         task=find_task(run.task).learned(run.objective),
         preprocessing=run.preprocessing,

@@ -1,4 +1,4 @@
-"""The records of a run, read as if anybody could have edited them or a disk have damaged them."""
+"""Read the records of a run, which anybody may have edited or a disk may have damaged."""
 
 import json
 import math
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from vitkit.config import from_json, shown
-from vitkit.data.listing import counted
+from vitkit.config import describe_value, from_json
+from vitkit.data.listing import pluralize
 from vitkit.durable import read_json, read_regular_file
 from vitkit.errors import VitkitError
 
@@ -32,7 +32,8 @@ class Log:
 
 
 def read_metrics(run: Path) -> Log:
-    """The lines of metrics.jsonl: `kind` "train" or "validation", the numbers `step`, `epoch` and `loss`.
+    """Read the lines of metrics.jsonl: `kind` "train" or "validation", the numbers `step`, `epoch` and
+    `loss`.
 
     Lines of other evaluators, and those that say where the log was begun again, are passed over.
     """
@@ -40,7 +41,7 @@ def read_metrics(run: Path) -> Log:
 
 
 def read_speed(run: Path) -> Log:
-    """The lines of speed.jsonl, with the numbers `step`, `images_per_second` and `seconds`."""
+    """Read the lines of speed.jsonl, with the numbers `step`, `images_per_second` and `seconds`."""
     return _read_log(run / "speed.jsonl", SPEED)
 
 
@@ -75,13 +76,13 @@ def _read_log(
         return Log(lines)
     return Log(
         lines,
-        f"{path.name}: {counted(len(wrong), 'line')} of {len(written):,} cannot be read and "
+        f"{path.name}: {pluralize(len(wrong), 'line')} of {len(written):,} cannot be read and "
         f"{'is' if len(wrong) == 1 else 'are'} left out; the first is line {wrong[0]:,}.",
     )
 
 
 def _parsed(content: bytes, numbers: tuple[str, ...], kinds: tuple[str, ...]) -> dict[str, Any] | None:
-    """One line of a log; None where it is not what the program writes."""
+    """Parse one line of a log; None where it is not what the program writes."""
     if len(content) > LINE_BYTES:
         return None
     try:
@@ -105,7 +106,7 @@ def _is_number(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class _DataRecord:
-    """What data.json may hold, of what the report shows."""
+    """The fields of data.json that the report shows."""
 
     name: str = ""
     spec: str = ""
@@ -119,7 +120,7 @@ class _DataRecord:
 
 
 def read_data_record(run: Path) -> dict[str, Any]:
-    """What data.json says of the images; empty if there is none.
+    """Read what data.json says of the images; empty if there is none.
 
     Raises:
         VitkitError: it is damaged.
@@ -140,5 +141,5 @@ def read_data_record(run: Path) -> dict[str, Any]:
     found |= {f"images: {split}": count for split, count in data.images.items()}
     for where, count in found.items():
         if not 0 <= count <= LARGEST:
-            raise VitkitError(f"{path}: {where}: expected a count, found {shown(count)}.")
+            raise VitkitError(f"{path}: {where}: expected a count, found {describe_value(count)}.")
     return record

@@ -1,4 +1,4 @@
-"""Where a run begins or goes on, from what is in its folder; and what of it was damaged and set aside."""
+"""Find where a run begins or goes on, from what is in its folder, and set damaged files aside."""
 
 import re
 import shlex
@@ -20,7 +20,8 @@ from vitkit.training.trainer import LOG
 
 
 def starting_point(folder: Path, run: Run, from_scratch: bool, listener: Listener) -> Path | None:
-    """The checkpoint to continue from, None to begin at step 0; leftovers of killed processes are removed.
+    """Find the checkpoint to continue from, None to begin at step 0; leftovers of killed processes are
+    removed.
 
     Args:
         folder: the run folder, locked.
@@ -68,7 +69,7 @@ def keep_damaged(damaged: Mapping[Path, str], listener: Listener) -> None:
             _tell_damage(path, reason, set_aside(path), listener)
 
 
-def name_what_was_set_aside(folder: Path, listener: Listener) -> None:
+def tell_set_aside(folder: Path, listener: Listener) -> None:
     """Say what of a run was damaged and is still there, and how it is cleared away."""
     kept = kept_aside(folder)
     if kept:
@@ -77,7 +78,7 @@ def name_what_was_set_aside(folder: Path, listener: Listener) -> None:
 
 
 def model_is_whole(folder: Path) -> bool:
-    """Whether model.json belongs to model.safetensors: a kill may have come between the two.
+    """Whether model.json belongs to model.safetensors: a kill may have happened between writing the two.
 
     A description without a record of its weights, as early versions wrote it, is taken at its word.
     """

@@ -19,22 +19,22 @@ from vitkit.jobs.building import (
 from vitkit.jobs.computing import choose_for
 from vitkit.jobs.ending import evaluate_finished, is_complete, take_final_weights
 from vitkit.jobs.fewshot_data import open_fewshot_data
-from vitkit.jobs.first_screen import Prospect, Setting, estimate, first_screen, measure_step
-from vitkit.jobs.fitting import Standing, fit
+from vitkit.jobs.first_screen import Outlook, Surroundings, estimate, first_screen, measure_step
+from vitkit.jobs.fitting import RunPosition, fit
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import deterministic, find_device
 from vitkit.jobs.memory import require_memory
 from vitkit.jobs.report import write_report
 from vitkit.jobs.run_config import Run, changed_options, read_config, write_config
-from vitkit.jobs.run_folder import locked, place
-from vitkit.jobs.starting_point import name_what_was_set_aside, starting_point
+from vitkit.jobs.run_folder import absolute_spec, lock_run_folder
+from vitkit.jobs.starting_point import starting_point, tell_set_aside
 from vitkit.models.compute_config import Compute
 from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.tasks import find_task
 from vitkit.weights import save_model
 
 MOST_THREADS = 4096
-"""Several times the processors of the largest machines."""
+"""Largest number of threads, several times the cores of the largest machines: more is a mistyped option."""
 
 
 def train(
@@ -54,11 +54,11 @@ def train(
     nothing if the run has finished.
 
     Args:
-        run: what to train on what; `vitkit.recipe(name)` makes one.
+        run: the run configuration; `vitkit.recipe(name)` makes one.
         out: the run folder; left out, one below `runs/` named after data and model.
-        resume: `out` holds this run already; only the place of its images may have changed.
+        resume: whether `out` holds this run already; then only the path of its images may have changed.
         device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1".
-        threads: of the processor; left out, as PyTorch chooses. Bit-identical results need the same number.
+        threads: CPU threads; left out, as PyTorch chooses. Bit-identical results need the same number.
         from_scratch: begin again at step 0 where every checkpoint of the run is damaged; they are kept.
         command: what to write down as the command that made the run.
         listener: hears how it goes; left out, nothing is printed.
@@ -75,8 +75,8 @@ def train(
     _refuse_options(run, threads)
     if threads is not None:
         torch.set_num_threads(threads)
-    tracked = replace(run.fewshot, data=place(run.fewshot.data))
-    run = replace(run, data=place(run.data), fewshot=tracked)
+    tracked = replace(run.fewshot, data=absolute_spec(run.fewshot.data))
+    run = replace(run, data=absolute_spec(run.data), fewshot=tracked)
     with listener.progress("listing images"):
         data = find_task(run.task).open_data(run.data, run.splits, run.preprocessing.decode)
     found_device = find_device(device)
@@ -84,16 +84,19 @@ def train(
     folder = Path(out) if out is not None else _free_folder(run, data)
     _check_folder(folder, run, resume)
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder), deterministic(found_device):
+    # The lock ends with the process, however it ends: a killed run can be continued at once.
+    with lock_run_folder(folder), deterministic(found_device):
         if not (folder / "config.json").exists():
             write_config(folder, run, command, _choose_compute(run, data, found_device))
+        # The configuration is on the disk before anything random happens: whoever kills the run from here on
+        # can continue it.
         parts = build_parts(run, data, folder, listener)
-        standing = Standing(_command_to_continue(folder, threads, device))
+        position = RunPosition(_command_to_continue(folder, threads, device))
         with stop_signals() as stop:
             try:
-                _complete(parts, found_device, from_scratch, standing, stop, listener)
+                _complete(parts, found_device, from_scratch, position, stop, listener)
             except StopRequest as request:
-                raise standing.interrupted(request) from None
+                raise position.interrupted(request) from None
     return folder
 
 
@@ -101,50 +104,55 @@ def _complete(
     parts: Parts,
     device: torch.device,
     from_scratch: bool,
-    standing: Standing,
+    position: RunPosition,
     stop: StopSignals,
     listener: Listener,
 ) -> None:
     """Bring a run to its end, wherever it stands.
 
     Raises:
-        StopRequest: a signal asked to stop; `standing` says where that was.
+        StopRequest: a signal asked to stop; `position` says where that was.
     """
     run, folder, model = parts.run, parts.folder, parts.model
     with listener.progress("looking for checkpoints"):
         checkpoint = starting_point(folder, run, from_scratch, listener)
     if is_complete(parts, checkpoint):
+        # The same command again is harmless: everything is there, so nothing is computed.
         listener.show([("", [f"This run has finished: {folder}"])])
-        name_what_was_set_aside(folder, listener)
+        tell_set_aside(folder, listener)
         return
     compute_as_begun(parts, device)
-    setting = Setting(folder, f"{device}, {model.chosen.precision}", torch.get_num_threads())
-    listener.show(first_screen(run, parts.data, model, setting))
+    surroundings = Surroundings(folder, f"{device}, {model.chosen.precision}", torch.get_num_threads())
+    listener.show(first_screen(run, parts.data, model, surroundings))
+    # From here on it takes time, so the description of the run is shown before.
     parts = read_images(parts, listener)
     trainer = build_trainer(parts, device)
     differences = []
     if checkpoint is not None:
         with listener.progress("reading the checkpoint"):
             differences = trainer.resume(checkpoint)
-        standing.point = f"at step {trainer.state.progress.step}, which was committed before"
+        position.point = f"at step {trainer.state.progress.step}, which was committed before"
+    # On copies of model and objective: timing a step must not change the run.
     with listener.progress("measuring the speed"):
         labels = parts.data.splits["train"].labels
         step_seconds = measure_step(model, trainer, run.training.batch_size, labels)
     name = None if checkpoint is None else checkpoint.name
-    prospect = Prospect(step_seconds, trainer.state.progress.step, name)
-    listener.show(estimate(run, parts.data, prospect))
+    outlook = Outlook(step_seconds, trainer.state.progress.step, name)
+    listener.show(estimate(run, parts.data, outlook))
     for sentence in differences:
         listener.warn(sentence)
-    fit(trainer, find_task(run.task).progress, parts.rejects, standing, stop, listener)
-    standing.point = "after the last step, which is committed, before the report was written"
+    fit(trainer, find_task(run.task).progress, parts.rejects, position, stop, listener)
+    position.point = "after the last step, which is committed, before the report was written"
     weights = take_final_weights(model, trainer, listener)
+    # The order matters after a kill: `is_complete` looks for the report, which is written last, so that each
+    # file before it is either whole or written again from the final checkpoint.
     save_model(model, folder)
     evaluate_finished(parts, device, listener)
     listener.show([("weights", [f"{weights}: {folder / 'model.safetensors'}"])])
     parts.rejects.write()
     parts.rejects.tell(listener)
     listener.show([("report", [str(write_report(folder, listener=listener))])])
-    name_what_was_set_aside(folder, listener)
+    tell_set_aside(folder, listener)
 
 
 def _refuse_options(run: Run, threads: int | None) -> None:
@@ -164,7 +172,7 @@ def _refuse_options(run: Run, threads: int | None) -> None:
 
 
 def _refuse_run(run: Run, data: ImageData, device: torch.device) -> None:
-    """Refuse a run whose model is none or does not fit into memory, or that has no end."""
+    """Refuse a run whose model does not exist or does not fit into memory, or that would never end."""
     if run.training.patience is not None and "val" not in data.splits:
         raise VitkitError(
             "patience waits for a better validation, but there are no validation images: give "
@@ -173,14 +181,15 @@ def _refuse_run(run: Run, data: ImageData, device: torch.device) -> None:
     find_task(run.task).learned(run.objective)  # refuses options of the loss that do not fit the task
     if run.fewshot.data:
         open_fewshot_data(run.fewshot.data)
-    config = run.architecture.of(run.model, len(data.class_names), run.preprocessing)
+    config = run.architecture.build_config(run.model, len(data.class_names), run.preprocessing)
     require_memory(config, run, device)
+    # Called for its error alone: a number of steps that no run gets through.
     run.training.total_steps(len(data.splits["train"]))
 
 
 def _choose_compute(run: Run, data: ImageData, device: torch.device) -> Compute:
     """Choose how the model of a run that begins computes."""
-    config = run.architecture.of(run.model, len(data.class_names), run.preprocessing)
+    config = run.architecture.build_config(run.model, len(data.class_names), run.preprocessing)
     precision, exact = run.training.precision, run.training.exact
     return choose_for(config, device, precision, phase="training", exact=exact)
 
@@ -193,7 +202,7 @@ def _command_to_continue(folder: Path, threads: int | None, device: str) -> str:
 
 
 def _free_folder(run: Run, data: ImageData) -> Path:
-    """The folder below `runs/` that holds this run already, else the first free one of its name."""
+    """Return the folder below `runs/` that holds this run already, else the first free one of its name."""
     base, number = Path("runs") / f"{data.name}-{run.model.replace('/', '-')}", 1
     while True:
         folder = base if number == 1 else base.with_name(f"{base.name}-{number}")
@@ -221,5 +230,8 @@ def _check_folder(folder: Path, run: Run, resume: bool) -> None:
 
 
 def run_difference(folder: Path, run: Run, moved: bool = False) -> list[str]:
-    """The options in which a run differs from a folder's, but for those that may: see `changed_options`."""
+    """List the options in which `run` differs from the run stored in `folder`.
+
+    Options that may change on resume are ignored: see `changed_options`.
+    """
     return changed_options(read_config(folder)["run"], str(folder / "config.json"), run, moved)

@@ -53,7 +53,7 @@ class Kernel:
         cut: tuple[int, int, int, int],
         out: Pixels | None = None,
     ) -> Pixels:
-        """The part `cut` of the box resized to `size`; see `resample`."""
+        """Resize the box to `size` and return the part `cut` of it; see `resample`."""
         height, width = image.shape[:2]
         top, left, bottom, right = box
         y0, x0, y1, x1 = cut
@@ -151,7 +151,7 @@ def why_no_kernel() -> str:
 
 @cache
 def _kernel() -> Kernel | None:
-    """The kernel, if it has been compiled and makes Pillow's pixels."""
+    """Return the kernel, if it has been compiled and makes the same pixels as Pillow."""
     library = load(SOURCE, compile_it=False).library
     if library is None:
         return None

@@ -16,7 +16,7 @@ from vitkit.models.resize import resize_line
 from vitkit.models.vit_config import Interpolation
 
 GROUPS = 32
-"""Of the norms, as in the ResNet around them."""
+"""Groups of the norms, as many as in the ResNet around them."""
 
 
 class RelativeAttention(nn.Module):

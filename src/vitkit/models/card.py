@@ -1,21 +1,22 @@
-"""What a model's logits stand for: the part of its card that describes the model itself.
+"""The card of a model: its name, and the meaning of its logits.
 
-`vitkit.weights.card` adds what files say besides: the images, the training, the origin of the weights.
+`vitkit.weights.card` adds what files record besides: the images, the training, the origin of the weights.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
 LossFunction = Literal["softmax", "sigmoid"]
-"""What turned logits into a loss: softmax cross entropy, or one binary cross entropy for each class."""
+"""The loss of the training, which decides what logits mean: softmax cross entropy, or one binary cross
+entropy for each class."""
 
 TaskName = Literal["classification", "multi-label"]
-"""What can be learned; `vitkit.tasks` has the table of what each of them means."""
+"""The names of tasks; `vitkit.tasks` has a value for each of them."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a model learned to do."""
+    """The task that a model was trained for, and its loss."""
 
     name: TaskName = "classification"
     loss: LossFunction = "softmax"
@@ -26,10 +27,11 @@ class Card:
     """A model's name and the meaning of its logits."""
 
     name: str = ""
-    """A name of the zoo, or empty."""
+    """A name of the grammar, such as "ViT-B/16"; empty where none has the model's shapes."""
     class_names: tuple[str, ...] = ()
+    """The name of each logit's class, in order; empty where they are not known."""
     task: Task | None = None
-    """What the model was trained for; None where nothing records it."""
+    """The task that the model was trained for; None where nothing records it."""
 
     @property
     def loss(self) -> LossFunction:

@@ -32,14 +32,14 @@ BFLOAT16_FEATURES = frozenset({"avx512_bf16", "amx_bf16"})
 
 @dataclass(frozen=True)
 class Compute:
-    """How a model computes. The defaults are the plain way."""
+    """The ways in which a model computes its result. The defaults are the plain way."""
 
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Of matrix products, by autocast."""
+    """The type of matrix products, by autocast."""
     attention: Literal["fused", "explicit"] = "fused"
     """PyTorch's fused kernel, or products and softmax one after the other."""
     last_block: Literal["every_token", "class_token"] = "every_token"
-    """What the last block computes where only the class token is read."""
+    """The tokens that the last block computes, where only the class token is read."""
     gelu: Literal["pytorch", "compiled"] = "pytorch"
     """Whose kernel computes the tanh form: PyTorch's, or `kernels/gelu.c`, handed to the model."""
     pixels: Literal["normalized", "folded"] = "normalized"
@@ -70,11 +70,12 @@ def choose_compute(
         phase: what it computes for.
         precision: "auto" leaves it to the rule.
         exact: choose the plain way, and on a processor float32 unless bfloat16 is asked for.
-        compiler: Whether kernels can be compiled, which takes some tenths of a second.
+        compiler: whether kernels can be compiled, which takes some tenths of a second.
     """
     vit = config if isinstance(config, ViTConfig) else None  # a ResNet computes in the plain way alone
     if precision == "auto":
-        precision = "bfloat16" if _bfloat16_pays(vit, device, features, exact) else "float32"
+        pays = _bfloat16_pays(vit, device, features, phase) and not (exact and device == "cpu")
+        precision = "bfloat16" if pays else "float32"
     if exact or vit is None:
         return Compute(precision)
     compiled = compiler and device == "cpu" and vit.gelu == "tanh" and phase != "prediction"
@@ -102,10 +103,14 @@ def class_token_suffices(config: ViTConfig) -> bool:
     )
 
 
-def _bfloat16_pays(vit: ViTConfig | None, device: str, features: Collection[str], exact: bool) -> bool:
-    """Tell whether bfloat16 is faster and as accurate; `vit` is None for a ResNet."""
+def _bfloat16_pays(vit: ViTConfig | None, device: str, features: Collection[str], phase: Phase) -> bool:
+    """Tell whether bfloat16 is faster, and its rounding acceptable unasked; `vit` is None for a ResNet.
+
+    On a processor a finished model gives float32's numbers unless bfloat16 is asked for: an evaluation must
+    not depend on the instruction sets of the machine it was made on.
+    """
     if device != "cpu":
         return "bfloat16" in features
     # A ResNet's convolutions were not measured; its group norms are computed in float32 in any case.
     wide = vit is not None and vit.backbone is None and vit.width >= NARROWEST_BFLOAT16
-    return wide and not exact and not BFLOAT16_FEATURES.isdisjoint(features)
+    return wide and phase == "training" and not BFLOAT16_FEATURES.isdisjoint(features)

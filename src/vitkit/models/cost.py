@@ -1,4 +1,4 @@
-"""What one step of a model's forward pass costs: the words in which every part describes itself.
+"""The cost of one step of a model's forward pass: the record in which every part describes itself.
 
 A part (an attention, a pooling, a residual unit) says in its own file what it multiplies and what autograd
 keeps of it. `vit_cost` and `resnet_cost` line the parts of a family up in the order they are computed;

@@ -1,4 +1,7 @@
-"""What the configurations of all model families share. This file imports no torch: help texts need none."""
+"""The fields that the configurations of all model families share.
+
+This file imports no torch, because help texts must not wait for it.
+"""
 
 import math
 from typing import ClassVar, Protocol, Self
@@ -13,12 +16,12 @@ MOST_CLASSES = 2**24
 
 
 class ImageConfig(Protocol):
-    """What every family's configuration says of its models. Sizes are `(height, width)` in pixels."""
+    """The protocol of every family's configuration. Sizes are `(height, width)` in pixels."""
 
     family: ClassVar[str]
     """The family's name, which `model.json` records."""
     first_filters: ClassVar[tuple[str, ...]]
-    """Names of the parameters that see pixels: of a model, the first that it has."""
+    """Names of the parameter that reads the pixels: a model has one of them."""
 
     @property
     def image_size(self) -> tuple[int, int]: ...
@@ -34,43 +37,43 @@ class ImageConfig(Protocol):
     def image_std(self) -> tuple[float, ...]: ...
     @property
     def width(self) -> int:
-        """Numbers of the features of an image or of a token."""
+        """The number of features of an image or of a token: D."""
 
     @property
     def num_layers(self) -> int:
-        """Blocks, or residual units; those of a backbone are not counted."""
+        """The number of encoder blocks or residual units; those of a hybrid's backbone are not counted."""
 
     @property
     def num_heads(self) -> int:
-        """Heads of the attention, where there is any."""
+        """The number of attention heads; it counts for nothing in a model without attention."""
 
     @property
     def attention(self) -> str:
-        """What attends to what: "full", all tokens to all; "axial", along rows and columns; or "none"."""
+        """The kind of attention: "full" (every token sees all), "axial" (along rows and columns), "none"."""
 
     @property
     def num_tokens(self) -> int | None:
-        """Tokens of an image; None for a model that has none."""
+        """The number of tokens of an image; None for a model that makes none."""
 
     @property
     def layers_in_words(self) -> str:
-        """The layers, by stages where there are any: 12, 3-4-6-3, or both of a hybrid."""
+        """The layers as text: "12", by stages "3-4-6-3", or both for a hybrid."""
 
     @property
     def arithmetic(self) -> tuple[str, ...]:
-        """What two models with the same weights may still compute differently, in words."""
+        """The numerics as phrases: what two models with the same weights may still compute differently."""
 
     @property
     def pools(self) -> bool:
-        """Whether logits are those of the image; else of each token."""
+        """Whether there is one row of logits for an image; without pooling every token has one."""
 
     @property
     def position_extent(self) -> tuple[str, tuple[int, int]]:
-        """What positions depend on, in words, and its size."""
+        """The name and size of what positions depend on: ("a grid", (14, 14)), or images and their size."""
 
     @property
     def cut_off(self) -> str:
-        """What of the images no token sees, in words; empty where every pixel counts."""
+        """The part of an image that no token sees, as a phrase; empty where every pixel counts."""
 
     def with_new_head(self, num_classes: int) -> Self:
         """Give the configuration with a linear head for other classes."""

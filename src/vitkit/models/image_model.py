@@ -1,4 +1,4 @@
-"""What every model of the family is: images in, logits out, with a head that fine-tuning replaces.
+"""The base of every model: images in, logits out, with a head that fine-tuning replaces.
 
 Float images are normalised already; uint8 images are normalised here, by the mean and std that travel with
 the weights.
@@ -19,7 +19,7 @@ from vitkit.models.image_config import ImageConfig as ImageConfig
 from vitkit.models.vit_config import Interpolation
 
 Taps = dict[str, Tensor]
-"""What a model writes its own intermediates into, by name."""
+"""The dictionary into which a model writes its own intermediate tensors, by name."""
 
 
 class ImageModel(nn.Module):
@@ -33,9 +33,9 @@ class ImageModel(nn.Module):
     config: Any
     """The family's configuration, an `ImageConfig`."""
     head: nn.Linear | nn.Identity
-    """Absent, an identity, with 0 classes: the logits are the features then."""
+    """The classifier; an identity with 0 classes, so that the logits are the features."""
     chosen: Compute
-    """How it computes: the plain way, unless `compute_as` was called. No part of its weights."""
+    """The way in which it computes: the plain one, unless `compute_as` was called. No part of its weights."""
     pixel_mean: Tensor
     pixel_std: Tensor
 
@@ -58,7 +58,10 @@ class ImageModel(nn.Module):
         self.chosen = chosen
 
     def compute_pixel_statistics(self) -> None:
-        """Mean and std as buffers that follow the model to its device."""
+        """Make mean and std of the pixels, `(C, 1, 1)` each, as buffers that follow the model to its device.
+
+        They are in levels from 0 to 255; the configuration has them in [0, 1].
+        """
         for name, values in (("pixel_mean", self.config.image_mean), ("pixel_std", self.config.image_std)):
             # No arithmetic on tensors: on the meta device it makes PyTorch import its compiler, for seconds.
             levels = torch.tensor([255 * value for value in values]).view(-1, 1, 1)
@@ -117,7 +120,7 @@ class ImageModel(nn.Module):
 
     @torch.no_grad()
     def init_head(self) -> None:
-        """The zero-initialised linear layer that fine-tuning starts from (paper 3.1)."""
+        """Set the head to zero, as fine-tuning starts (paper 3.1); its bias to the configuration's value."""
         if isinstance(self.head, nn.Linear):
             nn.init.zeros_(self.head.weight)
             nn.init.constant_(self.head.bias, self.config.head_bias_init)
@@ -151,7 +154,7 @@ class ImageModel(nn.Module):
             )
 
     def features(self, images: Tensor, taps: Taps | None = None) -> Tensor:
-        """What the head sees, `(B, D)`: the representation few-shot evaluation and embeddings use."""
+        """Compute what the head sees, `(B, D)`: the representation for few-shot evaluation and embeddings."""
         raise NotImplementedError
 
     def feature_maps(self, images: Tensor, layers: Sequence[int] = (-1,)) -> list[Tensor]:
@@ -183,11 +186,12 @@ class ImageModel(nn.Module):
         taps: Taps | None = None,
         attention_weights: bool | Collection[int] = False,
     ) -> Tensor:
-        """Logits `(B, K)` of images `(B, C, H, W)`, uint8 pixels or floats normalised by mean and std.
+        """Compute logits `(B, K)` of images `(B, C, H, W)`, uint8 pixels or floats normalised by mean and
+        std.
 
         Args:
             images: as above.
-            taps: a dictionary that receives every intermediate.
+            taps: a dictionary that receives every intermediate tensor.
             attention_weights: of Vision Transformers; no other model has any.
 
         Raises:
@@ -202,11 +206,13 @@ class ImageModel(nn.Module):
 
 
 def make_head(width: int, num_classes: int) -> nn.Linear | nn.Identity:
-    """A linear classifier, or none for 0 classes."""
+    """Make a linear classifier; for 0 classes an identity, so that the logits are the features."""
     return nn.Linear(width, num_classes) if num_classes else nn.Identity()
 
 
 def lecun_normal(weight: Tensor, fan_in: int, generator: torch.Generator | None) -> None:
-    """Truncated at two standard deviations, rescaled to a variance of 1/fan_in (as in Flax)."""
+    """Draw weights as Flax's default does: normal, cut off at two deviations, of variance 1/fan_in."""
+    # The constant is the standard deviation of the standard normal distribution cut off at -2 and 2; dividing
+    # by it gives back what cutting takes away.
     std = math.sqrt(1 / fan_in) / 0.87962566103423978
     nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std, generator=generator)

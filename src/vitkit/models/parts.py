@@ -4,6 +4,9 @@ Nothing here knows a whole model or its configuration, so a decoder, a projectio
 the same parts. They follow vision_transformer `models_vit.py`: GELU in its tanh form, weights initialised as
 there.
 
+Each part also tells what it costs, in the terms of `cost.py`. In these methods `product` is the bytes of a
+number that goes into matrix products: 4, or 2 under autocast.
+
 Shapes: B images, T tokens, D = width, h = num_heads, d = head_dim = D / h.
 """
 
@@ -26,7 +29,7 @@ QUICK_GELU_SLOPE = 1.702
 """With it the logistic function is nearest to the normal distribution's (Hendrycks and Gimpel 2016)."""
 
 CENTRE = 128
-"""Of the levels of a pixel, a whole number."""
+"""A whole number near the middle of the levels 0 to 255, so that no difference to it is rounded."""
 
 
 class PatchStem(nn.Module):
@@ -43,6 +46,7 @@ class PatchStem(nn.Module):
         self.bias = nn.Parameter(torch.empty(width))
 
     def init_weights(self, generator: torch.Generator | None) -> None:
+        # Flax's default for convolutions, which the original's projection is: fan-in C * p * q.
         lecun_normal(self.weight, self.weight[0].numel(), generator)
         nn.init.zeros_(self.bias)
 
@@ -56,6 +60,7 @@ class PatchStem(nn.Module):
             pixels: `(B, C, H, W)`, uint8.
             mean, std: `(C, 1, 1)`, of pixels in 0 to 255.
         """
+        # sum(w * (x - mean) / std) + b is sum(v * (x - 128)) + b + sum(v * (128 - mean)), with v = w / std.
         # Pixels are centred, which bfloat16 holds exactly: of 0 to 255, two large sums would nearly cancel.
         centred = self._cut(pixels).to(self.weight.dtype).sub_(CENTRE)
         weight = self.weight / std
@@ -69,14 +74,16 @@ class PatchStem(nn.Module):
         rows, columns = height // p, width // q
         # The original's convolution is VALID: rows and columns that fill no patch are not seen.
         images = images[:, :, : rows * p, : columns * q]
+        # (B, C, rows, p, columns, q) -> (B, rows, columns, C, p, q): a patch's numbers stand together, in the
+        # order of the flattened kernel.
         patches = images.reshape(batch, channels, rows, p, columns, q).permute(0, 2, 4, 1, 3, 5)
-        return patches.reshape(batch, rows * columns, channels * p * q)
+        return patches.reshape(batch, rows * columns, channels * p * q)  # (B, N, C*p*q)
 
     def cost(self, image_size: tuple[int, int], product: int) -> PartCost:
         """Give the cost of the projection of images of a size, which keeps the flattened patches."""
         height, width = image_size
-        cells = (height // self.patch_size[0]) * (width // self.patch_size[1])
-        patches = cells * self.weight[0].numel()
+        cells = (height // self.patch_size[0]) * (width // self.patch_size[1])  # N
+        patches = cells * self.weight[0].numel()  # numbers of the flattened patches
         pixels, made = self.weight.shape[1] * height * width, cells * len(self.weight)
         return PartCost(
             macs=cells * self.weight.numel(),
@@ -102,13 +109,14 @@ class Attention(nn.Module):
         super().__init__()
         self.num_heads = num_heads
         self.dropout = dropout
-        self.form = PLAIN.attention
+        self.form = PLAIN.attention  # "fused" or "explicit"; `ViT.compute_as` changes it
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
         self.rotary = rotary
 
     def init_weights(self, generator: torch.Generator | None) -> None:
-        # q, k and v are drawn as three square matrices: the bound is theirs, not the fused one's.
+        # q, k and v are drawn as the original's three square matrices: the bound of Xavier's uniform
+        # distribution, sqrt(6 / (fan_in + fan_out)), is theirs and not that of the fused (3D, D) matrix.
         bound = math.sqrt(6 / (2 * self.out.in_features))
         nn.init.uniform_(self.qkv.weight, -bound, bound, generator=generator)
         nn.init.xavier_uniform_(self.out.weight, generator=generator)
@@ -120,46 +128,48 @@ class Attention(nn.Module):
         return None
 
     def forward(self, x: Tensor, taps: Taps | None = None, name: str = "") -> Tensor:
-        """`(B, T, D) -> (B, T, D)`; with `taps`, the attention weights `(B, h, T, T)` are written there.
+        """Attend, `(B, T, D) -> (B, T, D)`; with `taps`, write the attention weights `(B, h, T, T)` there.
 
         The fused kernel of PyTorch never holds the attention weights, which is why it is fast; whoever asks
         for them gets the explicit products, which give the same result up to rounding.
         """
         batch, tokens, width = x.shape
+        # The 3D outputs are ordered as (q, k, v), within them by head: (B, T, 3D) -> (B, T, 3, h, d).
         qkv = self.qkv(x).reshape(batch, tokens, 3, self.num_heads, width // self.num_heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, h, T, d)
         if self.rotary is not None:
             q, k = self.rotary(q), self.rotary(k)
-        dropout = self.dropout if self.training else 0.0
+        dropout = self.dropout if self.training else 0.0  # the functions below do not know the mode
         bias = self.bias(q)
         if taps is None and self.form == "fused":
             mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
         elif taps is None:
             # The scale on the queries, which are fewer numbers than the logits.
-            logits = (q / math.sqrt(q.shape[-1])) @ k.transpose(-2, -1)
+            logits = (q / math.sqrt(q.shape[-1])) @ k.transpose(-2, -1)  # (B, h, T, T)
             weights = (logits if bias is None else logits + bias).softmax(-1)
-            mixed = F.dropout(weights, dropout) @ v
+            mixed = F.dropout(weights, dropout) @ v  # (B, h, T, d)
         else:
-            logits = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
-            weights = (logits if bias is None else logits + bias).softmax(-1)
+            # In the order of the paper's Appendix A: the scale comes after the product.
+            logits = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])  # (B, h, T, T)
+            weights = (logits if bias is None else logits + bias).softmax(-1)  # rows of queries sum to one
             taps[name] = weights
             mixed = F.dropout(weights, dropout) @ v
+        # Heads side by side again: (B, h, T, d) -> (B, T, h, d) -> (B, T, D).
         return self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))  # type: ignore[no-any-return]
 
     def cost(self, tokens: int, seen: int, product: int) -> PartCost:
-        """Give the cost of attention that keeps its sums and no weights.
+        """Give the cost of fused attention of `tokens`, each of which attends to `seen` tokens.
 
-        Args:
-            tokens: of an image.
-            seen: the tokens that each of them looks at.
-            product: bytes of what goes into matrix products.
+        It keeps the sums of its softmax and no attention weights.
         """
         width = self.out.in_features
         numbers = tokens * width
-        # Turned queries and keys, beside those they were made of, and the result in another order of memory.
+        # Rotary positions keep turned queries and keys too, and the result in another order of memory.
         turned = 0 if self.rotary is None else 3
         return PartCost(
+            # Four square projections (q, k, v, out), and two products for every pair of tokens.
             macs=4 * numbers * width + 2 * numbers * seen,
+            # What autograd keeps: the input, q, k, v and the result; a sum for each head and query.
             kept=(5 + turned) * product * numbers + FLOAT * self.num_heads * tokens,
             passing=4 * product * numbers,
             live=(5 + turned) * product * numbers,
@@ -177,9 +187,9 @@ class Attention(nn.Module):
         """
         batch, _, width = x.shape
         heads, size = self.num_heads, width // self.num_heads
-        query, key, value = self.qkv.weight.reshape(3, width, width).unbind()
+        query, key, value = self.qkv.weight.reshape(3, width, width).unbind()  # each (D, D)
         query_bias, _, value_bias = self.qkv.bias.reshape(3, width).unbind()
-        q = F.linear(x[:, 0], query, query_bias) / math.sqrt(size)
+        q = F.linear(x[:, 0], query, query_bias) / math.sqrt(size)  # (B, D)
         q = q.reshape(batch, heads, size).transpose(0, 1)  # (h, B, d)
         q = (q @ key.reshape(heads, size, width)).transpose(0, 1)  # (B, h, D)
         weights = (q @ x.transpose(1, 2)).softmax(-1)  # (B, h, T)
@@ -201,11 +211,12 @@ class RelativeAttention(Attention):
 
     def __init__(self, width: int, num_heads: int, tokens: int, *, dropout: float = 0.0) -> None:
         super().__init__(width, num_heads, dropout=dropout)
+        # One embedding for every offset, from -(T - 1) to T - 1, which all heads share.
         self.relative = nn.Parameter(torch.empty(2 * tokens - 1, width // num_heads))
 
     def init_weights(self, generator: torch.Generator | None) -> None:
         super().init_weights(generator)
-        nn.init.normal_(self.relative, std=0.02, generator=generator)
+        nn.init.normal_(self.relative, std=0.02, generator=generator)  # as position embeddings are
 
     def bias(self, queries: Tensor) -> Tensor:
         return relative_logits(queries, self.relative)
@@ -213,11 +224,11 @@ class RelativeAttention(Attention):
     def fit_positions(
         self, tensors: Mapping[str, Tensor], old_grid: tuple[int, int], interpolation: Interpolation
     ) -> dict[str, Tensor]:
-        """Resize a table of the offsets of another number of tokens to this one's."""
+        """Resize a table of the offsets of another number of tokens to this one's, as a line."""
         return {"relative": resize_line(tensors["relative"], len(self.relative), interpolation)}
 
     def cost(self, tokens: int, seen: int, product: int) -> PartCost:
-        """Give the cost of attention that holds its weights, a logit for every offset, and a bias of them."""
+        """Give the cost of attention that holds its weights, a logit for every offset, and the bias."""
         plain = super().cost(tokens, seen, product)
         numbers = tokens * self.out.in_features
         # Queries by offset, the bias made of them, the attention weights, and copies of q, k and v.
@@ -245,6 +256,7 @@ class MLP(nn.Module):
     def __init__(self, width: int, mlp_dim: int, *, gelu: Gelu = "tanh", dropout: float = 0.0) -> None:
         super().__init__()
         self.gelu = gelu
+        # A compiled GELU in its tanh form; `ViT.compute_as` hands it in.
         self.compiled: Callable[[Tensor], Tensor] | None = None
         self.dropout = nn.Dropout(dropout)
         self.fc1 = nn.Linear(width, mlp_dim)
@@ -253,7 +265,7 @@ class MLP(nn.Module):
     def init_weights(self, generator: torch.Generator | None) -> None:
         for layer in (self.fc1, self.fc2):
             nn.init.xavier_uniform_(layer.weight, generator=generator)
-            # The original draws the biases too, from a normal distribution of 1e-6.
+            # The original draws the biases too, from a normal distribution with a deviation of 1e-6.
             nn.init.normal_(layer.bias, std=1e-6, generator=generator)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -318,15 +330,16 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, taps: Taps | None = None, name: str = "", attention_taps: bool = False
     ) -> Tensor:
-        """`(B, T, D) -> (B, T, D)`.
+        """Apply the block, `(B, T, D) -> (B, T, D)`.
 
         Args:
             x: tokens.
             taps: receives `{name}/attention`, `{name}/+attention`, `{name}/mlp` and `{name}/+mlp`; those with
                 a plus are taken after the residual sum.
-            name: of the block.
+            name: the block's name in the taps.
             attention_taps: whether `{name}/attention_weights` is written too.
         """
+        # Without taps the attention stays fused, so it is given them only if its weights are asked for.
         weights_taps = taps if attention_taps else None
         attended = self.attention(self.norm1(x), weights_taps, f"{name}/attention_weights")
         return self._after_attention(x, attended, taps, name)

@@ -1,8 +1,10 @@
-"""How a sequence of encoded tokens becomes what the head sees. One module a way, each handed into `ViT`.
+"""The poolings: modules that reduce the encoded tokens of an image to what the head sees.
 
-Every pooling is a module `(B, T, D) -> (B, D)`, or `(B, T, D)` for none, with `init_weights`.
+Every pooling is a module `(B, T, D) -> (B, D)`, or `(B, T, D)` for none, with `init_weights`. It also tells
+what it costs (`kept` and `costs`, in the terms of `cost.py`).
 
-Shapes: B images, T tokens, of which the first P are the class token and the registers, D = width.
+Shapes: B images, T tokens, of which the first P are the class token and the registers, D = width,
+h = num_heads, d = D / h.
 """
 
 import math
@@ -21,10 +23,18 @@ class Pooling(nn.Module):
     """Base of the poolings: no parameters, nothing to initialise."""
 
     def init_weights(self, generator: torch.Generator | None) -> None:
-        """Draw new weights; a pooling without parameters has none."""
+        """Draw new weights; a pooling without parameters draws nothing."""
 
     def kept(self, tokens: int, width: int, product: int) -> int:
-        """Give the bytes that autograd keeps of the normed tokens for this pooling: all, as products read."""
+        """Give the bytes that autograd keeps of the normed tokens for this pooling.
+
+        Here all of them, in the type that matrix products read.
+
+        Args:
+            tokens: T.
+            width: D.
+            product: bytes of a number that goes into matrix products: 4, or 2 under autocast.
+        """
         return tokens * width * product
 
     def costs(self, tokens: int, width: int, product: int) -> Iterator[PartCost]:
@@ -36,10 +46,11 @@ class ClassTokenPool(Pooling):
     """The first token, the class token (paper eq. 4)."""
 
     def forward(self, encoded: Tensor) -> Tensor:
-        return encoded[:, 0]
+        return encoded[:, 0]  # (B, D)
 
     def kept(self, tokens: int, width: int, product: int) -> int:
-        # What is kept of the first token is a view that keeps them all, unless it is rounded.
+        # The first token is a view, which keeps the memory of all tokens alive. Under autocast the head reads
+        # a rounded copy of it, and only that is kept.
         return width * product if product != FLOAT else tokens * width * FLOAT
 
 
@@ -80,7 +91,7 @@ class AttentionPool(Pooling):
 
     Args:
         width: D.
-        attention: whose projections are used; the query's row of `qkv` is applied to the probe alone.
+        attention: gives the projections; the queries' third of `qkv` is applied to the probe alone.
         mlp: applied to the result, with a residual sum.
         norm_eps: epsilon of the layer norm before the MLP.
     """
@@ -93,29 +104,38 @@ class AttentionPool(Pooling):
         self.mlp = mlp
 
     def init_weights(self, generator: torch.Generator | None) -> None:
+        # As in big_vision. Without the first axis, or PyTorch would take (1, 1, D) for a convolution's
+        # kernel.
         nn.init.xavier_uniform_(self.probe[0], generator=generator)
         self.attention.init_weights(generator)
         self.mlp.init_weights(generator)
 
     def forward(self, encoded: Tensor) -> Tensor:
-        """`(B, T, D) -> (B, D)`. Neither the tokens nor the query are normalised before the attention."""
+        """Pool `(B, T, D) -> (B, D)`.
+
+        As in big_vision, no norm comes before the attention: the tokens have had the encoder's, and the query
+        is learned.
+        """
         q, k, v = self._projected(encoded)
         dropout = self.attention.dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
+        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)  # (B, h, 1, d)
         pooled = self.attention.out(mixed.transpose(1, 2).reshape(len(encoded), encoded.shape[2]))  # (B, D)
         return pooled + self.mlp(self.norm(pooled))  # type: ignore[no-any-return]
 
     def weights(self, encoded: Tensor) -> Tensor:
         """Give how much of each token the query takes, `(B, T, D) -> (B, h, T)`; a row sums to one."""
         q, k, _ = self._projected(encoded)
-        return (q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])).softmax(-1).squeeze(2)
+        logits = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])  # (B, h, 1, T)
+        return logits.softmax(-1).squeeze(2)
 
     def costs(self, tokens: int, width: int, product: int) -> Iterator[PartCost]:
         """Give the cost of one query that looks at all tokens, and of an MLP for its result alone."""
         numbers = tokens * width
         mlp = norm_cost(1, width) + self.mlp.cost(1, product)
         yield PartCost(
+            # The query's and the output's projection, those of keys and values, and the attention's products.
             macs=2 * width**2 + 2 * numbers * width + 2 * numbers + mlp.macs,
+            # Keys and values of all tokens; what one query keeps, and a sum of the softmax for each head.
             kept=numbers * 2 * product + mlp.kept + width * 3 * product + FLOAT * self.attention.num_heads,
             passing=numbers * 3 * product,
             live=numbers * (FLOAT + 3 * product),
@@ -127,11 +147,13 @@ class AttentionPool(Pooling):
         """Give the query `(B, h, 1, d)`, keys and values `(B, h, T, d)`."""
         batch, tokens, width = encoded.shape
         shape = (batch, -1, self.attention.num_heads, width // self.attention.num_heads)
+        # The fused weight (3D, D) is that of queries, keys and values, in this order: the probe is read as a
+        # query alone, the tokens as keys and values alone.
         qkv = self.attention.qkv
-        query = F.linear(self.probe, qkv.weight[:width], qkv.bias[:width]).expand(batch, -1, -1)
-        keys_values = F.linear(encoded, qkv.weight[width:], qkv.bias[width:])
+        query = F.linear(self.probe, qkv.weight[:width], qkv.bias[:width]).expand(batch, -1, -1)  # (B, 1, D)
+        keys_values = F.linear(encoded, qkv.weight[width:], qkv.bias[width:])  # (B, T, 2D)
         keys_values = keys_values.reshape(batch, tokens, 2, width)
-        k, v = (part.reshape(shape).transpose(1, 2) for part in keys_values.unbind(2))
+        k, v = (part.reshape(shape).transpose(1, 2) for part in keys_values.unbind(2))  # each (B, h, T, d)
         return query.reshape(shape).transpose(1, 2), k, v
 
 

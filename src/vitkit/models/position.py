@@ -2,10 +2,11 @@
 
 The original adds one learned vector to each token, in raster order, the class token's first (paper eq. 1).
 Appendix D.4 compares that with none, with learned 2-D ones and with relative ones; big_vision adds fixed
-sines and cosines. How they are resized between image sizes
-stands in `resize.py`.
+sines and cosines; rotary positions turn queries and keys instead of being added. `resize.py` has the rules by
+which embeddings are resized between image sizes.
 
-Shapes: R x C the grid of patches, N = R * C, P rows before those of the grid, T tokens, D = width.
+Shapes: R x C the grid of patches, N = R * C patches, P rows for the tokens before the patches, T = P + N
+tokens, B images, h heads, d = head_dim, D = width.
 """
 
 import math
@@ -28,7 +29,7 @@ class Position(nn.Module):
     Args:
         grid: `(rows, columns)` of patches.
         width: D.
-        prefix: P, the number of tokens before the patches that have a position too.
+        prefix: P, the number of tokens before the patches (class token, registers) that have a position too.
     """
 
     def __init__(self, grid: tuple[int, int], width: int, prefix: int) -> None:
@@ -41,7 +42,7 @@ class Position(nn.Module):
             nn.init.normal_(parameter, std=0.02, generator=generator)
 
     def forward(self) -> Tensor:
-        """`(1, P + N, D)`, in raster order after the first P."""
+        """Give the embedding `(1, P + N, D)`, in raster order after the first P rows."""
         raise NotImplementedError
 
     def at(self, grid: tuple[int, int], interpolation: Interpolation = "original") -> Tensor:
@@ -60,7 +61,16 @@ class Position(nn.Module):
     def fit_positions(
         self, tensors: Mapping[str, Tensor], old_grid: tuple[int, int], interpolation: Interpolation
     ) -> dict[str, Tensor]:
-        """Resize parameters made for another grid to this one's; what is computed is in no file."""
+        """Resize parameters made for another grid to this one's (paper 3.2).
+
+        Args:
+            tensors: this module's parameters in a file, by name.
+            old_grid: `(rows, columns)` of patches that they were made for.
+            interpolation: the rule, one of those in `resize.py`.
+
+        Returns:
+            The resized parameters by name; none where the positions are computed and in no file.
+        """
         return {}
 
 
@@ -92,20 +102,22 @@ class LearnedPosition2D(Position):
 
     def __init__(self, grid: tuple[int, int], width: int, prefix: int) -> None:
         super().__init__(grid, width, prefix)
+        # The column's half comes first, as in D.4's (X, Y); of an odd width the row gets the one number more.
         self.columns = nn.Parameter(torch.empty(grid[1], width // 2))
         self.rows = nn.Parameter(torch.empty(grid[0], width - width // 2))
         self.prefix = nn.Parameter(torch.empty(1, prefix, width)) if prefix else None
 
     def forward(self) -> Tensor:
         rows, columns = len(self.rows), len(self.columns)
-        across = self.columns[None].expand(rows, -1, -1)
-        down = self.rows[:, None].expand(-1, columns, -1)
-        patches = torch.cat([across, down], dim=-1).reshape(1, rows * columns, -1)
+        across = self.columns[None].expand(rows, -1, -1)  # (R, C, D / 2), the same in every row
+        down = self.rows[:, None].expand(-1, columns, -1)  # (R, C, D / 2), the same in every column
+        patches = torch.cat([across, down], dim=-1).reshape(1, rows * columns, -1)  # (1, N, D)
         return patches if self.prefix is None else torch.cat([self.prefix, patches], dim=1)
 
     def fit_positions(
         self, tensors: Mapping[str, Tensor], old_grid: tuple[int, int], interpolation: Interpolation
     ) -> dict[str, Tensor]:
+        # The prefix does not depend on the grid, so it is taken as it is.
         return {
             "columns": resize_line(tensors["columns"], self.grid[1], interpolation),
             "rows": resize_line(tensors["rows"], self.grid[0], interpolation),
@@ -118,13 +130,15 @@ class SinCosPosition2D(Position):
     embedding: Tensor
 
     def __init__(self, grid: tuple[int, int], width: int) -> None:
-        super().__init__(grid, width, prefix=0)
+        super().__init__(grid, width, prefix=0)  # big_vision gives the class token no position
         self.compute()
 
     def compute(self) -> None:
         """Compute the buffer, once more where the module was built without memory."""
         embedding = torch.empty(1, self.grid[0] * self.grid[1], self.width)
+        # Not persistent: it follows from the sizes, and checkpoints of other libraries do not hold it.
         self.register_buffer("embedding", embedding, persistent=False)
+        # On the meta device, where a model waits for its weights, arithmetic would load PyTorch's compiler.
         if not embedding.is_meta:
             self.embedding = sincos_2d(self.grid, self.width).to(embedding.device)
 
@@ -153,6 +167,9 @@ def make_positions(config: ViTConfig) -> Iterator[Position]:
 class RotaryPosition2D(nn.Module):
     """Turns queries and keys by angles of their patch's row and column (Su et al. 2021, in two dimensions).
 
+    Two numbers of a head make a pair, which is turned like a point in the plane. The product of a query with
+    a key then depends on the difference of their positions alone.
+
     Args:
         grid: `(rows, columns)` of patches.
         head_dim: d, a multiple of 4.
@@ -173,20 +190,23 @@ class RotaryPosition2D(nn.Module):
     def compute(self) -> None:
         """Compute the buffers `(N, d)`, once more where the module was built without memory."""
         shape = (self.grid[0] * self.grid[1], self.head_dim)
-        for name in ("cos", "sin"):
+        for name in ("cos", "sin"):  # not persistent: they follow from the sizes
             self.register_buffer(name, torch.empty(shape), persistent=False)
         if not self.cos.is_meta:
             angles = rotary_angles(self.grid, self.head_dim, self.config)
             self.cos, self.sin = angles.cos(), angles.sin()
 
     def forward(self, x: Tensor) -> Tensor:
-        """`(B, h, P + N, d) -> (B, h, P + N, d)`."""
+        """Turn queries or keys, `(B, h, P + N, d) -> (B, h, P + N, d)`; the first P stay as they are."""
         prefix, patches = x[..., : self.prefix_tokens, :], x[..., self.prefix_tokens :, :]
+        # A pair (a, b) becomes (a cos - b sin, b cos + a sin): itself times cos, and (-b, a) times sin. The
+        # pairs are neighbours (0, 1), (2, 3), ..., or number i of the first half with i of the second.
         if self.config.pairs == "interleaved":
             turned = torch.stack([-patches[..., 1::2], patches[..., ::2]], dim=-1).flatten(-2)
         else:
             first, second = patches.chunk(2, dim=-1)
             turned = torch.cat([-second, first], dim=-1)
+        # Under autocast x is bfloat16 and the angles are float32: rounded once, after the sum.
         patches = (patches * self.cos + turned * self.sin).to(x.dtype)
         return torch.cat([prefix, patches], dim=-2) if self.prefix_tokens else patches
 
@@ -194,33 +214,42 @@ class RotaryPosition2D(nn.Module):
 def rotary_angles(grid: tuple[int, int], head_dim: int, config: RotaryConfig) -> Tensor:
     """Give the angle by which each number of a head turns, `(N, d)`, in radians.
 
-    Follows timm's `pos_embed_sincos.py`, whose float32 arithmetic it repeats step by step.
+    Follows timm's `pos_embed_sincos.py`, whose float32 arithmetic it repeats step by step: that is why the
+    two kinds of coordinates divide and multiply in different orders.
     """
+    # A quarter of the head's numbers for each of two axes: half of them in either member of the pairs.
     exponents = torch.arange(head_dim // 4, dtype=torch.float32) / (head_dim // 4)
     if config.coordinates == "patches":
         axes = [torch.arange(size, dtype=torch.float32) for size in grid]
+        # EVA-02 counts in patches of the grid it was pre-trained on: a finer grid has steps below one.
         if config.reference_grid is not None:
             axes = [
                 axis / size * reference
                 for axis, size, reference in zip(axes, grid, config.reference_grid, strict=True)
             ]
-    else:
+    else:  # DINOv3: centres of patches, from -1 at one edge of the image to 1 at the other
         axes = [2.0 * ((torch.arange(size, dtype=torch.float32) + 0.5) / size) - 1.0 for size in grid]
-    positions = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).flatten(0, 1)  # (N, 2)
+    positions = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).flatten(0, 1)  # (N, 2): row, column
     if config.first == "column":
         positions = positions.flip(-1)
     if config.coordinates == "patches":
-        angles = positions[:, :, None] * (1.0 / config.temperature**exponents)
+        angles = positions[:, :, None] * (1.0 / config.temperature**exponents)  # (N, 2, d / 4)
     else:
-        angles = 2 * math.pi * positions[:, :, None] / config.temperature**exponents
+        angles = 2 * math.pi * positions[:, :, None] / config.temperature**exponents  # (N, 2, d / 4)
     angles = angles.flatten(1)  # (N, d / 2): of one axis, then of the other
+    # Both members of a pair turn by one angle.
     if config.pairs == "interleaved":
         return angles.repeat_interleave(2, dim=-1)
     return angles.repeat(1, 2)
 
 
 def sincos_2d(grid: tuple[int, int], width: int, temperature: float = 10_000.0) -> Tensor:
-    """Sines and cosines of each patch's column, then of its row, `(1, N, D)`, in float32.
+    """Compute sines and cosines of each patch's column, then of its row, `(1, N, D)`, in float32.
+
+    Args:
+        grid: `(rows, columns)` of patches.
+        width: D.
+        temperature: the ratio between the highest and the lowest frequency (Vaswani et al. 2017: 10,000).
 
     Raises:
         VitkitError: the width cannot be cut into four.
@@ -228,16 +257,18 @@ def sincos_2d(grid: tuple[int, int], width: int, temperature: float = 10_000.0) 
     if width % 4 or width < 8:
         raise VitkitError(f"Sine-cosine positions need a width divisible by 4, of at least 8, found {width}.")
     rows, columns = torch.meshgrid(torch.arange(grid[0]), torch.arange(grid[1]), indexing="ij")
+    # From 0 to 1 with both ends, hence the - 1, as big_vision has it (and so a width of at least 8). In
+    # float64, rounded once, at the end.
     exponents = torch.arange(width // 4, dtype=torch.float64) / (width // 4 - 1)
     frequencies = temperature**-exponents
-    across = columns.flatten().double()[:, None] * frequencies
-    down = rows.flatten().double()[:, None] * frequencies
+    across = columns.flatten().double()[:, None] * frequencies  # (N, D / 4)
+    down = rows.flatten().double()[:, None] * frequencies  # (N, D / 4)
     parts = [across.sin(), across.cos(), down.sin(), down.cos()]  # each (N, D / 4)
     return torch.cat(parts, dim=1)[None].float()
 
 
 def relative_logits(queries: Tensor, table: Tensor) -> Tensor:
-    """What 1-D relative attention adds to the attention's logits before the softmax (paper D.4).
+    """Compute what 1-D relative attention adds to the attention's logits before the softmax (paper D.4).
 
     Args:
         queries: `(B, h, T, d)`.
@@ -247,7 +278,9 @@ def relative_logits(queries: Tensor, table: Tensor) -> Tensor:
         `(B, h, T, T)`: query content times the embedding of the offset, over the square root of d.
     """
     tokens, head_dim = queries.shape[-2:]
+    # The product with every offset at once, and then those that a key really has: `(T, T, d)` embeddings of
+    # all pairs are never made.
     by_offset = queries @ table.T / math.sqrt(head_dim)  # (B, h, T, 2T - 1)
-    place = torch.arange(tokens, device=queries.device)
-    offset = place[:, None] - place[None, :] + tokens - 1  # (T, T)
-    return by_offset.gather(-1, offset.expand(*by_offset.shape[:-1], -1))
+    index = torch.arange(tokens, device=queries.device)
+    offset = index[:, None] - index[None, :] + tokens - 1  # (T, T), from 0: rows of the table
+    return by_offset.gather(-1, offset.expand(*by_offset.shape[:-1], -1))  # (B, h, T, T)

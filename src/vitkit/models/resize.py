@@ -1,4 +1,4 @@
-"""How position embeddings are resized between image sizes, in 2-D (paper 3.2)."""
+"""The rules by which position embeddings are resized between image sizes, in 2-D (paper 3.2)."""
 
 import torch
 import torch.nn.functional as F

@@ -45,7 +45,7 @@ class StdConv2d(nn.Module):
             stride 2 pads less at the top and left than at the bottom and right. The output has the same size.
         standardization: "std" divides by std + eps (vision_transformer `models_resnet.py:22-39`), "variance"
             by sqrt(var + eps) (big_vision `models/bit_paper.py`).
-        eps: as above.
+        eps: what keeps a kernel of equal numbers from a division by zero; added as `standardization` says.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class StdConv2d(nn.Module):
         lecun_normal(self.weight, self.weight[0].numel(), generator)
 
     def standardized(self) -> Tensor:
-        """The kernels that are applied, shaped and typed as the weights."""
+        """Give the kernels that are applied, `(C', C, kh, kw)`, in the type of the weights."""
         weight = self.weight.float()
         size = weight[0].numel()
         if self.standardization == "variance":
@@ -77,25 +77,32 @@ class StdConv2d(nn.Module):
             result = F.layer_norm(weight, weight.shape[1:], eps=self.eps)
         else:
             centred = weight - weight.mean((1, 2, 3), keepdim=True)
-            norm = torch.linalg.vector_norm(centred, dim=(1, 2, 3), keepdim=True)
+            norm = torch.linalg.vector_norm(centred, dim=(1, 2, 3), keepdim=True)  # (C', 1, 1, 1)
+            # The norm over the root of the number of values is the standard deviation: one pass less.
             result = centred / (norm / math.sqrt(size) + self.eps)
         return result.to(self.weight.dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`(B, C, H, W)` to `(B, C', H', W')`, sizes divided by the stride and rounded up."""
-        if self.padding == "same" and self.stride > 1:  # at stride 1 the two are one
+        """Convolve `(B, C, H, W)` to `(B, C', H', W')`, sizes divided by the stride and rounded up."""
+        # At stride 1 an odd kernel needs the same padding on all sides, so both kinds of padding are one.
+        if self.padding == "same" and self.stride > 1:
             x = _pad_same(x, self.kernel, self.stride, value=0.0)
             return F.conv2d(x, self.standardized(), stride=self.stride)
         return F.conv2d(x, self.standardized(), stride=self.stride, padding=self.kernel // 2)
 
 
 def _pad_same(x: Tensor, kernel: int, stride: int, value: float) -> Tensor:
-    """TensorFlow's SAME: as much as ceil(size / stride) windows need, an odd pixel at the bottom or right."""
+    """Pad `(B, C, H, W)` by TensorFlow's SAME: as much as ceil(size / stride) windows need.
+
+    An odd pixel of padding goes to the bottom or right.
+    """
+    # -(-size // stride) rounds up. The last window begins at (windows - 1) * stride.
     height, width = (
         max((-(-size // stride) - 1) * stride + kernel - size, 0) for size in (x.shape[2], x.shape[3])
     )
     if not height and not width:
         return x
+    # In PyTorch's order: left, right, top, bottom.
     return F.pad(x, (width // 2, width - width // 2, height // 2, height - height // 2), value=value)
 
 
@@ -104,7 +111,9 @@ MakeConvolution = Callable[[int, int, int, int], StdConv2d]
 
 
 class PostActivationUnit(nn.Module):
-    """Bottleneck of the hybrids (v1): norm and relu follow each convolution, the last relu the sum.
+    """Bottleneck of the hybrids (ResNet v1): norm and relu follow each convolution, the last relu the sum.
+
+    Three convolutions, 1x1, 3x3 and 1x1, of which the first makes the channels fewer and the last more.
 
     Args:
         shape: the unit's sizes.
@@ -141,6 +150,7 @@ class PostActivationUnit(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         residual = x
+        # Where the unit changes the number of channels or the size, the input has to change with it.
         if self.proj is not None and self.proj_norm is not None:
             residual = self.proj_norm(self.proj(x))
         x = F.relu(self.norm1(self.conv1(x)))
@@ -172,6 +182,7 @@ class ResNetStem(nn.Module):
             eps=backbone.standardization_eps,
         )
         channels = backbone.root_channels
+        # The root of every ResNet (He et al. 2016): 7x7 at stride 2, then max-pooling at stride 2.
         self.root = convolution(in_channels, channels, 7, stride=2)
         self.root_norm = nn.GroupNorm(GROUPS, channels, backbone.norm_eps)
         shapes = unit_shapes(backbone)
@@ -196,15 +207,16 @@ class ResNetStem(nn.Module):
         A feature map that is no multiple of the patch is cropped at the right and bottom (VALID).
         """
         x = F.relu(self.root_norm(self.root(images)))
+        # Padded with minus infinity, which is never the maximum, as Flax's max_pool does.
         x = F.max_pool2d(_pad_same(x, 3, 2, value=-math.inf), 3, 2)
         for stage in self.stages:
             x = stage(x)
         tokens: Tensor = self.projection(x)  # (B, D, rows, columns)
-        return tokens.flatten(2).transpose(1, 2)
+        return tokens.flatten(2).transpose(1, 2)  # (B, N, D)
 
 
 def _stages(shapes: Iterable[UnitShape], unit: Callable[[UnitShape], nn.Module]) -> nn.ModuleList:
-    """Build the units of a ResNet, one `Sequential` a stage."""
+    """Make the units of a ResNet, one `Sequential` for each stage."""
     by_stage: dict[int, list[nn.Module]] = {}
     for shape in shapes:
         by_stage.setdefault(shape.stage, []).append(unit(shape))
@@ -212,7 +224,7 @@ def _stages(shapes: Iterable[UnitShape], unit: Callable[[UnitShape], nn.Module])
 
 
 class PreActivationUnit(nn.Module):
-    """Bottleneck of BiT (v2): norm and relu precede each convolution, and nothing follows the sum.
+    """Bottleneck of BiT (ResNet v2): norm and relu precede each convolution, and nothing follows the sum.
 
     Args:
         shape: the unit's sizes.
@@ -237,7 +249,7 @@ class PreActivationUnit(nn.Module):
         self.norm1 = nn.GroupNorm(groups, shape.in_channels, norm_eps)
         self.conv1 = convolution(shape.in_channels, channels, 1, 1)
         self.norm2 = nn.GroupNorm(groups, channels, norm_eps)
-        self.conv2 = mixing
+        self.conv2 = mixing  # in axial models an attention, under the name that the other has in checkpoints
         self.norm3 = nn.GroupNorm(groups, channels, norm_eps)
         self.conv3 = convolution(channels, out_channels, 1, 1)
         self.proj = None
@@ -277,6 +289,7 @@ class ResNet(ImageModel):
         convolution = partial(
             StdConv2d, padding="symmetric", standardization="variance", eps=config.standardization_eps
         )
+        # No norm follows the root: in v2 that of the first unit does.
         self.root = convolution(config.in_channels, config.root_channels, 7, stride=2)
 
         def unit(shape: UnitShape) -> PreActivationUnit:
@@ -306,7 +319,7 @@ class ResNet(ImageModel):
         self.init_head()
 
     def features(self, images: Tensor, taps: Taps | None = None) -> Tensor:
-        """The mean of the last feature map, normed and activated: `(B, width)`.
+        """Compute the mean of the last feature map, normed and activated: `(B, width)`.
 
         Args:
             images: `(B, C, H, W)`, uint8 pixels or floats normalised by the model's mean and std.
@@ -319,7 +332,8 @@ class ResNet(ImageModel):
         # channels_last gained 6% of R50x1's time at 8 images and lost 3% at one (a CPU thread): left alone.
         x = self.root(self.normalize(images))
         if self.config.max_pool_padding == "zeros":
-            # Not the same as minus infinity, which max_pool2d pads with: nothing has made x positive here.
+            # BiT pads with zeros, as three of the authors' four code bases do. That is not the same as minus
+            # infinity, which max_pool2d pads with: no relu has made x positive here.
             x = F.max_pool2d(F.pad(x, (1, 1, 1, 1)), 3, 2)
         else:
             x = F.max_pool2d(x, 3, 2, padding=1)
@@ -329,7 +343,7 @@ class ResNet(ImageModel):
             x = stage(x)
             if taps is not None:
                 taps[f"stage{number}"] = x
-        pooled = F.relu(self.norm(x)).mean((2, 3))
+        pooled = F.relu(self.norm(x)).mean((2, 3))  # (B, width)
         if taps is not None:
             taps |= {"pooled": pooled, "pre_logits": pooled}
         return pooled
@@ -339,4 +353,4 @@ class ResNet(ImageModel):
         taps: Taps = {}
         numbers = self._layer_numbers(layers, len(self.stages))
         self.features(images, taps)
-        return [taps[f"stage{number + 1}"] for number in numbers]
+        return [taps[f"stage{number + 1}"] for number in numbers]  # stages are numbered from 1 in taps

@@ -24,7 +24,7 @@ class BackboneConfig:
     width_factor: float = 1.0
     norm_eps: float = 1e-6
     standardization: Literal["std", "variance"] = "std"
-    """Where epsilon stands: w / (std + eps), the original's, or w / sqrt(var + eps), timm's."""
+    """The place of epsilon: w / (std + eps), the original's, or w / sqrt(var + eps), timm's."""
     standardization_eps: float = 1e-5
 
     def __post_init__(self) -> None:
@@ -60,7 +60,7 @@ class BackboneConfig:
 
     @property
     def arithmetic(self) -> tuple[str, ...]:
-        """What two backbones with the same weights may still compute differently, in words."""
+        """The numerics as phrases: what two backbones with the same weights may compute differently."""
         eps = f"{self.standardization_eps:g}"
         rule = f"(std + {eps})" if self.standardization == "std" else f"sqrt(var + {eps})"
         return f"GroupNorm epsilon {self.norm_eps:g}", f"kernels standardised as w / {rule}"
@@ -86,14 +86,14 @@ class ResNetConfig:
     """Groups of every GroupNorm."""
     in_channels: int = 3
     mixing: Literal["convolution", "axial"] = "convolution"
-    """What stands where a bottleneck has its 3x3 convolution: that, or axial attention (paper D.6)."""
+    """The middle of a bottleneck: a 3x3 convolution, or axial attention instead (paper D.6)."""
     num_heads: int = 8
-    """Of the axial attention."""
+    """Heads of the axial attention; without it the field counts for nothing."""
     norm_eps: float = 1e-5
     standardization_eps: float = 1e-10
     """In w / sqrt(var + eps)."""
     max_pool_padding: Literal["zeros", "lowest"] = "zeros"
-    """Of the root's max-pooling: zeros in big_transfer, minus infinity in big_vision."""
+    """The padding of the root's max-pooling: zeros in big_transfer, minus infinity in big_vision."""
     head_bias_init: float = 0.0
     image_mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     image_std: tuple[float, ...] = (0.5, 0.5, 0.5)
@@ -166,7 +166,7 @@ class ResNetConfig:
 
     @property
     def arithmetic(self) -> tuple[str, ...]:
-        """What two models with the same weights may still compute differently, in words."""
+        """The numerics as phrases: what two models with the same weights may compute differently."""
         return (
             f"GroupNorm epsilon {self.norm_eps:g}",
             f"kernels standardised as w / sqrt(var + {self.standardization_eps:g})",
@@ -179,12 +179,12 @@ class ResNetConfig:
 
     @property
     def position_extent(self) -> tuple[str, tuple[int, int]]:
-        """What the positions of axial attention depend on, in words, and its size."""
+        """The name and size of what the positions of axial attention depend on: the images."""
         return "images", self.image_size
 
     @property
     def cut_off(self) -> str:
-        """What of the images no position sees: nothing, for strides that do not divide them are padded."""
+        """The part of an image that no feature sees: none, since strides that do not divide it are padded."""
         return ""
 
     def with_new_head(self, num_classes: int) -> "ResNetConfig":

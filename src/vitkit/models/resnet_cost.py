@@ -1,4 +1,4 @@
-"""What the ResNets cost, step by step: BiT's, and the one before a hybrid's Transformer.
+"""The costs of the ResNets, step by step: of BiT's, and the one before a hybrid's Transformer.
 
 The number of each unit in a stage does not matter to its cost, but that the first changes the channels: a
 model of two units a stage stands for all.

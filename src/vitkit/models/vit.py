@@ -54,7 +54,7 @@ class ViT(ImageModel):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(config)
-        # Without this, a hybrid's or an axial model's configuration would silently become another model.
+        # A hybrid's or an axial model's configuration would else silently become another model.
         missing = [
             part
             for part, needed in (
@@ -77,10 +77,11 @@ class ViT(ImageModel):
         self.blocks = nn.ModuleList(
             (encoder_block(config) for _ in range(config.depth)) if blocks is None else blocks
         )
+        # A norm before the first block, which CLIP's models have and the paper's do not.
         self.pre_norm = nn.LayerNorm(width, config.norm_eps) if config.norm_before_blocks else None
         self.norm = nn.LayerNorm(width, config.norm_eps)
         self.pooling = make_pooling(config)
-        size = config.representation_size
+        size = config.representation_size  # a hidden layer with tanh, which pre-training has (paper 3.1)
         self.pre_logits = nn.Linear(width, size) if size else None
         self.head = make_head(size or width, config.num_classes)
         self.draw_weights(generator)
@@ -92,7 +93,8 @@ class ViT(ImageModel):
             module.init_weights(generator)
         if self.class_token is not None:
             nn.init.zeros_(self.class_token)
-        if self.register_tokens is not None:  # not zeros: nothing else would tell them apart
+        # Registers are not zeros: they are alike in everything else, and equal ones would stay equal.
+        if self.register_tokens is not None:
             nn.init.normal_(self.register_tokens, std=0.02, generator=generator)
         if self.pre_logits is not None:
             lecun_normal(self.pre_logits.weight, self.pre_logits.in_features, generator)
@@ -100,6 +102,7 @@ class ViT(ImageModel):
         self.init_head()
 
     def compute_as(self, chosen: Compute, gelu: Callable[[Tensor], Tensor] | None = None) -> None:
+        """Hand the chosen way of computing to the attentions and MLPs; `gelu` is a compiled tanh form."""
         super().compute_as(chosen, gelu)
         for module in self.modules():
             if isinstance(module, Attention):
@@ -109,14 +112,23 @@ class ViT(ImageModel):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Take over weights, also those of files and checkpoints that know a parameter by its former name."""
+        # Here and not where files are read, so that checkpoints of training are understood too.
         for key in [key for key in state_dict if key.startswith(prefix)]:
             state_dict[prefix + current_name(key.removeprefix(prefix))] = state_dict.pop(key)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def patches(self, images: Tensor, taps: Taps | None = None, any_size: bool = False) -> Tensor:
-        """Images `(B, C, H, W)` to patch embeddings `(B, N, D)`, in raster order and without positions.
+        """Embed images `(B, C, H, W)` as patches `(B, N, D)`, in raster order and without positions.
 
         Masking patches, as the paper's self-supervision does (B.1.2), happens between this and `place`.
+
+        Args:
+            images: uint8 pixels or floats normalised by the model's mean and std.
+            taps: receives `stem`.
+            any_size: whether images may have another size than the model's.
+
+        Raises:
+            VitkitError: images of another size or type than the model's.
         """
         if self._folds(images):
             self.require_size(images, any_size)
@@ -136,20 +148,21 @@ class ViT(ImageModel):
         return asked and isinstance(stem, PatchStem) and images.numel() > stem.weight.numel()
 
     def place(self, patches: Tensor, taps: Taps | None = None, grid: tuple[int, int] | None = None) -> Tensor:
-        """Patch embeddings `(B, N, D)` to tokens `(B, T, D)`: the tokens before them, and positions (eq. 1).
+        """Make tokens `(B, T, D)` of patch embeddings `(B, N, D)`: add class token and positions (eq. 1).
 
         Args:
-            patches: of a whole grid, in raster order.
+            patches: embeddings of all patches of a grid, in raster order.
             taps: receives `embedded`.
             grid: `(rows, columns)` of the patches where it is not the model's own: positions are resized.
         """
         tokens: Tensor = patches
         prefix = [part for part in (self.class_token, self.register_tokens) if part is not None]
         if prefix:
+            # Each is (1, count, D), the same for all images; `expand` copies nothing.
             tokens = torch.cat([*(part.expand(len(patches), -1, -1) for part in prefix), patches], dim=1)
         if self.config.position_at == "stem" and len(self.positions):
             tokens = self._add_position(tokens, 0, grid)
-        tokens = self.dropout(tokens)
+        tokens = self.dropout(tokens)  # after the positions, as in vision_transformer
         if self.pre_norm is not None:
             tokens = self.pre_norm(tokens)
         if taps is not None:
@@ -157,7 +170,7 @@ class ViT(ImageModel):
         return tokens
 
     def embed(self, images: Tensor, taps: Taps | None = None) -> Tensor:
-        """Images `(B, C, H, W)` to tokens `(B, T, D)` with their positions: `place` of `patches`."""
+        """Embed images `(B, C, H, W)` as tokens `(B, T, D)` with their positions: `place` of `patches`."""
         return self.place(self.patches(images, taps), taps)
 
     def position_embedding(self) -> Tensor | None:
@@ -165,22 +178,29 @@ class ViT(ImageModel):
         return self.positions[0]() if len(self.positions) else None
 
     def before_layer(self, layer: int, tokens: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
-        """What block number `layer` sees of the tokens `(B, T, D)` that the one before it made.
+        """Give the tokens `(B, T, D)` that block number `layer` reads, of those that came out before it.
 
-        They are the same, unless position embeddings are added at every layer.
+        They are the same, unless position embeddings are added at every layer (paper D.4).
+
+        Args:
+            layer: number of the block, from 0.
+            tokens: output of the block before, or of `place`.
+            grid: `(rows, columns)` of the patches where it is not the model's own.
         """
         if self.config.position_at == "stem":
             return tokens
+        # "every_layer" learns an embedding for each layer, "every_layer_shared" one for all.
         return self._add_position(tokens, layer if self.config.position_at == "every_layer" else 0, grid)
 
     def _add_position(self, tokens: Tensor, number: int, grid: tuple[int, int] | None) -> Tensor:
+        """Add position embedding `number` to tokens `(B, T, D)`; `grid` as for `before_layer`."""
         position = self.positions[number]
         assert isinstance(position, Position)
         embedding: Tensor = position() if grid is None else position.at(grid)  # (1, P + N, D)
         unpositioned = self.config.prefix_tokens - position.prefix_rows
         if not unpositioned:
             return tokens + embedding
-        # big_vision gives the class token no position: only the patches get one.
+        # big_vision gives the class token no position: only the tokens after it get one.
         return torch.cat([tokens[:, :unpositioned], tokens[:, unpositioned:] + embedding], dim=1)
 
     def encode(
@@ -190,10 +210,19 @@ class ViT(ImageModel):
         attention_weights: bool | Collection[int] = False,
         grid: tuple[int, int] | None = None,
     ) -> Tensor:
-        """Tokens `(B, T, D)` through all blocks and the final norm, `(B, T, D)` (paper eq. 2 to 4).
+        """Pass tokens `(B, T, D)` through all blocks and the final norm, to `(B, T, D)` (paper eq. 2 to 4).
 
         Where the configuration puts the final norm after the pooling, the tokens leave without it.
+
+        Args:
+            tokens: output of `embed` or `place`.
+            taps, attention_weights: as for `forward`.
+            grid: `(rows, columns)` of the patches where it is not the model's own.
+
+        Raises:
+            VitkitError: attention weights without taps, or of a layer that is not there.
         """
+        # Only the layers that are asked for compute their attention weights: True means all of them.
         if isinstance(attention_weights, bool):
             asked: Collection[int] = range(len(self.blocks)) if attention_weights else ()
         else:
@@ -210,8 +239,9 @@ class ViT(ImageModel):
         return encoded
 
     def pool(self, encoded: Tensor, taps: Taps | None = None) -> Tensor:
-        """Encoded tokens `(B, T, D)` to what the head sees: `(B, D)`, or `(B, T, D)` without pooling."""
+        """Reduce encoded tokens `(B, T, D)` to what the head sees, `(B, D)`; `(B, T, D)` without pooling."""
         pooled: Tensor = self.pooling(encoded)
+        # `fc_norm` in timm: MAE and others norm the mean of the tokens, and not each token before it.
         if self.config.norm_after_pooling:
             pooled = self.norm(pooled)
         features = pooled if self.pre_logits is None else torch.tanh(self.pre_logits(pooled))
@@ -227,7 +257,7 @@ class ViT(ImageModel):
         *,
         any_size: bool = False,
     ) -> Tensor:
-        """What the head sees, `(B, D)`: the representation few-shot evaluation and embeddings use.
+        """Compute what the head sees, `(B, D)`: the representation for few-shot evaluation and embeddings.
 
         Args:
             images: `(B, C, H, W)`, uint8 pixels or floats normalised by the model's mean and std.
@@ -241,6 +271,7 @@ class ViT(ImageModel):
         """
         grid = self._grid_of(images) if any_size else None
         tokens = self.place(self.patches(images, taps, any_size), taps, grid)
+        # Where only the class token is read, the last block computes no other, unless taps show them all.
         shortened = self.chosen.last_block == "class_token" and class_token_suffices(self.config)
         if shortened and taps is None and not attention_weights and self.blocks:
             return self.pool(self._encode_class_token(tokens, grid))
@@ -269,18 +300,25 @@ class ViT(ImageModel):
         last = len(self.blocks) - 1
         maps = []
         for number in numbers:
+            # The tap of the last block holds its output before the final norm.
             tokens = encoded if number == last else taps[self._after(number)]
             patches = tokens[:, self.config.prefix_tokens :]  # (B, N, D)
-            maps.append(patches.transpose(1, 2).reshape(len(patches), -1, rows, columns))
+            # Patches are in raster order, so that D becomes the channels of a map of the grid's shape.
+            maps.append(patches.transpose(1, 2).reshape(len(patches), -1, rows, columns))  # (B, D, R, C)
         return maps
 
     def _after(self, number: int) -> str:
         """Name the tap that holds the tokens after a block."""
         name = f"block{number:02d}"
+        # An axial block is two blocks, of which the one along the columns comes last.
         return f"{name}/columns/+mlp" if self.config.attention == "axial" else f"{name}/+mlp"
 
     def _grid_of(self, images: Tensor) -> tuple[int, int] | None:
-        """The grid of images of any size; None where it is the model's own."""
+        """Give the grid of images of any size, `(rows, columns)`; None where it is the model's own.
+
+        Raises:
+            VitkitError: the model's positions are part of its attention, or no patch fits into the images.
+        """
         size = (images.shape[-2], images.shape[-1])
         if size == self.config.image_size:
             return None
@@ -290,7 +328,7 @@ class ViT(ImageModel):
                 "Axial attention, relative and rotary positions are made for one grid: load the model with "
                 f"image_size=({size[0]}, {size[1]}) instead of any_size."
             )
-        return replace(self.config, image_size=size).grid
+        return replace(self.config, image_size=size).grid  # checked like any configuration's
 
     def forward(
         self,
@@ -298,7 +336,7 @@ class ViT(ImageModel):
         taps: Taps | None = None,
         attention_weights: bool | Collection[int] = False,
     ) -> Tensor:
-        """Logits of images.
+        """Compute the logits of images.
 
         Args:
             images: `(B, C, H, W)`, uint8 pixels or floats normalised by the model's mean and std.

@@ -39,14 +39,15 @@ class RotaryConfig:
     """
 
     pairs: Literal["interleaved", "halves"]
-    """Which numbers make a pair: neighbours; or a number of the first half and its like in the second."""
+    """The numbers that make a pair: neighbours; or a number of the first half and its like in the second."""
     coordinates: Literal["patches", "centered"]
     """Positions counted in patches from 0; or centres of patches from -1 to 1, times 2 pi."""
     temperature: float
+    """The base of the frequencies, as above."""
     reference_grid: tuple[int, int] | None = None
     """The grid that positions counted in patches are scaled to: all image sizes then see the same range."""
     first: Literal["row", "column"] = "row"
-    """Whose angle turns the first half of the pairs; the other one's turns the second."""
+    """The axis whose angle turns the first half of the pairs; the other axis turns the second."""
 
     def __post_init__(self) -> None:
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
@@ -56,13 +57,13 @@ class RotaryConfig:
 
 
 EVA02_ROTARY = RotaryConfig("interleaved", "patches", temperature=10_000.0, reference_grid=(16, 16))
-"""Of EVA-02 (Fang et al. 2023, arXiv 2303.11331), pre-trained on 16x16 patches."""
+"""Rotary positions of EVA-02 (Fang et al. 2023, arXiv 2303.11331), pre-trained on 16x16 patches."""
 
 ROPE_VIT_ROTARY = RotaryConfig("interleaved", "patches", temperature=100.0, first="column")
-"""Of RoPE-ViT's axial models (Heo et al. 2024, arXiv 2403.13298)."""
+"""Rotary positions of RoPE-ViT's axial models (Heo et al. 2024, arXiv 2403.13298)."""
 
 DINOV3_ROTARY = RotaryConfig("halves", "centered", temperature=100.0)
-"""Of DINOv3 (Simeoni et al. 2025, arXiv 2508.10104)."""
+"""Rotary positions of DINOv3 (Simeoni et al. 2025, arXiv 2508.10104)."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,8 @@ class ViTConfig:
     backbone: BackboneConfig | None = None
     """A ResNet whose feature map is cut into patches in the image's place (hybrid, paper 3.1)."""
     pool: PoolKind = "token"
-    """What the head sees: the class token; the mean of the patch tokens (GAP, paper D.3); their maximum; what
-    a learned query attends to (MAP, big_vision); or every token."""
+    """The features that the head sees: the class token; the mean of the patch tokens (GAP, paper D.3); their
+    maximum; what a learned query attends to (MAP, big_vision); or every token."""
     register_tokens: int = 0
     """Learned tokens between the class token and the patches, which no head sees."""
     class_token_position: bool = True
@@ -96,9 +97,9 @@ class ViTConfig:
     position: PositionKind = "learned"
     """Kind of position embedding (paper D.4; the sines and cosines are big_vision's)."""
     rotary: RotaryConfig | None = None
-    """Rotary positions in every attention, beside those that are added or instead of them."""
+    """Rotary positions in every attention, besides those that are added or instead of them."""
     position_at: PositionsAt = "stem"
-    """Where it is added: once, before each layer, or the same one before each layer (paper D.4)."""
+    """The layers at which it is added: the first, each with its own, or each with the same (paper D.4)."""
     attention: Literal["full", "axial"] = "full"
     """Between all tokens; or along rows, then along columns, with an MLP after each (paper D.6)."""
     extra_class_token: bool = False
@@ -118,7 +119,7 @@ class ViTConfig:
     norm_eps: float = 1e-6
     head_bias_init: float = 0.0
     image_mean: tuple[float, ...] = (0.5, 0.5, 0.5)
-    """Of pixels in [0, 1]; with `image_std` what brings uint8 images to the range the weights know."""
+    """Mean of pixels in [0, 1] by channel; it and `image_std` bring uint8 images to the weights' range."""
     image_std: tuple[float, ...] = (0.5, 0.5, 0.5)
 
     def __post_init__(self) -> None:
@@ -243,7 +244,7 @@ class ViTConfig:
 
     @property
     def arithmetic(self) -> tuple[str, ...]:
-        """What two models with the same weights may still compute differently, in words."""
+        """The numerics as phrases: what two models with the same weights may compute differently."""
         forms = {"tanh": "tanh form, the original's", "erf": "exact", "quick": "quick form, CLIP's"}
         lines = (f"GELU: {forms[self.gelu]}", f"LayerNorm epsilon {self.norm_eps:g}")
         return lines + (self.backbone.arithmetic if self.backbone else ())
@@ -254,12 +255,12 @@ class ViTConfig:
 
     @property
     def position_extent(self) -> tuple[str, tuple[int, int]]:
-        """What positions depend on, in words, and its size."""
+        """The name and size of what positions depend on: the grid of patches."""
         return "a grid", self.grid
 
     @property
     def cut_off(self) -> str:
-        """What of the images no token sees, in words: a backbone pads them, its feature map may be cut."""
+        """The part of an image (or of a backbone's feature map) that no token sees, as a phrase."""
         rows, columns = self.backbone.feature_map(self.image_size) if self.backbone else self.image_size
         below, right = rows % self.patch_size[0], columns % self.patch_size[1]
         if not below and not right:

@@ -1,4 +1,4 @@
-"""What a ViT or hybrid costs, step by step: its parts in the order they are computed, each in its own words.
+"""The costs of a ViT or hybrid, step by step: those of its parts, in the order they are computed.
 
 The cost of a part stands with the part, in `parts.py`, `pool.py` and `axial.py`.
 """
@@ -26,7 +26,8 @@ def vit_costs(config: ViTConfig, product: int) -> Iterator[PartCost]:
     model = build_empty(lambda: build_vit(replace(config, depth=1, backbone=backbone)))
     width, tokens = config.width, config.num_tokens
     yield from _embedding_costs(model, config, product)
-    # The tokens as they were before they got positions, or another order, are alive beside the new ones.
+    # A second copy of the tokens is alive where positions are added at every layer, or axial blocks reorder
+    # them.
     copied = config.position_at != "stem" or config.attention != "full"
     held = PartCost(live=FLOAT * tokens * width if copied else 0)
     steps = [step + held for step in model.blocks[0].costs(tokens, product)]  # type: ignore[operator]

@@ -59,7 +59,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gap": {"pool": "mean"},
     "map": {"pool": "map"},
     "max": {"pool": "max"},
-    "norep": {},  # no representation layer, which a name never means here
+    "norep": {},  # accepted and ignored: names never include the representation layer
     "nopos": {"position": "none"},
     "pos2d": {"position": "learned_2d"},
     "relative": {"position": "relative"},
@@ -116,7 +116,7 @@ NAMES = (
 )
 
 LONGEST_NAME = 100
-"""Characters of a name of the grammar."""
+"""The most characters that a name of the grammar has; longer ones are refused before they are parsed."""
 
 _VIT = re.compile(
     r"((?P<trunk>R\d*)(x1)?\+)?(?P<axial>Axial-)?ViT-(?P<size>[A-Za-z0-9]+(-opt)?)[/_](?P<patch>\d+(x\d+)?)"
@@ -127,18 +127,27 @@ _BIT = re.compile(r"BiT-([SM]-)?(?P<trunk>R\d+)x(?P<width>\d+)")
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """Names of the zoo that match a shell pattern, sorted. Other patches, sizes, options can be named too."""
+    """List the names of the zoo that match a shell pattern, sorted.
+
+    The grammar has more: other patches, sizes and options can be named too.
+    """
     return sorted(fnmatch.filter(NAMES, pattern))
 
 
 def model_config(name: str, num_classes: int = 1000, image_size: int | tuple[int, int] = 224) -> ModelConfig:
-    """The configuration that a name stands for.
+    """Give the configuration that a name stands for.
+
+    Args:
+        name: of the grammar above.
+        num_classes: K, the number of logits.
+        image_size: pixels, one number or `(height, width)`.
 
     Raises:
         VitkitError: the name is not of the grammar; the nearest known one is named.
     """
     size = _pair(image_size)
-    if len(name) > 200:  # digits without end are no number
+    # Before any digits are read: Python refuses to make a number of thousands of them.
+    if len(name) > 200:
         raise VitkitError(f"No model is named '{name[:50]}...' ({len(name):,} characters).")
     if name == "AxialResNet-50":
         return ResNetConfig(size, RESNETS["R50"], num_classes, mixing="axial")
@@ -150,7 +159,7 @@ def model_config(name: str, num_classes: int = 1000, image_size: int | tuple[int
 
 
 def vit_config(name: str, num_classes: int = 1000, image_size: int | tuple[int, int] = 224) -> ViTConfig:
-    """The configuration that the name of a ViT, a hybrid or an Axial-ViT stands for.
+    """Give the configuration that the name of a ViT, a hybrid or an Axial-ViT stands for.
 
     Raises:
         VitkitError: the name is not of the grammar; the nearest known one is named.
@@ -204,7 +213,7 @@ def _unknown_name(name: str) -> str:
 
 
 def name_of(config: ModelConfig) -> str:
-    """The name whose shapes a configuration has, whatever its arithmetic and head; empty if none has them."""
+    """Find the name of an architecture, whatever its numerics and head; empty if it has none."""
     for name in NAMES:
         try:
             named = model_config(name, config.num_classes, config.image_size)
@@ -215,7 +224,40 @@ def name_of(config: ModelConfig) -> str:
     return ""
 
 
+def changed_name(name: str, config: ModelConfig) -> str:
+    """Name the model that `config` has become by changes to the model called `name`.
+
+    Returns:
+        `name` itself where no shape differs; a name of the grammar, such as "ViT-B/16-gap"; or nothing, where
+        the grammar has no words for the changes.
+    """
+    if _shapes(model_config(name, config.num_classes, config.image_size)) == _shapes(config):
+        return name
+    match = _VIT.fullmatch(name)
+    sizes: list[Any] = [getattr(config, field, None) for field in ("width", "depth", "mlp_dim", "num_heads")]
+    if match is None or None in sizes:
+        return ""
+    width, depth, mlp_dim, num_heads = sizes
+    known = [size for size, numbers in SIZES.items() if list(numbers) == sizes]
+    custom = f"{width}x{depth}x{num_heads}" + ("" if mlp_dim == 4 * width else f"x{mlp_dim}")
+    size = match["size"] if match["size"] in known else (known or [custom])[0]
+    plain = f"{name[: match.start('size')]}{size}/{match['patch']}"
+    base = model_config(plain, config.num_classes, config.image_size)
+    words = [
+        word
+        for word, changes in OPTIONS.items()
+        if any(getattr(base, field) != value for field, value in changes.items())
+        and all(getattr(config, field) == value for field, value in changes.items())
+    ]
+    registers = getattr(config, "register_tokens", 0)
+    words += [f"reg{registers}"] if registers else []
+    changed = "-".join([plain, *words])
+    same = _shapes(model_config(changed, config.num_classes, config.image_size)) == _shapes(config)
+    return changed if same else ""
+
+
 def _shapes(config: ModelConfig) -> dict[str, Any]:
+    """Give the fields of a configuration that decide its architecture."""
     shapes = to_json(config)
     for key in _NOT_SHAPES:
         shapes.pop(key, None)
@@ -224,7 +266,8 @@ def _shapes(config: ModelConfig) -> dict[str, Any]:
     return shapes
 
 
-# Arithmetic, the pre-training head, and what of a kind of checkpoint is no other model.
+# Fields that do not make another architecture: numerics, dropout, the pre-training head, and conventions of a
+# checkpoint format.
 _NOT_SHAPES = (
     *("class_token_position", "representation_size", "dropout", "attention_dropout", "gelu", "norm_eps"),
     *("head_bias_init", "image_mean", "image_std", "in_channels", "standardization_eps", "max_pool_padding"),
@@ -232,9 +275,10 @@ _NOT_SHAPES = (
 
 
 def _hybrid(name: str, trunk: str, stride: tuple[int, int]) -> tuple[BackboneConfig, tuple[int, int]]:
-    """Backbone and patch on its feature map, from the name of a ResNet and the total stride."""
+    """Give a hybrid's backbone and its patch on the feature map, of a ResNet's name and the total stride."""
     if trunk == "R" and stride == (16, 16):
-        # The release's R+Ti/16: the root block alone, and patches of 8 on it (stride 32, for all its name).
+        # The release's R+Ti/16: the root block alone (stride 4), and patches of 8 on it. That makes a total
+        # stride of 32, though the name says 16.
         return BackboneConfig(layers=()), (8, 8)
     layers = RESNETS.get(trunk, ())
     if layers and stride == (32, 32):
@@ -249,7 +293,7 @@ def _hybrid(name: str, trunk: str, stride: tuple[int, int]) -> tuple[BackboneCon
 
 
 def _options(name: str, written: str) -> dict[str, Any]:
-    """What the words after a name change in the configuration."""
+    """Give the fields of the configuration that the options after a name change."""
     changes: dict[str, Any] = {}
     for word in filter(None, written.split("-")):
         registers = re.fullmatch(r"reg(\d+)", word)
@@ -260,4 +304,5 @@ def _options(name: str, written: str) -> dict[str, Any]:
 
 
 def _pair(size: int | tuple[int, ...]) -> tuple[int, int]:
+    """Give `(height, width)` of one number, or of one or two in a tuple."""
     return (size, size) if isinstance(size, int) else (size[0], size[-1])

@@ -1,4 +1,4 @@
-"""One page about a run: how good the model is, where it fails, what it looks at, and how it was made.
+"""Render one page about a run: how good the model is, where it fails, what it looks at, and how it was made.
 
 The page is a single file that needs no network and no program but a browser. File and class names come from
 outside: the template escapes everything but our own figures, and the page's content security policy runs no
@@ -65,12 +65,12 @@ addEventListener("beforeprint", () => document.querySelectorAll("details").forEa
 
 @dataclass(frozen=True)
 class ReportContent:
-    """All that the page is made from."""
+    """The content of the page."""
 
     title: str
-    """The run's name."""
+    """Name of the run."""
     model: ImageModel
-    """Loaded, on the CPU, with its card."""
+    """The trained model, on the CPU, with its card."""
     config: Mapping[str, Any]
     """The run's configuration as nested plain data."""
     data: Mapping[str, Any]
@@ -78,19 +78,20 @@ class ReportContent:
     {split: {key: reason}}, `fingerprint`; all may be missing."""
     metrics: Sequence[Mapping[str, Any]]
     """The lines of metrics.jsonl: `kind` "train" or "validation", `step`, `epoch`, `loss`, and
-    `learning_rate` or `accuracy`. Of lines of the same step the last counts."""
+    `learning_rate` or `accuracy`. Among lines of the same step the last one counts."""
     speed: Sequence[Mapping[str, Any]]
     """`step`, `images_per_second`, `seconds` (since training was started or resumed), `memory_bytes`."""
     evaluations: Mapping[str, tuple[Any, Any]]
-    """By split, "test" or "val": numbers and predictions of the task that the model's card names."""
+    """Evaluations by split, "test" or "val": numbers and predictions of the task that the model's card
+    names."""
     samples: Mapping[str, Samples]
-    """By split, to show pictures; empty if the data is not at hand."""
+    """Images by split, for the pictures; empty if the data is not there."""
     commands: Sequence[str]
-    """Those that made the run, and the next useful ones."""
+    """Commands that made the run, and the next useful ones."""
     environment: Mapping[str, str]
     """Versions, machine, threads, date."""
     left_out: Sequence[str] = ()
-    """Sentences on what of the run's records could not be read."""
+    """Sentences that say which of the run's records could not be read."""
 
 
 @dataclass(frozen=True)
@@ -306,7 +307,7 @@ def _finite(value: Any) -> float:
 
 
 def _class_counts(data: Mapping[str, Any]) -> list[tuple[str, list[int]]]:
-    """Images of every class in every split, and their sums."""
+    """Count the images of every class in every split, and their sums."""
     counts = data.get("counts", {})
     names = list(data.get("class_names", ())) or sorted({name for split in counts.values() for name in split})
     rows = [(name, [split.get(name, 0) for split in counts.values()]) for name in names]
@@ -324,7 +325,7 @@ def _rejects(data: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _flat(nested: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Nested plain data as rows: name with dots, value."""
+    """Turn nested plain data into rows: name with dots, value."""
     rows = []
     for key, value in nested.items():
         if isinstance(value, Mapping) and value and prefix.count(".") < LEVELS_SHOWN:
@@ -343,7 +344,7 @@ def _value(value: Any) -> str:
 
 
 def _short(number: float) -> str:
-    """Three digits and a letter: 85.8 M."""
+    """Write a number with three digits and a letter: 85.8 M."""
     for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             return f"{number / size:.3g} {letter}"

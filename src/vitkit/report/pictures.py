@@ -1,4 +1,4 @@
-"""The report's pictures of images: those that a task chooses, and what the model looks at."""
+"""Show images in the report: those that a task chooses, and what the model looks at."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class ShownEvaluation:
 
     @property
     def images(self) -> str:
-        """What was evaluated, for titles and sentences: "360 test images"."""
+        """The images that were evaluated, for titles and sentences: "360 test images"."""
         return describe_images(self.result.count, self.split)
 
 
@@ -131,6 +131,6 @@ def _shrunk(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def attention_batch(model: ViT) -> int:
-    """Images whose attention in one layer fits the memory allowed for it."""
+    """Return the number of images whose attention in one layer fits the memory allowed for it."""
     config = model.config
     return max(1, min(32, ATTENTION_FLOATS // (config.num_heads * config.num_tokens**2)))

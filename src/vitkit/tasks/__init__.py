@@ -1,4 +1,4 @@
-"""What can be learned. This table is the only place in the code that knows a task by its name."""
+"""The tasks that can be learned. This table is the only place in the code that knows a task by its name."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ def find_task(name: TaskName) -> Task[Any, Any]:
     """Return the task of a name.
 
     Raises:
-        VitkitError: this version only knows the name.
+        VitkitError: this version knows the name but not yet the task.
     """
     if name not in TASKS:
         raise VitkitError(

@@ -1,4 +1,4 @@
-"""Classification: one class for each image, learned by softmax or sigmoid."""
+"""The task of classification: one class for each image, learned with a softmax or sigmoid loss."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from vitkit.data.sources import ImageData, open_data
 from vitkit.data.sources_config import Splits
 from vitkit.durable import read_json
 from vitkit.evaluation import classify
-from vitkit.evaluation.kept import check_evaluation
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import probabilities
+from vitkit.evaluation.stored import check_evaluation
 from vitkit.models import card
 from vitkit.models.card import Card, TaskName
 from vitkit.models.precision_config import Precision
@@ -29,7 +29,7 @@ from vitkit.training.evaluators import Evaluator, Monitor
 from vitkit.training.objectives import Classification as Objective
 from vitkit.training.objectives_config import ClassificationConfig
 
-# Few validation images are soon all right: the loss then still tells better from worse.
+# With few validation images the accuracy soon stops changing; among equal accuracies the smaller loss wins.
 MONITOR = Monitor("accuracy", "max", tie_breaker="loss", tie_direction="min")
 
 
@@ -48,11 +48,11 @@ class ClassificationTask:
         return open_data(spec, splits, rule, class_names)
 
     def learned(self, config: ClassificationConfig) -> card.Task:
-        """Both losses fit."""
+        """Record the loss; both losses fit this task."""
         return card.Task(self.name, config.loss)
 
     def objective(self, config: ClassificationConfig, num_outputs: int) -> nn.Module:
-        """Cross entropy, or the classes' binary cross entropies."""
+        """Build the cross entropy, or the sum of the classes' binary cross entropies."""
         return Objective(config, num_outputs)
 
     def evaluators(self, validation: Validation) -> Mapping[str, Evaluator]:
@@ -60,7 +60,9 @@ class ClassificationTask:
         learned = self.learned(validation.objective)
 
         def measure(model: nn.Module) -> Mapping[str, float]:
-            # The loss is the objective's without smoothing and mixup; of the logits nothing else is needed.
+            # The loss is the objective's without smoothing and mixup. Logits are scored batch by batch and
+            # not kept: a validation needs two numbers, and 50,000 images of 21,843 classes are 4.4 GB of
+            # logits.
             predictions = classify.predict(
                 model,
                 validation.batches(),
@@ -79,7 +81,7 @@ class ClassificationTask:
         return f"val {metrics['accuracy']:.1%}"
 
     def explain_unfit(self, config: ModelConfig) -> str:
-        """A model needs a head and one row of logits for each image."""
+        """Say why a model cannot classify: it needs a head and one row of logits for each image."""
         return classify.explain_no_classes(config)
 
     def predict(
@@ -111,12 +113,13 @@ class ClassificationTask:
     def read_evaluation(self, path: Path) -> tuple[classify.Classification, Predictions]:
         """Read numbers and logits, and compare the two."""
         result = from_json(classify.Classification, read_json(path), str(path))
+        # The loss decides what the logits mean, so it is read before them.
         predictions = Predictions.load(path.with_suffix(".npz"), result.loss_function)
         check_evaluation(result, predictions, str(path))
         return result, predictions
 
     def explain_outdated(self, result: classify.Classification, learned: card.Task) -> str:
-        """Early versions scored every model by softmax."""
+        """Say so where an early version scored a sigmoid model by softmax."""
         if result.loss_function == learned.loss:
             return ""
         return f"was scored by {result.loss_function}, but the model was trained with the {learned.loss} loss"
@@ -142,10 +145,12 @@ class ClassificationTask:
         )
 
     def details(self, result: classify.Classification) -> None:
-        """The report has the table of the classes."""
+        """Return no table: the report has the one of the classes."""
 
     def guesses(self, outputs: Tensor, card: Card, top: int) -> list[list[Guess]]:
         """Name the most probable classes, by the loss that the model was trained with."""
+        # By the card's loss and not always by softmax: the probabilities of a sigmoid model need not sum to
+        # 1.
         shares = torch.from_numpy(probabilities(outputs.numpy(), card.loss))
         names = card.class_names or tuple(f"class {i}" for i in range(outputs.shape[1]))
         values, classes = shares.topk(min(top, len(names)))
@@ -155,12 +160,12 @@ class ClassificationTask:
         ]
 
     def guess_headings(self, top: int) -> tuple[str, ...]:
-        """One class has a column of its own for its probability; several share one."""
+        """Give the headings: one class gets a column for its probability, several share one column."""
         return ("class", "probability") if top == 1 else (f"top {top}",)
 
     def guess_cells(self, guesses: Sequence[Guess], top: int) -> list[list[str]]:
         """Write each class with its probability."""
-        if top == 1:
+        if top == 1:  # two columns, as `guess_headings` gives them
             (guess,) = guesses
             return [[guess.name], [f"{guess.probability:.1%}"]]
         return [[f"{guess.name} {guess.probability:.1%}" for guess in guesses]]

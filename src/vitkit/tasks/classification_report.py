@@ -19,9 +19,9 @@ from vitkit.tasks.page import (
     Table,
     TaskReport,
     Text,
-    counted,
+    count_cell,
     describe_images,
-    number,
+    fraction_cell,
     percent,
 )
 
@@ -124,13 +124,13 @@ def _split_row(split: str, result: Classification) -> tuple[str | Number, ...]:
     low, high = result.accuracy_interval
     return (
         split,
-        counted(result.count),
-        counted(result.bad),
-        number(result.accuracy),
+        count_cell(result.count),
+        count_cell(result.bad),
+        fraction_cell(result.accuracy),
         Number(f"{percent(low)} – {percent(high)}", low),
-        number(result.top5_accuracy),
-        number(result.balanced_accuracy),
-        number(result.macro_f1),
+        fraction_cell(result.top5_accuracy),
+        fraction_cell(result.balanced_accuracy),
+        fraction_cell(result.macro_f1),
         Number(f"{result.loss:.3f}", result.loss),
     )
 
@@ -170,11 +170,11 @@ def _classes(result: Classification, images: str) -> Section:
     rows = tuple(
         (
             score.name,
-            counted(score.count),
-            counted(score.correct),
-            number(score.recall),
-            number(score.precision),
-            number(score.f1),
+            count_cell(score.count),
+            count_cell(score.correct),
+            fraction_cell(score.recall),
+            fraction_cell(score.precision),
+            fraction_cell(score.f1),
             mistake,
         )
         for score, mistake in class_rows(result)

@@ -48,7 +48,7 @@ class MultiLabelTask:
         return open_data(spec, splits, rule, class_names, multi_label=True)
 
     def learned(self, config: ClassificationConfig) -> card.Task:
-        """Labels do not exclude each other: sigmoid, whatever the options say of one class an image."""
+        """Record the sigmoid loss, whatever the options say: labels do not exclude each other."""
         return card.Task(self.name, "sigmoid")
 
     def objective(self, config: ClassificationConfig, num_outputs: int) -> nn.Module:
@@ -77,7 +77,7 @@ class MultiLabelTask:
         return f"val mAP {metrics['mean_average_precision']:.1%}"
 
     def explain_unfit(self, config: ModelConfig) -> str:
-        """A model needs a head and one row of logits for each image."""
+        """Say why a model cannot do it: it needs a head and one row of logits for each image."""
         return explain_no_classes(config)
 
     def predict(
@@ -113,7 +113,7 @@ class MultiLabelTask:
         return result, predictions
 
     def explain_outdated(self, result: MultiLabel, learned: card.Task) -> str:
-        """There was never another way to score."""
+        """Return nothing: all versions scored in the same way."""
         return ""
 
     def line(self, result: MultiLabel) -> str:
@@ -146,11 +146,11 @@ class MultiLabelTask:
         ]
 
     def guess_headings(self, top: int) -> tuple[str, ...]:
-        """The labels that are said to be there, and the next ones."""
+        """Give the headings: the predicted labels, and the most probable of the others."""
         return (f"labels (probability {THRESHOLD:g} or more)", "next")
 
     def guess_cells(self, guesses: Sequence[Guess], top: int) -> list[list[str]]:
-        """Write the labels that are said to be there, and the most probable one of those that are not."""
+        """Write the predicted labels, and the most probable one of those that are not predicted."""
         there = [
             f"{guess.name} {guess.probability:.1%}" for guess in guesses if guess.probability >= THRESHOLD
         ]
@@ -158,7 +158,7 @@ class MultiLabelTask:
         return [there or ["none"], others[:1]]
 
     def guess_json(self, guesses: Sequence[Guess]) -> dict[str, Any]:
-        """List the labels that are said to be there, and the probabilities of all."""
+        """List the predicted labels, and the probabilities of all labels."""
         return {
             "labels": [guess.name for guess in guesses if guess.probability >= THRESHOLD],
             "predictions": [
@@ -189,7 +189,7 @@ def _interval(result: MultiLabel) -> str:
 
 
 def _checks(result: MultiLabel, predictions: LabelPredictions) -> Iterator[tuple[str, str, Any, bool]]:
-    """Field, what is expected of it, what it holds, and whether that is right, the simplest first."""
+    """Yield each field with what is expected, what it holds and whether that is right, the simplest first."""
     count, classes = predictions.targets.shape
     unreadable = len(predictions.bad)
     yield "count", f"{count}, as in the .npz file", result.count, result.count == count > 0
@@ -214,5 +214,5 @@ def _checks(result: MultiLabel, predictions: LabelPredictions) -> Iterator[tuple
 
 
 def _is_share(value: float | None) -> bool:
-    """Whether it is from 0 to 1, or not defined. Rounding may leave it a little above."""
+    """Whether a fraction is from 0 to 1, or not defined; rounding may leave it a little above."""
     return value is None or 0 <= value <= 1 + 1e-9

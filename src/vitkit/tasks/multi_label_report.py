@@ -19,9 +19,9 @@ from vitkit.tasks.page import (
     Table,
     TaskReport,
     Text,
-    counted,
+    count_cell,
     describe_images,
-    number,
+    fraction_cell,
     percent,
 )
 
@@ -74,14 +74,14 @@ def label_table(result: MultiLabel, worst_first: bool = False) -> Table:
         low, high = score.average_precision_interval or (-1.0, -1.0)
         rows.append((
             score.name,
-            counted(score.count),
-            number(score.average_precision),
+            count_cell(score.count),
+            fraction_cell(score.average_precision),
             Number("–" if low < 0 else f"{percent(low)} – {percent(high)}", low),
-            counted(score.predicted),
-            number(score.precision),
-            number(score.recall),
-            number(score.f1),
-            number(score.best_f1),
+            count_cell(score.predicted),
+            fraction_cell(score.precision),
+            fraction_cell(score.recall),
+            fraction_cell(score.f1),
+            fraction_cell(score.best_f1),
             _threshold(score.best_threshold),
         ))  # fmt: skip
     return Table(headings, tuple(rows), sortable=True)
@@ -152,16 +152,16 @@ def _split_row(split: str, result: MultiLabel) -> tuple[str | Number, ...]:
     low, high = result.mean_average_precision_interval or (-1.0, -1.0)
     return (
         split,
-        counted(result.count),
-        counted(result.bad),
-        number(result.mean_average_precision),
+        count_cell(result.count),
+        count_cell(result.bad),
+        fraction_cell(result.mean_average_precision),
         Number("–" if low < 0 else f"{percent(low)} – {percent(high)}", low),
-        counted(result.labels_that_occur),
-        number(result.micro_average_precision),
-        number(result.macro_f1),
-        number(result.micro_f1),
-        number(result.subset_accuracy),
-        number(result.hamming_loss),
+        count_cell(result.labels_that_occur),
+        fraction_cell(result.micro_average_precision),
+        fraction_cell(result.macro_f1),
+        fraction_cell(result.micro_f1),
+        fraction_cell(result.subset_accuracy),
+        fraction_cell(result.hamming_loss),
         Number(f"{result.loss:.3f}", result.loss),
     )
 
@@ -236,7 +236,7 @@ def _attention(result: MultiLabel, predictions: LabelPredictions) -> Pictures:
 
 
 def _sureness_of_mistakes(shares: NDArray[np.float64], targets: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """For each image, the probability that the model gives to its worst answer; 0 where all are right."""
+    """Compute how sure the model is of its worst mistake in each image; 0 where all answers are right."""
     said = shares >= 0.5
     sure = np.where(said, shares, 1 - shares)
     worst: NDArray[np.float64] = np.where(said != targets, sure, 0.0).max(1)

@@ -1,4 +1,4 @@
-"""What a task says on the page about a run, as plain values: `vitkit.report` draws them.
+"""The parts of a report that a task makes, as plain values: `vitkit.report` draws them.
 
 Texts are plain words: whatever they hold is escaped, but that words between two pairs of asterisks,
 `**right on 3 of 4**`, are shown bold. They hold no names that come from outside; cells and captions may.
@@ -54,7 +54,7 @@ class ShownImage:
     """An image of the evaluated split, and what is written below it."""
 
     index: int
-    """Of the image in its split."""
+    """Number of the image in its split."""
     true: str
     """What the image shows, in words."""
     predicted: str
@@ -72,9 +72,9 @@ class Pictures:
     most: int
     """How many are shown at most."""
     caption: str
-    """Below them; `{count}` in it stands for the number of those that are shown."""
+    """Text below the images; `{count}` in it stands for the number of those that are shown."""
     none: str
-    """What is said where `images` is empty."""
+    """Text in place of the images where there are none."""
 
 
 Block = Text | Plot | Table | Pictures
@@ -97,17 +97,17 @@ class Curve:
     """The validation metric that is drawn over the steps, beside the loss and the learning rate."""
 
     metric: str
-    """Its name in metrics.jsonl: a share from 0 to 1, of which the largest is the best."""
+    """Its name in metrics.jsonl: a fraction from 0 to 1, of which the largest is the best."""
     title: str
     label: str
-    """Of its axis."""
+    """Label of its axis."""
     caption: str
     """What follows "Middle: "."""
 
 
 @dataclass(frozen=True)
 class TaskReport:
-    """What a task says of the evaluations of a run."""
+    """The part of the report that a task makes from the evaluations of a run."""
 
     answer: tuple[Text, ...]
     """The first paragraphs of the page: how good the model is."""
@@ -129,15 +129,15 @@ def describe_images(count: int, split: str) -> str:
 
 
 def percent(share: float | None) -> str:
-    """Write a share as a percentage with one digit after the point; a dash where there is none."""
+    """Write a fraction as a percentage with one digit after the point; a dash where there is none."""
     return "–" if share is None else f"{100 * share:.1f}%"
 
 
-def number(share: float | None) -> Number:
-    """Make the cell of a share; one that is not defined is sorted below all others."""
+def fraction_cell(share: float | None) -> Number:
+    """Make the cell of a fraction; one that is not defined is sorted below all others."""
     return Number(percent(share), -1.0 if share is None else round(share, 6))
 
 
-def counted(count: int) -> Number:
+def count_cell(count: int) -> Number:
     """Make the cell of a count."""
     return Number(f"{count:,}", count)

@@ -1,4 +1,4 @@
-"""What a task is: all that the rest of the code has to know about what is learned.
+"""The interface of a task: everything that the rest of the code has to know about what is learned.
 
 A task is a value without state. It says how images with their targets are listed, what is minimised, what is
 measured and which of the numbers decides, how predictions are kept and told, and what the report says of
@@ -41,11 +41,12 @@ class Result(Protocol):
         """Images that could not be read."""
 
     def to_json(self) -> dict[str, Any]:
-        """All numbers as plain data: `evaluation/SPLIT.json` and what `vitkit evaluate --json` prints."""
+        """Return all numbers as plain data: `evaluation/SPLIT.json` and what `vitkit evaluate --json`
+        prints."""
 
 
 class SplitPredictions(Protocol):
-    """What a model made of every image of a split, as it is kept beside the numbers."""
+    """The outputs of a model for every image of a split, kept in a file beside the numbers."""
 
     @property
     def ids(self) -> NDArray[np.int64]:
@@ -67,7 +68,7 @@ class Guess:
 
 @dataclass(frozen=True)
 class Validation:
-    """What the evaluators of a run are made from."""
+    """The values from which the evaluators of a run are made."""
 
     objective: ClassificationConfig
     """The options of the loss."""
@@ -84,7 +85,8 @@ P = TypeVar("P", bound=SplitPredictions)
 
 
 class Task(Protocol[R, P]):
-    """What is learned. `R` are the numbers of a split, `P` the predictions that they are counted from."""
+    """A task: what is learned. `R` are the numbers of a split, `P` the predictions that they are counted
+    from."""
 
     @property
     def name(self) -> TaskName:
@@ -212,7 +214,7 @@ class Task(Protocol[R, P]):
         """Name what is in images.
 
         Args:
-            outputs: `(B, K)`, finite, float32, on the processor.
+            outputs: `(B, K)`, finite, float32, in the memory of the CPU.
             card: the model's, with K class names or none.
             top: how many classes for each image at most.
 

@@ -54,19 +54,22 @@ from vitkit.weights.files.safetensors import read_safetensors, safetensors_chunk
 
 @dataclass
 class TrainState:
-    """All that training changes."""
+    """The objects that training changes, and that a checkpoint therefore holds."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
     average: nn.Module | None
-    """Polyak average of the weights."""
+    """Polyak average of the weights; None where the run keeps none."""
     progress: Progress
     objective: nn.Module = field(default_factory=nn.Module)
-    """What is minimised, whose parameters and buffers are part of the state; most have none."""
+    """The loss, whose parameters and buffers are part of the state; most objectives have none."""
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """What bit-identical results depend on, beside the state: recorded in every checkpoint."""
+    """List what decides the last bits of results besides the state: versions, processor, device, threads.
+
+    Every checkpoint records it, and a resumed run names what has changed.
+    """
     return {
         "vitkit": __version__,
         "torch": torch.__version__,
@@ -74,12 +77,12 @@ def environment(device: torch.device) -> dict[str, Any]:
         "machine": processor_name(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "threads": torch.get_num_threads(),
-        "world_size": 1,
+        "world_size": 1,  # processes; recorded because sums over several of them would round otherwise
     }
 
 
 def processor_name() -> str:
-    """The processor, as the system names it."""
+    """Give the processor's name as the system has it: of Linux the model, elsewhere what Python knows."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
@@ -98,8 +101,9 @@ def save_checkpoint(
 
     Args:
         run: the run folder.
-        state, environment: what is kept, and what its bits depend on besides.
-        keep: how many stay, besides the best.
+        state: everything that the checkpoint holds.
+        environment: what else decides the bits of a run, as `environment` gives it.
+        keep: how many checkpoints stay, besides the best.
         configuration: the options of the run, as plain data.
 
     Raises:
@@ -108,25 +112,29 @@ def save_checkpoint(
     """
     folder = run / FOLDER
     final = folder / step_name(state.progress.step)
-    temporary = folder / f".{final.name}.{os.getpid()}.tmp"
+    temporary = folder / f".{final.name}.{os.getpid()}.tmp"  # hidden: nothing looks for checkpoints there
     files = _contents(state)
-    needed = sum(len(chunk) for chunks in files.values() for chunk in chunks)
+    needed = sum(len(chunk) for chunks in files.values() for chunk in chunks)  # bytes, for the error
     try:
         os.makedirs(folder, exist_ok=True)
-        remove(temporary)
+        remove(temporary)  # a killed process may have had the same number
         os.mkdir(temporary)
+        # `write_file` hashes what it writes and flushes it, so the hash is that of the bytes in memory.
         written = {name: FileHash(*write_file(temporary / name, chunks)) for name, chunks in files.items()}
         manifest = json_bytes(
             to_json(Manifest(state.progress.step, dict(environment), written, configuration))
         )
         write_file(temporary / "manifest.json", [manifest])
+        # The order is the promise: after a power cut, a name that is on the disk leads to files that are
+        # there whole. So each folder is flushed before anything refers to it, and COMMIT comes last.
         sync_folder(temporary)
-        clear(final)  # a whole one of the same step would have been resumed from
+        # What has this name already was not resumed from, so it is damaged or was never committed.
+        clear(final)
         os.rename(temporary, final)
         sync_folder(folder)
         replace_file(final / "COMMIT", [hashlib.sha256(manifest).hexdigest().encode()])
     except OSError as error:
-        for unfinished in (temporary, final):
+        for unfinished in (temporary, final):  # `final` where the rename was done and COMMIT was not
             if was_never_committed(unfinished):
                 shutil.rmtree(unfinished, ignore_errors=True)
         raise VitkitError(
@@ -146,7 +154,14 @@ def save_checkpoint(
 
 
 def find_checkpoint(run: Path) -> tuple[Path | None, list[str]]:
-    """The newest whole checkpoint of a run folder, and a sentence for each newer one that is not used."""
+    """Find the newest whole checkpoint of a run folder.
+
+    Returns:
+        Its folder, or None; and a sentence for each newer one that is damaged or was never committed.
+
+    Raises:
+        UnreadableError: the system refuses to list the checkpoints or to read one.
+    """
     found = survey(run)
     sentences = [f"{path} is not used: {reason}." for path, reason in found.damaged.items()]
     sentences += [f"{path} was never committed: its save was cut short." for path in found.uncommitted]
@@ -154,15 +169,17 @@ def find_checkpoint(run: Path) -> tuple[Path | None, list[str]]:
 
 
 def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
-    """Bring `state` to where a whole checkpoint stands, bit for bit.
+    """Put the weights, optimiser state and progress of a whole checkpoint into `state`, bit for bit.
 
     Returns:
-        What it says of itself: the environment and the options it was written with.
+        Its manifest: the environment and the options it was written with.
 
     Raises:
         VitkitError: it is of another model or optimiser, or was damaged in the meantime.
     """
     manifest, progress = read_manifest(checkpoint), read_progress(checkpoint)
+    # Everything is checked before it is loaded: with an average or an objective too many or too few, training
+    # would go on, as another run than the one that was begun.
     averaged = "average.safetensors" in manifest.files
     if averaged != (state.average is not None):
         has, wants = ("a", "none") if averaged else ("no", "one")
@@ -181,12 +198,12 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
         if state.average is not None:
             state.average.load_state_dict(read_safetensors(checkpoint / "average.safetensors"))
     except RuntimeError as error:
-        raise _other(checkpoint, "weights of another model", error) from error
+        raise _does_not_fit(checkpoint, "weights of another model", error) from error
     if needed:
         try:
             state.objective.load_state_dict(read_safetensors(checkpoint / "objective.safetensors"))
         except RuntimeError as error:
-            raise _other(checkpoint, "state of another objective", error) from error
+            raise _does_not_fit(checkpoint, "state of another objective", error) from error
     optimizer = read_safetensors(checkpoint / "optimizer.safetensors")
     if not _fits(state.optimizer, optimizer):
         raise VitkitError(
@@ -200,11 +217,12 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
 _EDITED = (
     "Was config.json edited? Put back what it was when the run began, or start a new run with another --out."
 )
+"""The advice of the errors here: a checkpoint fits its run unless the options were changed."""
 
 
-def _other(checkpoint: Path, what: str, error: RuntimeError) -> VitkitError:
-    """Make the error of tensors that do not fit, of what `load_state_dict` says."""
-    # Its first line names the class, the others keys and shapes.
+def _does_not_fit(checkpoint: Path, what: str, error: RuntimeError) -> VitkitError:
+    """Make the error for tensors that do not fit, from what `load_state_dict` raised."""
+    # Its first line names the class, the next ones keys and shapes: two of those are enough for a message.
     lines = [line.strip() for line in str(error).splitlines()]
     return VitkitError(
         f"{checkpoint} holds the {what} than the run's options describe: "
@@ -213,25 +231,32 @@ def _other(checkpoint: Path, what: str, error: RuntimeError) -> VitkitError:
 
 
 def load_weights(checkpoint: Path) -> dict[str, Tensor]:
-    """The weights to use a checkpoint's model with: the Polyak average where there is one."""
+    """Read the weights that a checkpoint's model is used with: the Polyak average where there is one.
+
+    Raises:
+        VitkitError: the file is damaged.
+    """
     average = checkpoint / "average.safetensors"
     return read_safetensors(average if average.exists() else checkpoint / "model.safetensors")
 
 
 def _contents(state: TrainState) -> dict[str, list[bytes | memoryview]]:
+    """Give the bytes of a checkpoint's files, by name; tensors on the CPU are not copied."""
     tensors = {"model": state.model.state_dict(), "optimizer": _optimizer_tensors(state.optimizer)}
     if state.average is not None:
         tensors["average"] = state.average.state_dict()
-    if objective := state.objective.state_dict():  # a file of its own: it never gets among the weights
+    # A file of its own: what belongs to the loss alone is not part of the model that a run ends with.
+    if objective := state.objective.state_dict():
         tensors["objective"] = objective
     files = {f"{name}.safetensors": list(safetensors_chunks(values)) for name, values in tensors.items()}
     return files | {"state.json": [json_bytes(to_json(state.progress))]}
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Every tensor of the optimiser's state by "parameter number.name"; the groups follow from the run.
+    """Give the tensors of the optimiser's state, named "parameter number.name", such as "12.exp_avg".
 
-    Sorted, since a state that was loaded has another order than one that grew: the files are to be the same.
+    Parameters are numbered in the order of the groups, which the run's options decide. The names are sorted,
+    since a state that was loaded has another order than one that grew, and both must write the same bytes.
     """
     return {
         f"{index}.{name}": value
@@ -241,20 +266,23 @@ def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def _fits(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> bool:
-    """Whether these are all the tensors that the optimiser keeps of its parameters, in their shapes."""
+    """Whether `tensors` are those that the optimiser keeps for its parameters, in the right shapes."""
     shapes: dict[str, dict[str, torch.Size]] = {}
     for key, value in tensors.items():
         index, _, name = key.partition(".")
         shapes.setdefault(index, {})[name] = value.shape
     parameters = {str(index): parameter.shape for index, parameter in enumerate(_parameters(optimizer))}
-    return shapes.keys() <= parameters.keys() and all(  # a parameter without a gradient has no state
+    # A parameter that never had a gradient has no state, hence <=. A state is of its parameter's shape, or a
+    # scalar: the number of steps that Adam counts.
+    return shapes.keys() <= parameters.keys() and all(
         found.keys() == state_names(optimizer) and set(found.values()) <= {torch.Size(), parameters[index]}
         for index, found in shapes.items()
     )
 
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    # Not by `load_state_dict`, which would turn a bfloat16 momentum into float32.
+    """Replace the optimiser's state by tensors named as `_optimizer_tensors` names them."""
+    # Not by `load_state_dict`, which would turn a bfloat16 momentum into float32, the parameter's type.
     optimizer.state.clear()
     for index, parameter in enumerate(_parameters(optimizer)):
         prefix = f"{index}."
@@ -263,11 +291,14 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tens
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """List the parameters in the order in which a checkpoint numbers them."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _prune(folder: Path, keep: int, progress: Progress) -> None:
-    """Remove all but the last `keep` checkpoints up to the one just written, and the best."""
+    """Remove all checkpoints up to the one just written, but for the last `keep` and the best."""
+    # Later ones than the one just written are not counted, or this one could be removed at once. Nor is one
+    # with an empty COMMIT (size 0), from which nothing can be resumed.
     committed = [
         path
         for path in newest_first(folder)
@@ -280,7 +311,8 @@ def _prune(folder: Path, keep: int, progress: Progress) -> None:
 
 
 def _free(folder: Path) -> str:
+    """Say how many bytes are free on a folder's disk, as the rest of a sentence."""
     try:
         return f"{shutil.disk_usage(folder if folder.exists() else folder.parent).free:,} are free"
     except OSError:
-        return "how many are free is not known"
+        return "the free space is unknown"

@@ -1,4 +1,4 @@
-"""What is measured while a model is trained, and which of the numbers decides what is best."""
+"""Evaluators, which measure a model while it is trained, and the monitor, which decides what is best."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -15,12 +15,12 @@ VALIDATION = "validation"
 of the kind "validation"; those of others are of the kind "evaluation" and say which evaluator measured."""
 
 Measure = Callable[[nn.Module], Mapping[str, float]]
-"""Names and values of what is measured of a model; it neither trains the model nor changes its mode."""
+"""A function that measures a model: names and values. It neither trains the model nor changes its mode."""
 
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Something that is measured again and again while a model is trained."""
+    """A measurement that is repeated while a model is trained, at an interval of its own."""
 
     measure: Measure
     every: int | None = None
@@ -30,7 +30,7 @@ class Evaluator:
 
 @dataclass(frozen=True)
 class Monitor:
-    """Which measured number decides what is best: that a run ends with, and that patience waits for."""
+    """The number that decides which weights are the best: those a run ends with, and patience waits for."""
 
     metric: str
     """The name of a number that the evaluator measures."""

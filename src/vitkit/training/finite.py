@@ -1,4 +1,4 @@
-"""What training does with numbers that are none: it stops, and no checkpoint holds them."""
+"""Training stops at numbers that are infinite or NaN, and no checkpoint holds them."""
 
 from collections.abc import Iterable
 
@@ -9,11 +9,11 @@ from vitkit.errors import VitkitError
 
 
 class NonFiniteError(VitkitError):
-    """Loss, gradients or weights are no numbers any more."""
+    """Loss, gradients or weights are infinite or not a number."""
 
 
 def require_finite_weights(parameters: Iterable[Tensor], buffers: Iterable[Tensor], step: int) -> None:
-    """Refuse what an update made of the weights: they can overflow though loss and gradients are finite.
+    """Refuse weights that an update made infinite, which can happen though loss and gradients are finite.
 
     Args:
         parameters: those of the model and of its objective.

@@ -1,5 +1,6 @@
-"""The metrics log of a run: JSON lines that hold nothing but what the run's own numbers decide, no clock, no
-speed. So it is the same bytes however often the run was stopped.
+"""The metrics log of a run: JSON lines that follow from the run's own numbers alone.
+
+It holds no time and no speed, so it is the same bytes however often the run was stopped.
 
 A checkpoint knows length and hash of the log at its step. Lines beyond were written by steps that will be
 made again and are cut off; a log that does not begin with those bytes was damaged, and is set aside.
@@ -122,7 +123,7 @@ def mend_log(path: Path, progress: Progress) -> tuple[Progress, list[str]]:
 
 
 def _prefix(path: Path, length: int) -> tuple[int, str] | None:
-    """Length and SHA-256 of the first `length` bytes, or of all if there are fewer; None without a file."""
+    """Measure and hash the first `length` bytes, or all if there are fewer; None without a file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:

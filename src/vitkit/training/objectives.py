@@ -1,4 +1,4 @@
-"""What a model is trained to do: `(model, batch) -> loss, metrics`.
+"""The objectives of training: modules `(model, batch) -> loss, metrics`.
 
 An objective is a module. Its parameters are trained with those of the model; they and its buffers are kept in
 checkpoints, but never in the `model.safetensors` that a run ends with. It returns the mean loss over the
@@ -17,14 +17,14 @@ from vitkit.training.objectives_config import ClassificationConfig
 
 
 class Classification(nn.Module):
-    """Labels from images. The mean is over the images that could be read, those of the batch's mask."""
+    """Learns one label of each image. Means are over the images that could be read: the batch's mask."""
 
     def __init__(self, config: ClassificationConfig, num_classes: int) -> None:
         super().__init__()
         self.config, self.num_classes = config, num_classes
 
     def forward(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """The mean loss of a batch, and `accuracy` on its (unmixed) labels."""
+        """Compute the mean loss of a batch, and `accuracy` on its (unmixed) labels; both are scalars."""
         smoothing = self.config.label_smoothing
         targets = F.one_hot(batch.labels, self.num_classes).float()  # (B, K)
         targets = targets * (1 - smoothing) + smoothing / self.num_classes
@@ -41,18 +41,20 @@ class Classification(nn.Module):
 
 
 class MultiLabel(nn.Module):
-    """Several labels from images, or none: the binary cross entropies of all labels, summed.
+    """Learns several labels of each image, or none: the loss is the sum of all labels' binary cross
+    entropies.
 
-    Label smoothing moves every target by half its share to the middle: yes is `1 - s / 2`, no is `s / 2`,
+    Label smoothing moves every target by half its fraction to the middle: yes is `1 - s / 2`, no is `s / 2`,
     which is big_vision's `onehot(on=1 - s / 2, off=s / 2)` of several labels (`pp/ops_general.py`). Spread
-    over all labels instead, as of one class among many, a share would all but vanish."""
+    over all labels instead, as for one class among many, the fraction would all but vanish.
+    """
 
     def __init__(self, config: ClassificationConfig) -> None:
         super().__init__()
         self.config = config
 
     def forward(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """The mean loss of a batch, and `hamming_loss`: the share of (unmixed) labels answered wrongly."""
+        """Compute the mean loss of a batch, and `hamming_loss`: the fraction of wrong (unmixed) labels."""
         smoothing = self.config.label_smoothing
         targets = batch.labels.float() * (1 - smoothing) + smoothing / 2  # (B, K)
         images = batch.images
@@ -65,23 +67,28 @@ class MultiLabel(nn.Module):
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """The mean of the values `(B,)` of images that could be read; 0 where there is none."""
+    """Average the values `(B,)` of images that could be read, `mask` `(B,)`; 0 where there is none."""
     # `where`, not a product: what is masked must not count even if it is infinite.
     return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)
 
 
 def mixup(images: Tensor, targets: Tensor, mask: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
-    """Mix every image with its neighbour in the batch by one share, its own always the larger.
+    """Mix every image with its neighbour in the batch: one weight for all, that of the image itself the
+    larger.
 
     Args:
         images: `(B, C, H, W)`, floats.
         targets: `(B, K)`.
         mask: `(B,)`; an image is not mixed with one that could not be read.
-        alpha: of the Beta distribution the share is drawn from.
+        alpha: parameter of the Beta distribution that the weight is drawn from.
+
+    Returns:
+        The mixed images and targets, shaped as before (big_vision `utils.py:1146`).
     """
-    share = torch.distributions.Beta(alpha, alpha).sample().to(images.device)
-    share = torch.maximum(share, 1 - share)
-    own = torch.where(mask.roll(1), share, 1.0)[:, None]  # (B, 1)
+    weight = torch.distributions.Beta(alpha, alpha).sample().to(images.device)
+    weight = torch.maximum(weight, 1 - weight)
+    # The neighbour is the image before, the last one's for the first; an unreadable one gets no weight.
+    own = torch.where(mask.roll(1), weight, 1.0)[:, None]  # (B, 1)
     targets = own * targets + (1 - own) * targets.roll(1, 0)
-    own = own[:, :, None, None]
+    own = own[:, :, None, None]  # (B, 1, 1, 1)
     return own * images + (1 - own) * images.roll(1, 0), targets

@@ -9,15 +9,17 @@ from vitkit.errors import VitkitError
 
 @dataclass(frozen=True)
 class ClassificationConfig:
-    """How labels become a loss."""
+    """The loss, and the changes of images and labels that belong to it."""
 
     loss: Literal["softmax", "sigmoid"] = "softmax"
-    """sigmoid: one yes or no per class, summed over classes, as big_vision pre-trains. It is what multi-label
-    always learns by."""
+    """Loss function. softmax: cross entropy over classes that exclude each other. sigmoid: binary cross
+    entropy of each class, summed over the classes, as big_vision pre-trains; multi-label always uses it."""
     label_smoothing: float = 0.0
-    """Share of each target spread evenly over all classes; in multi-label, over yes and no."""
+    """Fraction of each target that is spread evenly over all classes, from 0 to below 1; in multi-label, over
+    yes and no."""
     mixup: float = 0.0
-    """Alpha of the Beta distribution that images are mixed by; 0: none (big_vision `utils.py:1146`)."""
+    """Strength of mixup: alpha of the Beta distribution from which the weights of two images are drawn; 0 for
+    no mixup."""
 
     def __post_init__(self) -> None:
         require_finite(self)

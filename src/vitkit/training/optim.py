@@ -15,12 +15,16 @@ from vitkit.training.optim_config import OptimizerConfig
 
 
 def learning_rate(config: OptimizerConfig, step: int, total_steps: int) -> float:
-    """The rate of update number `step`, counted from 0: with warm-up the first update has rate 0.
+    """Compute the learning rate of update number `step`, counted from 0: with warm-up the first one is 0.
 
-    A pure function of the step (vision_transformer `utils.py:57-96`), in float32 as there: the warm-up
-    multiplies the decayed rate.
+    A pure function of the step (vision_transformer `utils.py:57-96`). The schedule decays from the end of the
+    warm-up to the end of the run; the warm-up multiplies the decayed rate, as there.
     """
+    # All of it in float32, as the original computes it: in float64 the end of a cosine differs, where
+    # 1 + cos is a small difference of large numbers. Python's floats would make any of these products
+    # float64.
     peak, warmup = np.float32(config.learning_rate), config.warmup_steps
+    # From 0 at the end of the warm-up to 1 at the end of the run; a run may be all warm-up, hence the 1.
     progress = np.float32(min(max(step - warmup, 0) / max(total_steps - warmup, 1), 1.0))
     one = np.float32(1)
     if config.schedule == "cosine":
@@ -36,11 +40,17 @@ def learning_rate(config: OptimizerConfig, step: int, total_steps: int) -> float
 
 
 def decay_groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str, Any]]:
-    """Parameters that decay and those that do not.
+    """Divide the parameters into those that decay and those that do not.
 
     Only the kernels of dense layers and convolutions decay, as big_vision's mask `.*/kernel$` has it: no
-    bias, norm, position embedding or class token.
+    bias, norm, position embedding or class token. With `decay_all` every parameter does.
+
+    Returns:
+        Two groups for an optimiser, the decaying one first. Their order numbers the optimiser's state in
+        checkpoints.
     """
+    # A module's `weight` is a kernel unless the module is a norm; position embeddings, tokens and scales have
+    # other names.
     kernels = {
         id(module.weight)
         for module in model.modules()
@@ -48,42 +58,57 @@ def decay_groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str, An
         and not isinstance(module, nn.LayerNorm | nn.GroupNorm)
     }
     decayed: list[nn.Parameter] = []
-    kept: list[nn.Parameter] = []
+    not_decayed: list[nn.Parameter] = []
     for parameter in model.parameters():
-        (decayed if config.decay_all or id(parameter) in kernels else kept).append(parameter)
+        (decayed if config.decay_all or id(parameter) in kernels else not_decayed).append(parameter)
     return [
         {"params": decayed, "weight_decay": config.weight_decay},
-        {"params": kept, "weight_decay": 0.0},
+        {"params": not_decayed, "weight_decay": 0.0},
     ]
 
 
 def create_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
-    """The optimiser of `config` over all parameters of `model`; the trainer sets the rate at every step."""
+    """Create the optimiser of `config` over all parameters of `model`.
+
+    Its learning rate is 0 until the trainer sets it, which it does at every step.
+    """
     groups = decay_groups(model, config)
     betas = (config.beta1, config.beta2)
     if config.optimizer == "sgd":
         return SGD(groups, momentum=config.momentum, momentum_dtype=getattr(torch, config.momentum_dtype))
     if config.momentum_dtype == "bfloat16":
         return BFloat16AdamW(groups, betas=betas, eps=config.eps)
+    # "adam" is the same with a weight decay of 0. Fused: one kernel for all parameters of a group.
     return torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=config.eps, fused=True)
 
 
 def state_names(optimizer: torch.optim.Optimizer) -> set[str]:
-    """The names of the tensors that one of our optimisers keeps for each parameter it has moved."""
+    """Give the names of the tensors that an optimiser of `create_optimizer` keeps for each parameter."""
     return {"momentum"} if isinstance(optimizer, SGD) else {"step", "exp_avg", "exp_avg_sq"}
 
 
 class SGD(torch.optim.Optimizer):
-    """SGD with momentum as optax computes it: the update is exact, the stored momentum may be bfloat16."""
+    """SGD with momentum as optax computes it: the update is exact, the stored momentum may be bfloat16.
+
+    Args:
+        params: parameter groups, each with its `weight_decay`.
+        momentum: decay of the momentum, from 0 to below 1.
+        momentum_dtype: the type in which the momentum is stored between steps.
+    """
 
     def __init__(self, params: Any, momentum: float, momentum_dtype: torch.dtype) -> None:
-        # JAX's weak typing rounds the decay to the type of the momentum it multiplies.
+        # In JAX a Python number takes the type of the array that it multiplies, so the original's decay is
+        # rounded to the momentum's type: 0.9 becomes 0.8984375 in bfloat16.
         self.decay = torch.tensor(momentum, dtype=momentum_dtype).item()
         self.momentum_dtype = momentum_dtype
         super().__init__(params, {"lr": 0.0, "weight_decay": 0.0})
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Make one update. `closure` is PyTorch's and is not called.
+
+        Momentum is summed in float32 and rounded only when it is stored, after the update has used it.
+        """
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
             if not parameters:
@@ -95,6 +120,7 @@ class SGD(torch.optim.Optimizer):
             momentum = [m.float() for m in stored]
             torch._foreach_mul_(momentum, self.decay)
             torch._foreach_add_(momentum, [p.grad for p in parameters])
+            # Decoupled: the decay takes lr * weight_decay off the weights and never enters the momentum.
             if group["weight_decay"]:
                 torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
             torch._foreach_add_(parameters, momentum, alpha=-group["lr"])
@@ -103,15 +129,23 @@ class SGD(torch.optim.Optimizer):
 
 
 class BFloat16AdamW(torch.optim.Optimizer):
-    """AdamW whose first moment is stored as bfloat16, as big_vision's (`scale_by_adam(mu_dtype)`)."""
+    """AdamW whose first moment is stored as bfloat16, as big_vision's (`scale_by_adam(mu_dtype)`).
+
+    Args:
+        params: parameter groups, each with its `weight_decay`.
+        betas: decay of the first and of the second moment.
+        eps: added to the root of the second moment.
+    """
 
     def __init__(self, params: Any, betas: tuple[float, float], eps: float) -> None:
         self.betas, self.eps = betas, eps
+        # Rounded as in `SGD`. The factor 1 - beta1 below is not: there beta1 multiplies no bfloat16 array.
         self.decay = torch.tensor(betas[0], dtype=torch.bfloat16).item()
         super().__init__(params, {"lr": 0.0, "weight_decay": 0.0})
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Make one update. `closure` is PyTorch's and is not called."""
         beta1, beta2 = self.betas
         for group in self.param_groups:
             for p in group["params"]:
@@ -119,13 +153,16 @@ class BFloat16AdamW(torch.optim.Optimizer):
                     continue
                 state = self.state[p]
                 if not state:
-                    state["step"] = torch.zeros(())
+                    state["step"] = torch.zeros(())  # a tensor, as PyTorch's Adam keeps it
                     state["exp_avg"] = torch.zeros_like(p, dtype=torch.bfloat16)
                     state["exp_avg_sq"] = torch.zeros_like(p)
                 state["step"] += 1
                 count = int(state["step"])
+                # The update uses the moment before it is rounded to bfloat16, which happens in the last line.
                 first = state["exp_avg"].float().mul_(self.decay).add_(p.grad, alpha=1 - beta1)
                 second = state["exp_avg_sq"].mul_(beta2).addcmul_(p.grad, p.grad, value=1 - beta2)
+                # Moments begin at 0; dividing by 1 - beta**count makes up for it (Kingma and Ba 2015). eps is
+                # added after the root, as optax and PyTorch do.
                 scale = (second / (1 - beta2**count)).sqrt_().add_(self.eps)
                 p.mul_(1 - group["lr"] * group["weight_decay"])
                 p.addcdiv_(first / (1 - beta1**count), scale, value=-group["lr"])
@@ -135,12 +172,19 @@ class BFloat16AdamW(torch.optim.Optimizer):
 def clip_gradients(parameters: Iterable[Tensor], max_norm: float | None) -> Tensor:
     """Scale gradients down to a global norm, as optax does: by max/norm, and only when the norm is above.
 
+    PyTorch's `clip_grad_norm_` adds 1e-6 to the norm, and so gives other bits.
+
+    Args:
+        parameters: those whose gradients share the norm; those without a gradient are passed over.
+        max_norm: the largest norm that stays; None: nothing is scaled.
+
     Returns:
         The global norm before clipping, a scalar tensor.
     """
     gradients = [p.grad for p in parameters if p.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
-    # On a processor it costs nothing to ask, and a product with 1 would change nothing; a GPU would wait.
+    # On a CPU it costs nothing to ask, and a product with 1 would change nothing. On a GPU Python would wait
+    # for the answer, so there the product is always made, by 1 where the norm is within.
     within = norm.device.type == "cpu" and max_norm is not None and bool(norm < max_norm)
     if max_norm is not None and not within:
         torch._foreach_mul_(gradients, torch.where(norm < max_norm, 1.0, max_norm / norm))
@@ -149,10 +193,15 @@ def clip_gradients(parameters: Iterable[Tensor], max_norm: float | None) -> Tens
 
 @torch.no_grad()
 def update_average(average: nn.Module, model: nn.Module, decay: float, updates: int) -> None:
-    """Polyak averaging: `average` moves a step towards `model`.
+    """Move the Polyak average of the weights a step towards the model: `average` is changed in place.
 
-    The decay rises with the number of updates so far, min(decay, (1 + n) / (10 + n)), so that a short run
-    does not end near its first weights (TensorFlow's ExponentialMovingAverage does the same).
+    Args:
+        average: a model of the same architecture.
+        model: the model that is trained.
+        decay: the fraction of the average that stays (paper, Table 2: 0.9999).
+        updates: n, the updates made before the last one.
     """
+    # The decay rises with the number of updates, so that a short run is not averaged with its first weights.
+    # 1 and 10 are those of TensorFlow's ExponentialMovingAverage.
     decay = min(decay, (1 + updates) / (10 + updates))
     torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 1 - decay)

@@ -1,4 +1,5 @@
-"""How the weights move: the configuration of optimiser and schedule. It needs no torch."""
+"""The configuration of optimiser, learning-rate schedule, gradient clipping and averaging. It needs no
+torch."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,32 +10,41 @@ from vitkit.errors import VitkitError
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """How the weights move."""
+    """Optimiser, learning-rate schedule, gradient clipping and weight averaging."""
 
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
-    """adam is adamw without decay: the paper's Adam decays weights apart from the gradient (Table 3)."""
+    """Optimiser. The paper's Adam (Table 3) decays weights apart from the gradient, which is adamw; adam is
+    the same without weight decay."""
     learning_rate: float = 1e-3
-    """The highest one of the schedule."""
+    """Peak learning rate of the schedule."""
     weight_decay: float = 0.1
-    """Decoupled: a step takes learning_rate * weight_decay off the kernels, never off biases and norms."""
+    """Decoupled weight decay: each step shrinks the kernels by the fraction learning_rate * weight_decay;
+    biases and norms are not decayed."""
     decay_all: bool = False
-    """Decay every parameter, not the kernels alone."""
+    """Decay every parameter, biases and norms too."""
     beta1: float = 0.9
+    """Decay of Adam's running mean of the gradients, from 0 to below 1."""
     beta2: float = 0.999
+    """Decay of Adam's running mean of the squared gradients, from 0 to below 1."""
     eps: float = 1e-8
+    """Small number that Adam adds to the denominator, so that it never divides by 0."""
     momentum: float = 0.9
-    """Of SGD."""
+    """Momentum of SGD, from 0 to below 1."""
     momentum_dtype: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16 is what the original keeps; its decay is then rounded too, to 0.8984375."""
+    """Number format of the first moment or momentum. The original code keeps bfloat16; the decay 0.9 is then
+    rounded too, to 0.8984375."""
     clip_norm: float | None = 1.0
-    """Gradients are scaled down to this global norm; none: not at all."""
+    """Largest global norm of the gradients; larger gradients are scaled down to it. None does not clip."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    """Decay of the learning rate from its peak: by a cosine to 0, linearly to --linear-end, or not at all."""
     warmup_steps: int = 0
-    """Steps in which the rate rises from 0, times the decayed rate."""
+    """Steps of linear warm-up from 0; the warm-up multiplies the decayed learning rate, as in the original
+    code."""
     linear_end: float = 1e-5
-    """Where the linear schedule ends."""
+    """Learning rate at which the linear schedule ends."""
     polyak: float | None = None
-    """Decay of the running average of the weights (paper, Table 2: 0.9999); none: no average."""
+    """Decay of the Polyak average of the weights, which is evaluated and saved in their place (the paper's
+    Table 2: 0.9999); None keeps no average."""
 
     def __post_init__(self) -> None:
         require_finite(self)

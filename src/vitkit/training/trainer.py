@@ -1,4 +1,4 @@
-"""One loop for any objective.
+"""The training loop, for any objective: one update a step, evaluators and checkpoints between them.
 
 Whatever happens in step n follows from the weights, the optimiser's state and n alone: the batch is a
 function of n, and so is the seed of all randomness in it. That is why a checkpoint needs no random state, and
@@ -34,29 +34,36 @@ from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
 
 LOG = "metrics.jsonl"
+"""The metrics log in the run folder: one JSON object a line, for training and for each evaluator."""
 
 
 class Batches(Protocol):
-    """Where training images come from: see `vitkit.data.loader.TrainLoader`."""
+    """A source of training images, such as `vitkit.data.loader.TrainLoader`."""
 
-    def batches(self, start: int, stop: int) -> Iterator[Batch]: ...
+    def batches(self, start: int, stop: int) -> Iterator[Batch]:
+        """Yield the batches of steps `start` to `stop - 1`; batch n is the same whatever `start` is."""
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """What happened in a step, for whoever watches."""
+    """One step as it is told to the caller of `fit`: numbers of the update, and what was done after it."""
 
     step: int
+    """Updates made so far, this one included."""
     total_steps: int
     epoch: float
+    """Passes over the training images so far; not a whole number within an epoch."""
     loss: float
+    """Mean over the batch's readable images, before the update."""
     learning_rate: float
     seconds: float
-    """Of reading the batch and the update, without validation and saving."""
+    """Duration of reading the batch and of the update, without validation and saving."""
     measured: Mapping[str, Mapping[str, float]]
     """The numbers of each evaluator that measured after this step."""
     checkpoint: Path | None = None
+    """The checkpoint that was committed after this step; None where none was due."""
     finished: bool = False
+    """Whether the run is over: all steps are made, or patience is used up."""
 
     @property
     def validation(self) -> Mapping[str, float] | None:
@@ -65,19 +72,20 @@ class StepReport:
 
 
 class Trainer:
-    """A model on its way through a run.
+    """Trains one model: owns it, its optimiser and progress; writes metrics and checkpoints to its run.
 
     Args:
         run: the run folder; `metrics.jsonl` and `checkpoints/` are written there.
-        model: on its device.
-        objective: what is minimised; moved to the model's device.
-        loader: batch n of the run, a pure function of n.
-        num_samples: images in the training set.
-        config, optimizer_config: how long and how.
-        evaluators: what is measured on the way, by the name that its lines in `metrics.jsonl` have.
-        monitor: which of the numbers decides what is best; None: nothing does.
+        model: the model, on the one device that training uses.
+        objective: a module `(model, batch) -> loss, metrics`; moved to the model's device.
+        loader: the training images; batch n is a pure function of n.
+        num_samples: images in the training set, which turn epochs into steps.
+        config: length of the run, micro-batches, and when to log, validate and save.
+        optimizer_config: optimiser, learning-rate schedule, clipping and weight averaging.
+        evaluators: measurements between steps, by the name that their lines in `metrics.jsonl` have.
+        monitor: the number that decides which weights are best; None: nothing does.
         configuration: all options of the run as plain data, which checkpoints keep.
-        compute: how the model computes, which checkpoints keep too; left out, the plain way.
+        compute: the way in which the model computes, which checkpoints record; left out, the plain one.
 
     Raises:
         VitkitError: the monitor watches an evaluator that is not there, or one has an impossible interval.
@@ -104,11 +112,13 @@ class Trainer:
         self.num_samples, self.config, self.optimizer_config = num_samples, config, optimizer_config
         self.device = next(model.parameters()).device
         self.objective = objective.to(self.device)
-        # What the optimiser moves, with the model's parameters first: where the objective has none, all is as
-        # if it were not there, down to the numbers of the parameters in a checkpoint.
+        # An objective may own parameters (a decoder, a projection head), so both are optimised. A checkpoint
+        # numbers the optimiser's state by the order of the parameters; with the model first, an objective
+        # that owns none leaves the numbers as they were before objectives were kept.
         self.trained = nn.ModuleList([model, objective])
         self.total_steps = config.total_steps(num_samples)
         self.evaluate_every = config.evaluation_interval(num_samples)
+        # The average is a second model, so that it can be evaluated like the first. No gradient reaches it.
         average = copy.deepcopy(model).requires_grad_(False) if optimizer_config.polyak else None
         optimizer = create_optimizer(self.trained, optimizer_config)
         self.state = TrainState(model, optimizer, average, Progress(), self.objective)
@@ -119,7 +129,7 @@ class Trainer:
 
     @property
     def evaluated_model(self) -> nn.Module:
-        """The Polyak average where there is one, else the model itself."""
+        """The model that evaluators measure: the Polyak average where there is one, else the model itself."""
         return self.state.average or self.state.model
 
     def resume(self, checkpoint: Path) -> list[str]:
@@ -132,8 +142,9 @@ class Trainer:
         Raises:
             VitkitError: the checkpoint is of another run, or the metrics log cannot be read.
         """
-        before = load_checkpoint(checkpoint, self.state).environment
+        recorded = load_checkpoint(checkpoint, self.state).environment
         progress = self.state.progress
+        # A shorter run than the checkpoint's would end at once, with weights of another schedule.
         if progress.step > self.total_steps:
             raise VitkitError(
                 f"{checkpoint} stands at step {progress.step:,}, but the run's options ask for "
@@ -141,12 +152,13 @@ class Trainer:
                 "that the run began with, or start a new run with another --out."
             )
         self.state.progress, sentences = mend_log(self.run / LOG, progress)
-        # Checkpoints of the first version, which knew no other way than the plain one, do not name it.
-        before = {"compute": {**to_json(PLAIN), "precision": self.precision}, **before}
+        # Checkpoints of the first version, which knew no other way of computing than the plain one, do not
+        # name it.
+        recorded = {"compute": {**to_json(PLAIN), "precision": self.precision}, **recorded}
         return sentences + [
-            f"{key} was {before.get(key)} and is now {value}: results may differ in the last bits."
+            f"{key} was {recorded.get(key)} and is now {value}: results may differ in the last bits."
             for key, value in self.environment.items()
-            if before.get(key) != value
+            if recorded.get(key) != value
         ]
 
     def fit(self, interrupted: Callable[[], bool] = lambda: False) -> Iterator[StepReport]:
@@ -179,7 +191,7 @@ class Trainer:
                     # Before the checkpoint, whose length of the log must include this line: a finished run is
                     # never continued, so nobody would write it later.
                     self._write_window(rate, log)
-                improved = state.progress.best_step == step + 1
+                improved = state.progress.best_step == step + 1  # set by the evaluation just above
                 stop = interrupted()  # asked once: what it answers also decides whether the loop ends
                 checkpoint = None
                 # A step that improved is saved at once: the best weights must be on the disk, since the next
@@ -232,36 +244,55 @@ class Trainer:
         return save_checkpoint(self.run, self.state, self.environment, self.config.keep, self.configuration)
 
     def update(self, batch: Batch, step: int, rate: float) -> dict[str, float]:
-        """One update of the weights from one batch, in micro-batches."""
+        """Make one update of the weights from one batch, in micro-batches.
+
+        Args:
+            batch: the images and labels, on the CPU.
+            step: updates made before this one, from which all randomness in it follows.
+            rate: the learning rate.
+
+        Returns:
+            The loss, the objective's metrics, and `grad_norm`, the norm of the gradients before clipping. The
+            first two are means over the batch's readable images.
+
+        Raises:
+            NonFiniteError: the loss or the gradients are not finite; the weights are as before.
+            VitkitError: a micro-batch does not fit into memory.
+        """
         model, optimizer = self.state.model, self.state.optimizer
+        # Set at every step and computed from its number: a scheduler object would be one more state to save.
         for group in optimizer.param_groups:
             group["lr"] = rate
         optimizer.zero_grad()
-        self.trained.train()
+        self.trained.train()  # a loaded model comes in evaluation mode, without dropout
         size = self.config.micro_batch_size or self.config.batch_size
-        valid = max(int(batch.mask.sum()), 1)  # a batch of unreadable images alone has gradients of zero
+        # At least 1, so that a batch of unreadable images alone has zero gradients and not 0 / 0.
+        valid = max(int(batch.mask.sum()), 1)
         totals: dict[str, Tensor] = {}
         with out_of_memory_explained(min(size, len(batch.labels)), batch.images.shape):
             for part, start in enumerate(range(0, len(batch.labels), size)):
-                # All randomness of the portion follows from its number, so a resumed run draws the same, and
-                # a checkpoint stores no state of any random generator.
+                # All randomness of the micro-batch (dropout, mixup) follows from its number: a resumed run
+                # draws the same, and a checkpoint stores no state of any random generator. This seeds the
+                # generators of the CPU and of every GPU.
                 torch.manual_seed(_step_seed(self.config.seed, step, part))
                 micro = batch.slice(start, start + size).to(self.device)
                 with self.autocast():
                     loss, metrics = self.objective(model, micro)
-                # The loss is a mean over the portion's readable images. Weighted by their share of the batch,
-                # the portions' gradients sum to that of the mean over the whole batch.
-                share = micro.mask.sum() / valid
-                (loss * share).backward()
+                # The loss is a mean over the micro-batch's readable images. Weighted by their fraction of the
+                # batch, the gradients add up to that of the mean over the whole batch.
+                fraction = micro.mask.sum() / valid
+                (loss * fraction).backward()
                 for name, value in {"loss": loss, **metrics}.items():
                     totals[name] = (
-                        totals.get(name, torch.zeros((), device=self.device)) + value.detach() * share
+                        totals.get(name, torch.zeros((), device=self.device)) + value.detach() * fraction
                     )
+            # After the last micro-batch: the norm to clip is that of the whole batch's gradient.
             totals["grad_norm"] = clip_gradients(self.trained.parameters(), self.optimizer_config.clip_norm)
 
-        # One transfer for all numbers of the step.
+        # One transfer for all numbers of the step: each makes the CPU wait for the GPU.
         names, values = list(totals), torch.stack([value.float() for value in totals.values()]).tolist()
         numbers = dict(zip(names, values, strict=True))
+        # Looked at in every step and before the update, so that the weights of the last step stay usable.
         if not (math.isfinite(numbers["loss"]) and math.isfinite(numbers["grad_norm"])):
             ids = ", ".join(str(int(i)) for i in batch.ids[batch.mask])
             raise NonFiniteError(
@@ -275,11 +306,11 @@ class Trainer:
         return numbers
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """bfloat16 where it was asked for or pays."""
+        """Give the context in which the forward pass computes: bfloat16 or float32, as `precision` asks."""
         return autocast(self.device, self.precision)
 
     def _count(self, step: int, rate: float, metrics: Mapping[str, float], log: MetricsLog) -> None:
-        """Add a step to the window of means, and write the window to the log when it is full."""
+        """Add a step's metrics to the sums since the last line of the log, and write a line if it is due."""
         progress = self.state.progress
         window = {name: progress.window.get(name, 0.0) + value for name, value in metrics.items()}
         steps = progress.window_steps + 1
@@ -302,11 +333,15 @@ class Trainer:
             self.state.progress = replace(progress, window={}, window_steps=0)
 
     def _evaluate(self, step: int, log: MetricsLog) -> dict[str, Mapping[str, float]]:
-        """Measure what is due after `step` updates, and log it; returns the numbers of each evaluator."""
+        """Run the evaluators that are due after `step` updates, and log what they measure.
+
+        Returns:
+            The numbers of each evaluator that was due, by its name.
+        """
         watched = None if self.monitor is None else self.monitor.evaluator
         measured: dict[str, Mapping[str, float]] = {}
-        # The monitored one comes first: it may end the run, and at the end all others measure too. That is
-        # why the question whether the run is over is asked for each of them anew.
+        # The monitored evaluator comes first (False sorts before True): it may use up the patience and so end
+        # the run, and at the end all others measure too. That is why each of them asks anew whether it is.
         for name in sorted(self.evaluators, key=lambda name: name != watched):
             evaluator = self.evaluators[name]
             if self._is_over(step) or step % (evaluator.every or self.evaluate_every) == 0:
@@ -318,11 +353,15 @@ class Trainer:
         return measured
 
     def _epoch(self, step: int) -> float:
-        """How often the training images have been seen after `step` updates."""
+        """Give how often the training images have been seen after `step` updates."""
         return step * self.config.batch_size / self.num_samples
 
 
 def _step_seed(seed: int, step: int, part: int) -> int:
-    """Mix the three numbers; a hash keeps near ones apart, and PyTorch takes seeds below 2 to the 63."""
+    """Mix the run's seed, the step and the number of the micro-batch into one seed.
+
+    A hash, because sums would collide (seed 1 at step 2, seed 2 at step 1), and generators that are seeded
+    with neighbouring numbers may begin alike.
+    """
     digest = hashlib.sha256(f"{seed}/{step}/{part}".encode()).digest()
-    return int.from_bytes(digest[:8], "little") >> 1
+    return int.from_bytes(digest[:8], "little") >> 1  # 63 bits: the seeds that every generator accepts

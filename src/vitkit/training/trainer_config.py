@@ -9,43 +9,45 @@ from vitkit.errors import VitkitError
 from vitkit.models.precision_config import Precision
 
 MOST_STEPS = 10**12
-"""A limit that no run comes near: beyond it an option was mistyped."""
+"""Largest number of steps; no run comes near it, so a larger one is a mistyped option."""
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How long, in what portions, and when to look."""
+    """The length of training, its batches, and the intervals of logs, validations and checkpoints."""
 
     epochs: float = 100.0
+    """Passes over the training images; may be a fraction, such as 0.5."""
     steps: int | None = None
-    """Updates; in place of epochs if given."""
+    """Number of updates of the weights, in place of --epochs."""
     batch_size: int = 128
-    """Images per update."""
+    """Images per update of the weights."""
     micro_batch_size: int | None = None
-    """Images at a time; gradients are summed up to batch_size. Less memory, the same update but for the draws
-    of dropout and mixup, which are made for each portion."""
+    """Images that are computed at a time; gradients are summed until a batch is complete, which takes less
+    memory. The update is the same but for dropout and mixup, which are drawn for each micro-batch."""
     seed: int = 0
-    """Of weights, order, augmentation and dropout."""
+    """Seed of the initial weights, the order of images, augmentation and dropout."""
     precision: Precision = "auto"
-    """Of the arithmetic: bfloat16 by autocast. auto: bfloat16 where the device has it and it pays, else
-    float32."""
+    """Number format of the computation: float32, bfloat16 (by autocast), or auto: bfloat16 where the device
+    has it and it is faster, else float32."""
     exact: bool = False
-    """Compute as the first version did, bit for bit, without the faster ways to the same result. Precision
-    auto is bfloat16 on a GPU alone with it."""
+    """Compute with the operations of the first version of vitkit, bit for bit, without the faster ways to the
+    same result. Then precision auto chooses bfloat16 on a GPU only."""
     log_every: int = 10
     """Steps between lines of the metrics log."""
     evaluate_every: int | None = None
-    """Steps between validations; left out, once an epoch, but not more than 50 times a run."""
+    """Steps between validations; left out, once per epoch, but at most 50 times in a run."""
     checkpoint_every: int | None = None
-    """Steps between checkpoints; left out, at every validation."""
+    """Steps between checkpoints; left out, a checkpoint is written at every validation."""
     checkpoint_minutes: float = 10.0
-    """A checkpoint is also committed when the last one is older than this."""
+    """Minutes after which a checkpoint is written even between those steps."""
     keep: int = 2
-    """Last checkpoints kept, besides the best."""
+    """Number of latest checkpoints that are kept, besides the best one."""
     patience: int | None = None
-    """Validations without a better accuracy after which training stops; none: never early."""
+    """Validations in a row without a better accuracy after which training stops; left out, it never stops
+    early."""
     select: Literal["best", "last"] = "best"
-    """Which weights the run ends with: those of the best validation, or the last."""
+    """Weights that the run ends with: those of the best validation (best) or of the last step (last)."""
 
     def __post_init__(self) -> None:
         require_finite(self)
@@ -62,7 +64,7 @@ class TrainingConfig:
             raise VitkitError(f"keep is at least 1 (the checkpoint to continue from), found {self.keep}.")
 
     def total_steps(self, num_samples: int) -> int:
-        """Updates of the whole run over a training set of `num_samples` images.
+        """Count the updates of the whole run over a training set of `num_samples` images.
 
         Raises:
             VitkitError: more than can be made.
@@ -77,7 +79,7 @@ class TrainingConfig:
         return max(1, math.ceil(steps))
 
     def evaluation_interval(self, num_samples: int) -> int:
-        """Steps between validations."""
+        """Count the steps between two validations."""
         if self.evaluate_every is not None:
             return self.evaluate_every
         epoch = math.ceil(num_samples / self.batch_size)

@@ -22,7 +22,8 @@ a rule that the file does not say, a scale for instance."""
 
 
 def translate(source: Source, translation: Translation) -> dict[str, Tensor]:
-    """Yield the tensors of a file under our names, one at a time, so that no two sets of weights are held.
+    """Read the tensors of a file under vitkit's names, one at a time, so that no two sets of weights are
+    held.
 
     Raises:
         VitkitError: a key is missing, or unexpected and not left out on purpose: a table of all of them; or a
@@ -42,11 +43,12 @@ def translate(source: Source, translation: Translation) -> dict[str, Tensor]:
             f"{source.path} does not hold the weights of this architecture, {len(missing)} of "
             f"{len(wanted)} missing, {len(unexpected)} unexpected:\n{_table(missing + unexpected)}"
         )
-    dtype = None if translation.as_stored else torch.float32
+    dtype = None if translation.as_stored else torch.float32  # the type in which the originals compute
     return {row.ours: _read(source, row, dtype) for row in translation.rows}
 
 
 def _read(source: Source, row: Row, dtype: torch.dtype | None) -> Tensor:
+    """Read the tensors of one row and make the parameter of them."""
     tensors = [_weights(source, name) for name in row.theirs]
     try:
         tensor = row.read(tensors)
@@ -85,6 +87,7 @@ def names_that_are_not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
 
 
 def _sum(tensor: Tensor) -> float:
+    """Add up a tensor, in float32 at least: a sum in 16 bits overflows soon."""
     return float(tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32)))
 
 
@@ -95,10 +98,11 @@ def build(config: ModelConfig, tensors: Mapping[str, Tensor], source: str) -> Im
         VitkitError: a parameter is missing, unexpected or of another shape: a table of all of them.
     """
     model = _checked(config, tensors, source)
-    model.load_state_dict(tensors, assign=True)
-    for parameter in model.parameters():
+    model.load_state_dict(tensors, assign=True)  # the model takes the tensors themselves: nothing is copied
+    for parameter in model.parameters():  # a tensor that is assigned brings its own flag along
         parameter.requires_grad_(True)
-    model.compute_buffers()
+    model.compute_buffers()  # they are in no file, and were not computed when the model had no memory
+    # Buffers follow the type of the weights, so that a bfloat16 model takes bfloat16 images throughout.
     dtype = next(iter(tensors.values())).dtype
     for name, buffer in list(model.named_buffers()):
         owner = model.get_submodule(name.rpartition(".")[0])
@@ -116,6 +120,7 @@ def check(config: ModelConfig, tensors: Mapping[str, Tensor], source: str) -> No
 
 
 def _checked(config: ModelConfig, tensors: Mapping[str, Tensor], source: str) -> ImageModel:
+    """Build the model of `config` without memory, and compare its parameters with the tensors."""
     layers = config.num_layers
     if layers > len(tensors):  # before a model of so many is built, which takes its time
         raise VitkitError(
@@ -136,6 +141,7 @@ def _checked(config: ModelConfig, tensors: Mapping[str, Tensor], source: str) ->
 
 
 def _table(lines: Iterable[str]) -> str:
+    """Join the lines of an error, cut short after `SHOWN`."""
     lines = list(lines)
     return "\n".join(lines[:SHOWN] + ([f"  and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []))
 

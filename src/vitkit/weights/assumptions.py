@@ -1,4 +1,4 @@
-"""What a file does not say about its images, and what is taken instead."""
+"""Assumptions about the images of a file that does not record them."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,7 +8,7 @@ from vitkit.data.transforms_config import Preprocessing
 
 @dataclass(frozen=True)
 class Assumption:
-    """Something that a file does not say about its images, and what was taken in its place."""
+    """A property of images that a file does not record, and the value that was assumed."""
 
     what: Literal["pixel statistics", "resizing"]
     taken: str

@@ -1,4 +1,4 @@
-"""What travels with weights so that they can be used anywhere."""
+"""The card of a model: what travels with the weights so that they can be used anywhere."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,12 +33,12 @@ class ModelCard(Card):
     preprocessing: Preprocessing | None = None
     """From an image file to the model's input; the same in training, evaluation and prediction."""
     augmentation: Augmentation | None = None
-    """What training did to the images besides."""
+    """The augmentation that training added."""
     data: TrainingData | None = None
     origin: Mapping[str, Any] = field(default_factory=dict)
-    """Where the weights come from: the run or the file, the versions. Nothing reads it to decide anything."""
+    """The provenance of the weights: the run or the file, the versions. It decides nothing."""
     assumed: tuple[Assumption, ...] = ()
-    """What the file that the weights come from does not say about its images."""
+    """The assumptions about images that the file of the weights does not record."""
 
     def history(self) -> dict[str, Any]:
         """Return the origin together with the loss and the data of the training, as people are shown it."""
@@ -48,7 +48,9 @@ class ModelCard(Card):
             if self.task.name != Task().name:
                 history["task"] = self.task.name
         if self.data is not None:
-            history["data"] = to_json(self.data)
+            recorded = to_json(self.data)
+            splits = {key: value for key, value in recorded["splits"].items() if value is not None}
+            history["data"] = recorded | {"splits": splits}  # options that were left out say nothing
         return history | dict(self.origin)
 
 

@@ -1,10 +1,20 @@
-"""The names of the formats, and which of them the name of a file suggests. It needs no torch."""
+"""The table of checkpoint formats, and which of them the name of a file suggests. It needs no torch."""
 
 from pathlib import Path
 from typing import Literal
 
 Format = Literal["vitkit", "official", "big_vision", "huggingface", "timm", "torchvision"]
 
+MODULES: dict[Format, str] = {
+    "vitkit": "native",
+    "big_vision": "big_vision",
+    "official": "official",
+    "huggingface": "huggingface.read",
+    "timm": "timm.read",
+    "torchvision": "torchvision",
+}
+"""The module below `vitkit.weights.formats` that holds each format's `CHECKPOINT_FORMAT`. The order matters:
+the first format that recognises a file reads it."""
 
 _FORMAT_OF_ENDING: dict[str, Format] = {".npz": "official", ".pth": "torchvision", ".pt": "torchvision"}
 """The formats that are files and meant where a file to write is named and no format."""

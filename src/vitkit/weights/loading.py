@@ -1,4 +1,8 @@
-"""Loading a checkpoint: its format is found, every key accounted for, what the user should know returned."""
+"""Loading a checkpoint: its format is found, every key accounted for, what the user should know returned.
+
+The order is: find the format, read the file's description (architecture and card), translate its tensors into
+vitkit's names, check them against the architecture, and only then replace the head or resize positions.
+"""
 
 import logging
 from collections.abc import Iterator
@@ -26,24 +30,27 @@ from vitkit.weights.load_options import LoadOptions
 from vitkit.weights.table import CheckpointFormat, Hints, NotRecordedError, Translation
 
 NAMES_SHOWN = 5
+"""Names of tensors in a message, before it says that there are more."""
 
 _log = logging.getLogger("vitkit")
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What a checkpoint is, without its weights."""
+    """The description of a checkpoint without its weights: format, architecture, card and notes."""
 
     file: Path
+    """The file of weights; for an address, the copy that was fetched."""
     format: str
+    """The name of its format, one of `vitkit.weights.FORMATS`."""
     config: ModelConfig
     card: ModelCard
     left_out: dict[str, list[str]]
     """Reason -> keys of the file that are not used."""
     notes: tuple[str, ...] = ()
-    """What was chosen or assumed when the file was read, in words that follow its path."""
+    """The choices and assumptions made when the file was read, in words that follow its path."""
     checksum: Checksum | None = None
-    """Of the file of weights, where `model.json` holds one; size and XXH3 were held against the file."""
+    """The size and hashes that `model.json` records of the weights; size and XXH3 were compared."""
 
 
 @dataclass(frozen=True)
@@ -52,18 +59,18 @@ class Loaded:
 
     model: ImageModel
     identity: Identity
-    """What the checkpoint is as it stands in the file, before another head or image size."""
+    """The checkpoint as it stands in the file, before another head or image size was asked for."""
     notes: tuple[str, ...]
-    """What the user should know: what was chosen, assumed, resized or looks wrong, those of `identity` first.
-    Each is in words that follow the checkpoint's path and a colon."""
+    """Notes for the user: what was chosen, assumed, resized or looks wrong, those of `identity` first.
+    Each is the rest of a line that begins with the checkpoint's path and a colon."""
 
 
 def load(path: str | Path, options: LoadOptions | None = None) -> Loaded:
-    """Load a checkpoint, and return what is to be said about it beside the model.
+    """Load a checkpoint, and return with the model what was found on the way.
 
     Args:
         path: as for `load_model`, which logs the notes and returns the model alone.
-        options: left out, the checkpoint as it is.
+        options: another head, image size or pixel statistics; left out, the checkpoint is loaded as it is.
 
     Raises:
         VitkitError: as `load_model`.
@@ -78,19 +85,22 @@ def load(path: str | Path, options: LoadOptions | None = None) -> Loaded:
             )
         tensors = translate(source, translation)
     config, card = _with_statistics(identity.config, identity.card, options)
-    check(config, tensors, str(path))  # before anything is made to fit
+    # Before a new head or other positions are made to fit, which would hide what is wrong with the file.
+    check(config, tensors, str(path))
     assumed = [assumption.sentence() for assumption in card.assumed]
     notes = [*identity.notes, *assumed, *_doubts(tensors)]
     if num_classes is None:
         num_classes = config.num_classes
     if head == "new" or (head is None and num_classes != config.num_classes):
         config, tensors = _with_new_head(config, tensors, num_classes)
-        # What it was trained on, and how, is recorded of the head that is gone.
+        # The recorded classes, loss and data are those of the head that was replaced.
         card = replace(card, class_names=(), task=None, data=None)
+    # The original begins with a head of zeros, so a head that is still zero was never trained.
     elif "head.weight" in tensors and not tensors["head.weight"].any():
         notes.append("its head is all zeros: it was never trained, and all classes look alike")
     if size is not None and size != config.image_size:
         config, tensors = _at_size(config, tensors, size, options.interpolation, notes)
+    # The card says how pictures become the model's input, so its size follows the model's.
     if card.preprocessing is not None:
         card = replace(card, preprocessing=replace(card.preprocessing, image_size=config.image_size))
     model = build(config, tensors, str(path))
@@ -109,20 +119,24 @@ def load_model(
     image_mean: tuple[float, ...] | None = None,
     image_std: tuple[float, ...] | None = None,
 ) -> ImageModel:
-    """A model with the weights of a checkpoint; what the user should know about it is logged as warnings.
+    """Load a model with the weights of a checkpoint; log as warnings what the user should know about it.
 
     Args:
-        path: a run folder, or a file or folder of any layout we know: ours, the original release's, timm's
+        path: a run folder, or a file or folder of any known format: vitkit's, the original release's, timm's
             and so on; or an address, `hf:org/name`, `https://...`, `gs://...`, which is fetched and kept.
-        num_classes: left out, the head stays as it is.
-        image_size: left out, the size of the weights. Another one resizes the position embeddings.
+        num_classes: the number of logits; left out, the head stays as it is.
+        image_size: pixels, one number or `(height, width)`; left out, the size of the weights. Another one
+            resizes the position embeddings (paper 3.2).
         head: "keep" the whole head, the tanh layer with it; or "new", the original's rule for fine-tuning:
             the tanh layer is dropped and the head is a new linear layer of zeros. Left out: kept, unless
             `num_classes` is another number than the file's.
-        num_heads: of the attention, where a file does not say it.
-        interpolation: how position embeddings are resized.
-        image_mean, image_std: of pixels in [0, 1], a value for each channel or one for all, where a file does
-            not say them; they count before what it says.
+        num_heads: heads of the attention, where a file does not record them.
+        interpolation: the rule by which position embeddings are resized.
+        image_mean, image_std: mean and standard deviation of pixels in [0, 1], a value for each channel or
+            one for all. They replace those that the file records.
+
+    Returns:
+        The model in evaluation mode, with its card.
 
     Raises:
         VitkitError: no checkpoint there, one of another architecture, or a damaged one.
@@ -140,7 +154,11 @@ def load_model(
 def identify(
     path: str | Path, image_size: tuple[int, int] | None = None, num_heads: int | None = None
 ) -> Identity:
-    """What a checkpoint is: format, architecture, arithmetic, card. The weights stay on the disk.
+    """Describe a checkpoint: format, architecture, numerics, card. The weights stay on the disk.
+
+    Args:
+        path: as for `load_model`.
+        image_size, num_heads: what the file does not record, as for `load_model`.
 
     Raises:
         VitkitError: as `load_model`.
@@ -151,6 +169,7 @@ def identify(
 
 @contextmanager
 def _opened(path: str | Path, hints: Hints) -> Iterator[tuple[Source, Identity, Translation]]:
+    """Open a checkpoint and read its description; its tensors can be read within."""
     fetched = fetch(path)
     with open_source(fetched.path) as source:
         found = next((one for one in FORMATS if one.recognises(source)), None)
@@ -170,6 +189,7 @@ def _opened(path: str | Path, hints: Hints) -> Iterator[tuple[Source, Identity, 
             )
         card = translation.card
         notes = list(source.notes)
+        # A model of vitkit has its name and origin in `model.json`. Of any other, the origin is made here.
         if found is not native.CHECKPOINT_FORMAT:
             notes += card.origin.get("notes", [])
             origin = {"file": source.path.name, "dialect": found.name, **fetched.origin, **card.origin}
@@ -193,10 +213,10 @@ def _opened(path: str | Path, hints: Hints) -> Iterator[tuple[Source, Identity, 
 
 
 def _read(checkpoint_format: CheckpointFormat, source: Source, hints: Hints) -> Translation:
-    """Read a file's description; what is wrong with a configuration is said of the file."""
+    """Read a file's description; an error in its configuration is raised with the file's path before it."""
     try:
         return checkpoint_format.read(source, hints)
-    except NotRecordedError:
+    except NotRecordedError:  # it begins with the path already
         raise
     except VitkitError as error:
         if str(source.path.parent) in str(error):
@@ -207,7 +227,7 @@ def _read(checkpoint_format: CheckpointFormat, source: Source, hints: Hints) -> 
 def _with_statistics(
     config: ModelConfig, card: ModelCard, options: LoadOptions
 ) -> tuple[ModelConfig, ModelCard]:
-    """Put in the pixel statistics that are given: a value for each channel, or one for all.
+    """Replace the pixel statistics by those that are given: a value for each channel, or one for all.
 
     Raises:
         VitkitError: another number of values, or such as no pixels have.
@@ -217,6 +237,7 @@ def _with_statistics(
         config = replace(config, image_mean=mean * channels if len(mean) == 1 else mean)
     if std is not None:
         config = replace(config, image_std=std * channels if len(std) == 1 else std)
+    # With both of them given, nothing about the pixel statistics is assumed any more.
     if mean is not None and std is not None:
         left = tuple(one for one in card.assumed if one.what != "pixel statistics")
         card = replace(card, assumed=left)
@@ -224,7 +245,7 @@ def _with_statistics(
 
 
 def _doubts(tensors: dict[str, Tensor]) -> list[str]:
-    """What in the numbers themselves looks wrong."""
+    """List what looks wrong in the numbers of the weights: NaN and infinity."""
     broken = names_that_are_not_finite(tensors)
     if not broken:
         return []
@@ -239,10 +260,11 @@ def _doubts(tensors: dict[str, Tensor]) -> list[str]:
 def _with_new_head(
     config: ModelConfig, tensors: dict[str, Tensor], num_classes: int
 ) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """Replace the head, and the tanh layer before it, by a linear layer of zeros (paper 3.1 and 3.2)."""
     config = config.with_new_head(num_classes)
     kept = {key: value for key, value in tensors.items() if not key.startswith(("head.", "pre_logits."))}
     if num_classes:
-        example = next(iter(tensors.values()))
+        example = next(iter(tensors.values()))  # for the type: a head of the type of the other weights
         kept["head.weight"] = example.new_zeros(num_classes, config.width)
         kept["head.bias"] = example.new_full((num_classes,), config.head_bias_init)
     return config, kept
@@ -255,13 +277,17 @@ def _at_size(
     interpolation: Interpolation,
     notes: list[str],
 ) -> tuple[ModelConfig, dict[str, Tensor]]:
-    """The same weights for another image size: all that depends on it is resized (paper 3.2)."""
+    """Fit weights to another image size: resize the parameters that depend on it (paper 3.2).
+
+    `notes` receives what was resized, and what of the images is cut off.
+    """
     resized = replace(config, image_size=size)
     if resized.cut_off:
         notes.append(f"{resized.cut_off}: they are cut off")
     (kind, old), (_, new) = config.position_extent, resized.position_extent
     if old == new:  # the same patches of images a little larger or smaller
         return resized, tensors
+    # Each position module resizes its own parameters, so the new model is built, without memory, to ask it.
     fitted = build_empty(lambda: build_model(resized)).fit_positions(tensors, old, interpolation)
     if not fitted:
         return resized, tensors

@@ -1,4 +1,4 @@
-"""Saving a checkpoint in any format that can hold the model; what the format loses is told."""
+"""Saving a checkpoint in any format that can store the model; what the format loses is returned."""
 
 import logging
 from dataclasses import dataclass
@@ -19,23 +19,23 @@ class Saved:
 
     path: Path
     notes: tuple[str, ...]
-    """What the layout cannot say of this model, in words that follow its path and a colon."""
+    """Phrases of what the format does not record of the model; they follow its path and a colon."""
 
 
 def save_model(model: ImageModel, path: str | Path, format: Format = "vitkit") -> Path:
-    """Write a model's weights; what the layout cannot say is logged as a warning.
+    """Write a model's weights; log as a warning what the format does not record.
 
     Args:
         model: what to save, with its `card` (class names, preprocessing, origin) where the format has room.
         path: a folder for "vitkit", "timm" and "huggingface"; a file for "official" and "big_vision" (`.npz`
             is added) and "torchvision" (`.pth`). Folders on the way are made, what is there is replaced.
-        format: the layout; the guide's table says what each of them is.
+        format: its name; the guide has a table of the formats.
 
     Returns:
         The path written.
 
     Raises:
-        VitkitError: the format has no name for such a model.
+        VitkitError: the format cannot store such a model, or its card names another number of classes.
     """
     saved = save(model, path, format)
     for note in saved.notes:
@@ -44,7 +44,7 @@ def save_model(model: ImageModel, path: str | Path, format: Format = "vitkit") -
 
 
 def save(model: ImageModel, path: str | Path, format: Format = "vitkit") -> Saved:
-    """Write a model's weights, and return what the layout cannot say beside the path written.
+    """Write a model's weights; return the path written and what the format does not record.
 
     Args and errors are those of `save_model`.
     """
@@ -69,7 +69,7 @@ def save(model: ImageModel, path: str | Path, format: Format = "vitkit") -> Save
 
 
 def unsupported(config: ModelConfig, format: Format) -> list[str]:
-    """Name what of an architecture a format cannot hold; nothing if `save_model` can write it."""
+    """Name the parts of an architecture that a format cannot store; none if `save_model` can write it."""
     return find_format(format).unsupported(config)
 
 

@@ -14,7 +14,7 @@ LARGEST = 2**20
 T = TypeVar("T")
 
 
-def typed(kind: type[T], values: Mapping[str, Any], where: str) -> T:
+def read_fields(kind: type[T], values: Mapping[str, Any], where: str) -> T:
     """Read the fields of the dataclass `kind` from a JSON object; null is the same as absent.
 
     Raises:

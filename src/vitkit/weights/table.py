@@ -1,5 +1,7 @@
-"""Foreign checkpoints as tables of name pairs: each row one parameter of ours, the tensors it is made of, and
-the way there and back. A format is a list of rows, how it is recognised, and what it cannot say.
+"""Checkpoint formats as tables of name pairs, read by loading, saving and the accounting of keys alike.
+
+A row is one parameter of vitkit's model, the tensors of the file that it is made of, and the way there and
+back. A format is a function that makes the rows, how it is recognised, and what of a model it cannot store.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -22,12 +24,16 @@ from vitkit.weights.files.source import Source
 
 @dataclass(frozen=True)
 class Row:
-    """One of our parameters, the foreign tensors it is made of, and the way there and back."""
+    """One parameter of a model, the tensors of a file that it is made of, and the way there and back."""
 
     ours: str
+    """The parameter's name in vitkit's model."""
     theirs: tuple[str, ...]
+    """The names in the file, in the order in which `read` takes and `write` gives the tensors."""
     read: Callable[[list[Tensor]], Tensor] = lambda tensors: tensors[0]
+    """Makes the parameter of the file's tensors, in views where possible."""
     write: Callable[[Tensor], list[Tensor]] = lambda tensor: [tensor]
+    """Makes the file's tensors of the parameter: the inverse of `read`."""
 
 
 class NotRecordedError(VitkitError):
@@ -42,11 +48,13 @@ class NotRecordedError(VitkitError):
 
 @dataclass(frozen=True)
 class Hints:
-    """What the user may have to tell the reader of a file."""
+    """Options of loading that help to read a file which does not record its image size or number of heads."""
 
     image_size: tuple[int, int] | None = None
-    """Wanted; where the file's grid of positions fits it, the size the weights were made for."""
+    """`(height, width)` in pixels that the user asks for. Where the file's positions fit its grid exactly, it
+    is taken for the size the weights were made for."""
     num_heads: int | None = None
+    """Heads of the attention; no shape of a file depends on them."""
 
 
 @dataclass(frozen=True)
@@ -59,21 +67,23 @@ class Translation:
     ignored: Mapping[str, str] = field(default_factory=dict)
     """Keys of the file that are left out on purpose, and why."""
     source: Source | None = None
-    """Where the tensors are read from, if not from the file as it is."""
+    """The tensors to read in place of the file's, where the format changes their names first."""
     checksum: Checksum | None = None
-    """Of the file of weights, where something beside it says one."""
+    """The size and hashes that `model.json` records of the file of weights."""
     as_stored: bool = False
     """Keep the tensors' types; otherwise all become float32, the type the original computes in."""
 
 
 @dataclass(frozen=True)
 class Holding:
-    """How a format holds the models of one family; a configuration is of that family.
+    """One family's models in one format: writing them, and what of them the format cannot store.
 
-    write: (model, path, notes) -> the path written; the architecture is one that it has a name for, and what
-        the file cannot say of the card is added to the notes.
-    unsupported: what of an architecture the format has no name for, in words; none for what `write` takes.
-    lost_numerics: what of a configuration's arithmetic the format has no place for, in words.
+    write: (model, path, notes) -> the path written. It is called for a model of which nothing is unsupported;
+        what the file cannot record of the card is added to the notes.
+    unsupported: parts of the architecture that this format cannot store, as phrases for an error; empty if
+        `write` can store it.
+    lost_numerics: numerics (epsilons, GELU's form, pixel statistics) that this format does not record, as
+        phrases; the weights are stored, but a reader has to know them.
     """
 
     write: Callable[[ImageModel, Path, list[str]], Path]
@@ -85,11 +95,12 @@ class Holding:
 class CheckpointFormat:
     """One way to store a checkpoint.
 
-    recognises: whether a file is of this kind, from names, shapes and settings alone.
-    read: the architecture and the table; raises VitkitError for what cannot be known or is not ours.
-    holdings: how it holds each family, by name; families that are not named it does not hold.
-    others: what is to be said of those families, after their name.
-    is_folder: whether `write` makes a folder; else a file.
+    recognises: whether a file has this format, from names, shapes and settings alone.
+    read: reads architecture, card and rows; raises VitkitError for what vitkit has no model for, and
+        NotRecordedError for what the user has to add.
+    holdings: the families that can be stored, by name.
+    others: the reason why the other families cannot, as words that follow their name.
+    is_folder: whether `write` makes a folder; else it makes a file.
     """
 
     name: str
@@ -104,48 +115,52 @@ class CheckpointFormat:
         return self.holdings[model.config.family].write(model, path, notes)
 
     def unsupported(self, config: ModelConfig) -> list[str]:
-        """Name what of an architecture the format has no name for; nothing of what `write` takes."""
+        """Name the parts of an architecture that the format cannot store; an empty list if `write` can."""
         holding = self.holdings.get(config.family)
         return [f"{config.family}s{self.others}"] if holding is None else holding.unsupported(config)
 
     def lost_numerics(self, config: ModelConfig) -> list[str]:
-        """Name what of a configuration's arithmetic the format has no place for."""
+        """Name the numerics of a configuration that the format does not record."""
         holding = self.holdings.get(config.family)
         return [] if holding is None else holding.lost_numerics(config)
 
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-"""Of the pixels of ImageNet, in [0, 1]: what timm and torchvision take off where nothing else is said."""
+"""Mean and standard deviation of ImageNet's pixels in [0, 1], red, green, blue: the defaults of timm and
+torchvision, and of their files that record no others."""
 
 
 def usual_heads(width: int) -> str:
-    """Return a sentence that suggests the usual number of heads of a width; empty where there is none."""
+    """Return a sentence that suggests the usual number of heads of a width; empty where there is none.
+
+    Heads of 64 numbers each are those of all the paper's models but ViT-H (80).
+    """
     return f" The usual answer: num_heads={width // 64}, 64 numbers each." if width % 64 == 0 else ""
 
 
-def same(ours: str, theirs: str) -> Row:
-    """Return the row of a tensor that both sides store alike."""
+def renamed(ours: str, theirs: str) -> Row:
+    """Return the row of a tensor that differs in its name alone."""
     return Row(ours, (theirs,))
 
 
-def pair(ours: str, theirs: str) -> list[Row]:
-    """Weight and bias that both keep alike, under the names of PyTorch's modules."""
-    return [same(f"{ours}.{part}", f"{theirs}.{part}") for part in ("weight", "bias")]
+def weight_and_bias(ours: str, theirs: str) -> list[Row]:
+    """Return the rows of a layer's weight and bias, which differ in the layer's name alone."""
+    return [renamed(f"{ours}.{part}", f"{theirs}.{part}") for part in ("weight", "bias")]
 
 
 def stacked(ours: str, theirs: Iterable[str]) -> Row:
-    """Tensors that we keep as one, along the first axis: q, k and v."""
+    """Return the row of tensors that vitkit keeps as one, joined along the first axis: q, k and v."""
     names = tuple(theirs)
     return Row(ours, names, torch.cat, lambda tensor: list(tensor.chunk(len(names))))
 
 
 def convolution(ours: str, theirs: str) -> Row:
-    """Name the kernel of a convolution, which Flax and TensorFlow keep as (height, width, in, out)."""
+    """Return the row of a convolution's kernel, (height, width, in, out) in Flax and TensorFlow."""
     return Row(
         ours,
         (theirs,),
-        lambda arrays: arrays[0].permute(3, 2, 0, 1),
+        lambda arrays: arrays[0].permute(3, 2, 0, 1),  # (height, width, in, out) -> (out, in, height, width)
         lambda tensor: [tensor.permute(2, 3, 1, 0)],
     )
 
@@ -164,10 +179,10 @@ PLAIN: Mapping[str, Collection[Any]] = {
     "norm_before_blocks": (False,),
     "norm_after_pooling": (False,),
 }
-"""The ViT of the paper's section 3.1, which every layout has a name for."""
+"""The ViT of the paper's section 3.1, which every format can store: the values of its fields."""
 
 
-def departures(config: ViTConfig, known: Mapping[str, Collection[Any]]) -> list[str]:
+def unsupported_values(config: ViTConfig, known: Mapping[str, Collection[Any]]) -> list[str]:
     """List, in words, the fields in which a configuration differs from the values that a format assumes."""
     return [
         f"{name} {_word(getattr(config, name))} (only {' or '.join(map(_word, values))})"
@@ -182,19 +197,23 @@ def _word(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def to_theirs(tensors: Mapping[str, Tensor], rows: Iterable[Row]) -> dict[str, Tensor]:
-    """Our tensors under their names and in their shapes: views where possible, so it costs no memory.
+def to_file_tensors(tensors: Mapping[str, Tensor], rows: Iterable[Row]) -> dict[str, Tensor]:
+    """Give vitkit's tensors the names and shapes of a format: views where possible, so it costs no memory.
+
+    Args:
+        tensors: the parameters of a model, by vitkit's names.
+        rows: the format's table.
 
     Raises:
         VitkitError: a tensor has no row: without it the file would hold another model.
     """
     theirs: dict[str, Tensor] = {}
     rows = list(rows)
-    left = tensors.keys() - {row.ours for row in rows}
-    if left:
+    unnamed = tensors.keys() - {row.ours for row in rows}
+    if unnamed:
         raise VitkitError(
-            f"This format has no name for {', '.join(sorted(left))}. Choose another, or vitkit's own, which "
-            "keeps everything."
+            f"This format has no name for {', '.join(sorted(unnamed))}. Choose another, or vitkit's own, "
+            "which keeps everything."
         )
     for row in rows:
         parts = row.write(tensors[row.ours].detach())

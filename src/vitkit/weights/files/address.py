@@ -1,4 +1,4 @@
-"""What distinguishes the address of a checkpoint from a path."""
+"""Telling the address of a checkpoint from a path."""
 
 import re
 from pathlib import Path

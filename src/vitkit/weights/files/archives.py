@@ -22,7 +22,7 @@ MAX_ARRAY_HEADER = 10_000
 """Bytes of one array's header in an .npz, numpy's own bound; real ones have 118."""
 
 MAX_EXPANSION = 100
-"""How many times an archive's size its contents may be; weights hardly compress at all."""
+"""The most that contents may be larger than their archive, as a factor; weights hardly compress at all."""
 
 EXPANSION_ALLOWANCE = 256 << 20
 """Bytes that any archive may unpack to, however small: a few layers of zeros compress a thousandfold."""

@@ -1,4 +1,4 @@
-"""Where fetched files are kept, and what is written down about them."""
+"""The folder in which fetched files are kept, and the records about them."""
 
 import hashlib
 import os

@@ -45,7 +45,7 @@ PAUSE = 1.0
 TOTAL_TIME = 24 * 3600.0
 """Seconds after which a download is given up, however fast it is; the next call goes on from there."""
 SETTINGS_TIME = 60.0
-"""The same for each JSON file beside the weights."""
+"""The same for each JSON file next to the weights."""
 MAX_WEIGHTS = 64 << 30
 """Bytes of a file of weights."""
 MAX_SETTINGS = 8 << 20
@@ -374,7 +374,7 @@ def _fetch_settings(parts: Any, folder: Path, ask: Ask) -> None:
                     if time.monotonic() > deadline:
                         raise TemporaryError(f"it is not whole after {SETTINGS_TIME:g} s")
             data = json.loads(received)
-        except TemporaryError as error:  # it may be there, so that the model is read without it is said
+        except TemporaryError as error:  # it may be there: the user is told that the model is read without it
             _retries.warning("%s beside the weights is left out: %s", name, error)
             continue
         except (FetchError, ValueError, RecursionError):

@@ -38,7 +38,7 @@ WEIGHTS = (
     "pytorch_model.bin.index.json",
     "weights.npz",
 )
-"""What a folder's weights may be called, best first."""
+"""The names that a folder's weights may have, the preferred one first."""
 
 TORCH_ENDINGS = (".pth", ".pt", ".bin", ".ckpt", ".pth.tar")
 ENDINGS = (".safetensors", ".npz", *TORCH_ENDINGS)
@@ -79,6 +79,33 @@ class Source:
         return Source(self.path, shapes, lambda key: self.read(names[key]), self.settings, self.notes)
 
 
+class SettingsFiles(Mapping[str, dict[str, Any]]):
+    """The JSON files of `SETTINGS` in a folder, by name. Each is read when it is first asked for, so that a
+    damaged file that a format does not need harms nothing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._names = [name for name in SETTINGS if (folder / name).exists()]
+        self._read: dict[str, dict[str, Any]] = {}
+
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        if name not in self._names:
+            raise KeyError(name)
+        if name not in self._read:
+            self._read[name] = read_json(self._folder / name)
+        return self._read[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names  # without reading it
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 @contextmanager
 def open_source(path: Path) -> Iterator[Source]:
     """Open a checkpoint: a folder with weights in it, or a file of any kind we know.
@@ -95,7 +122,7 @@ def open_source(path: Path) -> Iterator[Source]:
         hub = re.fullmatch(r"[\w-]+/[\w.-]+", str(path)) and not path.parent.exists()
         hint = f" On the hub it may be hf:{path}." if hub else ""
         raise VitkitError(f"No checkpoint at {path}.{hint}")
-    settings = {name: read_json(path.with_name(name)) for name in SETTINGS if path.with_name(name).exists()}
+    settings = SettingsFiles(path.parent)
     notes: list[str] = []
     with ExitStack() as stack:
         if path.name.endswith(".index.json"):

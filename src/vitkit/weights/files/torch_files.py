@@ -32,7 +32,7 @@ PREFIXES = {
     "_orig_mod.": "",  # torch.compile
     "model.": "every name begins with 'model.', as Lightning writes them: it is taken off",
 }
-"""What wrappers put before every name, and what the user is told of it."""
+"""The prefixes that wrappers put before every name, and what the user is told of each."""
 
 MAX_PICKLE = 4 << 20
 """Bytes of pickle in one file: what names the tensors and holds a script's settings. Real ones have some

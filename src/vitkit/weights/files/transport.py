@@ -42,14 +42,14 @@ class Reply:
     """A server's answer to a request for a file."""
 
     start: int
-    """Where in the file the bytes begin: where we asked, or 0."""
+    """The offset in the file at which the bytes begin: the one asked for, or 0."""
     total: int | None
     """Bytes of the whole file, where the server says."""
     version: str
     """Changes when the file does; empty where the server cannot say, and then nothing can be continued."""
     chunks: Iterator[bytes]
     sha256: str | None = None
-    """Of the whole file, where the server says (the Hugging Face Hub does)."""
+    """SHA-256 of the whole file, where the server states it (the Hugging Face Hub does)."""
 
 
 Ask = Callable[[str, int, str, bool], AbstractContextManager[Reply]]

@@ -1,4 +1,4 @@
-"""The `.npz` layout of google-research/big_vision's ViT (`models/vit.py`), SigLIP's image tower with it.
+"""The `.npz` format of google-research/big_vision's ViT (`models/vit.py`), SigLIP's image tower with it.
 
 It differs from the original release's: position embeddings stand at the top and have no row for the class
 token; attention pooling has a name; and the blocks may be stacked along the first axis of one array for each
@@ -33,9 +33,9 @@ from vitkit.weights.table import (
     NotRecordedError,
     Row,
     Translation,
-    departures,
-    same,
-    to_theirs,
+    renamed,
+    to_file_tensors,
+    unsupported_values,
 )
 
 POSITION = "pos_embedding"
@@ -43,7 +43,7 @@ POOL = "MAPHead_0"
 SCANNED = "Transformer/encoderblock/"
 
 ROOTS = (*official.ROOTS, *(f"{root}img/" for root in official.ROOTS))
-"""Of two towers, image and text, the image's is read."""
+"""The image tower of a model with two, image and text: it alone is read."""
 
 WRITTEN_UNDER = "params/"
 """As in big_vision's own checkpoints; its `vit.load` takes bare names too, but other readers may not."""
@@ -127,14 +127,14 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
         embedding = tensors["positions.0.embedding"]
         tensors["class_token"] = tensors["class_token"] + embedding[:, :1]
         tensors["positions.0.embedding"] = embedding[:, 1:]
-    arrays = to_theirs(tensors, name_table(config))
+    arrays = to_file_tensors(tensors, name_table(config))
     return write_npz(npz_path(path), {f"{WRITTEN_UNDER}{name}": array for name, array in arrays.items()})
 
 
 def unsupported(config: ViTConfig) -> list[str]:
     """Name what big_vision's ViT cannot build; its ResNets load the original release's file."""
     known = {key: values for key, values in PLAIN.items() if key != "class_token_position"}
-    return departures(
+    return unsupported_values(
         config, {**known, "pool": ("token", "mean", "map"), "position": ("learned", "sincos_2d")}
     )
 
@@ -158,13 +158,13 @@ CHECKPOINT_FORMAT = CheckpointFormat(
 
 
 def name_table(config: ViTConfig) -> list[Row]:
-    """List every parameter of a ViT with its name and layout in big_vision."""
+    """List every parameter of a ViT with its name and axes in big_vision."""
     rows = official.stem(config)
     if config.position == "learned":
-        rows.append(same("positions.0.embedding", POSITION))
+        rows.append(renamed("positions.0.embedding", POSITION))
     rows += official.encoder(config, LINEN)
     if config.pool == "map":
-        rows.append(same("pooling.probe", f"{POOL}/probe"))
+        rows.append(renamed("pooling.probe", f"{POOL}/probe"))
         rows += attention("pooling.attention", f"{POOL}/{LINEN.attention}", config)
         rows += layer_norm("pooling.norm", f"{POOL}/LayerNorm_0")
         rows += mlp("pooling.mlp", f"{POOL}/{LINEN.mlp}")

@@ -1,4 +1,4 @@
-"""The `.npz` layout of google-research/big_transfer: the ResNets of BiT, the paper's baseline.
+"""The `.npz` format of google-research/big_transfer: the ResNets of BiT, the paper's baseline.
 
 The official format reads and writes it under its own name, as one release beside the other. Names are those
 of the TensorFlow code that trained them (big_transfer `bit_pytorch/models.py:93-174`).
@@ -16,7 +16,15 @@ from vitkit.weights.card import ModelCard
 from vitkit.weights.files.npz import npz_path, write_npz
 from vitkit.weights.files.source import Source
 from vitkit.weights.shapes import check_axes, check_pointwise, count_outputs, count_units
-from vitkit.weights.table import Hints, NotRecordedError, Row, Translation, convolution, same, to_theirs
+from vitkit.weights.table import (
+    Hints,
+    NotRecordedError,
+    Row,
+    Translation,
+    convolution,
+    renamed,
+    to_file_tensors,
+)
 
 ROOT = "resnet/root_block/standardized_conv2d/kernel"
 HEAD = "resnet/head/conv2d"
@@ -61,7 +69,7 @@ def read(source: Source, hints: Hints) -> Translation:
 
 def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     """Write an `.npz` under the names of the released files."""
-    return write_npz(npz_path(path), to_theirs(model.state_dict(), name_table(model.config)))
+    return write_npz(npz_path(path), to_file_tensors(model.state_dict(), name_table(model.config)))
 
 
 def lost_numerics(config: ResNetConfig) -> list[str]:
@@ -76,7 +84,7 @@ def lost_numerics(config: ResNetConfig) -> list[str]:
 
 
 def name_table(config: ResNetConfig) -> list[Row]:
-    """List every parameter of a ResNet with its name and layout in BiT's release."""
+    """List every parameter of a ResNet with its name and axes in BiT's release."""
     rows = [_convolution("root", "resnet/root_block")]
     for s, units in enumerate(config.layers):
         for u in range(units):
@@ -94,7 +102,7 @@ def name_table(config: ResNetConfig) -> list[Row]:
             lambda arrays: arrays[0].permute(3, 2, 0, 1)[:, :, 0, 0],
             lambda tensor: [tensor.T[None, None]],
         )
-        rows += [head, same("head.bias", f"{HEAD}/bias")]
+        rows += [head, renamed("head.bias", f"{HEAD}/bias")]
     return rows
 
 
@@ -104,8 +112,8 @@ def _convolution(ours: str, theirs: str) -> Row:
 
 def _group_norm(ours: str, theirs: str) -> list[Row]:
     return [
-        same(f"{ours}.weight", f"{theirs}/group_norm/gamma"),
-        same(f"{ours}.bias", f"{theirs}/group_norm/beta"),
+        renamed(f"{ours}.weight", f"{theirs}/group_norm/gamma"),
+        renamed(f"{ours}.bias", f"{theirs}/group_norm/beta"),
     ]
 
 

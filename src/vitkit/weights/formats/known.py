@@ -1,25 +1,18 @@
 """The formats that are read and written, and how a file in none of them may be mended."""
 
 from collections import Counter
+from importlib import import_module
 
 from vitkit.config import nearest
 from vitkit.errors import VitkitError
 from vitkit.weights.files.source import Source
-from vitkit.weights.formats import big_vision, native, official, torchvision
-from vitkit.weights.formats.huggingface import read as huggingface
-from vitkit.weights.formats.timm import read as timm
+from vitkit.weights.format_names import MODULES
 from vitkit.weights.table import CheckpointFormat
 
-# The first that recognises a file reads it.
-FORMATS = (
-    native.CHECKPOINT_FORMAT,
-    big_vision.CHECKPOINT_FORMAT,
-    official.CHECKPOINT_FORMAT,
-    huggingface.CHECKPOINT_FORMAT,
-    timm.CHECKPOINT_FORMAT,
-    torchvision.CHECKPOINT_FORMAT,
+FORMATS: tuple[CheckpointFormat, ...] = tuple(
+    import_module(f"vitkit.weights.formats.{module}").CHECKPOINT_FORMAT for module in MODULES.values()
 )
-
+"""All formats; the first that recognises a file reads it."""
 
 PREFIXES_TRIED = 8
 """Prefixes are tried in the order of how many names have them; a training script adds one or two."""

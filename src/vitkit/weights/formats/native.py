@@ -1,4 +1,4 @@
-"""Our own layout: `model.safetensors` beside `model.json`.
+"""vitkit's own format: `model.safetensors` next to `model.json`.
 
 The JSON holds architecture, class names, preprocessing, origin, versions and the checksum of the weights; the
 two files alone are enough to predict anywhere.
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from vitkit._version import __version__
-from vitkit.config import from_json, shown, to_json
+from vitkit.config import describe_value, from_json, to_json
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
@@ -22,7 +22,7 @@ from vitkit.weights.card import ModelCard, Task, TrainingData, card_of
 from vitkit.weights.files.checksum import HashingWriter, read_record, verify
 from vitkit.weights.files.safetensors import safetensors_chunks
 from vitkit.weights.files.source import Source
-from vitkit.weights.table import CheckpointFormat, Hints, Holding, Translation, same
+from vitkit.weights.table import CheckpointFormat, Hints, Holding, Translation, renamed
 
 FORMAT = "vitkit-model"
 FORMAT_VERSION = 2
@@ -31,7 +31,10 @@ and the loss and the data of the training in the origin."""
 
 
 def recognises(source: Source) -> bool:
-    """Ours is what our model.json stands beside under our name, or what has our names and should have one."""
+    """Whether a file is a `model.safetensors` next to a `model.json`, or its tensors have vitkit's names.
+
+    The second is a file that lacks its `model.json`: `read` says so.
+    """
     ours = {name for family in FAMILIES.values() for name in family.config.first_filters}
     described = "model.json" in source.settings and source.path.name == "model.safetensors"
     return described or bool(ours & source.shapes.keys())
@@ -64,7 +67,7 @@ def read(source: Source, hints: Hints) -> Translation:
         source.notes.append(
             "model.json holds the checksum of a .safetensors file, not of this one: not checked"
         )
-    rows = [same(current_name(key), key) for key in source.shapes]
+    rows = [renamed(current_name(key), key) for key in source.shapes]
     return Translation(config, rows, card, checksum=checksum, as_stored=True)
 
 
@@ -167,7 +170,7 @@ def _from_version_1(card: dict[str, Any], config: ModelConfig, where: str) -> di
         loss = origin["loss"]
         if loss not in ("softmax", "sigmoid"):
             raise VitkitError(
-                f"{where}: origin: loss: expected 'softmax' or 'sigmoid', found {shown(loss)}. "
+                f"{where}: origin: loss: expected 'softmax' or 'sigmoid', found {describe_value(loss)}. "
                 "Put the original file back, or correct the entry."
             )
         card["task"] = to_json(Task(loss=loss))

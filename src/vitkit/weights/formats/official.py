@@ -1,4 +1,4 @@
-"""The `.npz` layout of google-research/vision_transformer: names, shapes, and which ViT or hybrid they make.
+"""The `.npz` format of google-research/vision_transformer: names, shapes, and which ViT or hybrid they make.
 
 Both namings are read: that of the released files (before Flax's Linen) and that of today's code. Files are
 written in the first. The authors' ResNets, released as BiT, are read and written here too: see `bit`.
@@ -35,15 +35,15 @@ from vitkit.weights.table import (
     Row,
     Translation,
     convolution,
-    departures,
-    same,
-    to_theirs,
+    renamed,
+    to_file_tensors,
+    unsupported_values,
 )
 
 POSITION = "Transformer/posembed_input/pos_embedding"
 
 ROOTS = ("", "params/", "opt/target/")
-"""Where a file's parameters begin: at the top where only they were shared, else in a training checkpoint of
+"""The prefix of a file's parameters: at the top where only they were shared, else in a training checkpoint of
 either age (big_vision `utils.py`, `load_params`)."""
 
 
@@ -106,13 +106,13 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     Where tokens before the patches have no positions (big_vision), the class token is given one of zeros:
     reading it back makes a model with such a row, and the same logits.
     """
-    return write_npz(npz_path(path), to_theirs(model.state_dict(), name_table(model.config, RELEASED)))
+    return write_npz(npz_path(path), to_file_tensors(model.state_dict(), name_table(model.config, RELEASED)))
 
 
 def unsupported(config: ViTConfig) -> list[str]:
     """Name what the original's code cannot build."""
     known = {key: values for key, values in PLAIN.items() if key not in ("backbone", "class_token_position")}
-    return departures(config, {**known, "pool": ("token", "mean")})
+    return unsupported_values(config, {**known, "pool": ("token", "mean")})
 
 
 def lost_numerics(config: ViTConfig) -> list[str]:
@@ -137,7 +137,7 @@ CHECKPOINT_FORMAT = CheckpointFormat(
 )
 
 
-# What big_vision's layout has in common with this one.
+# The parts that big_vision's format has in common with this one.
 
 
 def root_of(source: Source, roots: Collection[str]) -> str | None:
@@ -289,8 +289,8 @@ def naming_of(source: Source) -> Naming:
 
 
 def name_table(config: ViTConfig, naming: Naming) -> list[Row]:
-    """List every parameter of a ViT or hybrid with its name and layout in the original release."""
-    position = same("positions.0.embedding", POSITION)
+    """List every parameter of a ViT or hybrid with its name and axes in the original release."""
+    position = renamed("positions.0.embedding", POSITION)
     if config.class_token and not config.class_token_position:
         position = replace(position, write=lambda rows: [torch.cat([torch.zeros_like(rows[:, :1]), rows], 1)])
     return [*stem(config), position, *encoder(config, naming), *head(config)]
@@ -299,7 +299,7 @@ def name_table(config: ViTConfig, naming: Naming) -> list[Row]:
 def stem(config: ViTConfig) -> list[Row]:
     """Patch projection, and what stands before it in a hybrid."""
     if config.backbone is None:
-        return [convolution("stem.weight", "embedding/kernel"), same("stem.bias", "embedding/bias")]
+        return [convolution("stem.weight", "embedding/kernel"), renamed("stem.bias", "embedding/bias")]
     rows = [
         convolution("stem.root.weight", "conv_root/kernel"),
         *_group_norm("stem.root_norm", "gn_root"),
@@ -314,12 +314,12 @@ def stem(config: ViTConfig) -> list[Row]:
                 rows.append(convolution(f"{ours}.{kernel}.weight", f"{theirs}/{their_kernel}/kernel"))
                 rows += _group_norm(f"{ours}.{norm}", f"{theirs}/{their_norm}")
     projection = convolution("stem.projection.weight", "embedding/kernel")
-    return [*rows, projection, same("stem.projection.bias", "embedding/bias")]
+    return [*rows, projection, renamed("stem.projection.bias", "embedding/bias")]
 
 
 def encoder(config: ViTConfig, naming: Naming) -> list[Row]:
     """Class token, blocks and the last norm."""
-    rows = [same("class_token", "cls")] if config.class_token else []
+    rows = [renamed("class_token", "cls")] if config.class_token else []
     for i in range(config.depth):
         ours, theirs = f"blocks.{i}", f"Transformer/encoderblock_{i}"
         rows += layer_norm(f"{ours}.norm1", f"{theirs}/{naming.norm1}")
@@ -347,12 +347,12 @@ def dense(ours: str, theirs: str) -> list[Row]:
         lambda arrays: arrays[0].permute(1, 0),
         lambda tensor: [tensor.permute(1, 0)],
     )
-    return [kernel, same(f"{ours}.bias", f"{theirs}/bias")]
+    return [kernel, renamed(f"{ours}.bias", f"{theirs}/bias")]
 
 
 def layer_norm(ours: str, theirs: str) -> list[Row]:
     """Return the rows of a Flax layer norm."""
-    return [same(f"{ours}.weight", f"{theirs}/scale"), same(f"{ours}.bias", f"{theirs}/bias")]
+    return [renamed(f"{ours}.weight", f"{theirs}/scale"), renamed(f"{ours}.bias", f"{theirs}/bias")]
 
 
 def _group_norm(ours: str, theirs: str) -> list[Row]:
@@ -395,5 +395,5 @@ def attention(ours: str, theirs: str, config: ViTConfig) -> list[Row]:
             lambda arrays: arrays[0].reshape(width, width).T,
             lambda tensor: [tensor.T.reshape(heads, head_dim, width)],
         ),
-        same(f"{ours}.out.bias", f"{theirs}/out/bias"),
+        renamed(f"{ours}.out.bias", f"{theirs}/out/bias"),
     ]

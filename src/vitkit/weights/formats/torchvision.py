@@ -1,4 +1,4 @@
-"""torchvision's layout: a `.pth` of the state dict of `vit_b_16`, `vit_l_16`, `vit_h_14` and the like.
+"""torchvision's format: a `.pth` of the state dict of `vit_b_16`, `vit_l_16`, `vit_h_14` and the like.
 
 A state dict says nothing of arithmetic or preprocessing: torchvision's own is assumed, and `card.origin` says
 so. Facts: torchvision 0.28, `models/vision_transformer.py`.
@@ -33,11 +33,11 @@ from vitkit.weights.table import (
     NotRecordedError,
     Row,
     Translation,
-    departures,
-    pair,
-    same,
-    to_theirs,
+    renamed,
+    to_file_tensors,
+    unsupported_values,
     usual_heads,
+    weight_and_bias,
 )
 
 NORM_EPS = 1e-6
@@ -151,7 +151,7 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     """Write a `.pth`, a dictionary of tensors that torchvision's models load with `load_state_dict`."""
     config: ViTConfig = model.config
     path = path if path.suffix == ".pth" else path.with_name(path.name + ".pth")
-    replace_file(path, _pth_chunks(to_theirs(model.state_dict(), name_table(config)), path.parent))
+    replace_file(path, _pth_chunks(to_file_tensors(model.state_dict(), name_table(config)), path.parent))
     return path
 
 
@@ -163,7 +163,7 @@ def unsupported(config: ViTConfig) -> list[str]:
         "images that are no multiple of the patch": config.image_size[0] % config.patch_size[0] > 0,
         "a ViT without a head": config.num_classes == 0,
     }
-    return departures(config, PLAIN) + [what for what, there in lacks.items() if there]
+    return unsupported_values(config, PLAIN) + [what for what, there in lacks.items() if there]
 
 
 def _pth_chunks(tensors: Mapping[str, Tensor], folder: Path) -> Iterator[bytes]:
@@ -222,19 +222,19 @@ def _mlp_names(old: bool) -> tuple[str, str]:
 def name_table(config: ViTConfig, old: bool = False) -> list[Row]:
     """List every parameter of a ViT with its name in torchvision."""
     fc1, fc2 = _mlp_names(old)
-    rows = [*pair("stem", "conv_proj"), same("class_token", "class_token")]
-    rows.append(same("positions.0.embedding", "encoder.pos_embedding"))
+    rows = [*weight_and_bias("stem", "conv_proj"), renamed("class_token", "class_token")]
+    rows.append(renamed("positions.0.embedding", "encoder.pos_embedding"))
     for i in range(config.depth):
         ours, theirs = f"blocks.{i}", _layer(i)
-        rows += pair(f"{ours}.norm1", f"{theirs}.ln_1")
-        rows.append(same(f"{ours}.attention.qkv.weight", f"{theirs}.self_attention.in_proj_weight"))
-        rows.append(same(f"{ours}.attention.qkv.bias", f"{theirs}.self_attention.in_proj_bias"))
-        rows += pair(f"{ours}.attention.out", f"{theirs}.self_attention.out_proj")
-        rows += pair(f"{ours}.norm2", f"{theirs}.ln_2")
-        rows += pair(f"{ours}.mlp.fc1", f"{theirs}.mlp.{fc1}") + pair(
+        rows += weight_and_bias(f"{ours}.norm1", f"{theirs}.ln_1")
+        rows.append(renamed(f"{ours}.attention.qkv.weight", f"{theirs}.self_attention.in_proj_weight"))
+        rows.append(renamed(f"{ours}.attention.qkv.bias", f"{theirs}.self_attention.in_proj_bias"))
+        rows += weight_and_bias(f"{ours}.attention.out", f"{theirs}.self_attention.out_proj")
+        rows += weight_and_bias(f"{ours}.norm2", f"{theirs}.ln_2")
+        rows += weight_and_bias(f"{ours}.mlp.fc1", f"{theirs}.mlp.{fc1}") + weight_and_bias(
             f"{ours}.mlp.fc2", f"{theirs}.mlp.{fc2}"
         )
-    rows += pair("norm", "encoder.ln")
+    rows += weight_and_bias("norm", "encoder.ln")
     if config.representation_size:
-        rows += pair("pre_logits", "heads.pre_logits")
-    return rows + (pair("head", "heads.head") if config.num_classes else [])
+        rows += weight_and_bias("pre_logits", "heads.pre_logits")
+    return rows + (weight_and_bias("head", "heads.head") if config.num_classes else [])

@@ -1,4 +1,4 @@
-"""What ViT and BiT have in common in transformers' files: names, heads, labels and the card."""
+"""The parts that ViT and BiT share in transformers' files: names, heads, labels and the card."""
 
 from collections.abc import Mapping
 

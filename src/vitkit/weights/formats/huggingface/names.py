@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.vit_config import ViTConfig
-from vitkit.weights.table import Row, pair, same, stacked
+from vitkit.weights.table import Row, renamed, stacked, weight_and_bias
 
 
 @dataclass(frozen=True)
@@ -47,42 +47,42 @@ MODULES = Naming(
 def vit_rows(config: ViTConfig, prefix: str, naming: Naming) -> list[Row]:
     """List every parameter of a ViT with its name in Hugging Face transformers."""
     rows = [
-        *pair("stem", f"{prefix}embeddings.patch_embeddings.projection"),
-        same("class_token", f"{prefix}embeddings.cls_token"),
-        same("positions.0.embedding", f"{prefix}embeddings.position_embeddings"),
+        *weight_and_bias("stem", f"{prefix}embeddings.patch_embeddings.projection"),
+        renamed("class_token", f"{prefix}embeddings.cls_token"),
+        renamed("positions.0.embedding", f"{prefix}embeddings.position_embeddings"),
     ]
     parts = (naming.query, naming.key, naming.value)
     for i in range(config.depth):
         ours, theirs = f"blocks.{i}", f"{prefix}{naming.layers}.{i}"
-        rows += pair(f"{ours}.norm1", f"{theirs}.layernorm_before")
+        rows += weight_and_bias(f"{ours}.norm1", f"{theirs}.layernorm_before")
         for kind in ("weight", "bias"):
             rows.append(
                 stacked(f"{ours}.attention.qkv.{kind}", (f"{theirs}.{part}.{kind}" for part in parts))
             )
-        rows += pair(f"{ours}.attention.out", f"{theirs}.{naming.out}")
-        rows += pair(f"{ours}.norm2", f"{theirs}.layernorm_after")
-        rows += pair(f"{ours}.mlp.fc1", f"{theirs}.{naming.fc1}")
-        rows += pair(f"{ours}.mlp.fc2", f"{theirs}.{naming.fc2}")
-    rows += pair("norm", f"{prefix}layernorm")
+        rows += weight_and_bias(f"{ours}.attention.out", f"{theirs}.{naming.out}")
+        rows += weight_and_bias(f"{ours}.norm2", f"{theirs}.layernorm_after")
+        rows += weight_and_bias(f"{ours}.mlp.fc1", f"{theirs}.{naming.fc1}")
+        rows += weight_and_bias(f"{ours}.mlp.fc2", f"{theirs}.{naming.fc2}")
+    rows += weight_and_bias("norm", f"{prefix}layernorm")
     if config.representation_size:
-        rows += pair("pre_logits", f"{prefix}pooler.dense")
+        rows += weight_and_bias("pre_logits", f"{prefix}pooler.dense")
     if config.num_classes:
-        rows += pair("head", "classifier")
+        rows += weight_and_bias("head", "classifier")
     return rows
 
 
 def bit_rows(config: ResNetConfig, prefix: str) -> list[Row]:
     """List every parameter of a BiT ResNet with its name in Hugging Face transformers."""
-    rows = [same("root.weight", f"{prefix}embedder.convolution.weight")]
+    rows = [renamed("root.weight", f"{prefix}embedder.convolution.weight")]
     for s, units in enumerate(config.layers):
         for u in range(units):
             ours, theirs = f"stages.{s}.{u}", f"{prefix}encoder.stages.{s}.layers.{u}"
             for number in (1, 2, 3):
-                rows += pair(f"{ours}.norm{number}", f"{theirs}.norm{number}")
-                rows.append(same(f"{ours}.conv{number}.weight", f"{theirs}.conv{number}.weight"))
+                rows += weight_and_bias(f"{ours}.norm{number}", f"{theirs}.norm{number}")
+                rows.append(renamed(f"{ours}.conv{number}.weight", f"{theirs}.conv{number}.weight"))
             if u == 0:
-                rows.append(same(f"{ours}.proj.weight", f"{theirs}.downsample.conv.weight"))
-    rows += pair("norm", f"{prefix}norm")
+                rows.append(renamed(f"{ours}.proj.weight", f"{theirs}.downsample.conv.weight"))
+    rows += weight_and_bias("norm", f"{prefix}norm")
     if config.num_classes:
-        rows += pair("head", "classifier.1")
+        rows += weight_and_bias("head", "classifier.1")
     return rows

@@ -1,4 +1,4 @@
-"""How Hugging Face's `preprocessor_config.json` and our own preprocessing say the same."""
+"""Hugging Face's `preprocessor_config.json` read as vitkit's preprocessing, and written from it."""
 
 import math
 from collections.abc import Mapping

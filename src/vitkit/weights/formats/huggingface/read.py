@@ -80,10 +80,10 @@ CHECKPOINT_FORMAT = CheckpointFormat("huggingface", recognises, read, HOLDINGS)
 
 
 def _read_vit(source: Source, hints: Hints) -> Translation:
-    said = settings_of(ViTSettings, source, "config.json")
+    settings = settings_of(ViTSettings, source, "config.json")
     shapes = source.shapes
     prefix = prefix_of(source, "embeddings.cls_token")
-    heads = said.num_attention_heads or hints.num_heads
+    heads = settings.num_attention_heads or hints.num_heads
     if heads is None:
         raise NotRecordedError(
             f"{source.path}: its config.json does not say num_attention_heads: give num_heads (12 in a Base)."
@@ -98,10 +98,14 @@ def _read_vit(source: Source, hints: Hints) -> Translation:
         raise VitkitError(f"{source.path} holds no whole ViT: absent: {', '.join(missing)}.")
     check_axes(source, stem, 4)
     width, in_channels, patch_height, patch_width = shapes[stem]
-    _refuse_other_vits(source, said, prefix, heads, width)
+    _refuse_other_vits(source, settings, prefix, heads, width)
     layer = re.compile(re.escape(f"{prefix}{naming.layers}.") + r"(\d+)\.")
     layers = {match[1] for key in shapes if (match := layer.match(key))}
-    size = (said.image_size, said.image_size) if isinstance(said.image_size, int) else said.image_size
+    size = (
+        (settings.image_size, settings.image_size)
+        if isinstance(settings.image_size, int)
+        else settings.image_size
+    )
     processor, mean, std = read_pixels(source, in_channels)
     config = ViTConfig(
         image_size=size,
@@ -113,18 +117,18 @@ def _read_vit(source: Source, hints: Hints) -> Translation:
         num_classes=classes,
         in_channels=in_channels,
         representation_size=None if classes else outputs_of(source, pooler) or None,
-        dropout=said.hidden_dropout_prob,
-        attention_dropout=said.attention_probs_dropout_prob,
-        gelu=GELU[said.hidden_act],
-        norm_eps=said.layer_norm_eps,
+        dropout=settings.hidden_dropout_prob,
+        attention_dropout=settings.attention_probs_dropout_prob,
+        gelu=GELU[settings.hidden_act],
+        norm_eps=settings.layer_norm_eps,
         image_mean=mean,
         image_std=std,
     )
-    card = make_card(source, said, classes, processor, config)
+    card = make_card(source, settings, classes, processor, config)
     return Translation(config, vit_rows(config, prefix, naming), card, _unused(prefix, classes))
 
 
-def _refuse_other_vits(source: Source, said: ViTSettings, prefix: str, heads: int, width: int) -> None:
+def _refuse_other_vits(source: Source, settings: ViTSettings, prefix: str, heads: int, width: int) -> None:
     """Refuse what their class can be and ours cannot."""
     classes, pooler = outputs_of(source, "classifier.weight"), f"{prefix}pooler.dense.weight"
     refuse(
@@ -133,10 +137,10 @@ def _refuse_other_vits(source: Source, said: ViTSettings, prefix: str, heads: in
             f"a distillation token ({prefix}embeddings.distillation_token)": (
                 f"{prefix}embeddings.distillation_token" in source
             ),
-            "queries, keys and values without bias (qkv_bias false)": not said.qkv_bias,
-            f"the activation {said.hidden_act}": said.hidden_act not in GELU,
-            f"a pooler with the activation {said.pooler_act}": (
-                not classes and pooler in source and said.pooler_act != "tanh"
+            "queries, keys and values without bias (qkv_bias false)": not settings.qkv_bias,
+            f"the activation {settings.hidden_act}": settings.hidden_act not in GELU,
+            f"a pooler with the activation {settings.pooler_act}": (
+                not classes and pooler in source and settings.pooler_act != "tanh"
             ),
             f"heads of {source.config.get('head_dim')} values (head_dim)": (
                 source.config.get("head_dim") not in (None, width // heads)

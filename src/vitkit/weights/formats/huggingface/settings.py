@@ -7,14 +7,14 @@ from typing import Any, TypeVar
 
 from vitkit.errors import VitkitError
 from vitkit.weights.files.source import Source
-from vitkit.weights.settings import typed
+from vitkit.weights.settings import read_fields
 
 SIGMOID = "multi_label_classification"
 """Their `problem_type` of a loss that asks yes or no of every class."""
 
 BIT_NORM_EPS = 1e-5
 BIT_STANDARDIZATION_EPS = 1e-8
-"""Of all convolutions, the first one's too. No `config.json` says either (transformers `modeling_bit.py`)."""
+"""The epsilons of all norms and convolutions; no `config.json` has them (transformers `modeling_bit.py`)."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def processor_of(source: Source) -> Processor:
     by_model = {"bit": "Bit", "deit": "DeiT"}.get(str(source.config.get("model_type")), "ViT")
     if (kind or by_model) in SHORTEST_EDGE and isinstance(fields.get("size"), int):
         fields["size"] = {"shortest_edge": fields["size"]}
-    return typed(Processor, fields, str(source.path.with_name(file)))
+    return read_fields(Processor, fields, str(source.path.with_name(file)))
 
 
 T = TypeVar("T")
@@ -130,4 +130,4 @@ def settings_of(kind: type[T], source: Source, file: str) -> T:
     Raises:
         VitkitError: a value of another type, or a number that none can be.
     """
-    return typed(kind, source.settings.get(file, {}), str(source.path.with_name(file)))
+    return read_fields(kind, source.settings.get(file, {}), str(source.path.with_name(file)))

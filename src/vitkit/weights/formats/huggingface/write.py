@@ -27,8 +27,8 @@ from vitkit.weights.table import (
     PLAIN,
     Holding,
     Row,
-    departures,
-    to_theirs,
+    to_file_tensors,
+    unsupported_values,
 )
 
 
@@ -64,7 +64,7 @@ def _write(
     if (path / "model.json").exists():
         raise VitkitError(f"{path} holds a model of vitkit's own format: choose another folder.")
     path.mkdir(parents=True, exist_ok=True)
-    chunks = safetensors_chunks(to_theirs(model.state_dict(), rows), metadata={"format": "pt"})
+    chunks = safetensors_chunks(to_file_tensors(model.state_dict(), rows), metadata={"format": "pt"})
     replace_file(path / "model.safetensors", chunks)
     replace_json(path / "config.json", to_json(settings))
     processor = write_processor(model, notes)
@@ -74,7 +74,7 @@ def _write(
 
 def _unsupported_vit(config: ViTConfig) -> list[str]:
     """Name what transformers cannot build; its hybrid is retired."""
-    words = departures(config, PLAIN)
+    words = unsupported_values(config, PLAIN)
     if config.representation_size and config.num_classes:
         words.append("a tanh layer before the head (load with head='new' to drop it)")
     return words

@@ -1,4 +1,4 @@
-"""timm's layout: `model.safetensors` beside the `config.json` that `create_model("local-dir:FOLDER")` reads.
+"""timm's format: `model.safetensors` next to the `config.json` that `create_model("local-dir:FOLDER")` reads.
 
 Its ViTs and DeiTs are read (CLIP's, SigLIP's, DINOv2's, DINOv3's and MAE's among them), the hybrids with a
 GroupNorm ResNet, and the BiT ResNets; also from the tensors alone, where timm's usual arithmetic is assumed
@@ -39,7 +39,7 @@ from vitkit.weights.table import (
 )
 
 UNLIKE_NAMES = re.compile(r"rope|relpos|_pe_|_xp_|_rpn_|naflex|samvit|radio")
-"""Architectures whose arithmetic differs where their tensors may not."""
+"""Architectures whose numerics differ where their tensors may not."""
 
 READ_ARGUMENTS = {
     *("img_size", "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "num_heads", "mlp_ratio"),
@@ -157,8 +157,8 @@ def _refuse_shapes(source: Source) -> None:
 def _vit_config(source: Source, settings: Settings, hints: Hints) -> ViTConfig:
     shapes = source.shapes
     _check_shapes(source)
-    said = settings.known and settings.rotary is None
-    positions = settings.learned_positions if said else "pos_embed" in source
+    recorded = settings.known and settings.rotary is None
+    positions = settings.learned_positions if recorded else "pos_embed" in source
     if positions and "pos_embed" not in source:
         raise VitkitError(
             f"{source.path}: pos_embed: missing, and config.json does not say that this model has "

@@ -1,4 +1,4 @@
-"""What timm's `config.json` says: of its hub layout, of older flat ones, or nothing at all.
+"""The settings in timm's `config.json`: in the form of its hub, in older flat ones, or none at all.
 
 Facts: timm 1.0, `models/vision_transformer.py`.
 """
@@ -21,12 +21,12 @@ from vitkit.models.vit_config import (
 from vitkit.weights.assumptions import Assumption, assumed_resizing, assumed_statistics
 from vitkit.weights.files.source import Source
 from vitkit.weights.preprocessing import border_colour
-from vitkit.weights.settings import typed
+from vitkit.weights.settings import read_fields
 
 NORM_EPS = 1e-6
-"""Of timm's LayerNorm in ViTs."""
+"""Epsilon of timm's LayerNorm in ViTs."""
 CLIP_NORM_EPS = 1e-5
-"""Of the LayerNorm in those whose name says CLIP, which no argument in a file can choose."""
+"""Epsilon of LayerNorm in ViTs with CLIP in their name, which no argument in a file can choose."""
 LAYER_SCALE = 1e-5
 """First value of layer scale where no argument says it: it matters to new weights alone."""
 GROUP_NORM_EPS = 1e-5
@@ -145,16 +145,16 @@ class Settings:
         self.where = source.path.with_name("config.json")
         self.known = source.config.get("architecture") is not None
         config = source.config if self.known else {}
-        whole = typed(Whole, config, str(self.where))
+        whole = read_fields(Whole, config, str(self.where))
         flat = whole.pretrained_cfg is None
         self.architecture = whole.architecture.partition(".")[0]
         self.values = whole.model_args
         """All of `model_args` as they stand there."""
-        self.arguments = typed(Arguments, whole.model_args, f"{self.where}: model_args")
+        self.arguments = read_fields(Arguments, whole.model_args, f"{self.where}: model_args")
         self.pretrained = (
-            typed(Pretrained, config, str(self.where))
+            read_fields(Pretrained, config, str(self.where))
             if flat
-            else typed(Pretrained, whole.pretrained_cfg or {}, f"{self.where}: pretrained_cfg")
+            else read_fields(Pretrained, whole.pretrained_cfg or {}, f"{self.where}: pretrained_cfg")
         )
         names = whole.label_names or self.pretrained.label_names or whole.labels
         self.class_names = tuple(str(name) for name in names) if isinstance(names, list) else ()
@@ -186,7 +186,7 @@ class Settings:
 
     @property
     def num_heads(self) -> int | None:
-        """Of the architecture's name, unless the arguments say another number."""
+        """The number in the architecture's name, unless the arguments have another."""
         if self.arguments.num_heads is not None:
             return self.arguments.num_heads
         return None if self._size is None else self._size[1]

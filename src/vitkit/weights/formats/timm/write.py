@@ -1,4 +1,4 @@
-"""Our models as folders that `timm.create_model("local-dir:FOLDER", pretrained=True)` loads."""
+"""Writing models as folders that `timm.create_model("local-dir:FOLDER", pretrained=True)` loads."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from vitkit.weights.formats.timm.settings import (
     STANDARDIZATION_EPS,
 )
 from vitkit.weights.preprocessing import border_colour, changed_pixels_noted, fraction_of, preprocessing_of
-from vitkit.weights.table import PLAIN, Holding, Row, departures, to_theirs
+from vitkit.weights.table import PLAIN, Holding, Row, to_file_tensors, unsupported_values
 
 CLIP_NAME = "vit_base_patch16_clip_224"
 """Written where LayerNorm's epsilon is CLIP's: the name alone decides it, the arguments the rest."""
@@ -65,16 +65,18 @@ BIT_NAMES: dict[tuple[tuple[int, ...], int], str] = {
 
 @dataclass(frozen=True)
 class _Described:
-    """What timm has to be told of a model, and where it keeps the weights."""
+    """A model as timm's `config.json` describes it, and its weights under timm's names."""
 
     architecture: str
+    """The name that timm's `create_model` knows."""
     arguments: dict[str, Any]
-    """`model_args`."""
+    """The arguments for that architecture: `model_args`."""
     rows: list[Row]
     tensors: Mapping[str, Tensor]
     first: str
-    """Name of the first convolution."""
+    """The name of the first convolution."""
     head: str
+    """The name of the classifier."""
     fixed_size: bool
     """Whether it takes images of one size alone."""
 
@@ -135,7 +137,7 @@ def _write(model: ImageModel, path: Path, notes: list[str], described: _Describe
             f"{path} holds a model of vitkit's own format, which this would overwrite: name another."
         )
     path.mkdir(parents=True, exist_ok=True)
-    chunks = safetensors_chunks(to_theirs(described.tensors, described.rows))
+    chunks = safetensors_chunks(to_file_tensors(described.tensors, described.rows))
     replace_file(path / "model.safetensors", chunks)
     replace_json(path / "config.json", description)
     return path
@@ -232,7 +234,8 @@ def _unsupported_bit(config: ResNetConfig) -> list[str]:
 def _unsupported_vit(config: ViTConfig) -> list[str]:
     """Name what timm's ViTs and hybrids cannot build."""
     known = {key: PLAIN[key] for key in ("position_at", "attention", "rotary")}
-    words = departures(config, {**known, "position": ("learned", "none"), "pool": tuple(POOLS.values())})
+    known |= {"position": ("learned", "none"), "pool": tuple(POOLS.values())}
+    words = unsupported_values(config, known)
     if config.norm_before_blocks and config.position != "learned":
         words.append("a norm before the blocks without position embeddings (its patches would lose a bias)")
     if config.representation_size is not None:
@@ -285,7 +288,7 @@ class _Lost(list[str]):
 
 
 def _lost_of_a_bit(config: ResNetConfig) -> list[str]:
-    """Name the arithmetic that timm has no argument for."""
+    """Name the numerics that timm has no argument for."""
     words = _Lost()
     words.compare("GroupNorm's epsilon", config.norm_eps, GROUP_NORM_EPS)
     words.compare("weight standardisation's epsilon", config.standardization_eps, STANDARDIZATION_EPS)
@@ -294,7 +297,7 @@ def _lost_of_a_bit(config: ResNetConfig) -> list[str]:
 
 
 def _lost_of_a_vit(config: ViTConfig) -> list[str]:
-    """Name the arithmetic that timm has no argument for."""
+    """Name the numerics that timm has no argument for."""
     words = _Lost()
     if config.backbone or config.norm_eps != CLIP_NORM_EPS:
         words.compare("LayerNorm's epsilon", config.norm_eps, NORM_EPS)

@@ -1,6 +1,6 @@
-"""Other libraries' own models, run beside ours where they are installed.
+"""Run other libraries' own models beside ours, where they are installed.
 
-This file and `bench_contestants.py` alone know them.
+No other file but `bench_contestants.py` imports them.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
 def library_logits(library: Library, path: Path, images: Tensor) -> Tensor:
-    """What a library's own model makes of images.
+    """Compute the logits of images with a library's own model.
 
     Args:
         library: which one.

@@ -1,4 +1,4 @@
-"""The kept evaluation of a classifier, read as if anybody could have edited it or a disk have damaged it."""
+"""Check a stored evaluation of a classifier, which anybody may have edited or a disk may have damaged."""
 
 import math
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def check_evaluation(result: Classification, predictions: Predictions, where: st
 
 
 def _checks(result: Classification, predictions: Predictions) -> Iterator[tuple[str, str, Any, bool]]:
-    """Field, what is expected of it, what it holds, and whether that is right, the simplest first."""
+    """Yield each field with what is expected, what it holds and whether that is right, the simplest first."""
     count, unreadable, classes = len(predictions), len(predictions.bad), predictions.classes
     yield "count", f"{count}, as in the .npz file", result.count, result.count == count > 0
     yield "bad", f"{unreadable}, as in the .npz file", result.bad, result.bad == unreadable
@@ -57,5 +57,5 @@ def _checks(result: Classification, predictions: Predictions) -> Iterator[tuple[
 
 
 def _is_share(value: float | None) -> bool:
-    """Whether it is from 0 to 1, or not defined. Rounding may leave it a little above."""
+    """Whether a fraction is from 0 to 1, or not defined; rounding may leave it a little above."""
     return value is None or 0 <= value <= 1 + 1e-9
