@@ -258,17 +258,13 @@ def peer_contestants(
     Raises:
         VitkitError: it has no such model, or its installation does not work; the message says which.
     """
-    if (
-        not isinstance(config, ViTConfig)
-        or config.backbone
-        or not config.num_classes
-        or config.pool != "token"
-    ):
+    vit: Any = config  # what has tokens is a ViT or a hybrid
+    if config.num_tokens is None or vit.backbone or vit.pool != "token" or not config.num_classes:
         raise VitkitError(f"{name} is left out: it is compared on plain ViTs with class token and head.")
     try:
         with warnings.catch_warnings():  # exporters warn of what they are told on purpose
             warnings.simplefilter("ignore")
-            found = list(PEERS[name][0](config, images, phase, numbers))
+            found = list(PEERS[name][0](vit, images, phase, numbers))
             for contestant in found:
                 contestant.prepare()
                 with torch.inference_mode():

@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +12,6 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from vitkit.jobs.bench_contestants import BenchPhase, Contestant, Numbers
 from vitkit.jobs.bench_timing import Clock, Step, Ticking, Turn, spread, take_turns
-from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.training.optim import create_optimizer
 from vitkit.training.optim_config import OptimizerConfig
@@ -107,10 +107,11 @@ def products(
     They are the ceiling that utilisation is measured against: nothing but the library's products, of qkv, the
     output projection and the MLP, for all tokens of a batch at once.
     """
-    if not isinstance(config, ViTConfig):
+    if config.num_tokens is None:
         return None
-    rows, width, dtype = batch * config.num_tokens, config.width, getattr(torch, precision)
-    shapes = ((width, 3 * width), (width, width), (width, config.mlp_dim), (config.mlp_dim, width))
+    vit: Any = config  # what has tokens is a ViT or a hybrid
+    rows, width, dtype = batch * config.num_tokens, vit.width, getattr(torch, precision)
+    shapes = ((width, 3 * width), (width, width), (width, vit.mlp_dim), (vit.mlp_dim, width))
     pairs = [
         (torch.randn(rows, k, device=device, dtype=dtype), torch.randn(n, k, device=device, dtype=dtype))
         for k, n in shapes
