@@ -204,7 +204,7 @@ def test_peers_that_are_missing_are_named_with_how_to_get_them(monkeypatch: pyte
     assert installed_peers() == ([], list(contestants.PEERS))
     hearing = Hearing()
     vitkit.bench(MODEL, sizes="32", minutes=0.01, peers=True, training=False, listener=hearing)
-    assert "pip install timm transformers vit-pytorch openvino onnxruntime" in str(
+    assert "pip install timm transformers vit_pytorch openvino onnxruntime onnx onnxscript" in str(
         hearing.notes + hearing.warnings
     )
     assert (Path(__file__).parents[2] / job.SCRIPT).exists()
@@ -287,6 +287,15 @@ def test_what_was_measured_before_ctrl_c_is_printed(
 def test_a_model_that_is_not_there_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", "ViT-Q/16"]) == 1
     assert "vitkit: " in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_made_is_said_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(job, "measure", lambda *_: pytest.fail("it measures"))
+    (tmp_path / "file").touch()
+    assert run(["bench", MODEL, "--out", str(tmp_path / "file" / "new")]) == 1
+    assert str(tmp_path / "file") in capsys.readouterr().err
 
 
 def test_a_checkpoint_is_measured_at_its_own_size(tmp_path: Path) -> None:

@@ -40,13 +40,15 @@ def _bench(
 
     for model in options.models:
         download(model)
+    if options.out is not None:  # now, and not when all has been measured
+        Path(options.out).mkdir(parents=True, exist_ok=True)
     machine = describe_machine(options)
     found: list[Record] = []
     try:
         for record in measure(options, TerminalListener()):
             found.append(record)  # noqa: PERF402 (what is there when Ctrl-C comes is printed)
     finally:
-        if json_output:
+        if json_output and found:
             console.print_json(Bench(machine, tuple(found)).to_json())
         elif found:
             _print(machine, found)

@@ -23,6 +23,7 @@ from vitkit.analysis.memory import inference_memory, training_memory
 from vitkit.durable import replace_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.bench_contestants import (
+    PEERS,
     BenchPhase,
     Contestant,
     Numbers,
@@ -352,15 +353,14 @@ class _Case:
 
         contestant.prepare()
         at(1)()  # gradients and the optimiser's state are there from now on
-        # Weights; in training a gradient and AdamW's two moments as well. Gradients come and go in a step.
-        lasting = parameters(self.config) * 4 * (3 if phase == "training" else 1)
-        transient = parameters(self.config) * 4 if phase == "training" and self.device.type == "cpu" else 0
+        # There before a step: weights; in training also AdamW's two moments and the last gradients.
+        lasting = parameters(self.config) * 4 * (4 if phase == "training" else 1)
         asked = self.options.memory_gb
         room = int(asked * 1e9) if asked is not None else (available_memory() or 0) + lasting
         if self.device.type == "cuda":
             room = torch.cuda.get_device_properties(self.device).total_memory
         peak = peak_memory(at(batch), self.device)
-        largest = largest_batch(at, self.device, room - lasting - transient, seconds)
+        largest = largest_batch(at, self.device, room - lasting, seconds)
         self.timer.tick()
         return Memory(
             self.model,
@@ -369,7 +369,7 @@ class _Case:
             contestant.name,
             contestant.precision,
             batch,
-            lasting + transient + peak,
+            lasting + peak,
             room,
             largest.images,
             largest.tried,
@@ -382,9 +382,10 @@ def _peers(options: BenchOptions, listener: Listener) -> list[str]:
         return []
     there, missing = installed_peers()
     if missing:
+        packages = " ".join(package for name in missing for package in PEERS[name][1])
         listener.note(
             f"Not installed, so left out: {', '.join(missing)}. Install what you like beside vitkit (pip "
-            f"install {' '.join(missing)}), or run {SCRIPT} in vitkit's repository: it makes an environment "
+            f"install {packages}), or run {SCRIPT} in vitkit's repository: it makes an environment "
             "with all of them."
         )
     return there
