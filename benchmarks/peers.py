@@ -70,7 +70,7 @@ def speeds_of(name: str, case: Case, phase: BenchPhase, peers: list[str], second
             print(error, file=sys.stderr)
     clock = Clock(device, torch.get_num_threads())
     flops = forward_flops(config, head=True)
-    return compare(name, config, phase, found, images, clock, seconds, flops=flops)
+    return list(compare(name, config, phase, found, images, clock, seconds, flops=flops))
 
 
 def main() -> None:

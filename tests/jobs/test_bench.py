@@ -16,9 +16,10 @@ from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 from vitkit.jobs import bench as job
 from vitkit.jobs import bench_contestants as contestants
-from vitkit.jobs.bench import Memory, Response
+from vitkit.jobs import bench_speed
 from vitkit.jobs.bench_contestants import installed_peers, peer_contestants, vitkit_contestants
 from vitkit.jobs.bench_options import BenchOptions
+from vitkit.jobs.bench_records import Memory, Response
 from vitkit.jobs.bench_speed import Speed, executed_flops, headlines, products, step_of
 from vitkit.jobs.bench_timing import Clock, Turn, largest_batch, latency, peak_memory, spread, take_turns
 from vitkit.models.build import build_model
@@ -96,7 +97,8 @@ def test_steps_take_turns_in_an_order_that_rotates() -> None:
         return lambda: heard.append(name)
 
     turns = {name: Turn(step(name), step(name.upper())) for name in "abc"}
-    times = take_turns(turns, Clock(CPU, 1), 0.0)
+    times: dict[str, list[float]] = {}
+    take_turns(turns, Clock(CPU, 1), 0.0, times)
     assert "".join(heard) == "AaBbCc" + "AaBbCc" + "BbCcAa" + "CcAaBb"
     assert {name: len(found) for name, found in times.items()} == {"a": 3, "b": 3, "c": 3}
 
@@ -273,13 +275,17 @@ def test_the_command_prints_tables_and_keeps_records_and_figure(
     }
 
 
+@pytest.mark.parametrize("where", ["latency", "take_turns"])
 def test_what_was_measured_before_ctrl_c_is_printed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    where: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(*_: Any) -> Any:
+    def interrupted(*given: Any) -> Any:
+        if where == "take_turns":  # in its third round
+            turns, *_, times, _ = given
+            times |= {name: [1.0, 1.0, *([1.0] if name == "vitkit float32" else [])] for name in turns}
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(job, "latency", interrupted)
+    monkeypatch.setattr(job if where == "latency" else bench_speed, where, interrupted)
     assert run(["bench", MODEL, "--sizes", "32", "--minutes", "0.01"]) == 130
     assert "images/s" in capsys.readouterr().out
 

@@ -15,7 +15,7 @@ from vitkit.jobs.bench_options import BenchOptions
 from vitkit.text import format_bytes
 
 if TYPE_CHECKING:
-    from vitkit.jobs.bench import Memory, Record, Response
+    from vitkit.jobs.bench_records import Memory, Record, Response
     from vitkit.jobs.bench_speed import Speed
 
 
@@ -36,7 +36,8 @@ def _bench(
     """
     with importing():
         from vitkit.cli.download import download
-        from vitkit.jobs.bench import Bench, describe_machine, keep, measure
+        from vitkit.jobs.bench import describe_machine, measure
+        from vitkit.jobs.bench_records import Bench, keep
 
     for model in options.models:
         download(model)
@@ -64,7 +65,7 @@ def _bench(
 
 def _print(machine: dict[str, Any], found: "list[Record]") -> None:
     """Print the machine, and for each model and size its tables."""
-    from vitkit.jobs.bench import Memory, Response
+    from vitkit.jobs.bench_records import Memory, Response
     from vitkit.jobs.bench_speed import Speed, headlines
 
     load = "" if machine["load"] is None else f", load {machine['load']:.1f} at the start"

@@ -8,7 +8,7 @@ import platform
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,8 @@ from typing import Any
 import torch
 
 from vitkit._version import __version__
-from vitkit.analysis.bench_figure import throughput_figure
 from vitkit.analysis.cost import forward_flops, parameters
-from vitkit.analysis.drawing import save_figure
 from vitkit.analysis.memory import inference_memory, training_memory
-from vitkit.durable import replace_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.bench_contestants import (
     PEERS,
@@ -33,11 +30,11 @@ from vitkit.jobs.bench_contestants import (
     vitkit_contestants,
 )
 from vitkit.jobs.bench_options import BenchOptions
-from vitkit.jobs.bench_speed import Speed, compare, products, step_of
+from vitkit.jobs.bench_records import Bench, Memory, Record, Response
+from vitkit.jobs.bench_speed import compare, products, step_of
 from vitkit.jobs.bench_timing import (
     LEAST_ROUNDS,
     Clock,
-    Latency,
     Step,
     largest_batch,
     latency,
@@ -53,57 +50,10 @@ from vitkit.text import format_bytes, format_duration
 from vitkit.training.checkpoint import processor_name
 
 SCRIPT = "scripts/bench-peers"
-PATIENCE = 4.0
+PATIENCE = 2.0
 """What is skipped would take so many times its share of the time."""
-
-
-@dataclass(frozen=True)
-class Response:
-    """How soon one image is answered."""
-
-    model: str
-    image_size: tuple[int, int]
-    name: str
-    precision: Numbers
-    latency: Latency
-
-
-@dataclass(frozen=True)
-class Memory:
-    """What a step of vitkit needs."""
-
-    model: str
-    image_size: tuple[int, int]
-    phase: BenchPhase
-    name: str
-    precision: Numbers
-    batch_size: int
-    peak: int
-    """Bytes: weights, and the optimiser's state in training, and what a step allocates on top."""
-    room: int
-    """Bytes that the largest batch may take."""
-    largest_batch: int
-    tried: bool
-    """Whether the largest batch was run; else it follows from smaller ones."""
-
-
-Record = Speed | Response | Memory
-
-
-@dataclass(frozen=True)
-class Bench:
-    """What was measured, and on what."""
-
-    machine: dict[str, Any]
-    records: tuple[Record, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Give everything as plain data."""
-        kinds = {Speed: "speed", Response: "latency", Memory: "memory"}
-        return {
-            "machine": self.machine,
-            "records": [{"kind": kinds[type(record)], **asdict(record)} for record in self.records],
-        }
+PROBE = 0.2
+"""Seconds that matrix products are timed for, to guess how long a step takes."""
 
 
 def bench(
@@ -181,33 +131,6 @@ def measure(options: BenchOptions, listener: Listener = SILENT) -> Iterator[Reco
             for phase in case.phases:
                 yield from case.measure(phase)
                 timer.parts -= 1
-
-
-def keep(found: Bench, folder: Path) -> list[Path]:
-    """Write the records as JSON and, of several sizes, the paper's Figure 12 as PNG and SVG.
-
-    Returns:
-        The files.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "bench.json"
-    replace_json(path, found.to_json())
-    speeds = {
-        (s.model, s.image_size[0]): s.images_per_second
-        for s in found.records
-        if isinstance(s, Speed) and s.library == "vitkit" and s.phase == "inference"
-    }  # of several precisions the last
-    batches = {
-        (m.model, m.image_size[0]): m.largest_batch
-        for m in found.records
-        if isinstance(m, Memory) and m.phase == "training"
-    }
-    if len({size for _, size in speeds}) < 2:
-        return [path]
-    return [path, *save_figure(throughput_figure(speeds, batches, found.machine["device"]), folder / "bench")]
 
 
 class _Timer:
@@ -329,7 +252,11 @@ class _Case:
             made = step_of(model, "inference", self._images(1), {}), flops
         step, count = made
         step()
-        for_image = self.clock.seconds(step) / count * flops * (3 if phase == "training" else 1)
+        calls, started = 0, time.perf_counter()  # on the wall: what else the machine does counts too
+        while (passed := time.perf_counter() - started) < PROBE or not calls:
+            step()
+            calls += 1
+        for_image = passed / calls / count * flops * (3 if phase == "training" else 1)
         rounds = (LEAST_ROUNDS + 1) * contestants * for_image
         batch = self.options.batch_size
         while batch and batch * rounds > PATIENCE * share:

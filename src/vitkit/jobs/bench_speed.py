@@ -1,7 +1,7 @@
 """How fast contestants are beside one another, and beside the matrix products of the machine."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -160,8 +160,10 @@ def compare(
     *,
     flops: int,
     tick: Ticking = lambda: None,
-) -> list[Speed]:
+) -> Iterator[Speed]:
     """Time contestants in turns, with the matrix products of the model's shapes among them.
+
+    Who is interrupted gets what the rounds before tell, and then the interruption.
 
     Args:
         model: as it is shown.
@@ -183,12 +185,17 @@ def compare(
         for precision in dict.fromkeys(c.precision for c in contestants)
         if (made := products(config, batch, device, precision))
     }
-    times = take_turns(
-        turns | {f"products {precision}": Turn(step) for precision, (step, _) in ceilings.items()},
-        clock,
-        seconds,
-        tick,
-    )
+    times: dict[str, list[float]] = {}
+    turns |= {f"products {precision}": Turn(step) for precision, (step, _) in ceilings.items()}
+    interruption: KeyboardInterrupt | None = None
+    try:
+        take_turns(turns, clock, seconds, times, tick)
+    except KeyboardInterrupt as stopped:
+        rounds = min((len(found) for found in times.values()), default=0)
+        if rounds < 2:  # of one there are no quartiles
+            raise
+        times = {name: found[:rounds] for name, found in times.items()}
+        interruption = stopped
     rates = {p: count / statistics.median(times[f"products {p}"]) for p, (_, count) in ceilings.items()}
     reference = best_name(contestants, times)
     # Every product of the forward pass has two of its size in the backward pass.
@@ -198,33 +205,31 @@ def compare(
         rate, middle = rates.get(contestant.precision), statistics.median(times[contestant.name])
         return None if rate is None or count is None else passes * count * batch / middle / rate
 
-    found = []
     for contestant in contestants:
         own = times[contestant.name]
         ratios = spread([other / mine for mine, other in zip(own, times[reference], strict=True)])
         low, middle, high = spread(own)
-        found.append(
-            Speed(
-                model=model,
-                image_size=config.image_size,
-                phase=phase,
-                name=contestant.name,
-                library=contestant.library,
-                precision=contestant.precision,
-                batch_size=batch,
-                rounds=len(own),
-                images_per_second=batch / middle,
-                quartiles=(batch / high, batch / low),
-                seconds=middle,
-                least_seconds=min(own),
-                reference=reference,
-                ratio=ratios[1],
-                ratio_quartiles=(ratios[0], ratios[2]),
-                mfu=utilization(contestant, flops),
-                mfu_executed=utilization(contestant, executed[contestant.name]),
-            )
+        yield Speed(
+            model=model,
+            image_size=config.image_size,
+            phase=phase,
+            name=contestant.name,
+            library=contestant.library,
+            precision=contestant.precision,
+            batch_size=batch,
+            rounds=len(own),
+            images_per_second=batch / middle,
+            quartiles=(batch / high, batch / low),
+            seconds=middle,
+            least_seconds=min(own),
+            reference=reference,
+            ratio=ratios[1],
+            ratio_quartiles=(ratios[0], ratios[2]),
+            mfu=utilization(contestant, flops),
+            mfu_executed=utilization(contestant, executed[contestant.name]),
         )
-    return found
+    if interruption is not None:
+        raise interruption
 
 
 def headlines(speeds: Sequence[Speed]) -> list[str]:

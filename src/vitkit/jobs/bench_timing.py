@@ -64,25 +64,27 @@ class Turn:
 
 
 def take_turns(
-    turns: Mapping[str, Turn], clock: Clock, seconds: float, tick: Ticking = lambda: None
-) -> dict[str, list[float]]:
+    turns: Mapping[str, Turn],
+    clock: Clock,
+    seconds: float,
+    found: dict[str, list[float]],
+    tick: Ticking = lambda: None,
+) -> None:
     """Time steps in turns, once in each round and in an order that rotates, so that a busy machine slows all.
 
     Args:
         turns: the steps by name; each runs once before, to warm up.
         clock: of their device.
         seconds: after which no further round begins, warming up counted; at least `LEAST_ROUNDS` are run.
+        found: receives the seconds of each step in each round; whoever is interrupted has those before.
         tick: called after every step.
-
-    Returns:
-        Seconds of each step in each round.
     """
     end = time.perf_counter() + seconds
     for turn in turns.values():
         turn.prepare()
         turn.step()
         tick()
-    found: dict[str, list[float]] = {name: [] for name in turns}
+    found.update({name: [] for name in turns})
     names = list(turns)
     number = 0
     while number < LEAST_ROUNDS or time.perf_counter() < end:
@@ -92,7 +94,6 @@ def take_turns(
             found[name].append(clock.seconds(turns[name].step))
             tick()
         number += 1
-    return found
 
 
 def spread(values: Sequence[float]) -> tuple[float, float, float]:
