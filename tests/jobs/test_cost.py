@@ -140,7 +140,7 @@ def test_more_memory_in_bfloat16_is_explained(capsys: pytest.CaptureFixture[str]
         (("ViT-8x1000000000x1/16",), "depth of at most 1,000"),
         (("BiT-R50x99999999999",), "width_factor is at most 1,024"),
         (("ViT-B/16-reg99999999999",), "register_tokens is from 0 to"),
-        (("ViT-B/16", "--utilization", "40"), "share above 0"),
+        (("ViT-B/16", "--utilization", "40"), "fraction above 0"),
     ],
 )
 def test_what_cannot_be_costed(

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from vitkit.cli.main import run
 from vitkit.jobs import train as training
-from vitkit.training.checkpoint_files import damage, step_name, survey
+from vitkit.training.checkpoint_files import find_damage, step_name, survey
 
 OPTIONS = [
     *("--model", "ViT-8x1x2/4", "--image-size", "8", "--batch-size", "8", "--steps", "12", "--polyak", "0.9"),
@@ -341,7 +341,7 @@ def unfinished(made: Path, tmp_path: Path) -> tuple[Path, Path]:
     record = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     edit(manifest, lambda data: data["files"].update({"state.json": record}))
     (last / "COMMIT").write_text(hashlib.sha256(manifest.read_bytes()).hexdigest())
-    assert damage(last) is None
+    assert find_damage(last) is None
     return folder, folder / "checkpoints" / "step-00000009"
 
 

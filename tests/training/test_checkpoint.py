@@ -24,8 +24,8 @@ from vitkit.errors import VitkitError
 from vitkit.training.checkpoint import find_checkpoint, save_checkpoint
 from vitkit.training.checkpoint_files import (
     UnreadableError,
-    damage,
-    kept_aside,
+    find_damage,
+    list_set_aside,
     read_manifest,
     survey,
     sweep,
@@ -76,7 +76,7 @@ def test_one_changed_byte_anywhere_is_noticed(tmp_path: Path) -> None:
         assert found == older and not survey(tmp_path).uncommitted, (path.name, place)
         assert len(rejected) == 1 and newer.name in rejected[0]
         path.write_bytes(whole)
-    assert damage(newer) is None
+    assert find_damage(newer) is None
 
 
 @pytest.mark.parametrize("name", ["COMMIT", "manifest.json", "model.safetensors", "state.json"])
@@ -158,13 +158,16 @@ def test_whatever_call_of_a_save_fails_a_whole_checkpoint_is_left(
             break
         found, _ = find_checkpoint(run)
         assert found is not None, (number, made[number])
-        assert failed or (found.name == "step-00000009" and damage(found) is None), (number, made[number])
+        assert failed or (found.name == "step-00000009" and find_damage(found) is None), (
+            number,
+            made[number],
+        )
         # And the run goes on from there.
         sweep(run, survey(run))
         again = small_trainer(run)
         again.resume(found)
         for report in again.fit(interrupted=lambda: True):
-            assert report.checkpoint is not None and damage(report.checkpoint) is None
+            assert report.checkpoint is not None and find_damage(report.checkpoint) is None
         shutil.rmtree(run)
 
 
@@ -222,7 +225,7 @@ def test_damaged_newer_ones_never_push_out_the_one_just_saved(tmp_path: Path) ->
     trainer.resume(found)
     next(iter(trainer.fit()))
     saved = save_checkpoint(tmp_path, trainer.state, trainer.environment, keep=1)
-    assert saved.name == "step-00000005" and damage(saved) is None
+    assert saved.name == "step-00000005" and find_damage(saved) is None
     (tmp_path / "checkpoints" / "step-00000008" / "COMMIT").rename(tmp_path / "COMMIT")
     sweep(tmp_path, survey(tmp_path))
     assert [path.name for path in sorted((tmp_path / "checkpoints").iterdir())][-1] == saved.name
@@ -251,13 +254,13 @@ def test_a_damaged_checkpoint_is_set_aside_and_never_removed(tmp_path: Path) -> 
         found = survey(tmp_path)
         assert found.whole == folder / "step-00000004" and not found.lost
         (aside,) = sweep(tmp_path, found)
-        assert aside == folder / f"damaged-step-00000008{number}" and aside in kept_aside(tmp_path)
+        assert aside == folder / f"damaged-step-00000008{number}" and aside in list_set_aside(tmp_path)
         assert contents(aside) == before and not newer.exists()
         (tmp_path / "copy").rename(newer)
     # A save of that step does not remove it either.
     trainer = trained(tmp_path / "other", 8)
     save_checkpoint(tmp_path, trainer.state, trainer.environment, keep=1)
-    assert contents(folder / "damaged-step-00000008-3") == before and damage(newer) is None
+    assert contents(folder / "damaged-step-00000008-3") == before and find_damage(newer) is None
 
 
 def test_when_none_is_whole_that_is_known(tmp_path: Path) -> None:
@@ -392,7 +395,7 @@ def test_a_state_that_makes_no_sense_is_damage(tmp_path: Path, state: Any) -> No
     trained(tmp_path, 8)
     newer = tmp_path / "checkpoints" / "step-00000008"
     committed(newer, state=state)
-    assert "state.json" in (damage(newer) or "")
+    assert "state.json" in (find_damage(newer) or "")
 
 
 def test_a_checkpoint_of_another_model_or_optimiser_is_refused_in_words(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from vitkit.jobs.starting_point import keep_damaged, model_is_whole
 from vitkit.models.image_model import ImageModel
 from vitkit.tasks import find_task
 from vitkit.training.checkpoint import load_weights
-from vitkit.training.checkpoint_files import FOLDER, damage, read_progress, step_name
+from vitkit.training.checkpoint_files import FOLDER, find_damage, read_progress, step_name
 from vitkit.training.trainer import Trainer
 from vitkit.weights.card import card_of
 
@@ -47,7 +47,7 @@ def take_final_weights(model: ImageModel, trainer: Trainer, listener: Listener) 
     best = progress.best_step
     if config.select == "best" and best not in (None, progress.step):
         checkpoint = trainer.run / FOLDER / step_name(best)
-        reason = damage(checkpoint)
+        reason = find_damage(checkpoint)
         if reason is None:
             model.load_state_dict(load_weights(checkpoint))
             which = f"{kind} of step {best}, the best validation"

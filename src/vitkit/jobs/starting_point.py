@@ -10,7 +10,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.listener import Listener
 from vitkit.jobs.run_config import Run, changed_options
 from vitkit.training.checkpoint_files import (
-    kept_aside,
+    list_set_aside,
     read_manifest,
     set_aside,
     survey,
@@ -71,7 +71,7 @@ def keep_damaged(damaged: Mapping[Path, str], listener: Listener) -> None:
 
 def tell_set_aside(folder: Path, listener: Listener) -> None:
     """Say what of a run was damaged and is still there, and how it is cleared away."""
-    kept = kept_aside(folder)
+    kept = list_set_aside(folder)
     if kept:
         listener.warn("\n  ".join(["Damaged and set aside, now or earlier:", *map(str, kept)]))
         listener.note(f"Remove it with:\n  rm -r {' '.join(shlex.quote(str(path)) for path in kept)}")

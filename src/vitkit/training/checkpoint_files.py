@@ -108,7 +108,7 @@ def survey(run: Path) -> Survey:
     uncommitted = tuple(path for path, size in commits.items() if size is None)
     for path, size in commits.items():
         if size is not None:
-            reason = damage(path)
+            reason = find_damage(path)
             if reason is None:
                 return Survey(path, damaged, uncommitted, lost=False)
             damaged[path] = reason
@@ -116,7 +116,7 @@ def survey(run: Path) -> Survey:
     return Survey(None, damaged, uncommitted, lost=any(commits[path] for path in damaged))
 
 
-def damage(checkpoint: Path) -> str | None:
+def find_damage(checkpoint: Path) -> str | None:
     """Find the reason why a checkpoint cannot be used; None if every byte is as it was written.
 
     The reason is the rest of a sentence that begins with the checkpoint's path.
@@ -125,7 +125,7 @@ def damage(checkpoint: Path) -> str | None:
         UnreadableError: the system refuses to read it, which says nothing about its bytes.
     """
     try:
-        return _damage(checkpoint)
+        return _follow_hashes(checkpoint)
     except UnreadableError:
         raise
     except NotADirectoryError:
@@ -139,7 +139,7 @@ def damage(checkpoint: Path) -> str | None:
         return str(error).rstrip(".")
 
 
-def _damage(checkpoint: Path) -> str | None:
+def _follow_hashes(checkpoint: Path) -> str | None:
     """Follow the hashes: COMMIT holds that of the manifest, the manifest those of all other files."""
     commit = read_regular_file(checkpoint / "COMMIT", 1000)  # bytes at most: it holds 64
     if not commit:
@@ -240,7 +240,7 @@ def set_aside(path: Path) -> Path:
         number += 1
 
 
-def kept_aside(run: Path) -> list[Path]:
+def list_set_aside(run: Path) -> list[Path]:
     """List everything of a run folder that was damaged and set aside, now or earlier."""
     return sorted([*(run / FOLDER).glob("damaged-*"), *run.glob("damaged-*")])
 

@@ -89,7 +89,7 @@ class MetricsLog:
         )
 
 
-def mend_log(path: Path, progress: Progress) -> tuple[Progress, list[str]]:
+def repair_log(path: Path, progress: Progress) -> tuple[Progress, list[str]]:
     """Make sure that the log begins with the bytes that a checkpoint knows.
 
     A log that does not is renamed, never cut, and a new one begins with a line that says at which step.
@@ -109,7 +109,7 @@ def mend_log(path: Path, progress: Progress) -> tuple[Progress, list[str]]:
         begun_hash = hashlib.sha256(begun).hexdigest()
         renewed = replace(progress, log_bytes=len(begun), log_sha256=begun_hash)
         if _prefix(path, len(begun)) == (len(begun), begun_hash):
-            return renewed, []  # mended before, by a run that was killed before its next checkpoint
+            return renewed, []  # repaired before, by a run that was killed before its next checkpoint
         kept = "is gone"
         if found is not None:
             kept = f"is not the one that was written: it is kept as {set_aside(path)}"

@@ -28,7 +28,7 @@ from vitkit.training.checkpoint_files import Progress
 from vitkit.training.evaluators import VALIDATION, Evaluator, Monitor, check_evaluators, judge
 from vitkit.training.finite import NonFiniteError, require_finite_weights
 from vitkit.training.memory import out_of_memory_explained
-from vitkit.training.metrics_log import MetricsLog, mend_log
+from vitkit.training.metrics_log import MetricsLog, repair_log
 from vitkit.training.optim import clip_gradients, create_optimizer, learning_rate, update_average
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
@@ -151,7 +151,7 @@ class Trainer:
                 f"{self.total_steps:,} steps in all. Put back the number of epochs or steps in config.json "
                 "that the run began with, or start a new run with another --out."
             )
-        self.state.progress, sentences = mend_log(self.run / LOG, progress)
+        self.state.progress, sentences = repair_log(self.run / LOG, progress)
         # Checkpoints of the first version, which knew no other way of computing than the plain one, do not
         # name it.
         recorded = {"compute": {**to_json(PLAIN), "precision": self.precision}, **recorded}
