@@ -29,11 +29,11 @@ from vitkit.data.decode import decode
 from vitkit.data.jpeg import decoded_quickly
 from vitkit.data.loader import TrainLoader, evaluation_batches
 from vitkit.data.order import sample_rng
-from vitkit.data.resample import prepare_resampling
 from vitkit.data.sources import open_data
 from vitkit.data.sources_config import Splits
 from vitkit.data.transforms import augment, preprocess
 from vitkit.data.transforms_config import Augmentation, Preprocessing
+from vitkit.kernels.resample import prepare_resampling
 
 SIZE, FRACTION, BATCH, WORKERS, FILES = 224, 0.875, 64, 2, 256
 SHAPES = ((224, 224), (375, 500))

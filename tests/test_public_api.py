@@ -17,6 +17,7 @@ PUBLIC = {
     "ViTConfig",
     "VitkitError",
     "__version__",
+    "bench",
     "build_model",
     "convert",
     "create_model",

@@ -10,6 +10,7 @@ from vitkit._version import __version__
 from vitkit.errors import VitkitError
 
 if TYPE_CHECKING:
+    from vitkit.jobs.bench import bench
     from vitkit.jobs.convert import convert
     from vitkit.jobs.evaluate import evaluate
     from vitkit.jobs.fewshot import fewshot
@@ -35,6 +36,7 @@ _HOMES = {
     "Run": "vitkit.jobs.run_config",
     "ViT": "vitkit.models.vit",
     "ViTConfig": "vitkit.models.vit_config",
+    "bench": "vitkit.jobs.bench",
     "build_model": "vitkit.models.build",
     "convert": "vitkit.jobs.convert",
     "create_model": "vitkit.models.build",
@@ -59,6 +61,7 @@ __all__ = [
     "ViTConfig",
     "VitkitError",
     "__version__",
+    "bench",
     "build_model",
     "convert",
     "create_model",

@@ -139,6 +139,8 @@ def _usual(verb: str, shared: Path, folder: Path, path: str | None) -> list[str]
             return ["convert", path or run, str(folder / "converted.npz")]
         case "inspect":
             return ["inspect", path or run, "--out", str(folder / "pictures")]
+        case "bench":
+            return ["bench", path or run, "--minutes", "0.01", "--threads", "1"]
         case "report" | "card" | "cost":
             return [verb, path or run]
     return [verb]

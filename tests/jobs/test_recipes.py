@@ -63,7 +63,7 @@ def test_table_3_has_nothing_of_todays_regularisation(name: str) -> None:
     assert (run.objective.mixup, run.objective.cutmix, run.objective.logit_adjustment) == (0, 0, 0)
     assert run.objective.class_weights == "none"
     assert (run.augmentation.rand_augment, run.augmentation.random_erasing) == (0, 0)
-    config = run.architecture.of(run.model, 1000, run.preprocessing)
+    config = run.architecture.build_config(run.model, 1000, run.preprocessing)
     if isinstance(config, ViTConfig):
         assert (config.drop_path, config.stem_channels) == (0, ())
 
@@ -84,7 +84,7 @@ def test_a_run_recorded_before_these_options_has_none_of_them() -> None:
 
 def test_the_convolutional_recipe_makes_a_model() -> None:
     run = recipe("small-images-conv")
-    config = run.architecture.of(run.model, 10, run.preprocessing)
+    config = run.architecture.build_config(run.model, 10, run.preprocessing)
     assert isinstance(config, ViTConfig)
     assert config.stem_channels and config.grid == (4, 4)
 

@@ -1,6 +1,7 @@
 """The compiled GELU against PyTorch's, value by value."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,17 @@ def test_without_a_compiler_there_is_none(monkeypatch: pytest.MonkeyPatch, tmp_p
     for compiler in ("no-such-compiler", str(broken), "true"):
         monkeypatch.setenv("CC", compiler)
         assert kernel.compiled_gelu.__wrapped__() is None
+
+
+@pytest.mark.usefixtures("gelu")
+@pytest.mark.parametrize("function", ["gelu(x[i])", "gelu(widen(x[i]))", "grad[i] *", "widen(grad[i]) *"])
+def test_a_kernel_that_computes_something_else_is_not_used(
+    function: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = kernel.SOURCE.path.read_text()
+    assert text.count(function) == 1
+    path = tmp_path / "gelu.c"
+    path.write_text(text.replace(function, "1.1f * " + function))
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path))
+    monkeypatch.setattr(kernel, "SOURCE", replace(kernel.SOURCE, path=path))
+    assert kernel.compiled_gelu.__wrapped__() is None

@@ -26,6 +26,7 @@ VERBS = {
     "convert": ("write a checkpoint in another format, and compare", "vitkit.cli.convert"),
     "card": ("describe a checkpoint and its numerics", "vitkit.cli.card"),
     "cost": ("estimate parameters, FLOPs, memory, training compute", "vitkit.cli.cost"),
+    "bench": ("time models, also beside other libraries", "vitkit.cli.bench"),
     "models": ("list models with parameters and FLOPs", "vitkit.cli.models"),
     "recipes": ("list recipes: named configurations of training", "vitkit.cli.recipes"),
 }

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitkit.data.augment_ops import distort
-from vitkit.data.resample import PILLOW_FILTERS, Neighbours, resample, sample
 from vitkit.data.transforms_config import Augmentation, Preprocessing
+from vitkit.kernels.resample import PILLOW_FILTERS, Neighbours, resample, sample
 
 Pixels = NDArray[np.uint8]  # (height, width, 3)
 

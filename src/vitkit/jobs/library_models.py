@@ -1,4 +1,7 @@
-"""Run other libraries' own models beside ours, where they are installed; no other file imports them."""
+"""Run other libraries' own models beside ours, where they are installed.
+
+No other file but `bench_contestants.py` imports them.
+"""
 
 import contextlib
 import sys
@@ -38,7 +41,7 @@ def library_logits(library: Library, path: Path, images: Tensor) -> Tensor:
             f"format instead: --to {library} --against {library}."
         )
     try:
-        module = _imported(package)
+        module = import_library(package)
     except Exception as error:  # a broken installation raises what it likes
         raise VitkitError(
             f"{package} cannot be used here ({error}). Install it with: pip install {package}"
@@ -56,7 +59,7 @@ def library_logits(library: Library, path: Path, images: Tensor) -> Tensor:
     return torch.cat([getattr(output, "logits", output) for output in outputs])
 
 
-def _imported(package: str) -> Any:
+def import_library(package: str) -> Any:
     """Import a library, with a torchvision beside it that may be broken.
 
     torchvision's wheel registers its operators from a compiled library that does not load beside a CPU build

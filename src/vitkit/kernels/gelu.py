@@ -6,12 +6,7 @@ is no compiler, whoever asked takes PyTorch's.
 
 import ctypes
 import functools
-import os
-import platform
-import shutil
-import subprocess
-import sys
-import tempfile
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,11 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-SOURCE = Path(__file__).with_name("gelu.c")
-FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
-"""The last two let it use vectors; none of them lets it change a result."""
-TIMEOUT = 60
-"""Seconds for a compilation that takes a fraction of one."""
+from vitkit.kernels.compile import Source, load
+
+# The two flags about mathematics let it use vectors; none lets it change a result.
+SOURCE = Source(
+    Path(__file__).with_name("gelu.c"),
+    ("-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fopenmp"),
+)
 TYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 Gelu = Callable[[Tensor], Tensor]
@@ -32,22 +29,10 @@ Gelu = Callable[[Tensor], Tensor]
 
 @functools.cache
 def compiled_gelu() -> Gelu | None:
-    """Compile GELU for this processor, once in a process; None where that is not possible.
-
-    The library is made in a folder of its own and loaded from it, so that nothing stays behind that another
-    machine or another user could load.
-    """
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    if compiler is None or sys.platform != "linux" or platform.machine() != "x86_64":
+    """Return GELU compiled for this processor; None where that is not possible (`why_no_kernel` says why)."""
+    library = load(SOURCE, compile_it=True).library
+    if library is None or not _computes_gelu(library):
         return None
-    try:
-        with tempfile.TemporaryDirectory(prefix="vitkit-") as folder:
-            path = Path(folder) / "gelu.so"
-            command = [compiler, *FLAGS, "-fopenmp", "-shared", "-fPIC", str(SOURCE), "-o", str(path)]
-            subprocess.run(command, check=True, capture_output=True, timeout=TIMEOUT)
-            library = ctypes.CDLL(str(path))
-    except (OSError, subprocess.SubprocessError):
-        return None  # no room, no OpenMP, another compiler's options: PyTorch's does the same
 
     def gelu(x: Tensor) -> Tensor:
         """GELU in its tanh form, of any shape; what the kernel was not made for is PyTorch's."""
@@ -56,6 +41,29 @@ def compiled_gelu() -> Gelu | None:
         return _Gelu.apply(x, library)  # type: ignore[no-any-return, no-untyped-call]
 
     return gelu
+
+
+def why_no_kernel() -> str:
+    """Say in a clause why PyTorch's GELU is used; empty where the kernel is."""
+    if compiled_gelu() is not None:
+        return ""
+    return load(SOURCE, compile_it=True).reason or "it does not compute GELU"
+
+
+def _computes_gelu(library: ctypes.CDLL) -> bool:
+    """Whether a few values and slopes are those of the formula."""
+    exact = torch.linspace(-9, 9, 401, dtype=torch.double)
+    inner = math.sqrt(2 / math.pi) * (exact + 0.044715 * exact**3)
+    slope = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * exact**2)
+    value = 0.5 * exact * (1 + inner.tanh())
+    derivative = 0.5 * (1 + inner.tanh()) + 0.5 * exact * (1 - inner.tanh() ** 2) * slope
+    # bfloat16 rounds x itself by up to 2^-9 of it, so by 0.018 here, and the result again.
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 0.05)):
+        x = exact.to(dtype)
+        found = _call(library, "gelu", x), _call(library, "gelu_backward", x, torch.ones_like(x))
+        if any((a - b).abs().max() > tolerance for a, b in zip(found, (value, derivative), strict=True)):
+            return False
+    return True
 
 
 class _Gelu(torch.autograd.Function):

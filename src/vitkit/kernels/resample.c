@@ -3,7 +3,7 @@
  * Pillow resizes in two passes, rounding to whole levels in between (its libImaging/Resample.c). Weights are computed in
  * double precision and rounded to 22 bits after the point; sums are 32-bit integers, which have no order of summation,
  * so that vectors give what Pillow's loops give. What is gained: vectors of AVX2, and no work for what is cut off.
- * resample.py compiles this file, without contraction of a * b + c, which would change the weights' last bits.
+ * It is compiled without contraction of a * b + c, which would change the weights' last bits.
  */
 #include <immintrin.h>
 #include <math.h>

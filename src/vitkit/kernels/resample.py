@@ -1,20 +1,12 @@
 """Pillow's resize to the same bits, five times as fast, where the machine has a C compiler and AVX2.
 
-The kernel (resample.c) is compiled once, when a loader begins, and kept in the user's cache. Whoever resizes
-uses it if it is there and made the same pixels as the installed Pillow. Without it Pillow does the work, and
-nothing but the speed differs.
+The kernel (resample.c) is compiled when a loader begins, if it has not been yet (`compile.py`). Whoever
+resizes uses it if it is there and made the same pixels as the installed Pillow. Without it Pillow does the
+work, and nothing but the speed differs.
 """
 
 import ctypes
-import hashlib
-import os
-import platform
-import shutil
-import stat
-import subprocess
-import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,12 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitkit.kernels.compile import Source, load
+
 Pixels = NDArray[np.uint8]  # (height, width, 3)
 
-_SOURCE = Path(__file__).with_name("resample.c")
 # Without contraction: a fused multiply-add would change the last bits of the weights, and then pixels.
-_FLAGS = ("-O3", "-mavx2", "-ffp-contract=off", "-fPIC", "-shared")
-_COMPILE_SECONDS = 60
+SOURCE = Source(
+    Path(__file__).with_name("resample.c"), ("-O3", "-mavx2", "-ffp-contract=off"), frozenset({"avx2"})
+)
 # The numbers of the filters in resample.c. "nearest" is not among them: Pillow makes it in another way.
 _FILTERS = {"box": 0, "bilinear": 1, "hamming": 2, "bicubic": 3, "lanczos": 4}
 PILLOW_FILTERS = {
@@ -143,22 +137,25 @@ def prepare_resampling() -> bool:
 
     It takes half a second once, so that it is for jobs of many images to ask for it.
     """
-    if _kernel() is None and _compile():
+    if _kernel() is None and load(SOURCE, compile_it=True).library is not None:
         _kernel.cache_clear()
     return _kernel() is not None
+
+
+def why_no_kernel() -> str:
+    """Say in a clause why Pillow resizes; empty where the kernel does."""
+    if prepare_resampling():
+        return ""
+    return load(SOURCE, compile_it=True).reason or "it does not make the pixels of the installed Pillow"
 
 
 @cache
 def _kernel() -> Kernel | None:
     """Return the kernel, if it has been compiled and makes the same pixels as Pillow."""
-    path = _library()
-    if path is None or not _is_own(path.parent) or not _is_own(path):
+    library = load(SOURCE, compile_it=False).library
+    if library is None:
         return None
-    try:
-        library = ctypes.CDLL(str(path))
-        function, sampler = library.resample, library.sample
-    except (OSError, AttributeError):  # cut short, or of another system
-        return None
+    function, sampler = library.resample, library.sample
     whole, step = ctypes.c_int, ctypes.c_ssize_t
     pointer = ctypes.c_void_p
     function.argtypes = [
@@ -188,56 +185,3 @@ def _makes_pillows_pixels(kernel: Kernel) -> bool:
             if not np.array_equal(found, expected):
                 return False
     return True
-
-
-def _library() -> Path | None:
-    """Return the path of the compiled kernel, made or not; None where there can be none."""
-    try:
-        if platform.system() != "Linux" or platform.machine() != "x86_64":
-            return None
-        if b"avx2" not in Path("/proc/cpuinfo").read_bytes():
-            return None
-        content = _SOURCE.read_bytes() + " ".join(_FLAGS).encode()
-    except OSError:
-        return None
-    chosen = os.environ.get("VITKIT_CACHE")
-    base = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "vitkit"
-    # A folder for each user: what lies there is run as code.
-    folder = f"compiled-{os.getuid()}"
-    return base.expanduser() / folder / f"resample-{hashlib.sha256(content).hexdigest()[:16]}.so"
-
-
-def _compile() -> bool:
-    """Whether the kernel has been compiled. A reader sees the whole file or none."""
-    path = _library()
-    compiler = next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
-    if path is None or compiler is None:
-        return False
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not _is_own(path.parent):
-            return False
-        descriptor, name = tempfile.mkstemp(suffix=".so", dir=path.parent)
-        os.close(descriptor)
-    except OSError:  # no such place, or no right to write there
-        return False
-    try:
-        command = [compiler, *_FLAGS, str(_SOURCE), "-o", name, "-lm"]
-        subprocess.run(command, capture_output=True, timeout=_COMPILE_SECONDS, check=True)
-        Path(name).chmod(0o700)
-        Path(name).replace(path)
-    except (OSError, subprocess.SubprocessError):
-        return False
-    finally:
-        with suppress(OSError):
-            Path(name).unlink(missing_ok=True)
-    return True
-
-
-def _is_own(path: Path) -> bool:
-    """Whether nobody but this user can write to a file or folder; what others can write is not run."""
-    try:
-        status = path.lstat()
-    except OSError:
-        return False
-    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

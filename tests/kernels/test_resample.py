@@ -1,6 +1,7 @@
 """The compiled resize makes Pillow's pixels, and where it cannot be had, Pillow makes them."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from PIL import Image
 
 from tests.pixel_cases import CASES, image
 from tests.weights.test_pixels import preprocessing_of_case
-from vitkit.data import resample as module
-from vitkit.data.resample import prepare_resampling, resample
 from vitkit.data.transforms import augment, preprocess
 from vitkit.data.transforms_config import Augmentation, Preprocessing, Resize
+from vitkit.kernels import compile as compiling
+from vitkit.kernels import resample as module
+from vitkit.kernels.resample import prepare_resampling, resample, why_no_kernel
 
 SIDES = st.integers(1, 400)
 FILTERS = {"box": 4, "bilinear": 2, "hamming": 5, "bicubic": 3, "lanczos": 1}
@@ -190,8 +192,7 @@ def test_a_kernel_that_others_can_write_is_not_run(own_cache: Path) -> None:
 
 @pytest.mark.usefixtures("kernel")
 def test_a_damaged_kernel_is_made_again(own_cache: Path) -> None:
-    path = module._library()
-    assert path is not None
+    path = compiling._library_path(module.SOURCE)
     path.parent.mkdir(mode=0o700)
     path.write_bytes(b"\x7fELF cut short")
     path.chmod(0o700)
@@ -204,10 +205,11 @@ def test_a_kernel_that_makes_other_pixels_is_not_used(
     own_cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     source = tmp_path / "other.c"
-    text = module._SOURCE.read_text()
+    text = module.SOURCE.path.read_text()
     changed = text.replace("#define HALF (1 << (PRECISION_BITS - 1))", "#define HALF 0")
     assert changed != text
     source.write_text(changed)
-    monkeypatch.setattr(module, "_SOURCE", source)
+    monkeypatch.setattr(module, "SOURCE", replace(module.SOURCE, path=source))
     assert not prepare_resampling()
+    assert "installed Pillow" in why_no_kernel()
     assert resample(image((20, 20)), (0, 0, 20, 20), (10, 10), "bilinear") is None

@@ -1,0 +1,64 @@
+"""The paper's Figure 12 (Appendix D.5): speed and largest batch against the size of the images."""
+
+from collections.abc import Mapping
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from vitkit.analysis.drawing import BLUE, GREEN, GREY, SKY, VERMILION, WIDTH, shortened, styled
+
+COLOURS = (BLUE, VERMILION, GREEN, SKY, GREY)
+MARKERS = "osD^v"
+
+Points = Mapping[tuple[str, int], float]
+"""Values by model and pixels a side."""
+
+
+def throughput_figure(speeds: Points, batches: Points, device: str) -> Figure:
+    """Draw images per second of inference, and the largest batch of training, against the size of the images.
+
+    Args:
+        speeds: images per second.
+        batches: images of the largest batch; may be empty.
+        device: that was measured on, for the title.
+    """
+    panels = [(speeds, "images per second, inference")]
+    if any(batches.values()):
+        panels.append((batches, "largest batch, training"))
+    with styled():
+        figure = Figure((WIDTH * (1 if len(panels) == 2 else 0.6), 4.0), layout="constrained")
+        models = list(dict.fromkeys(model for model, _ in speeds))
+        for axes, (points, label) in zip(
+            figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
+        ):
+            _draw(axes, points, models)
+            axes.set(xlabel="image size in pixels", ylabel=label)
+        figure.axes[0].legend()
+        figure.suptitle(
+            f"Speed by image size on {shortened(device, 60)}",
+            x=0.01,
+            ha="left",
+            fontsize=10,
+            fontweight="bold",
+        )
+    return figure
+
+
+def _draw(axes: Axes, points: Points, models: list[str]) -> None:
+    """Draw one line for each model, on logarithmic axes; what is 0 has no place on them."""
+    for number, model in enumerate(models):
+        line = sorted((size, value) for (name, size), value in points.items() if name == model and value > 0)
+        axes.plot(
+            [size for size, _ in line],
+            [value for _, value in line],
+            marker=MARKERS[number % len(MARKERS)],
+            color=COLOURS[number % len(COLOURS)],
+            label=shortened(model, 40),
+        )
+    axes.set(xscale="log", yscale="log")
+    axes.xaxis.set_major_locator(FixedLocator(sorted({size for _, size in points})))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.4g}"))
+    axes.grid(True)

@@ -1,0 +1,77 @@
+"""The options of a benchmark. They need no torch."""
+
+from dataclasses import dataclass
+
+from vitkit.errors import VitkitError
+from vitkit.models.precision_config import Precision
+
+PAPER_SIZES = (64, 128, 224, 384, 512)
+"""Pixels a side that the paper's Figure 12 shows (Appendix D.5)."""
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """Which models are timed, and for how long. VITKIT_NO_KERNELS=1 switches compiled kernels off."""
+
+    models: tuple[str, ...]
+    """names (ViT-S/16), run folders or checkpoints; only their shapes matter."""
+    sizes: str = ""
+    """pixels a side: 224, or 64,128,224, or 64..512 for the paper's sizes between these; left out, 224 or the
+    checkpoint's own."""
+    batch_size: int = 8
+    """images at a time; fewer where a step would outlast its share of --minutes."""
+    training: bool = True
+    """time training steps as well as inference."""
+    peers: bool = False
+    """time other libraries in turns with vitkit, whichever are installed."""
+    minutes: float = 1.0
+    """for each model, all sizes together; large models take longer, for each is timed a few times."""
+    precision: Precision = "auto"
+    """auto times float32, and bfloat16 where the device has it."""
+    memory_gb: float | None = None
+    """memory for the largest batch, in GB; left out, what is free."""
+    threads: int | None = None
+    """of the processor; left out, as PyTorch chooses."""
+    device: str = "auto"
+    """auto, cpu, cuda."""
+    out: str | None = None
+    """folder for bench.json and, of several sizes, the paper's Figure 12 as PNG and SVG."""
+
+    def __post_init__(self) -> None:
+        if not self.models:
+            raise VitkitError("Name a model: vitkit bench ViT-S/16. Names are listed by vitkit models.")
+        for name in ("batch_size", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise VitkitError(f"{name} is at least 1, found {value}.")
+        for name in ("minutes", "memory_gb"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise VitkitError(f"{name} is a number above 0, found {value}.")
+        _ = self.image_sizes
+
+    @property
+    def image_sizes(self) -> tuple[int, ...]:
+        """The sizes in pixels; empty where each model has its own.
+
+        Raises:
+            VitkitError: they cannot be read.
+        """
+        if not self.sizes:
+            return ()
+        first, dots, last = self.sizes.partition("..")
+        words = [first, last] if dots else self.sizes.split(",")
+        if not all(word.strip().isascii() and word.strip().isdigit() and int(word) for word in words):
+            raise VitkitError(
+                f"sizes are pixels a side, as 224 or 64,128,224 or 64..512, found '{self.sizes}'."
+            )
+        numbers = tuple(int(word) for word in words)
+        if not dots:
+            return tuple(dict.fromkeys(numbers))
+        within = tuple(size for size in PAPER_SIZES if numbers[0] <= size <= numbers[1])
+        if not within:
+            raise VitkitError(
+                f"{self.sizes} has none of the paper's sizes {', '.join(map(str, PAPER_SIZES))}. Name sizes "
+                "with commas between them."
+            )
+        return within

@@ -1,0 +1,203 @@
+"""Timing of several steps in turns, and the most memory that one takes."""
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+Step = Callable[[], Any]
+Ticking = Callable[[], None]
+"""Is called after every step, to say how far it is."""
+
+LEAST_ROUNDS = 3
+"""Below this there is no median to speak of."""
+LEAST_FOR_P99 = 100
+"""Calls of which the slowest hundredth is at least one."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """What a device's time is measured by.
+
+    A GPU's by its own events. A single thread's by the time of its processor, which other programs on the
+    machine do not lengthen; that of several threads by the clock on the wall, for they wait for one another.
+    """
+
+    device: torch.device
+    threads: int
+
+    @property
+    def name(self) -> str:
+        """In words, as records have it."""
+        if self.device.type == "cuda":
+            return "CUDA events"
+        return "processor time" if self.threads == 1 else "wall time"
+
+    def seconds(self, step: Step) -> float:
+        """Run a step and return how long it took."""
+        if self.device.type == "cuda":
+            event: Any = torch.cuda.Event
+            begin, end = event(enable_timing=True), event(enable_timing=True)
+            begin.record()
+            step()
+            end.record()
+            end.synchronize()
+            return float(begin.elapsed_time(end)) / 1e3
+        now = time.process_time if self.threads == 1 else time.perf_counter
+        started = now()
+        step()
+        return now() - started
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A step that takes turns with others."""
+
+    step: Step
+    prepare: Step = lambda: None
+    """Is called before, outside of the time: steps may share a model that computes in several ways."""
+
+
+def take_turns(
+    turns: Mapping[str, Turn],
+    clock: Clock,
+    seconds: float,
+    found: dict[str, list[float]],
+    tick: Ticking = lambda: None,
+) -> None:
+    """Time steps in turns, once in each round and in an order that rotates, so that a busy machine slows all.
+
+    Args:
+        turns: the steps by name; each runs once before, to warm up.
+        clock: of their device.
+        seconds: after which no further round begins, warming up counted; at least `LEAST_ROUNDS` are run.
+        found: receives the seconds of each step in each round; whoever is interrupted has those before.
+        tick: called after every step.
+    """
+    end = time.perf_counter() + seconds
+    for turn in turns.values():
+        turn.prepare()
+        turn.step()
+        tick()
+    found.update({name: [] for name in turns})
+    names = list(turns)
+    number = 0
+    while number < LEAST_ROUNDS or time.perf_counter() < end:
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            turns[name].prepare()
+            found[name].append(clock.seconds(turns[name].step))
+            tick()
+        number += 1
+
+
+def spread(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return lower quartile, median and upper quartile."""
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, middle, high
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Seconds on the wall from the call with one image to its logits."""
+
+    p50: float
+    p90: float
+    p99: float | None
+    """None where there were too few calls to tell."""
+    calls: int
+
+
+def latency(step: Step, device: torch.device, seconds: float, tick: Ticking = lambda: None) -> Latency:
+    """Measure the latency of a step for so many seconds, by the clock on the wall: people wait by it."""
+    for _ in range(2):
+        step()
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(times) < LEAST_ROUNDS or time.perf_counter() < end:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        started = time.perf_counter()
+        step()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        times.append(time.perf_counter() - started)
+        tick()
+    cuts = statistics.quantiles(times, n=100, method="inclusive")
+    p99 = cuts[98] if len(times) >= LEAST_FOR_P99 else None
+    return Latency(cuts[49], cuts[89], p99, len(times))
+
+
+def peak_memory(step: Step, device: torch.device) -> int:
+    """Return the most bytes that a step has at one time of what PyTorch allocates for it on top of before.
+
+    On a CPU the workspaces of its libraries are not among them, for nobody counts these.
+    """
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        step()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would print when it begins and ends
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        step()
+    results = profiler.profiler and profiler.profiler.kineto_results
+    assert results is not None
+    changes = sorted((e.start_ns(), e.nbytes()) for e in results.events() if e.name() == "[memory]")
+    now = most = 0
+    for _, change in changes:
+        now += change
+        most = max(most, now)
+    return most
+
+
+@dataclass(frozen=True)
+class LargestBatch:
+    """The largest batch that fits."""
+
+    images: int
+    """0 where not even one does."""
+    tried: bool
+    """Whether it was run; else it follows from the memory that smaller ones took, which is a line."""
+
+
+def largest_batch(
+    step_of: Callable[[int], Step], device: torch.device, room: int, seconds: float
+) -> LargestBatch:
+    """Search the largest batch that fits.
+
+    A GPU runs ever larger ones, until one does not fit. A processor would swap or be killed: there the memory
+    of small batches is measured, and what fits follows.
+
+    Args:
+        step_of: makes the step of a batch size.
+        device: where it runs.
+        room: bytes for what a step allocates, on a CPU.
+        seconds: after which a GPU's search ends with the largest that has fitted.
+    """
+    if device.type == "cuda":
+        return _largest_tried(step_of, seconds)
+    small, large = (peak_memory(step_of(count), device) for count in (2, 4))
+    slope = max(1.0, (large - small) / 2)
+    return LargestBatch(max(0, int((room - (large - 4 * slope)) / slope)), tried=False)
+
+
+def _largest_tried(step_of: Callable[[int], Step], seconds: float) -> LargestBatch:
+    """Double the batch until it does not fit, then halve the step, down to a sixteenth of what fits."""
+    end, fits, fails = time.perf_counter() + seconds, 0, 0
+    while time.perf_counter() < end and (not fails or fails - fits > max(1, fits // 16)):
+        count = (fits + fails) // 2 if fails else max(1, 2 * fits)
+        try:
+            step_of(count)()
+            fits = count
+        except torch.OutOfMemoryError:
+            fails = count
+            torch.cuda.empty_cache()
+    return LargestBatch(fits, tried=True)
