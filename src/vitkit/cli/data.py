@@ -72,6 +72,7 @@ def print_check(found: "DataCheck", options: DataCheckOptions) -> None:
     console.out.print(
         f"\nNext: {command}   (vitkit recipes lists starting points)",
         markup=False,
+        soft_wrap=True,  # so that the command can be copied
     )
 
 
