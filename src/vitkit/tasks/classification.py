@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vitkit.config import from_json
 from vitkit.data.decode_config import DecodeRule
-from vitkit.data.listing import pluralize
+from vitkit.data.listing import Labels, pluralize
 from vitkit.data.loader import Batch
 from vitkit.data.sources import ImageData, open_data
 from vitkit.data.sources_config import Splits
@@ -54,9 +54,9 @@ class ClassificationTask:
         """Record the loss; both losses fit this task."""
         return card.Task(self.name, config.loss)
 
-    def objective(self, config: ClassificationConfig, num_outputs: int) -> nn.Module:
+    def objective(self, config: ClassificationConfig, num_outputs: int, labels: Labels) -> nn.Module:
         """Build the cross entropy, or the sum of the classes' binary cross entropies."""
-        return Objective(config, num_outputs)
+        return Objective(config, num_outputs, labels.astype(np.int64))
 
     def evaluators(self, validation: Validation) -> Mapping[str, Evaluator]:
         """Measure loss and accuracy on the validation images."""
