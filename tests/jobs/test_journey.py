@@ -219,7 +219,7 @@ def test_jobs_print_nothing_and_tell_a_listener(
         assert paths == ["3.png", "nowhere.png"]
     assert capsys.readouterr() == ("", "")
     assert heard.loops == [
-        *("listing images", "evaluating test"),
+        *("listing images", "evaluating test", "looking for training images among the others"),
         *("drawing pictures", "writing the report"),
         *("listing images", "predicting"),
     ]
