@@ -41,6 +41,11 @@ MODELS: dict[str, tuple[int, ModelConfig]] = {
     "every layer": (8, replace(VIT, position_at="every_layer", register_tokens=4)),
     "axial": (8, vit_config("Axial-ViT-64x3x4/8", 10, (64, 32))),
     "hybrid": (8, HYBRID),
+    "convolutional stem": (8, vit_config("ViT-64x3x4/8-conv", 10, 64)),
+    "deep convolutional stem": (
+        8,
+        replace(vit_config("ViT-64x1x4/4", 10, 64), stem_channels=(32, 64, 64, 64)),
+    ),
     "root alone": (4, vit_config("R+ViT-64x2x2/16", 10, 64)),
     "bit": (4, BIT),
     "bit, other padding": (4, replace(BIT, max_pool_padding="lowest")),

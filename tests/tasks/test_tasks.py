@@ -73,7 +73,9 @@ def test_an_objective_with_state_survives_a_kill_of_the_whole_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And what it owns is neither in the model that the run ends with, nor changed before the first step."""
-    monkeypatch.setattr(ClassificationTask, "objective", lambda self, config, outputs: Centred(outputs))
+    monkeypatch.setattr(
+        ClassificationTask, "objective", lambda self, config, outputs, labels: Centred(outputs)
+    )
     monkeypatch.setattr("vitkit.jobs.report.render_report", lambda *_: "a report")
     vitkit.train(RUN, tmp_path / "whole", threads=1)
     update = Trainer.update

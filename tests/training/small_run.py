@@ -51,6 +51,7 @@ def small_trainer(
     validation_losses: tuple[float, ...] = (),
     bad: frozenset[int] = frozenset(),
     dropout: float = 0.1,
+    drop_path: float = 0.0,
     mixup: float = 0.2,
     objective: nn.Module | None = None,
     others: Mapping[str, Evaluator] | None = None,
@@ -58,7 +59,7 @@ def small_trainer(
     """`values`: what each validation is to find; left out, something the weights decide. `others`: evaluators
     besides the validation, which stand before it."""
     run.mkdir(parents=True, exist_ok=True)
-    config = dataclasses.replace(TINY, dropout=dropout)
+    config = dataclasses.replace(TINY, dropout=dropout, drop_path=drop_path)
     model = ViT(config, generator=torch.Generator().manual_seed(1))
     found, losses = iter(values or ()), iter(validation_losses)
 

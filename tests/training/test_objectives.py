@@ -1,6 +1,7 @@
 """Losses by hand."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from vitkit.data.loader import Batch
 from vitkit.errors import VitkitError
-from vitkit.training.objectives import Classification, MultiLabel, mixup
+from vitkit.training.objectives import Classification, MultiLabel, cutmix, mix, mixup
 from vitkit.training.objectives_config import ClassificationConfig
 
 
@@ -104,11 +105,81 @@ def test_mixup_uses_the_models_own_normalisation() -> None:
     torch.testing.assert_close(loss, F.cross_entropy(model(mixed), soft))
 
 
+def numbered_batch(count: int, size: tuple[int, int] = (12, 16)) -> Batch:
+    """Images of one level each, its number in the batch."""
+    images = torch.arange(count, dtype=torch.uint8)[:, None, None, None].expand(count, 3, *size)
+    return Batch(images, torch.arange(count), torch.ones(count, dtype=torch.bool), torch.arange(count))
+
+
+def test_cutmix_shares_targets_by_the_area_of_its_box() -> None:
+    shares = []
+    for seed in range(50):
+        torch.manual_seed(seed)
+        batch = numbered_batch(3)
+        batch.mask[1] = False
+        mixed, soft = cutmix(batch.images, torch.eye(3), batch.mask, alpha=1.0)
+        assert mixed.dtype == torch.uint8
+        assert torch.equal(mixed[2], batch.images[2]) and torch.equal(soft[2], torch.eye(3)[2])
+        replaced = mixed[0, 0] == 2  # by the last image, which is the neighbour of the first
+        shares.append(replaced.float().mean().item())
+        torch.testing.assert_close(soft[0], torch.tensor([1 - shares[-1], 0.0, shares[-1]]))
+        rows, columns = replaced.any(1).sum(), replaced.any(0).sum()
+        assert replaced.sum() == rows * columns  # one box
+        assert torch.equal(mixed[0, 0], mixed[0, 1])  # of all channels
+    assert min(shares) < 0.1 and max(shares) > 0.6
+
+
+def test_a_batch_is_mixed_in_one_of_two_ways() -> None:
+    from tests.models.test_vit import TINY, model_with_random_head
+
+    model = model_with_random_head(TINY).train()
+    both, ways = ClassificationConfig(mixup=1.0, cutmix=1.0), set()
+    for seed in range(20):
+        torch.manual_seed(seed)
+        images, soft = mix(model, numbered_batch(4), torch.eye(4), both)
+        ways.add(images.dtype)  # mixup needs floats, boxes stay bytes
+        torch.testing.assert_close(soft.sum(1), torch.ones(4))
+    assert ways == {torch.uint8, torch.float32}
+    torch.manual_seed(1)
+    images, soft = mix(model.eval(), numbered_batch(4), torch.eye(4), both)
+    assert torch.equal(images, numbered_batch(4).images) and torch.equal(soft, torch.eye(4))
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid", "labels"])
+def test_cutmix_works_with_every_loss(loss: str) -> None:
+    from tests.models.test_vit import TINY, model_with_random_head
+
+    model, batch = model_with_random_head(TINY).train(), numbered_batch(4)
+    labels = torch.tensor(
+        [[1, 0, 0, 1, 0], [0, 1, 0, 0, 0], [0, 0, 0, 0, 0], [1, 1, 1, 0, 0]], dtype=torch.bool
+    )
+    targets = F.one_hot(batch.labels, 5).float()
+    objective: nn.Module = Classification(
+        ClassificationConfig(loss="sigmoid" if loss == "sigmoid" else "softmax", cutmix=1.0), 5
+    )
+    if loss == "labels":
+        batch, targets = replace(batch, labels=labels), labels.float()
+        objective = MultiLabel(ClassificationConfig(cutmix=1.0))
+    torch.manual_seed(6)
+    found, _ = objective(model, batch)
+    torch.manual_seed(6)
+    images, soft = cutmix(batch.images, targets, batch.mask, 1.0)
+    assert not torch.equal(soft, targets)
+    logits = model(images)
+    if loss == "softmax":
+        expected = F.cross_entropy(logits, soft)
+    else:
+        expected = F.binary_cross_entropy_with_logits(logits, soft, reduction="none").sum(1).mean()
+    torch.testing.assert_close(found, expected)
+
+
 def test_impossible_options_are_explained() -> None:
     with pytest.raises(VitkitError, match="label_smoothing"):
         ClassificationConfig(label_smoothing=1.0)
     with pytest.raises(VitkitError, match="mixup"):
         ClassificationConfig(mixup=-1)
+    with pytest.raises(VitkitError, match="cutmix"):
+        ClassificationConfig(cutmix=-1)
 
 
 SETS = torch.tensor([[True, True, False], [False, False, False], [True, False, True]])

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,6 +16,8 @@ from vitkit.errors import VitkitError
 from vitkit.training.checkpoint import find_checkpoint
 from vitkit.training.evaluators import Evaluator
 from vitkit.training.finite import NonFiniteError
+from vitkit.training.objectives import Classification
+from vitkit.training.objectives_config import ClassificationConfig
 from vitkit.training.trainer import Trainer
 from vitkit.training.trainer_config import TrainingConfig
 
@@ -56,6 +59,28 @@ def test_stopped_after_every_step_it_ends_with_the_same_bits(tmp_path: Path, opt
     last = Path("checkpoints") / "step-00000012"
     for file in (run / last).glob("*.safetensors"):  # the files too, not only what is in them
         assert file.read_bytes() == (tmp_path / "whole" / last / file.name).read_bytes()
+
+
+def test_regularisation_draws_the_same_after_a_stop(tmp_path: Path) -> None:
+    """CutMix and mixup in turn, stochastic depth and logit adjustment follow from the number of the step."""
+    config = ClassificationConfig(mixup=0.2, cutmix=1.0, logit_adjustment=1.0)
+    labels = np.array([0, 0, 0, 1, 2, 3, 4])
+
+    def trainer(name: str, drop_path: float = 0.5) -> Trainer:
+        objective = Classification(config, 5, labels)
+        return small_trainer(tmp_path / name, drop_path=drop_path, objective=objective)
+
+    whole = finish(trainer("whole"))
+    assert finish(trainer("without", drop_path=0.0))["model"] != whole["model"]
+    stopped = trainer("stopped")
+    for report in stopped.fit():
+        if report.step == 6:  # the last checkpoint is that of step 4
+            break
+    again = trainer("stopped")
+    checkpoint, _ = find_checkpoint(tmp_path / "stopped")
+    assert checkpoint is not None
+    again.resume(checkpoint)
+    assert finish(again) == whole
 
 
 @settings(max_examples=8, deadline=None)

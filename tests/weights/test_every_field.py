@@ -84,6 +84,8 @@ VIT_CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
     "representation_size": ({"representation_size": 7}, {"representation_size": 7, "num_classes": 0}),
     "dropout": ({"dropout": 0.1},),
     "attention_dropout": ({"attention_dropout": 0.1},),
+    "stem_channels": ({"stem_channels": (8, 16, 24)}, {"stem_channels": (8, 8, 16, 24)}),
+    "drop_path": ({"drop_path": 0.1},),
     "gelu": ({"gelu": "erf"}, {"gelu": "quick"}),
     "norm_eps": ({"norm_eps": 1e-5}, {"norm_eps": 0.1}),
     "head_bias_init": ({"head_bias_init": -3.0},),

@@ -655,3 +655,27 @@ def test_damaged_settings_that_a_format_does_not_need_are_not_read(tmp_path: Pat
     (timm / "config.json").write_text("{broken")
     with pytest.raises(VitkitError, match=r"config\.json is damaged"):
         load_model(timm, num_heads=2)
+
+
+@pytest.mark.parametrize("padding", [0, 1, 2, 3])
+def test_mapped_arrays_are_private_whatever_their_alignment(padding: int, tmp_path: Path) -> None:
+    """Stored members begin anywhere in the file; what is written to a tensor never reaches it."""
+    path = tmp_path / "x.npz"
+    arrays: dict[str, Any] = {"n" * (1 + padding): np.arange(1000, dtype=np.float32)}
+    np.savez(path, **arrays)
+    before = path.read_bytes()
+    with open_source(path) as source:
+        tensor = source.read("n" * (1 + padding))
+    assert torch.equal(tensor, torch.arange(1000.0))  # after the file was closed
+    tensor.zero_()
+    assert path.read_bytes() == before
+
+
+def test_a_member_that_the_file_does_not_hold_whole_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    np.savez(path, a=np.arange(100_000, dtype=np.float32))
+    content = path.read_bytes()
+    with open_source(path) as source:
+        path.write_bytes(content[: len(content) // 2])  # cut while it is open
+        with pytest.raises(VitkitError, match="the file ends before it does"):
+            source.read("a")

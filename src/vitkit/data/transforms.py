@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitkit.data.augment_ops import distort
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.kernels.resample import PILLOW_FILTERS, Neighbours, resample, sample
 
@@ -39,7 +40,8 @@ def augment(
 ) -> Pixels:
     """Change one image (H, W, 3) at random to (height, width, 3) of image_size, as training sees it.
 
-    All randomness comes from `rng`, in a fixed order of draws: crop, flip, rotation, shift.
+    All randomness comes from `rng`, in a fixed order of draws: crop, flip, rotation, shift, the
+    operations of RandAugment, erasing.
 
     It is written into `out` where that is given, whatever its strides.
     """
@@ -82,7 +84,13 @@ class RandomView:
         """
         assert self.size is not None
         augmentation, rng = self.augmentation, self.rng
-        moves = bool(augmentation.shift or augmentation.rotate)
+        # What follows the resize makes new images, so that only the last of them is written into `out`.
+        moves = bool(
+            augmentation.shift
+            or augmentation.rotate
+            or augmentation.rand_augment
+            or augmentation.random_erasing
+        )
         if self.crop is not None:
             top, left, height, width = self.crop
             top, bottom = _scaled(top, top + height, self.size[0], image.shape[0])
@@ -103,6 +111,7 @@ class RandomView:
             image = _move(image, down, right, degrees)
         elif degrees:
             image = _move(image, 0, 0, degrees)
+        image = distort(image, augmentation, rng)
         return _put(image, out) if moves else image
 
 

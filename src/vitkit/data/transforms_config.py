@@ -99,13 +99,21 @@ class Augmentation:
     flip: bool = True
     """Mirror images left to right, with a probability of one half."""
     shift: int = 0
-    """Move images by up to this many pixels each way, after resizing."""
+    """Move images by up to this many pixels each way, after resizing. A shift of 4 without crop_area is
+    CIFAR's padding by 4 pixels with a random crop."""
     rotate: float = 0.0
     """Turn images by up to this many degrees each way, after resizing."""
     jpeg_scaling: bool = False
     """Decode JPEGs at a half, a quarter or an eighth of their size where the random crop keeps at least the
     image size in pixels: several times as fast for photographs of many megapixels. Pixels differ a little,
     since libjpeg shrinks by its own rule."""
+    rand_augment: int = 0
+    """Number of RandAugment's 14 operations that change each image after all that, usually 1 to 3 (arXiv
+    1909.13719); 0 for none. What they uncover gets the image's mean colour."""
+    rand_augment_magnitude: float = 9.0
+    """Strength of these operations, from 0 to 10 as in timm (DeiT: 9; less for small images)."""
+    random_erasing: float = 0.0
+    """Probability that a box of the image is replaced by noise in the end (arXiv 1708.04896; DeiT: 0.25)."""
 
     def __post_init__(self) -> None:
         require_finite(self)
@@ -119,3 +127,11 @@ class Augmentation:
             raise VitkitError(f"shift must be 0 or more pixels, found {self.shift}.")
         if not 0 <= self.rotate <= 180:
             raise VitkitError(f"rotate must be in 0..180 degrees, found {self.rotate}.")
+        if not 0 <= self.rand_augment <= 14:
+            raise VitkitError(
+                f"rand_augment is a number of operations from 0 to 14, found {self.rand_augment}."
+            )
+        if not 0 <= self.rand_augment_magnitude <= 10:
+            raise VitkitError(f"rand_augment_magnitude is from 0 to 10, found {self.rand_augment_magnitude}.")
+        if not 0 <= self.random_erasing <= 1:
+            raise VitkitError(f"random_erasing is a probability from 0 to 1, found {self.random_erasing}.")

@@ -93,7 +93,7 @@ def build_trainer(parts: Parts, device: torch.device) -> Trainer:
     return Trainer(
         parts.folder,
         parts.model.to(device),
-        find_task(run.task).objective(run.objective, len(data.class_names)),
+        find_task(run.task).objective(run.objective, len(data.class_names), data.splits["train"].labels),
         build_loader(parts),
         len(data.splits["train"]),
         run.training,

@@ -32,6 +32,9 @@ class Architecture:
     pool: ImagePoolKind | None = None
     """How the tokens become one vector: the class token (token), the mean or maximum of the patches (mean,
     max), or attention pooling (map)."""
+    stem_channels: tuple[int, ...] | None = None
+    """Channels of 3x3 convolutions before the patches, of which the last halve the image until a position is
+    a patch. A name that ends in -conv chooses them."""
     register_tokens: int | None = None
     """Number of learned tokens that are added to the class token and the patches."""
     position: PositionKind | None = None
@@ -48,6 +51,9 @@ class Architecture:
     """Fraction of the activations that are set to zero in training, from 0 to 1."""
     attention_dropout: float | None = None
     """Fraction of the attention weights that are set to zero in training, from 0 to 1."""
+    drop_path: float | None = None
+    """Stochastic depth: fraction of the images that skip a branch of the last block in training, from 0 to
+    below 1. In the blocks before it the fraction rises evenly from 0."""
     gelu: Literal["tanh", "erf"] | None = None
     """Form of the GELU activation: the tanh approximation of the original code, or the exact one (erf)."""
     head_bias_init: float | None = None
@@ -63,7 +69,8 @@ class Architecture:
             VitkitError: no such model, or a change that a ResNet does not know.
         """
         config = model_config(name, num_classes, preprocessing.image_size)
-        changes = {key: value for key, value in to_json(self).items() if value is not None}
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        changes = {key: value for key, value in given.items() if value is not None}
         known = {field.name for field in fields(config)}
         unknown = [key for key in changes if key not in known]
         if unknown:

@@ -8,6 +8,7 @@ import torch
 
 from vitkit.errors import VitkitError
 from vitkit.models.axial import AxialBlock
+from vitkit.models.conv_stem import ConvStem
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet import ResNet, ResNetStem
 from vitkit.models.resnet_config import ResNetConfig
@@ -18,9 +19,12 @@ from vitkit.models.zoo import ModelConfig, model_config
 
 def build_vit(config: ViTConfig, generator: torch.Generator | None = None) -> ViT:
     """Compose a ViT of the parts that its configuration asks for, with new weights."""
-    stem = blocks = None
+    stem: ResNetStem | ConvStem | None = None
+    blocks = None
     if config.backbone is not None:
         stem = ResNetStem(config.backbone, config.patch_size, config.width, config.in_channels)
+    elif config.stem_channels:
+        stem = ConvStem(config.stem_channels, config.patch_size, config.width, config.in_channels)
     if config.attention == "axial":
         blocks = [
             AxialBlock(config.grid, encoder_block(config), encoder_block(config)) for _ in range(config.depth)

@@ -288,6 +288,16 @@ class MLP(nn.Module):
         )
 
 
+def drop_path(branch: Tensor, rate: float) -> Tensor:
+    """Set a residual branch `(B, T, D)` to zero for images drawn at a rate, and scale the others up.
+
+    Scaled in training, the mean stays and evaluation needs nothing; Huang et al. (2016, eq. 5) scale down in
+    evaluation instead. Drawn from PyTorch's default generator, which the trainer seeds for every step.
+    """
+    kept = torch.rand(len(branch), 1, 1, device=branch.device) >= rate
+    return branch * (kept / (1 - rate)).to(branch.dtype)
+
+
 class Block(nn.Module):
     """Pre-norm encoder block (paper eq. 2 and 3).
 
@@ -297,6 +307,7 @@ class Block(nn.Module):
         norm_eps: epsilon of both layer norms; 1e-6 in the original.
         dropout: probability with which the attention's output is dropped (the MLP has its own).
         layer_scale: first value of a learned factor for each channel of both branches; None: no such factor.
+        drop_path: probability with which an image skips a branch in training.
     """
 
     def __init__(
@@ -308,8 +319,10 @@ class Block(nn.Module):
         norm_eps: float = 1e-6,
         dropout: float = 0.0,
         layer_scale: float | None = None,
+        drop_path: float = 0.0,
     ) -> None:
         super().__init__()
+        self.drop_path = drop_path
         self.norm1 = nn.LayerNorm(width, norm_eps)
         self.attention = attention
         self.dropout = nn.Dropout(dropout)
@@ -355,10 +368,14 @@ class Block(nn.Module):
         attended = self.dropout(attended)
         if self.attention_scale is not None:
             attended = attended * self.attention_scale
+        if self.training and self.drop_path:
+            attended = drop_path(attended, self.drop_path)
         x = x + attended
         expanded = self.mlp(self.norm2(x))
         if self.mlp_scale is not None:
             expanded = expanded * self.mlp_scale
+        if self.training and self.drop_path:
+            expanded = drop_path(expanded, self.drop_path)
         out: Tensor = x + expanded
         if taps is not None:
             taps |= {f"{name}/attention": attended, f"{name}/+attention": x}

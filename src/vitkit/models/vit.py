@@ -32,7 +32,7 @@ class ViT(ImageModel):
     Args:
         config: shapes and numerics.
         stem: a module `(B, C, H, W) -> (B, N, D)` in place of the linear patch projection; required where
-            `config.backbone` is set.
+            `config.backbone` or `config.stem_channels` is set.
         blocks: modules `(B, T, D) -> (B, T, D)` in place of the encoder blocks; required where
             `config.attention` is not "full".
         generator: source of the initial weights; left out, PyTorch's default one.
@@ -58,7 +58,7 @@ class ViT(ImageModel):
         missing = [
             part
             for part, needed in (
-                ("stem", stem is None and config.backbone is not None),
+                ("stem", stem is None and (config.backbone is not None or bool(config.stem_channels))),
                 ("blocks", blocks is None and config.attention != "full"),
             )
             if needed
@@ -75,7 +75,7 @@ class ViT(ImageModel):
         self.positions = nn.ModuleList(make_positions(config))
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(
-            (encoder_block(config) for _ in range(config.depth)) if blocks is None else blocks
+            (encoder_block(config, number) for number in range(config.depth)) if blocks is None else blocks
         )
         # A norm before the first block, which CLIP's models have and the paper's do not.
         self.pre_norm = nn.LayerNorm(width, config.norm_eps) if config.norm_before_blocks else None
@@ -364,8 +364,8 @@ def current_name(key: str) -> str:
     return "pooling." + key.removeprefix(former) if key.startswith(former) else key
 
 
-def encoder_block(config: ViTConfig) -> Block:
-    """Make one encoder block of a configuration."""
+def encoder_block(config: ViTConfig, number: int = 0) -> Block:
+    """Make one encoder block of a configuration: the one of a number, which decides its drop_path."""
     width, heads, dropout = config.width, config.num_heads, config.attention_dropout
     attention: Attention
     if config.position == "relative":
@@ -382,4 +382,5 @@ def encoder_block(config: ViTConfig) -> Block:
         norm_eps=config.norm_eps,
         dropout=config.dropout,
         layer_scale=config.layer_scale,
+        drop_path=config.drop_path * number / max(config.depth - 1, 1),
     )

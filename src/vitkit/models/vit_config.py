@@ -18,6 +18,10 @@ MOST_TOKENS = 2**24
 MOST_FIXED_POSITIONS = 2**28
 """Numbers of sine-cosine positions, which are computed and in no file: 1 GiB of float32."""
 
+STEM_GROUP = 8
+"""Channels that a group norm of the convolutional stem takes together: the narrowest convolutions of Xiao et
+al. have 24."""
+
 PositionKind = Literal["learned", "learned_2d", "relative", "sincos_2d", "none"]
 PositionsAt = Literal["stem", "every_layer", "every_layer_shared"]
 Interpolation = Literal["original", "bicubic"]
@@ -75,7 +79,9 @@ class ViTConfig:
     """
 
     family: ClassVar[str] = "ViT"
-    first_filters: ClassVar[tuple[str, ...]] = ("stem.weight", "stem.root.weight")
+    first_filters: ClassVar[tuple[str, ...]] = (
+        *("stem.weight", "stem.root.weight", "stem.convolutions.0.weight"),
+    )
     image_size: tuple[int, int]
     patch_size: tuple[int, int]
     """Pixels, or positions of the feature map where a backbone makes one."""
@@ -87,6 +93,9 @@ class ViTConfig:
     in_channels: int = 3
     backbone: BackboneConfig | None = None
     """A ResNet whose feature map is cut into patches in the image's place (hybrid, paper 3.1)."""
+    stem_channels: tuple[int, ...] = ()
+    """Channels of 3x3 convolutions before the projection (Xiao et al. 2021, arXiv 2106.14881): the last ones
+    halve the map until a position stands for a patch. None: patches are projected linearly."""
     pool: PoolKind = "token"
     """The features that the head sees: the class token; the mean of the patch tokens (GAP, paper D.3); their
     maximum; what a learned query attends to (MAP, big_vision); or every token."""
@@ -115,6 +124,9 @@ class ViTConfig:
     dropout: float = 0.0
     """After the position embeddings and every dense layer but qkv (paper, Appendix B)."""
     attention_dropout: float = 0.0
+    drop_path: float = 0.0
+    """Stochastic depth: rate at which images skip a branch of the last block in training. The rates of the
+    blocks rise to it evenly, from 0 in the first (Huang et al. 2016, arXiv 1603.09382; DeiT: 0.1)."""
     gelu: Gelu = "tanh"
     norm_eps: float = 1e-6
     head_bias_init: float = 0.0
@@ -126,6 +138,7 @@ class ViTConfig:
         require_finite(self)
         check_images(self)
         self._check_layers()
+        self._check_stem()
         self._check_tokens()
         self._check_combinations()
 
@@ -150,11 +163,35 @@ class ViTConfig:
             )
         if self.norm_eps < 0:
             raise VitkitError(f"norm_eps is a finite number of 0 or more, found {self.norm_eps}.")
-        for name in ("dropout", "attention_dropout"):
+        for name in ("dropout", "attention_dropout", "drop_path"):
             if not 0 <= getattr(self, name) < 1:
                 raise VitkitError(f"{name} is a share from 0 to below 1, found {getattr(self, name)}.")
         if self.layer_scale is not None and not math.isfinite(self.layer_scale):
             raise VitkitError(f"layer_scale is a finite number, found {self.layer_scale}.")
+
+    def _check_stem(self) -> None:
+        """Refuse convolutions that cannot make patches."""
+        if not self.stem_channels:
+            return
+        if self.backbone is not None:
+            raise VitkitError("A hybrid's stem is its ResNet: leave out stem_channels.")
+        if any(not 1 <= channels <= LARGEST or channels % STEM_GROUP for channels in self.stem_channels):
+            raise VitkitError(
+                f"stem_channels are multiples of {STEM_GROUP}, up to {LARGEST:,}, found {self.stem_channels}."
+            )
+        side = self.patch_size[0]
+        if self.patch_size != (side, side) or side < 1 or side & (side - 1):
+            raise VitkitError(
+                "A convolutional stem halves the image until a position is a patch: the patch size is 1, 2, "
+                f"4, 8 and so on, found {format_size(self.patch_size)}. Choose one of these, or leave out "
+                "stem_channels."
+            )
+        halvings = side.bit_length() - 1
+        if len(self.stem_channels) < halvings:
+            raise VitkitError(
+                f"Patches of {side} take {halvings} convolutions of stride 2: stem_channels is at least as "
+                f"many numbers, found {self.stem_channels}."
+            )
 
     def _check_tokens(self) -> None:
         """Refuse images that make no tokens, or more than any memory holds."""
@@ -190,6 +227,11 @@ class ViTConfig:
             )
         if self.extra_class_token and self.pool == "token":
             raise VitkitError("The class token is what pool 'token' reads: leave out extra_class_token.")
+        if self.attention == "axial" and self.drop_path:
+            raise VitkitError(
+                "Axial attention has no stochastic depth here, because rows of one image would be dropped "
+                "apart: leave out drop_path."
+            )
         if self.attention == "axial" and self.rotary is not None:
             raise VitkitError("Axial attention has no rotary positions here: its rows and columns are apart.")
         if self.attention == "axial" and (self.prefix_tokens or self.position == "relative"):

@@ -41,9 +41,12 @@ def vit_costs(config: ViTConfig, product: int) -> Iterator[PartCost]:
 
 def _embedding_costs(model: ViT, config: ViTConfig, product: int) -> Iterator[PartCost]:
     """Give the costs of `ViT.patches` and `ViT.place`."""
-    stem: Any = model.stem  # the patch projection's, or a hybrid's
+    stem: Any = model.stem  # the patch projection's, the convolutional one, or a hybrid's
     numbers, image = config.num_tokens * config.width, 0
-    if config.backbone is None:
+    if config.stem_channels:
+        *trunk, projection = stem.costs(config.image_size, product)
+        yield from trunk
+    elif config.backbone is None:
         projection = stem.cost(config.image_size, product)
         image = FLOAT * config.in_channels * config.image_size[0] * config.image_size[1]
     else:

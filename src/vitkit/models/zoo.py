@@ -21,9 +21,10 @@ from typing import Any
 
 from vitkit.config import nearest, to_json
 from vitkit.errors import VitkitError
+from vitkit.models.image_config import format_size
 from vitkit.models.other_names import name_here, same_letters
 from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
-from vitkit.models.vit_config import ViTConfig
+from vitkit.models.vit_config import STEM_GROUP, ViTConfig
 
 ModelConfig = ViTConfig | ResNetConfig
 
@@ -66,6 +67,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "sincos2d": {"position": "sincos_2d"},
     "everylayer": {"position_at": "every_layer"},
     "shared": {"position_at": "every_layer_shared"},
+    "conv": {},  # a convolutional stem, whose channels depend on width and patch
 }
 
 NAMES = (
@@ -189,7 +191,10 @@ def vit_config(name: str, num_classes: int = 1000, image_size: int | tuple[int, 
         pool="mean" if match["axial"] else "token",
         attention="axial" if match["axial"] else "full",
     )
-    return replace(config, **_options(name, match["options"]))
+    config = replace(config, **_options(name, match["options"]))
+    if "conv" in match["options"].split("-"):
+        config = replace(config, stem_channels=_stem_channels(name, config))
+    return config
 
 
 def _unknown_name(name: str) -> str:
@@ -269,7 +274,15 @@ def _shapes(config: ModelConfig) -> dict[str, Any]:
 # Fields that do not make another architecture: numerics, dropout, the pre-training head, and conventions of a
 # checkpoint format.
 _NOT_SHAPES = (
-    *("class_token_position", "representation_size", "dropout", "attention_dropout", "gelu", "norm_eps"),
+    *(
+        "class_token_position",
+        "representation_size",
+        "dropout",
+        "attention_dropout",
+        "drop_path",
+        "gelu",
+        "norm_eps",
+    ),
     *("head_bias_init", "image_mean", "image_std", "in_channels", "standardization_eps", "max_pool_padding"),
 )
 
@@ -290,6 +303,22 @@ def _hybrid(name: str, trunk: str, stride: tuple[int, int]) -> tuple[BackboneCon
         f"No hybrid is named '{name}'. They have a ResNet of {', '.join(RESNETS)} and a total stride of 16 "
         "or 32 (R50+ViT-B/16), or the root block alone (R+ViT-Ti/16)."
     )
+
+
+def _stem_channels(name: str, config: ViTConfig) -> tuple[int, ...]:
+    """Give the channels of a convolutional stem: doubled at each halving, up to the Transformer's width.
+
+    For ViT-Ti/16 and ViT-S/16 these are those of Xiao et al. 2021: 24-48-96-192 and 48-96-192-384.
+    """
+    halvings = config.patch_size[0].bit_length() - 1
+    channels = tuple(config.width >> number for number in reversed(range(halvings)))
+    if not channels or channels[0] % STEM_GROUP or config.width % channels[0]:
+        raise VitkitError(
+            f"'{name}': no convolutional stem fits a width of {config.width} and patches of "
+            f"{format_size(config.patch_size)}. Choose patches of 2, 4, 8 or 16 pixels and a width whose "
+            f"half, quarter and so on is a multiple of {STEM_GROUP}; or give the channels (stem_channels)."
+        )
+    return channels
 
 
 def _options(name: str, written: str) -> dict[str, Any]:

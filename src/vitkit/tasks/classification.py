@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from vitkit.config import from_json
 from vitkit.data.decode_config import DecodeRule
+from vitkit.data.listing import Labels
 from vitkit.data.loader import Batch
 from vitkit.data.sources import ImageData, open_data
 from vitkit.data.sources_config import Splits
@@ -51,9 +53,9 @@ class ClassificationTask:
         """Record the loss; both losses fit this task."""
         return card.Task(self.name, config.loss)
 
-    def objective(self, config: ClassificationConfig, num_outputs: int) -> nn.Module:
+    def objective(self, config: ClassificationConfig, num_outputs: int, labels: Labels) -> nn.Module:
         """Build the cross entropy, or the sum of the classes' binary cross entropies."""
-        return Objective(config, num_outputs)
+        return Objective(config, num_outputs, labels.astype(np.int64))
 
     def evaluators(self, validation: Validation) -> Mapping[str, Evaluator]:
         """Measure loss and accuracy on the validation images."""

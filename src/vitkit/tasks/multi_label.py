@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from vitkit.config import from_json
 from vitkit.data.decode_config import DecodeRule
+from vitkit.data.listing import Labels
 from vitkit.data.loader import Batch
 from vitkit.data.sources import ImageData, open_data
 from vitkit.data.sources_config import Splits
@@ -49,9 +50,14 @@ class MultiLabelTask:
 
     def learned(self, config: ClassificationConfig) -> card.Task:
         """Record the sigmoid loss, whatever the options say: labels do not exclude each other."""
+        if config.logit_adjustment or config.class_weights != "none":
+            raise VitkitError(
+                "logit_adjustment and class_weights are for one class an image, and this task has several: "
+                "leave them out of multi-label."
+            )
         return card.Task(self.name, "sigmoid")
 
-    def objective(self, config: ClassificationConfig, num_outputs: int) -> nn.Module:
+    def objective(self, config: ClassificationConfig, num_outputs: int, labels: Labels) -> nn.Module:
         """Sum the labels' binary cross entropies."""
         return Objective(config)
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitkit.data.decode_config import DecodeRule
+from vitkit.data.listing import Labels
 from vitkit.data.loader import Batch
 from vitkit.data.sources import ImageData
 from vitkit.data.sources_config import Splits
@@ -123,7 +124,7 @@ class Task(Protocol[R, P]):
             VitkitError: these options do not fit the task.
         """
 
-    def objective(self, config: ClassificationConfig, num_outputs: int) -> nn.Module:
+    def objective(self, config: ClassificationConfig, num_outputs: int, labels: Labels) -> nn.Module:
         """Build what is minimised: a module that is called with `(model, batch)`.
 
         `vitkit.training.objectives` says what it may do and what it returns.
@@ -131,6 +132,7 @@ class Task(Protocol[R, P]):
         Args:
             config: its options.
             num_outputs: K of the model's logits `(B, K)`.
+            labels: of the training images, as `open_data` listed them.
         """
 
     def evaluators(self, validation: Validation) -> Mapping[str, Evaluator]:

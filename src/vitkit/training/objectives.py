@@ -6,36 +6,68 @@ images of the batch's mask, a scalar, and scalars to be logged. It draws its ran
 generator, which the trainer seeds for every step. It is called once for each micro-batch of an update.
 """
 
+import math
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitkit.data.loader import Batch
+from vitkit.errors import VitkitError
 from vitkit.training.objectives_config import ClassificationConfig
 
 
 class Classification(nn.Module):
-    """Learns one label of each image. Means are over the images that could be read: the batch's mask."""
+    """Learns one label of each image. Means are over the images that could be read: the batch's mask.
 
-    def __init__(self, config: ClassificationConfig, num_classes: int) -> None:
+    Args:
+        config: its options.
+        num_classes: K.
+        labels: of the training images, `(N,)` in 0 to K - 1; their shares are what the options against
+            imbalance need. What follows from them is kept in checkpoints.
+    """
+
+    log_prior: Tensor | None
+    class_weights: Tensor | None
+
+    def __init__(
+        self, config: ClassificationConfig, num_classes: int, labels: NDArray[np.int64] | None = None
+    ) -> None:
         super().__init__()
         self.config, self.num_classes = config, num_classes
+        prior = weights = None
+        if config.logit_adjustment or config.class_weights == "balanced":
+            if labels is None:
+                raise VitkitError("Options against imbalance need the labels of the training images.")
+            # A class without images counts as one image: its share has no logarithm otherwise.
+            counts = np.bincount(labels, minlength=num_classes).clip(min=1)
+            shares = torch.from_numpy(counts / counts.sum())
+            if config.logit_adjustment:
+                prior = shares.log().float()
+            else:
+                weights = (1 / (num_classes * shares)).float()
+        self.register_buffer("log_prior", prior)
+        self.register_buffer("class_weights", weights)
 
     def forward(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Compute the mean loss of a batch, and `accuracy` on its (unmixed) labels; both are scalars."""
         smoothing = self.config.label_smoothing
         targets = F.one_hot(batch.labels, self.num_classes).float()  # (B, K)
         targets = targets * (1 - smoothing) + smoothing / self.num_classes
-        images = batch.images
-        if self.config.mixup > 0 and model.training:
-            images, targets = mixup(model.normalize(images), targets, batch.mask, self.config.mixup)  # type: ignore[operator]
+        images, targets = mix(model, batch, targets, self.config)
         logits = model(images)
         if self.config.loss == "softmax":
-            losses = F.cross_entropy(logits, targets, reduction="none")  # (B,)
+            adjusted = logits
+            if self.log_prior is not None and model.training:  # Menon et al. 2020, eq. 10
+                adjusted = logits + self.config.logit_adjustment * self.log_prior
+            losses = F.cross_entropy(adjusted, targets, reduction="none")  # (B,)
         else:
             losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(1)
+        if self.class_weights is not None:
+            losses = losses * (targets @ self.class_weights)  # a mixed image weighs what its classes do
         correct = (logits.argmax(1) == batch.labels).float()
         return masked_mean(losses, batch.mask), {"accuracy": masked_mean(correct, batch.mask)}
 
@@ -57,9 +89,7 @@ class MultiLabel(nn.Module):
         """Compute the mean loss of a batch, and `hamming_loss`: the fraction of wrong (unmixed) labels."""
         smoothing = self.config.label_smoothing
         targets = batch.labels.float() * (1 - smoothing) + smoothing / 2  # (B, K)
-        images = batch.images
-        if self.config.mixup > 0 and model.training:
-            images, targets = mixup(model.normalize(images), targets, batch.mask, self.config.mixup)  # type: ignore[operator]
+        images, targets = mix(model, batch, targets, self.config)
         logits = model(images)
         losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(1)
         wrong = ((logits >= 0) != batch.labels).float().mean(1)
@@ -70,6 +100,27 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     """Average the values `(B,)` of images that could be read, `mask` `(B,)`; 0 where there is none."""
     # `where`, not a product: what is masked must not count even if it is infinite.
     return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)
+
+
+CUTMIX_PROBABILITY = 0.5
+"""Of CutMix for a batch where mixup is asked for too: timm's `switch_prob` (`data/mixup.py`), as in DeiT."""
+
+
+def mix(
+    model: nn.Module, batch: Batch, targets: Tensor, config: ClassificationConfig
+) -> tuple[Tensor, Tensor]:
+    """Mix the images of a batch and their targets `(B, K)` in training, by mixup or by CutMix.
+
+    Every batch is mixed, as timm does by default and CutMix's authors do for ImageNet (half the batches for
+    CIFAR). Without either option images and targets are given back, and nothing is drawn.
+    """
+    if not model.training or not (config.mixup or config.cutmix):
+        return batch.images, targets
+    # One option alone draws nothing to choose: runs with mixup keep the bits that they had before CutMix.
+    both = config.mixup > 0 and config.cutmix > 0
+    if config.cutmix and (not both or torch.rand(()).item() < CUTMIX_PROBABILITY):
+        return cutmix(batch.images, targets, batch.mask, config.cutmix)
+    return mixup(model.normalize(batch.images), targets, batch.mask, config.mixup)  # type: ignore[operator]
 
 
 def mixup(images: Tensor, targets: Tensor, mask: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
@@ -92,3 +143,30 @@ def mixup(images: Tensor, targets: Tensor, mask: Tensor, alpha: float) -> tuple[
     targets = own * targets + (1 - own) * targets.roll(1, 0)
     own = own[:, :, None, None]  # (B, 1, 1, 1)
     return own * images + (1 - own) * images.roll(1, 0), targets
+
+
+def cutmix(images: Tensor, targets: Tensor, mask: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
+    """Replace a box of every image by what its neighbour has there (Yun et al. 2019, section 3.1).
+
+    The box has the image's proportions and the share of its area that the Beta distribution draws; its centre
+    is anywhere, so it may be cut off at a side. Targets are mixed by the area that is really replaced, which
+    is the authors' code (`train.py`: "adjust lambda to exactly match pixel ratio") and timm's `correct_lam`.
+
+    Args:
+        images: `(B, C, H, W)`, of any type.
+        targets: `(B, K)`, floats.
+        mask: `(B,)`; an image gets no box of one that could not be read.
+        alpha: of the Beta distribution of the share that is kept.
+    """
+    height, width = images.shape[-2:]
+    side = math.sqrt(1 - torch.distributions.Beta(alpha, alpha).sample().item())
+    rows, columns = int(height * side), int(width * side)
+    top = int(torch.randint(height, ()).item()) - rows // 2
+    left = int(torch.randint(width, ()).item()) - columns // 2
+    box = torch.zeros(height, width, dtype=torch.bool, device=images.device)
+    box[max(top, 0) : max(top + rows, 0), max(left, 0) : max(left + columns, 0)] = True
+    replaced = mask.roll(1)[:, None, None, None] & box  # (B, 1, H, W)
+    share = box.float().mean() * mask.roll(1)[:, None]  # (B, 1)
+    return torch.where(replaced, images.roll(1, 0), images), (1 - share) * targets + share * targets.roll(
+        1, 0
+    )

@@ -167,6 +167,7 @@ def convolution(ours: str, theirs: str) -> Row:
 
 PLAIN: Mapping[str, Collection[Any]] = {
     "backbone": (None,),
+    "stem_channels": ((),),
     "pool": ("token",),
     "register_tokens": (0,),
     "class_token_position": (True,),
@@ -194,7 +195,17 @@ def unsupported_values(config: ViTConfig, known: Mapping[str, Collection[Any]]) 
 def _word(value: Any) -> str:
     if isinstance(value, BackboneConfig):
         return f"of {value.layers} units"
-    return "none" if value is None else str(value)
+    return "none" if value is None or value == () else str(value)
+
+
+def training_alone(config: ViTConfig) -> list[str]:
+    """Name what of a ViT acts in training alone, which the arrays of a file do not tell."""
+    words = []
+    if config.dropout or config.attention_dropout:
+        words.append(f"dropout {max(config.dropout, config.attention_dropout):g}, which training alone uses")
+    if config.drop_path:
+        words.append(f"stochastic depth {config.drop_path:g}, which training alone uses")
+    return words
 
 
 def to_file_tensors(tensors: Mapping[str, Tensor], rows: Iterable[Row]) -> dict[str, Tensor]:

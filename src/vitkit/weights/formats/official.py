@@ -37,6 +37,7 @@ from vitkit.weights.table import (
     convolution,
     renamed,
     to_file_tensors,
+    training_alone,
     unsupported_values,
 )
 
@@ -250,9 +251,7 @@ def image_size_of(
 
 def lost_arithmetic(config: ViTConfig) -> list[str]:
     """List what a ViT computes that the names of its arrays do not tell."""
-    words = []
-    if config.dropout or config.attention_dropout:
-        words.append(f"dropout {max(config.dropout, config.attention_dropout):g}, which training alone uses")
+    words = training_alone(config)
     if config.gelu != "tanh":
         form = {"erf": "exact", "quick": "quick"}[config.gelu]
         words.append(f"GELU in its {form} form (the original computes the tanh form)")

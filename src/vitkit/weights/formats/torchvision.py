@@ -35,6 +35,7 @@ from vitkit.weights.table import (
     Translation,
     renamed,
     to_file_tensors,
+    training_alone,
     unsupported_values,
     usual_heads,
     weight_and_bias,
@@ -184,9 +185,7 @@ def _pth_chunks(tensors: Mapping[str, Tensor], folder: Path) -> Iterator[bytes]:
 
 def lost_numerics(config: ViTConfig) -> list[str]:
     """Arithmetic that torchvision's models do not have, and what a state dict does not say."""
-    words = []
-    if config.dropout or config.attention_dropout:
-        words.append(f"dropout {max(config.dropout, config.attention_dropout):g}, which training alone uses")
+    words = training_alone(config)
     if config.gelu != "erf":
         words.append(f"GELU in its {config.gelu} form (torchvision: exact)")
     if config.norm_eps != NORM_EPS:

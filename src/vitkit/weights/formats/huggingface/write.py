@@ -88,7 +88,10 @@ def _unsupported_bit(config: ResNetConfig) -> list[str]:
 
 def _lost_of_a_vit(config: ViTConfig) -> list[str]:
     """Name the numerics that their ViT fixes and ours does not."""
-    return ["dropout after the GELU, which they do not apply"] if config.dropout else []
+    words = ["dropout after the GELU, which they do not apply"] if config.dropout else []
+    if config.drop_path:
+        words.append(f"stochastic depth {config.drop_path:g}, which training alone uses")
+    return words
 
 
 def _lost_of_a_bit(config: ResNetConfig) -> list[str]:

@@ -197,6 +197,7 @@ def _vit_config(source: Source, settings: Settings, hints: Hints) -> ViTConfig:
         representation_size=shapes["pre_logits.fc.bias"][0] if "pre_logits.fc.bias" in source else None,
         dropout=dropout if dropout == position_dropout else 0.0,
         attention_dropout=settings.arguments.attn_drop_rate,
+        drop_path=settings.arguments.drop_path_rate,
         gelu=settings.gelu,
         norm_eps=settings.norm_eps(source),
         image_mean=settings.statistics("mean", channels, mean),

@@ -116,6 +116,7 @@ class Arguments:
     proj_drop_rate: float = 0.0
     pos_drop_rate: float = 0.0
     attn_drop_rate: float = 0.0
+    drop_path_rate: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -184,6 +184,7 @@ def _vit_arguments(config: ViTConfig) -> dict[str, Any]:
         "pos_drop_rate": config.dropout,
         "proj_drop_rate": config.dropout,
         "attn_drop_rate": config.attention_dropout,
+        **({"drop_path_rate": config.drop_path} if config.drop_path else {}),
     }
 
 
@@ -233,7 +234,7 @@ def _unsupported_bit(config: ResNetConfig) -> list[str]:
 
 def _unsupported_vit(config: ViTConfig) -> list[str]:
     """Name what timm's ViTs and hybrids cannot build."""
-    known = {key: PLAIN[key] for key in ("position_at", "attention", "rotary")}
+    known = {key: PLAIN[key] for key in ("stem_channels", "position_at", "attention", "rotary")}
     known |= {"position": ("learned", "none"), "pool": tuple(POOLS.values())}
     words = unsupported_values(config, known)
     if config.norm_before_blocks and config.position != "learned":

@@ -1,0 +1,106 @@
+"""The convolutional stem: a few convolutions in place of the linear projection of patches.
+
+Follows Xiao et al. 2021 (arXiv 2106.14881, section 3): 3x3 convolutions, each with a norm and ReLU, those of
+stride 2 halving the map until a position stands for a patch, then a 1x1 convolution to the Transformer's
+width.
+Their norm is a batch norm; here it is a group norm, because what one image becomes must not depend on the
+others of its batch: unreadable ones are among them, micro-batches have to add up, and there is no state to
+average.
+
+Shapes: B images, N patches, D = width of the Transformer.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitkit.models.cost import FLOAT, PartCost, count_parameters, rounded
+from vitkit.models.image_model import lecun_normal
+from vitkit.models.vit_config import STEM_GROUP
+
+
+class ConvStem(nn.Module):
+    """Makes patch embeddings by convolutions: images `(B, C, H, W)` to `(B, N, D)`.
+
+    Args:
+        channels: of each 3x3 convolution, multiples of `STEM_GROUP`; the last ones have stride 2, as many
+            as it takes to reach the patch size.
+        patch_size: `(height, width)` in pixels, the same power of two.
+        width: D.
+        in_channels: of the images.
+    """
+
+    def __init__(
+        self, channels: Sequence[int], patch_size: tuple[int, int], width: int, in_channels: int = 3
+    ) -> None:
+        super().__init__()
+        self.patch_size = patch_size
+        halvings = patch_size[0].bit_length() - 1
+        self.convolutions, self.norms = nn.ModuleList(), nn.ModuleList()
+        before = in_channels
+        for number, after in enumerate(channels):
+            stride = 2 if number >= len(channels) - halvings else 1
+            self.convolutions.append(nn.Conv2d(before, after, 3, stride, padding=1, bias=False))
+            self.norms.append(nn.GroupNorm(after // STEM_GROUP, after))
+            before = after
+        self.projection = nn.Conv2d(before, width, 1)
+
+    @torch.no_grad()
+    def init_weights(self, generator: torch.Generator | None) -> None:
+        """Draw new weights: He's for what ReLU follows (He et al. 2015), and a linear patch projection's."""
+        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
+            assert isinstance(convolution, nn.Conv2d) and isinstance(norm, nn.GroupNorm)
+            nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu", generator=generator)
+            norm.reset_parameters()
+        lecun_normal(self.projection.weight, self.projection.in_channels, generator)
+        assert self.projection.bias is not None
+        nn.init.zeros_(self.projection.bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """`(B, C, H, W) -> (B, N, D)`, row after row; what fills no patch is not seen, as by `PatchStem`."""
+        p, q = self.patch_size
+        x = images[:, :, : images.shape[2] // p * p, : images.shape[3] // q * q]
+        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
+            x = F.relu(norm(convolution(x)))
+        return self.projection(x).flatten(2).transpose(1, 2)  # type: ignore[no-any-return]
+
+    def costs(self, image_size: tuple[int, int], product: int) -> Iterator[PartCost]:
+        """Give the cost of each convolution with its norm and ReLU, and last that of the projection.
+
+        Autograd keeps what the convolution, the norm and the next convolution read.
+        """
+        rows, columns = (
+            side // patch * patch for side, patch in zip(image_size, self.patch_size, strict=True)
+        )
+        copied = 0 if product == FLOAT else product  # what ReLU made is read as it is, or rounded
+        inputs = self.projection.in_channels
+        for number, (convolution, norm) in enumerate(zip(self.convolutions, self.norms, strict=True)):
+            assert isinstance(convolution, nn.Conv2d)
+            inputs, outputs = convolution.in_channels, convolution.out_channels
+            stride, read = convolution.stride[0], inputs * rows * columns
+            # A stride of 2 misses the border at one end alone: all sides are even there.
+            taps = [3 * (side // stride) - (2 if stride == 1 else 1) for side in (rows, columns)]
+            rows, columns = rows // stride, columns // stride
+            made, weights = outputs * rows * columns, convolution.weight.numel()
+            meeting = inputs * outputs * taps[0] * taps[1]
+            yield PartCost(
+                macs=meeting,
+                padding_macs=weights * rows * columns - meeting,
+                kept=(product if number == 0 else copied) * read + FLOAT * 2 * (made + outputs // STEM_GROUP),
+                # Backward, the convolution's two gradients are there in two layouts each.
+                passing=2 * FLOAT * (made + read),
+                live=FLOAT * (read + 2 * made),
+                parameters=count_parameters(convolution, norm),
+                once=rounded(weights, product),
+            )
+            inputs = outputs
+        weights = self.projection.weight.numel()
+        yield PartCost(
+            macs=rows * columns * weights,
+            kept=copied * inputs * rows * columns,
+            live=FLOAT * inputs * rows * columns,
+            parameters=count_parameters(self.projection),
+            once=rounded(weights, product),
+        )

@@ -1,0 +1,109 @@
+"""The convolutional stem."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from vitkit.errors import VitkitError
+from vitkit.jobs.run_config import Architecture, Run
+from vitkit.models.build import build_model, create_model
+from vitkit.models.conv_stem import ConvStem
+from vitkit.models.vit import ViT
+from vitkit.models.vit_config import ViTConfig
+from vitkit.models.zoo import model_config, vit_config
+from vitkit.weights import load_model, save_model
+
+SMALL = vit_config("ViT-32x2x2/4-conv", num_classes=5, image_size=(18, 23))
+
+
+def stem_of(config: ViTConfig, seed: int = 0) -> ConvStem:
+    stem = build_model(config, torch.Generator().manual_seed(seed)).stem
+    assert isinstance(stem, ConvStem)
+    return stem
+
+
+def test_a_name_chooses_the_channels_that_double_up_to_the_width() -> None:
+    assert SMALL.stem_channels == (16, 32)
+    assert vit_config("ViT-Ti/16-conv").stem_channels == (24, 48, 96, 192)  # ViT-C of 1 and 4 GF
+    assert vit_config("ViT-S/16-conv-gap").stem_channels == (48, 96, 192, 384)
+    assert vit_config("ViT-S/16").stem_channels == ()
+
+
+@pytest.mark.parametrize(
+    "name", ["ViT-B/14-conv", "ViT-20x2x2/4-conv", "ViT-32x2x2/1-conv", "R50+ViT-B/16-conv"]
+)
+def test_a_name_without_such_channels_is_explained(name: str) -> None:
+    with pytest.raises(VitkitError, match="stem"):
+        vit_config(name, 5, 64)
+
+
+def test_it_makes_a_patch_of_each_position_and_sees_no_pixel_beyond_them() -> None:
+    stem = stem_of(SMALL)
+    images = torch.randn(2, 3, 18, 23)
+    patches = stem(images)
+    assert patches.shape == (2, 4 * 5, 32)
+    images[:, :, 16:], images[:, :, :, 20:] = 9.0, 9.0
+    assert torch.equal(stem(images), patches)
+
+
+def test_it_is_convolutions_norms_and_relus_then_a_projection() -> None:
+    stem = stem_of(dataclasses.replace(SMALL, stem_channels=(8, 16, 24), image_size=(16, 16)))
+    images = torch.randn(2, 3, 16, 16)
+    x = images
+    for number, stride in enumerate((1, 2, 2)):
+        x = F.conv2d(x, stem.get_parameter(f"convolutions.{number}.weight"), stride=stride, padding=1)
+        x = F.relu(F.group_norm(x, x.shape[1] // 8))
+    weight, bias = (stem.get_parameter(f"projection.{part}") for part in ("weight", "bias"))
+    expected = torch.einsum("bchw,dc->bhwd", x, weight[:, :, 0, 0]).reshape(2, 16, 32) + bias
+    torch.testing.assert_close(stem(images), expected)
+
+
+def test_an_image_does_not_depend_on_the_others_of_its_batch() -> None:
+    stem, images = stem_of(SMALL).train(), torch.randn(4, 3, 16, 20)
+    torch.testing.assert_close(stem(images)[:1], stem(images[:1]))
+
+
+def test_the_generator_decides_the_weights() -> None:
+    one, same, other = (stem_of(SMALL, seed).state_dict() for seed in (1, 1, 2))
+    assert all(torch.equal(one[key], same[key]) for key in one)
+    assert not torch.equal(one["convolutions.0.weight"], other["convolutions.0.weight"])
+
+
+def test_the_vit_asks_for_the_part(tmp_path: Path) -> None:
+    with pytest.raises(VitkitError, match="stem"):
+        ViT(SMALL)
+
+
+def test_it_is_trained_saved_and_read_back_like_any_other(tmp_path: Path) -> None:
+    model = create_model("ViT-32x2x2/4-conv", 5, 16)
+    images = torch.randint(0, 256, (2, 3, 16, 16), dtype=torch.uint8)
+    model(images).sum().backward()
+    again = load_model(save_model(model, tmp_path / "model"))
+    assert again.config == model.config
+    assert all(torch.equal(value, again.state_dict()[key]) for key, value in model.state_dict().items())
+    with pytest.raises(VitkitError, match="stem_channels"):
+        save_model(model, tmp_path / "file.npz", "official")
+
+
+def test_a_run_chooses_it_by_name_or_by_channels() -> None:
+    config = Architecture(stem_channels=(8, 16)).build_config("ViT-32x2x2/4", 5, Run().preprocessing)
+    assert config == dataclasses.replace(model_config("ViT-32x2x2/4", 5, 224), stem_channels=(8, 16))  # type: ignore[arg-type]
+    build_model(config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"stem_channels": (12, 16)}, "multiples of 8"),
+        ({"stem_channels": (0, 16)}, "multiples of 8"),
+        ({"stem_channels": (16,)}, "2 convolutions of stride 2"),
+        ({"patch_size": (6, 6)}, "1, 2, 4, 8"),
+        ({"patch_size": (4, 8)}, "1, 2, 4, 8"),
+    ],
+)
+def test_impossible_stems_are_explained(changes: dict[str, tuple[int, ...]], words: str) -> None:
+    with pytest.raises(VitkitError, match=words):
+        dataclasses.replace(SMALL, **changes)  # type: ignore[arg-type]
