@@ -12,6 +12,7 @@ import torch
 import vitkit
 from tests.jobs.hearing import Hearing
 from vitkit.analysis.cost import forward_flops
+from vitkit.analysis.memory import training_memory
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 from vitkit.jobs import bench as job
@@ -162,6 +163,10 @@ def test_a_model_is_measured_in_every_way() -> None:
     assert [s.ratio for s in speeds if s.library == "vitkit exact"] == [1.0] * 4
     assert sum(isinstance(record, Response) for record in found.records) == 2
     memories = [record for record in found.records if isinstance(record, Memory)]
+    for memory in memories:  # what is predicted from the configuration, to the overhead of so small a model
+        config = vit_config(MODEL, 1000, memory.image_size)
+        if memory.phase == "training" and memory.name == "vitkit float32":
+            assert memory.peak == pytest.approx(training_memory(config, 2).peak, rel=0.25)
     assert len(memories) == 4 and all(m.largest_batch > 2 and not m.tried for m in memories)
     assert found.machine["threads"] == 1 and found.machine["clock"] == "processor time"
     json.dumps(found.to_json())

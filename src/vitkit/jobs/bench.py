@@ -276,17 +276,20 @@ class _Case:
         optimizers: dict[torch.nn.Module, torch.optim.Optimizer] = {}
 
         def at(count: int) -> Step:
+            if contestant.model is not None:  # the gradients of the step before would be gone in this one
+                contestant.model.zero_grad()
             return step_of(contestant, phase, self._images(count), optimizers)
 
         contestant.prepare()
-        at(1)()  # gradients and the optimiser's state are there from now on
-        # There before a step: weights; in training also AdamW's two moments and the last gradients.
-        lasting = parameters(self.config) * 4 * (4 if phase == "training" else 1)
+        at(1)()  # the optimiser's state is there from now on
+        step = at(batch)
+        # There before a step: weights; in training also AdamW's two moments.
+        lasting = parameters(self.config) * 4 * (3 if phase == "training" else 1)
         asked = self.options.memory_gb
         room = int(asked * 1e9) if asked is not None else (available_memory() or 0) + lasting
         if self.device.type == "cuda":
             room = torch.cuda.get_device_properties(self.device).total_memory
-        peak = peak_memory(at(batch), self.device)
+        peak = peak_memory(step, self.device)
         largest = largest_batch(at, self.device, room - lasting, seconds)
         self.timer.tick()
         return Memory(

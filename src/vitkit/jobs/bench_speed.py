@@ -104,7 +104,7 @@ def products(
 ) -> tuple[Step, int] | None:
     """Return a step of the matrix products of one block of a ViT, and its FLOPs; None for a model without.
 
-    They are the ceiling that utilisation is measured against: nothing but the library's products, of qkv, the
+    They are the ceiling that utilisation is measured against: nothing but PyTorch's products, of qkv, the
     output projection and the MLP, for all tokens of a batch at once.
     """
     if config.num_tokens is None:
