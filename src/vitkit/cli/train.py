@@ -14,6 +14,7 @@ from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.run_config import Architecture, Run, read_run
+from vitkit.jobs.start_config import StartConfig
 from vitkit.training.objectives_config import ClassificationConfig
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
@@ -26,6 +27,7 @@ from vitkit.training.trainer_config import TrainingConfig
 class RunOptions(Run):
     """Options of training. Those left out are the recipe's."""
 
+    start: Annotated[StartConfig, tyro.conf.OmitArgPrefixes] = field(default_factory=StartConfig)
     architecture: Annotated[Architecture, tyro.conf.OmitArgPrefixes] = field(default_factory=Architecture)
     preprocessing: Annotated[Preprocessing, tyro.conf.OmitArgPrefixes] = field(
         default_factory=lambda: Run().preprocessing

@@ -12,6 +12,7 @@ from vitkit.data.sources_config import Splits
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.durable import read_json, replace_json
 from vitkit.errors import VitkitError
+from vitkit.jobs.start_config import StartConfig
 from vitkit.models.card import TaskName
 from vitkit.models.vit_config import ImagePoolKind, PositionKind
 from vitkit.models.zoo import ModelConfig, model_config
@@ -76,7 +77,9 @@ class Run:
     task: TaskName = "classification"
     """What is learned: classification, one class for each image; multi-label, any number of them."""
     model: str = "ViT-Ti/16"
-    """A name of `vitkit models` (ViT-B/16, R50+ViT-B/16, BiT-R50x1), or ViT-WIDTHxDEPTHxHEADS/PATCH."""
+    """A name of `vitkit models` (ViT-B/16, R50+ViT-B/16, BiT-R50x1), or ViT-WIDTHxDEPTHxHEADS/PATCH; with a
+    start, that of the start."""
+    start: StartConfig = field(default_factory=StartConfig)
     architecture: Architecture = field(default_factory=Architecture)
     preprocessing: Preprocessing = field(default_factory=lambda: Preprocessing(image_size=(224, 224)))
     augmentation: Augmentation = field(default_factory=Augmentation)
@@ -142,5 +145,5 @@ def changed_options(recorded: Mapping[str, Any], where: str, run: Run, moved: bo
     for options in (there, here):
         del options["loading"], options["training"]["micro_batch_size"]
         if moved:
-            del options["data"]
+            del options["data"], options["start"]["start"]
     return difference(there, here)

@@ -9,7 +9,7 @@ import torch
 
 from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
-from vitkit.jobs.building import Parts, build_parts, build_trainer, read_images
+from vitkit.jobs.building import Parts, build_parts, build_trainer, model_config_of, read_images
 from vitkit.jobs.ending import evaluate_finished, is_complete, take_final_weights
 from vitkit.jobs.first_screen import Prospect, Setting, estimate, first_screen, measure_step
 from vitkit.jobs.fitting import Standing, fit
@@ -19,7 +19,9 @@ from vitkit.jobs.memory import require_memory
 from vitkit.jobs.report import write_report
 from vitkit.jobs.run_config import Run, changed_options, read_config, write_config
 from vitkit.jobs.run_folder import locked, place
+from vitkit.jobs.start import settle_start, start_place, take_start
 from vitkit.jobs.starting_point import name_what_was_set_aside, starting_point
+from vitkit.models.zoo import ModelConfig
 from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.tasks import find_task
 from vitkit.weights import save_model
@@ -66,18 +68,21 @@ def train(
     _refuse_options(run, threads)
     if threads is not None:
         torch.set_num_threads(threads)
-    run = replace(run, data=place(run.data))
+    run = replace(run, data=place(run.data), start=replace(run.start, start=start_place(run.start.start)))
     with listener.progress("listing images"):
         data = find_task(run.task).open_data(run.data, run.splits, run.preprocessing.decode)
     found_device = find_device(device)
-    _refuse_run(run, data, found_device)  # before a folder is made
-    folder = Path(out) if out is not None else _free_folder(run, data)
+    folder = Path(out) if out is not None else None
+    run, start = settle_start(run, data.class_names, folder)
+    _refuse_run(run, data, model_config_of(run, len(data.class_names), start), found_device)
+    if folder is None:  # none is made before this
+        folder = _free_folder(run, data)
     _check_folder(folder, run, resume)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder), deterministic(found_device):
         if not (folder / "config.json").exists():
             write_config(folder, run, command)
-        parts = build_parts(run, data, folder, listener)
+        parts = build_parts(run, data, folder, listener, start)
         standing = Standing(_command_to_continue(folder, threads, device))
         with stop_signals() as stop:
             try:
@@ -107,8 +112,14 @@ def _complete(
         listener.show([("", [f"This run has finished: {folder}"])])
         name_what_was_set_aside(folder, listener)
         return
+    # The start-up rule: the last checkpoint of the run's own folder, which is also what --resume names; else
+    # the weights of its start; else new ones, which the model has already.
+    if checkpoint is None and parts.start is not None:
+        with listener.progress("reading the start"):
+            begun = take_start(run, parts.data.class_names, folder, parts.start, model)
+        parts = replace(parts, start=begun)
     setting = Setting(folder, str(device), torch.get_num_threads())
-    listener.show(first_screen(run, parts.data, model, setting))
+    listener.show(first_screen(run, parts.data, model, setting, parts.start))
     parts = read_images(parts, listener)
     trainer = build_trainer(parts, device)
     differences = []
@@ -143,6 +154,11 @@ def _refuse_options(run: Run, threads: int | None) -> None:
             "Which images? Give data (--data): digits (built in), a folder of class folders, a .csv of paths "
             "and labels, or a folder of .parquet files."
         )
+    if not run.model and not run.start.start:
+        raise VitkitError(
+            "This recipe trains a model that is there already: give it with --start, or begin with vitkit "
+            "finetune START."
+        )
     if threads is not None and not 1 <= threads <= MOST_THREADS:
         raise VitkitError(f"threads is from 1 to {MOST_THREADS:,}, found {threads}.")
     if "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1").strip() != "1":
@@ -152,7 +168,7 @@ def _refuse_options(run: Run, threads: int | None) -> None:
         )
 
 
-def _refuse_run(run: Run, data: ImageData, device: torch.device) -> None:
+def _refuse_run(run: Run, data: ImageData, config: ModelConfig, device: torch.device) -> None:
     """Refuse a run whose model is none or does not fit into memory, or that has no end."""
     if run.training.patience is not None and "val" not in data.splits:
         raise VitkitError(
@@ -160,7 +176,11 @@ def _refuse_run(run: Run, data: ImageData, device: torch.device) -> None:
             "--splits.val-fraction, or leave patience out."
         )
     find_task(run.task).learned(run.objective)  # refuses options of the loss that do not fit the task
-    config = run.architecture.of(run.model, len(data.class_names), run.preprocessing)
+    if run.optimizer.freezes and not run.start.start:
+        raise VitkitError(
+            "freeze and freeze_layers keep weights as they are, and new ones know nothing: give a start "
+            "(--start), or leave them out."
+        )
     require_memory(config, run, device)
     run.training.total_steps(len(data.splits["train"]))
 

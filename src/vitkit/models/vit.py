@@ -104,6 +104,10 @@ class ViT(ImageModel):
             state_dict[prefix + current_name(key.removeprefix(prefix))] = state_dict.pop(key)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
+    def layers(self) -> list[nn.Module]:
+        """List the encoder blocks."""
+        return list(self.blocks)
+
     def patches(self, images: Tensor, taps: Taps | None = None, any_size: bool = False) -> Tensor:
         """Images `(B, C, H, W)` to patch embeddings `(B, N, D)`, in raster order and without positions.
 

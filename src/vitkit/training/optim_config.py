@@ -35,6 +35,14 @@ class OptimizerConfig:
     """Where the linear schedule ends."""
     polyak: float | None = None
     """Decay of the running average of the weights (paper, Table 2: 0.9999); none: no average."""
+    freeze: Literal["nothing", "trunk"] = "nothing"
+    """trunk: the head alone is trained, all else keeps its bits and gets no gradient."""
+    freeze_layers: int = 0
+    """So many blocks (or residual units), and what is before them, keep their bits."""
+    layer_decay: float = 1.0
+    """Learning rate of a layer / that of the next one, as in BEiT and MAE (0.75 there); 1: the same."""
+    head_first: int = 0
+    """In so many steps the head is trained alone, then all (Kumar et al. 2022, arXiv 2202.10054)."""
 
     def __post_init__(self) -> None:
         require_finite(self)
@@ -58,3 +66,25 @@ class OptimizerConfig:
             raise VitkitError(f"clip_norm is above 0 or none, found {self.clip_norm}.")
         if self.polyak is not None and not 0 < self.polyak < 1:
             raise VitkitError(f"polyak is a decay between 0 and 1, or none, found {self.polyak}.")
+        if not 0 < self.layer_decay <= 1:
+            raise VitkitError(f"layer_decay is above 0 and at most 1, found {self.layer_decay}.")
+        if min(self.freeze_layers, self.head_first) < 0:
+            raise VitkitError(
+                f"freeze_layers and head_first are 0 or more, found {self.freeze_layers} and "
+                f"{self.head_first}."
+            )
+        if self.freeze == "trunk" and (self.freeze_layers or self.head_first or self.layer_decay != 1):
+            raise VitkitError(
+                "freeze trunk trains the head alone, so that freeze_layers, layer_decay and head_first have "
+                "nothing to act on: leave them out."
+            )
+
+    @property
+    def differs_by_layer(self) -> bool:
+        """Whether the layers of a model learn at different rates or times."""
+        return self.freezes or self.layer_decay != 1 or self.head_first > 0
+
+    @property
+    def freezes(self) -> bool:
+        """Whether some weights are never trained."""
+        return self.freeze == "trunk" or self.freeze_layers > 0

@@ -20,14 +20,22 @@ from torch import Tensor, nn
 
 from vitkit.data.loader import Batch
 from vitkit.errors import VitkitError
+from vitkit.models.image_model import ImageModel
 from vitkit.models.precision import autocast
 from vitkit.training.checkpoint import TrainState, environment, load_checkpoint, save_checkpoint
 from vitkit.training.checkpoint_files import Progress
 from vitkit.training.evaluators import VALIDATION, Evaluator, Monitor, check_evaluators, judge
 from vitkit.training.finite import NonFiniteError, require_finite_weights
+from vitkit.training.layer_rates import head_parameters, rate_scales
 from vitkit.training.memory import out_of_memory_explained
 from vitkit.training.metrics_log import MetricsLog, mend_log
-from vitkit.training.optim import clip_gradients, create_optimizer, learning_rate, update_average
+from vitkit.training.optim import (
+    clip_gradients,
+    create_optimizer,
+    learning_rate,
+    set_rate,
+    update_average,
+)
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
 
@@ -83,7 +91,7 @@ class Trainer:
     def __init__(
         self,
         run: Path,
-        model: nn.Module,
+        model: ImageModel,
         objective: nn.Module,
         loader: Batches,
         num_samples: int,
@@ -106,7 +114,12 @@ class Trainer:
         self.total_steps = config.total_steps(num_samples)
         self.evaluate_every = config.evaluation_interval(num_samples)
         average = copy.deepcopy(model).requires_grad_(False) if optimizer_config.polyak else None
-        optimizer = create_optimizer(self.trained, optimizer_config)
+        scales = rate_scales(model, optimizer_config) if optimizer_config.differs_by_layer else {}
+        for parameter, scale in scales.items():
+            parameter.requires_grad_(scale > 0)  # no gradient is computed of what does not move
+        head = head_parameters(model) if optimizer_config.head_first else []
+        self.waiting = [p for p in scales if scales[p] and p not in set(head)] if head else []
+        optimizer = create_optimizer(self.trained, optimizer_config, scales)
         self.state = TrainState(model, optimizer, average, Progress(), self.objective)
         self.environment = environment(self.device)
 
@@ -225,8 +238,9 @@ class Trainer:
     def update(self, batch: Batch, step: int, rate: float) -> dict[str, float]:
         """One update of the weights from one batch, in micro-batches."""
         model, optimizer = self.state.model, self.state.optimizer
-        for group in optimizer.param_groups:
-            group["lr"] = rate
+        set_rate(optimizer, rate)
+        for parameter in self.waiting:
+            parameter.requires_grad_(step >= self.optimizer_config.head_first)
         optimizer.zero_grad()
         self.trained.train()
         size = self.config.micro_batch_size or self.config.batch_size

@@ -69,18 +69,53 @@ def load(path: str | Path, options: LoadOptions | None = None) -> Loaded:
         VitkitError: as `load_model`.
     """
     options = options or LoadOptions()
-    head, num_classes, size = options.head, options.num_classes, options.size
-    with _opened(path, Hints(size, options.num_heads)) as (source, identity, translation):
+    head, num_classes = options.head, options.num_classes
+    with _opened(path, Hints(options.size, options.num_heads)) as (source, identity, translation):
         if head == "keep" and num_classes not in (None, identity.config.num_classes):
             raise VitkitError(
                 f"{path}: its head has {identity.config.num_classes} classes and cannot be kept for "
                 f"{num_classes}: leave out num_classes, or ask for a new head."
             )
         tensors = translate(source, translation)
-    config, card = _with_statistics(identity.config, identity.card, options)
-    check(config, tensors, str(path))  # before anything is made to fit
-    assumed = [assumption.sentence() for assumption in card.assumed]
-    notes = [*identity.notes, *assumed, *_doubts(tensors)]
+    check(identity.config, tensors, str(path))  # before anything is made to fit
+    adapted = adapt(identity.config, identity.card, tensors, options)
+    model = build(adapted.config, adapted.tensors, str(path))
+    model.card = adapted.card
+    return Loaded(model.eval(), identity, (*identity.notes, *adapted.notes))
+
+
+def read_weights(path: str | Path, num_heads: int | None = None) -> dict[str, Tensor]:
+    """Read the tensors of a checkpoint under our names, every one accounted for; the model is not built.
+
+    Raises:
+        VitkitError: as `load_model`.
+    """
+    with _opened(path, Hints(None, num_heads)) as (source, identity, translation):
+        tensors = translate(source, translation)
+    check(identity.config, tensors, str(path))
+    return tensors
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """The weights of a checkpoint, made to fit another head and image size."""
+
+    config: ModelConfig
+    tensors: dict[str, Tensor]
+    card: ModelCard
+    notes: tuple[str, ...]
+
+
+def adapt(config: ModelConfig, card: ModelCard, tensors: dict[str, Tensor], options: LoadOptions) -> Adapted:
+    """Put in what is given in `options`: pixel statistics, another head, another image size.
+
+    Args:
+        config, card, tensors: of the checkpoint, as they stand in it.
+        options: the same as for `load`.
+    """
+    head, num_classes, size = options.head, options.num_classes, options.size
+    config, card = _with_statistics(config, card, options)
+    notes = [*(assumption.sentence() for assumption in card.assumed), *_doubts(tensors)]
     if num_classes is None:
         num_classes = config.num_classes
     if head == "new" or (head is None and num_classes != config.num_classes):
@@ -93,9 +128,7 @@ def load(path: str | Path, options: LoadOptions | None = None) -> Loaded:
         config, tensors = _at_size(config, tensors, size, options.interpolation, notes)
     if card.preprocessing is not None:
         card = replace(card, preprocessing=replace(card.preprocessing, image_size=config.image_size))
-    model = build(config, tensors, str(path))
-    model.card = card
-    return Loaded(model.eval(), identity, tuple(notes))
+    return Adapted(config, tensors, card, tuple(notes))
 
 
 def load_model(
@@ -267,6 +300,6 @@ def _at_size(
         return resized, tensors
     notes.append(
         f"position embeddings resized from {kind} of {format_size(old)} to {format_size(new)}; expect lower "
-        "accuracy than at its own size, as vitkit cannot fine-tune a loaded checkpoint yet"
+        "accuracy than at its own size until it is fine-tuned at this one (vitkit finetune)"
     )
     return resized, tensors | fitted
