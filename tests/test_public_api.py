@@ -21,6 +21,8 @@ PUBLIC = {
     "convert",
     "create_model",
     "evaluate",
+    "finetune",
+    "finetune_run",
     "inspect",
     "list_models",
     "load_model",

@@ -12,6 +12,7 @@ from vitkit.errors import VitkitError
 if TYPE_CHECKING:
     from vitkit.jobs.convert import convert
     from vitkit.jobs.evaluate import evaluate
+    from vitkit.jobs.finetune import finetune, finetune_run
     from vitkit.jobs.inspect import inspect
     from vitkit.jobs.predict import Predictor
     from vitkit.jobs.recipes import recipe
@@ -37,6 +38,8 @@ _HOMES = {
     "convert": "vitkit.jobs.convert",
     "create_model": "vitkit.models.build",
     "evaluate": "vitkit.jobs.evaluate",
+    "finetune": "vitkit.jobs.finetune",
+    "finetune_run": "vitkit.jobs.finetune",
     "inspect": "vitkit.jobs.inspect",
     "list_models": "vitkit.models.zoo",
     "load_model": "vitkit.weights",
@@ -60,6 +63,8 @@ __all__ = [
     "convert",
     "create_model",
     "evaluate",
+    "finetune",
+    "finetune_run",
     "inspect",
     "list_models",
     "load_model",

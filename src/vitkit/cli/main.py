@@ -17,6 +17,7 @@ from vitkit.text import visible
 # verb -> what it does, and the module whose `main(arguments)` does it
 VERBS = {
     "train": ("train a model on your images, evaluate it, write a report", "vitkit.cli.train"),
+    "finetune": ("train a model that is there already on your images", "vitkit.cli.finetune"),
     "evaluate": ("how good a model is on images it never saw", "vitkit.cli.evaluate"),
     "predict": ("name what is in images", "vitkit.cli.predict"),
     "report": ("write a run's report.html again", "vitkit.cli.report"),
@@ -39,6 +40,7 @@ Examples:
   vitkit train --recipe digits                       train on the built-in digits, no download
   vitkit data check my_photos/                       look at a folder of class folders before training
   vitkit train --recipe photos --data my_photos/     train on it
+  vitkit finetune START --data my_photos/            begin from a checkpoint, which needs far fewer images
   vitkit predict runs/my_photos-... holiday.jpg      use the result
 """
 

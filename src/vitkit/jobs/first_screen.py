@@ -16,6 +16,7 @@ from vitkit.analysis.cost import forward_flops
 from vitkit.data.listing import Labels, counted
 from vitkit.data.loader import Batch, MemorySamples, worker_count
 from vitkit.data.sources import ImageData
+from vitkit.jobs.finetune_recipes import departures
 from vitkit.jobs.run_config import Run
 from vitkit.jobs.start import StartRecord
 from vitkit.models.cost import count_parameters
@@ -80,7 +81,7 @@ def first_screen(
         *([] if start is None else [("start", list(start.lines))]),
         ("model", [_model(run.model, model), *_warnings(run, model.config, _total_steps(run, data))]),
         *learning,
-        ("training", [_training(run, data)]),
+        ("training", [_training(run, data), *([] if start is None else _beside_paper(run, data))]),
         ("device", [f"{setting.device}, {counted(setting.threads, 'thread')}"]),
         ("folder", [_folder(run, data, model, setting.folder)]),
     ]
@@ -178,6 +179,14 @@ def _training(run: Run, data: ImageData) -> str:
     )
 
 
+def _beside_paper(run: Run, data: ImageData) -> list[str]:
+    """Say how a run that begins from weights differs from the paper's fine-tuning."""
+    found = departures(run, len(data.splits["train"]))
+    if not found:
+        return ["fine-tuning as in the paper (B.1.1)"]
+    return [f"other than the paper's fine-tuning (in brackets, B.1.1): {', '.join(found)}"]
+
+
 def _learning(run: Run, model: ImageModel) -> list[str]:
     """Say which weights learn, how fast and from when."""
     optimizer, lines = run.optimizer, []
@@ -189,6 +198,8 @@ def _learning(run: Run, model: ImageModel) -> list[str]:
         lines.append(
             f"{kept}: {format_count(moving)} of {format_count(total)} parameters, the rest is frozen"
         )
+    if optimizer.freeze == "trunk":
+        return lines
     if optimizer.layer_decay != 1:
         lowest = min(scale for scale in scales.values() if scale)
         lines.append(

@@ -21,9 +21,11 @@ from vitkit.jobs.run_config import Run, changed_options, read_config, write_conf
 from vitkit.jobs.run_folder import locked, place
 from vitkit.jobs.start import settle_start, start_place, take_start
 from vitkit.jobs.starting_point import name_what_was_set_aside, starting_point
+from vitkit.models.build import build_empty, build_model
 from vitkit.models.zoo import ModelConfig
 from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.tasks import find_task
+from vitkit.training.layer_rates import rate_scales
 from vitkit.weights import save_model
 
 MOST_THREADS = 4096
@@ -147,13 +149,18 @@ def _complete(
     name_what_was_set_aside(folder, listener)
 
 
-def _refuse_options(run: Run, threads: int | None) -> None:
-    """Refuse options that are wrong whatever the images are."""
+def require_data(run: Run) -> None:
+    """Refuse a run that does not say what its images are."""
     if not run.data:
         raise VitkitError(
             "Which images? Give data (--data): digits (built in), a folder of class folders, a .csv of paths "
             "and labels, or a folder of .parquet files."
         )
+
+
+def _refuse_options(run: Run, threads: int | None) -> None:
+    """Refuse options that are wrong whatever the images are."""
+    require_data(run)
     if not run.model and not run.start.start:
         raise VitkitError(
             "This recipe trains a model that is there already: give it with --start, or begin with vitkit "
@@ -182,6 +189,10 @@ def _refuse_run(run: Run, data: ImageData, config: ModelConfig, device: torch.de
             "(--start), or leave them out."
         )
     require_memory(config, run, device)
+    if run.optimizer.differs_by_layer:
+        rate_scales(
+            build_empty(lambda: build_model(config)), run.optimizer
+        )  # refuses layers that are not there
     run.training.total_steps(len(data.splits["train"]))
 
 

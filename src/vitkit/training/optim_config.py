@@ -36,7 +36,8 @@ class OptimizerConfig:
     polyak: float | None = None
     """Decay of the running average of the weights (paper, Table 2: 0.9999); none: no average."""
     freeze: Literal["nothing", "trunk"] = "nothing"
-    """trunk: the head alone is trained, all else keeps its bits and gets no gradient."""
+    """trunk: the head alone is trained, all else keeps its bits and gets no gradient; the three options below
+    have nothing to act on then."""
     freeze_layers: int = 0
     """So many blocks (or residual units), and what is before them, keep their bits."""
     layer_decay: float = 1.0
@@ -72,11 +73,6 @@ class OptimizerConfig:
             raise VitkitError(
                 f"freeze_layers and head_first are 0 or more, found {self.freeze_layers} and "
                 f"{self.head_first}."
-            )
-        if self.freeze == "trunk" and (self.freeze_layers or self.head_first or self.layer_decay != 1):
-            raise VitkitError(
-                "freeze trunk trains the head alone, so that freeze_layers, layer_decay and head_first have "
-                "nothing to act on: leave them out."
             )
 
     @property
