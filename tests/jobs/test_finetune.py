@@ -225,3 +225,12 @@ def test_resnets_and_hybrids_are_fine_tuned(tmp_path: Path, name: str) -> None:
 def test_new_weights_cannot_be_frozen(tmp_path: Path) -> None:
     with pytest.raises(VitkitError, match="give a start"):
         training.train(replace(SMALL, optimizer=OptimizerConfig(freeze="trunk")), tmp_path / "run")
+
+
+def test_pixel_statistics_can_be_given(tmp_path: Path, pretrained: Path) -> None:
+    start = StartConfig(str(pretrained), image_mean=(0.25,), image_std=(0.5, 0.5, 0.25))
+    hearing = Hearing()
+    training.train(from_start(pretrained, start=start), tmp_path / "run", listener=hearing)
+    config = load_model(tmp_path / "run").config
+    assert (config.image_mean, config.image_std) == ((0.25, 0.25, 0.25), (0.5, 0.5, 0.25))
+    assert any("instead of the start's" in line for line in dict(hearing.rows)["start"])

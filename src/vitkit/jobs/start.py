@@ -29,7 +29,7 @@ from vitkit.weights import LoadOptions
 from vitkit.weights.card import ModelCard, card_of
 from vitkit.weights.files.address import is_address
 from vitkit.weights.files.source import read_json as read_settings
-from vitkit.weights.loading import Adapted, adapt, identify, read_weights
+from vitkit.weights.loading import Adapted, adapt, identify, read_weights, with_statistics
 
 RECORD = "start.json"
 NAMES_SHOWN = 5
@@ -171,7 +171,8 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecor
             f"{start.name} is a {start.model}, so a run that begins from it is one too, found model "
             f"{run.model}. Leave --model out."
         )
-    before = _with_statistics(start.config, run)
+    given = LoadOptions(image_mean=run.start.image_mean, image_std=run.start.image_std)
+    before, _ = with_statistics(start.config, start.card, given)
     config = replace(before, image_size=run.preprocessing.image_size)
     if run.start.head == "new":
         config = replace(config.with_new_head(len(class_names)), head_bias_init=0.0)
@@ -262,16 +263,6 @@ def run_model_config(run: Run, num_classes: int, folder: Path) -> ModelConfig:
             f"{folder / RECORD}, which says what the run was started from, is missing. Put it back."
         )
     return record.config
-
-
-def _with_statistics(config: ModelConfig, run: Run) -> ModelConfig:
-    mean, std = run.start.image_mean, run.start.image_std
-    many = config.in_channels
-    if mean is not None:
-        config = replace(config, image_mean=mean * many if len(mean) == 1 else mean)
-    if std is not None:
-        config = replace(config, image_std=std * many if len(std) == 1 else std)
-    return config
 
 
 def _changes(run: Run, model: str, config: ModelConfig) -> dict[str, Any]:

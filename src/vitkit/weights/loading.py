@@ -114,7 +114,7 @@ def adapt(config: ModelConfig, card: ModelCard, tensors: dict[str, Tensor], opti
         options: the same as for `load`.
     """
     head, num_classes, size = options.head, options.num_classes, options.size
-    config, card = _with_statistics(config, card, options)
+    config, card = with_statistics(config, card, options)
     notes = [*(assumption.sentence() for assumption in card.assumed), *_doubts(tensors)]
     if num_classes is None:
         num_classes = config.num_classes
@@ -237,7 +237,7 @@ def _read(checkpoint_format: CheckpointFormat, source: Source, hints: Hints) -> 
         raise VitkitError(f"{source.path}: {error}") from error
 
 
-def _with_statistics(
+def with_statistics(
     config: ModelConfig, card: ModelCard, options: LoadOptions
 ) -> tuple[ModelConfig, ModelCard]:
     """Put in the pixel statistics that are given: a value for each channel, or one for all.
