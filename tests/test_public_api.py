@@ -23,6 +23,8 @@ PUBLIC = {
     "create_model",
     "evaluate",
     "fewshot",
+    "finetune",
+    "finetune_run",
     "inspect",
     "list_models",
     "load_model",

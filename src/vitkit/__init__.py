@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from vitkit.jobs.convert import convert
     from vitkit.jobs.evaluate import evaluate
     from vitkit.jobs.fewshot import fewshot
+    from vitkit.jobs.finetune import finetune, finetune_run
     from vitkit.jobs.inspect import inspect
     from vitkit.jobs.predict import Predictor
     from vitkit.jobs.recipes import recipe
@@ -42,6 +43,8 @@ _HOMES = {
     "create_model": "vitkit.models.build",
     "evaluate": "vitkit.jobs.evaluate",
     "fewshot": "vitkit.jobs.fewshot",
+    "finetune": "vitkit.jobs.finetune",
+    "finetune_run": "vitkit.jobs.finetune",
     "inspect": "vitkit.jobs.inspect",
     "list_models": "vitkit.models.zoo",
     "load_model": "vitkit.jobs.unfinished",
@@ -67,6 +70,8 @@ __all__ = [
     "create_model",
     "evaluate",
     "fewshot",
+    "finetune",
+    "finetune_run",
     "inspect",
     "list_models",
     "load_model",

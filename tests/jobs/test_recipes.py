@@ -1,5 +1,7 @@
 """The recipes say what the paper's Table 3 says."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from vitkit.config import from_json, to_json
 from vitkit.data.transforms import augment, preprocess
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
+from vitkit.jobs.finetune_recipes import departures, fit_paper
 from vitkit.jobs.recipes import RECIPES, TABLE_3, recipe
 from vitkit.jobs.run_config import Run
 from vitkit.models.vit_config import ViTConfig
@@ -111,9 +114,59 @@ def test_every_recipe_is_a_run_that_survives_being_written_down(name: str) -> No
     run = recipe(name)
     assert run.recipe == name
     assert from_json(Run, to_json(run), "config.json") == run
-    run.architecture.build_config(run.model, 10, run.preprocessing)
+    if run.model:  # else that of the start
+        run.architecture.build_config(run.model, 10, run.preprocessing)
 
 
 def test_a_wrong_name_is_told_the_nearest() -> None:
     with pytest.raises(VitkitError, match="Did you mean 'imagenet-vit-b16'"):
         recipe("imagenet-b16")
+
+
+# data -> steps, rates that are swept, part held out (paper, Table 4)
+FINE_TUNING = {
+    "imagenet": (20_000, (0.003, 0.01, 0.03, 0.06), 0.01),
+    "cifar100": (10_000, (0.001, 0.003, 0.01, 0.03), 0.02),
+    "cifar10": (10_000, (0.001, 0.003, 0.01, 0.03), 0.02),
+    "pets": (500, (0.001, 0.003, 0.01, 0.03), 0.1),
+    "flowers": (500, (0.001, 0.003, 0.01, 0.03), 0.1),
+    "vtab": (2_500, (0.01,), 0.2),
+}
+
+
+@pytest.mark.parametrize(("data", "row"), FINE_TUNING.items())
+def test_rows_of_table_4(data: str, row: tuple[int, tuple[float, ...], float]) -> None:
+    run = recipe(f"finetune-{data}")
+    assert (run.training.steps, run.splits.val_fraction) == (row[0], row[2])
+    own = run.optimizer
+    assert own.learning_rate in row[1]
+    assert (own.optimizer, own.momentum, own.schedule, own.weight_decay, own.clip_norm) == (
+        *("sgd", 0.9, "cosine"),
+        *(0.0, 1.0),
+    )
+    assert (run.training.batch_size, run.preprocessing.image_size) == (512, (384, 384))
+    assert run.start.head == "new" and own.momentum_dtype == "float32"
+    assert not departures(run, 10_000)
+
+
+@pytest.mark.parametrize(
+    ("images", "steps"), [(100, 500), (19_999, 500), (20_000, 10_000), (499_999, 10_000), (500_000, 20_000)]
+)
+def test_steps_for_data_of_any_size_are_those_of_bit(images: int, steps: int) -> None:
+    run = fit_paper(recipe("paper"), images)
+    assert run.training.steps == steps and not departures(run, images)
+
+
+def test_departures_from_the_paper_are_named() -> None:
+    run = recipe("paper")
+    other = replace(
+        run,
+        optimizer=replace(run.optimizer, optimizer="adamw", head_first=7),
+        training=replace(run.training, steps=40, batch_size=32),
+    )
+    assert departures(other, 300) == [
+        "optimizer adamw (sgd)",
+        "batch 32 (512)",
+        "steps of the head alone 7 (0)",
+        "40 steps (500)",
+    ]

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from safetensors.torch import load_file
 
 from vitkit.training.checkpoint import find_checkpoint
 
@@ -150,6 +152,20 @@ def test_kills_with_worker_processes_and_another_number_of_them(tmp_path: Path, 
         kill_once(tmp_path / "run", random.Random(number), number == 1, (*options, "--workers", "2"))
     finish(tmp_path / "run", *options, "--workers", "1")
     assert results(tmp_path / "run") == results(tmp_path / "whole")
+
+
+@pytest.mark.timeout(600)
+def test_kills_while_fine_tuning_with_frozen_layers_and_the_head_first(tmp_path: Path) -> None:
+    """Before the start is read, while the head learns alone, and after."""
+    start = tmp_path / "start"
+    finish(start, "--data", "digits")
+    careful = ("--freeze-layers", "1", "--layer-decay", "0.8", "--head-first", "100")
+    check(tmp_path / "tuned", 4, 4, "--data", "digits", "--start", str(start), "--head", "new", *careful)
+    before, after = (load_file(run / "model.safetensors") for run in (start, tmp_path / "tuned" / "whole"))
+    same = {name for name in after if torch.equal(before[name], after[name])}
+    assert same == {
+        name for name in after if name not in ("norm.weight", "norm.bias", "head.weight", "head.bias")
+    }
 
 
 @pytest.mark.slow

@@ -268,16 +268,16 @@ def test_a_vit_cuts_off_what_fills_no_patch(tmp_path: Path) -> None:
     assert any("2 rows below and 3 columns at the right of the images" in note for note in notes)
 
 
-def test_nobody_is_sent_to_train_what_cannot_be_trained(
+def test_whoever_has_no_trained_head_is_sent_to_fine_tuning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save_model(random_model(replace(TINY, num_classes=0)), tmp_path / "headless")
     assert run(["predict", str(tmp_path / "headless"), "x.png"]) == 1
-    assert "has no head" in (said := capsys.readouterr().err) and "cannot fine-tune" in said
+    assert "has no head" in (said := capsys.readouterr().err) and "vitkit finetune" in said
     save_model(random_model(TINY), tmp_path / "model")
     assert run(["convert", str(tmp_path / "model"), str(tmp_path / "out"), "--num-classes", "2"]) == 0
     said = capsys.readouterr().out
-    assert "vitkit cannot fine-tune a loaded checkpoint yet" in said and "train it before" not in said
+    assert "it says nothing until it is trained (vitkit finetune)" in said
 
 
 def test_the_table_of_formats_is_whole() -> None:

@@ -80,7 +80,7 @@ def _about_head(options: ConvertOptions, found: "Identity") -> str:
     dropped = f"; the old one of {before} classes{known} is dropped" if before else ""
     return (
         f"new, of zeros, for {options.num_classes or before} classes: it says nothing until it is "
-        f"trained, and vitkit cannot fine-tune a loaded checkpoint yet{dropped}"
+        f"trained (vitkit finetune){dropped}"
     )
 
 

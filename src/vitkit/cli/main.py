@@ -17,6 +17,7 @@ from vitkit.text import visible
 # verb -> what it does, and the module whose `main(arguments)` does it
 VERBS = {
     "train": ("train a model on your images, evaluate it, write a report", "vitkit.cli.train"),
+    "finetune": ("train a model that is there already on your images", "vitkit.cli.finetune"),
     "evaluate": ("measure a model on images it never saw", "vitkit.cli.evaluate"),
     "fewshot": ("how well classes are learned from a few images of each", "vitkit.cli.fewshot"),
     "predict": ("name what is in images", "vitkit.cli.predict"),
@@ -41,6 +42,7 @@ Examples:
   vitkit train --recipe digits                       train on the built-in digits, no download
   vitkit data check my_photos/                       look at a folder of class folders before training
   vitkit train --recipe photos --data my_photos/     train on it
+  vitkit finetune START --data my_photos/            begin from a checkpoint, which needs far fewer images
   vitkit predict runs/my_photos-... holiday.jpg      use the result
 """
 

@@ -23,13 +23,16 @@ def main(arguments: list[str]) -> None:
 
 def print_recipes(names: list[str]) -> None:
     """Print recipes as a table."""
-    table = Table("recipe", "model", "pixels", "epochs", "batch", "", box=None)
+    table = Table("recipe", "model", "pixels", "length", "batch", "", box=None)
     for name in names:
         run = recipe(name)
         height, _ = run.preprocessing.image_size
         training = run.training
+        length = f"{training.epochs:g} epochs" if training.steps is None else f"{training.steps:,} steps"
         table.add_row(
-            name, run.model, str(height), f"{training.epochs:g}", str(training.batch_size), purpose(name)
+            name, run.model or "START's", str(height), length, str(training.batch_size), purpose(name)
         )
     console.out.print(table)
-    console.out.print("\nNext: vitkit train --recipe NAME --data PATH")
+    console.out.print(
+        "\nNext: vitkit train --recipe NAME --data PATH, or vitkit finetune START --recipe NAME --data PATH"
+    )

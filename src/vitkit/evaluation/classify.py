@@ -150,8 +150,8 @@ def explain_no_classes(config: ModelConfig) -> str:
     """Say why a model of this configuration cannot classify, in words that follow its name; "" if it can."""
     if not config.num_classes:
         return (
-            "has no head: it gives features, not classes. vitkit cannot fine-tune a loaded checkpoint yet: "
-            "take a checkpoint that has a head"
+            "has no head: it gives features, not classes. Take a checkpoint that has a head, or train one "
+            "with vitkit finetune"
         )
     if not config.pools:
         return (

@@ -19,8 +19,10 @@ from vitkit.jobs.machine import available_memory
 from vitkit.jobs.rejected_files import RejectedFiles
 from vitkit.jobs.run_config import Run, read_compute
 from vitkit.jobs.run_folder import run_card
+from vitkit.jobs.start import StartRecord, read_start_record, with_start
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
+from vitkit.models.zoo import ModelConfig, changed_name
 from vitkit.tasks import find_task
 from vitkit.tasks.task import Validation
 from vitkit.training.evaluators import Evaluator
@@ -39,22 +41,40 @@ class Parts:
     model: ImageModel
     """With its card; on the device from when the trainer is built."""
     rejects: RejectedFiles
+    start: StartRecord | None = None
+    """What the run begins from; None for new weights."""
 
 
-def build_parts(run: Run, data: ImageData, folder: Path, listener: Listener) -> Parts:
+def build_parts(
+    run: Run, data: ImageData, folder: Path, listener: Listener, start: StartRecord | None = None
+) -> Parts:
     """Build the parts of a run, once its images are known to be those it began with.
+
+    The model's weights are new ones, whatever the run begins from: `jobs.train` decides that.
 
     Raises:
         VitkitError: the images are others, or the record of them is damaged.
     """
+    start = None if start is None else read_start_record(folder) or start
     fingerprint = data.fingerprint()
     record = check_data(folder, data, fingerprint, run.loading.check_images, listener)
-    config = run.architecture.build_config(run.model, len(data.class_names), run.preprocessing)
+    config = model_config_of(run, len(data.class_names), start)
     with listener.progress("building the model"):
         # A generator of its own: the weights follow from the seed alone, whatever was drawn before.
         model = build_model(config, torch.Generator().manual_seed(run.training.seed))
-    model.card = run_card(run, data, fingerprint, config)
-    return Parts(run, data, folder, model, RejectedFiles(folder, record))
+    # An option may have made the model another architecture; with a start, none may.
+    name = changed_name(run.model, config) if start is None else start.model
+    model.card = run_card(run, data, fingerprint, name)
+    if start is not None:
+        model.card = with_start(card_of(model), start)
+    return Parts(run, data, folder, model, RejectedFiles(folder, record), start)
+
+
+def model_config_of(run: Run, num_classes: int, start: StartRecord | None) -> ModelConfig:
+    """Give the configuration of a run's model: its start's, else that of the name."""
+    if start is not None:
+        return start.config
+    return run.architecture.build_config(run.model, num_classes, run.preprocessing)
 
 
 def read_images(parts: Parts, listener: Listener) -> Parts:

@@ -18,11 +18,14 @@ from vitkit.data.listing import Labels, pluralize
 from vitkit.data.loader import Batch, worker_count
 from vitkit.data.memory_samples import MemorySamples
 from vitkit.data.sources import ImageData
+from vitkit.jobs.finetune_recipes import departures
 from vitkit.jobs.run_config import Run
+from vitkit.jobs.start import StartRecord
 from vitkit.models.cost import count_parameters
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.text import format_bytes, format_count, format_duration
+from vitkit.training.layer_rates import rate_scales
 from vitkit.training.memory import out_of_memory_explained
 from vitkit.training.trainer import Trainer
 
@@ -58,7 +61,13 @@ class Outlook:
     """Name of the checkpoint the run continues from; None where it begins."""
 
 
-def first_screen(run: Run, data: ImageData, model: ImageModel, surroundings: Surroundings) -> list[Row]:
+def first_screen(
+    run: Run,
+    data: ImageData,
+    model: ImageModel,
+    surroundings: Surroundings,
+    start: StartRecord | None = None,
+) -> list[Row]:
     """Describe a run before its images are read.
 
     Args:
@@ -66,16 +75,20 @@ def first_screen(run: Run, data: ImageData, model: ImageModel, surroundings: Sur
         data: its images, as they are listed.
         model: with its card, as it is trained.
         surroundings: its folder and the machine it is on.
+        start: what it begins from; None for new weights.
 
     Returns:
         Rows in the order in which they are shown.
     """
+    learning = [] if not run.optimizer.differs_by_layer else [("learns", _learning(run, model))]
     return [
         ("data", [_images(data)]),
         ("", list(data.notes)),
         ("classes", [_classes(data.class_names)]),
+        *([] if start is None else [("start", list(start.lines))]),
         ("model", [_model(run.model, model), *_warnings(run, model.config, _total_steps(run, data))]),
-        ("training", [_training(run, data), *_advice(data)]),
+        *learning,
+        ("training", [_training(run, data), *(_advice(data) if start is None else _beside_paper(run, data))]),
         ("device", [f"{surroundings.device}, {pluralize(surroundings.threads, 'thread')}"]),
         ("folder", [_folder(run, data, model, surroundings.folder)]),
     ]
@@ -177,6 +190,37 @@ def _training(run: Run, data: ImageData) -> str:
         f"learning rate {optimizer.learning_rate:g} {optimizer.schedule}, seed {training.seed}; it ends with "
         f"the {select} weights"
     )
+
+
+def _beside_paper(run: Run, data: ImageData) -> list[str]:
+    """Say how a run that begins from weights differs from the paper's fine-tuning."""
+    found = departures(run, len(data.splits["train"]))
+    if not found:
+        return ["fine-tuning as in the paper (B.1.1)"]
+    return [f"other than the paper's fine-tuning (in brackets, B.1.1): {', '.join(found)}"]
+
+
+def _learning(run: Run, model: ImageModel) -> list[str]:
+    """Say which weights learn, how fast and from when."""
+    optimizer, lines = run.optimizer, []
+    scales = rate_scales(model, optimizer)
+    moving = sum(parameter.numel() for parameter, scale in scales.items() if scale)
+    if optimizer.freezes:
+        kept = "the head alone" if optimizer.freeze == "trunk" else f"layers after {optimizer.freeze_layers}"
+        total = count_parameters(model)
+        lines.append(
+            f"{kept}: {format_count(moving)} of {format_count(total)} parameters, the rest is frozen"
+        )
+    if optimizer.freeze == "trunk":
+        return lines
+    if optimizer.layer_decay != 1:
+        lowest = min(scale for scale in scales.values() if scale)
+        lines.append(
+            f"each layer at {optimizer.layer_decay:g} of the rate of the next one, the first at {lowest:.2g}"
+        )
+    if optimizer.head_first:
+        lines.append(f"the head alone in the first {pluralize(optimizer.head_first, 'step')}")
+    return lines
 
 
 def _folder(run: Run, data: ImageData, model: ImageModel, folder: Path) -> str:

@@ -9,6 +9,8 @@ from vitkit.config import nearest
 from vitkit.data.sources_config import Splits
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
+from vitkit.jobs.finetune_recipes import TABLE_4, finetune_as_in_paper
+from vitkit.jobs.finetune_recipes import paper as finetune_paper
 from vitkit.jobs.run_config import Architecture, Run
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import model_config
@@ -167,6 +169,8 @@ RECIPES: dict[str, Callable[[], Run]] = {
     "small-images-conv": small_images_conv,
     "photos": photos,
     **{name: partial(paper, *row) for name, row in TABLE_3.items()},
+    "paper": finetune_paper,
+    **{name: partial(finetune_as_in_paper, *row) for name, row in TABLE_4.items()},
 }
 
 
@@ -183,4 +187,6 @@ def recipe(name: str) -> Run:
 
 def purpose(name: str) -> str:
     """Say in a few words what a recipe is for."""
+    if name in TABLE_4:
+        return "the paper's Table 4: vitkit finetune START"
     return "the paper's Table 3" if name in TABLE_3 else (RECIPES[name].__doc__ or "").split("\n")[0]

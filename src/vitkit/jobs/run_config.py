@@ -16,6 +16,7 @@ from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.durable import read_json, replace_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.fewshot_options import FewShotTracking
+from vitkit.jobs.start_config import StartConfig
 from vitkit.models.card import TaskName
 from vitkit.models.compute_config import Compute
 from vitkit.models.vit_config import ImagePoolKind, PositionKind
@@ -91,7 +92,8 @@ class Run:
     """What is learned: classification, one class for each image; multi-label, any number of labels."""
     model: str = "ViT-Ti/16"
     """Name of the model, as `vitkit models` lists them (ViT-B/16, R50+ViT-B/16, BiT-R50x1), or
-    ViT-WIDTHxDEPTHxHEADS/PATCH, such as ViT-192x9x3/8."""
+    ViT-WIDTHxDEPTHxHEADS/PATCH, such as ViT-192x9x3/8; with a start, that of the start."""
+    start: StartConfig = field(default_factory=StartConfig)
     architecture: Architecture = field(default_factory=Architecture)
     preprocessing: Preprocessing = field(default_factory=lambda: Preprocessing(image_size=(224, 224)))
     augmentation: Augmentation = field(default_factory=Augmentation)
@@ -176,5 +178,5 @@ def changed_options(recorded: Mapping[str, Any], where: str, run: Run, moved: bo
     for options in (there, here):
         del options["loading"], options["training"]["micro_batch_size"]
         if moved:
-            del options["data"]
+            del options["data"], options["start"]["start"]
     return difference(there, here)

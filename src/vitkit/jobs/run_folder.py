@@ -25,7 +25,6 @@ from vitkit.durable import replace_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.run_config import Run
 from vitkit.models.image_model import ImageModel
-from vitkit.models.zoo import ModelConfig, changed_name
 from vitkit.tasks import find_task, task_of
 from vitkit.tasks.task import Result, SplitPredictions, Task
 from vitkit.weights.card import ModelCard, TrainingData, card_of
@@ -113,10 +112,10 @@ def absolute_spec(spec: str) -> str:
         return str(path)
 
 
-def run_card(run: Run, data: ImageData, fingerprint: str, config: ModelConfig) -> ModelCard:
-    """Make the card of a model that a run trains; its origin is completed when the run ends."""
+def run_card(run: Run, data: ImageData, fingerprint: str, name: str) -> ModelCard:
+    """Make the card of a model called `name` that a run trains; its origin is completed when the run ends."""
     return ModelCard(
-        name=changed_name(run.model, config),  # an option may have made it another architecture
+        name=name,
         class_names=data.class_names,
         task=find_task(run.task).learned(run.objective),
         preprocessing=run.preprocessing,

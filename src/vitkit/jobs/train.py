@@ -15,6 +15,7 @@ from vitkit.jobs.building import (
     build_parts,
     build_trainer,
     compute_as_begun,
+    model_config_of,
     read_images,
 )
 from vitkit.jobs.computing import choose_for
@@ -28,10 +29,14 @@ from vitkit.jobs.memory import require_memory
 from vitkit.jobs.report import write_report
 from vitkit.jobs.run_config import Run, changed_options, read_config, read_run, write_config
 from vitkit.jobs.run_folder import absolute_spec, lock_run_folder
+from vitkit.jobs.start import settle_start, start_place, take_start
 from vitkit.jobs.starting_point import starting_point, tell_set_aside
+from vitkit.models.build import build_empty, build_model
 from vitkit.models.compute_config import Compute
+from vitkit.models.zoo import ModelConfig
 from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.tasks import find_task
+from vitkit.training.layer_rates import rate_scales
 from vitkit.weights import save_model
 
 MOST_THREADS = 4096
@@ -77,11 +82,15 @@ def train(
     if threads is not None:
         torch.set_num_threads(threads)
     tracked = replace(run.fewshot, data=absolute_spec(run.fewshot.data))
-    asked = replace(run, data=absolute_spec(run.data), fewshot=tracked)
+    start = replace(run.start, start=start_place(run.start.start))
+    asked = replace(run, data=absolute_spec(run.data), fewshot=tracked, start=start)
     with listener.progress("listing images"):
         run, data = _open_data(asked, None if out is None else Path(out))
     found_device = find_device(device)
-    _refuse_run(run, data, found_device)  # before a folder is made
+    asked, record = settle_start(asked, data.class_names, None if out is None else Path(out))
+    run = replace(run, model=asked.model)
+    config = model_config_of(run, len(data.class_names), record)
+    _refuse_run(run, data, config, found_device)  # before a folder is made
     folder = Path(out) if out is not None else _free_folder(asked, data)
     if run != _with_rule_of(folder, asked):  # a run that an early version began goes on here
         run, data = _open_data(asked, folder)
@@ -90,10 +99,10 @@ def train(
     # The lock ends with the process, however it ends: a killed run can be continued at once.
     with lock_run_folder(folder), deterministic(found_device):
         if not (folder / "config.json").exists():
-            write_config(folder, run, command, _choose_compute(run, data, found_device))
+            write_config(folder, run, command, _choose_compute(run, config, found_device))
         # The configuration is on the disk before anything random happens: whoever kills the run from here on
         # can continue it.
-        parts = build_parts(run, data, folder, listener)
+        parts = build_parts(run, data, folder, listener, record)
         position = RunPosition(_command_to_continue(folder, threads, device))
         with stop_signals() as stop:
             try:
@@ -124,9 +133,15 @@ def _complete(
         listener.show([("", [f"This run has finished: {folder}"])])
         tell_set_aside(folder, listener)
         return
+    # The start-up rule: the last checkpoint of the run's own folder, which is also what --resume names; else
+    # the weights of its start; else new ones, which the model has already.
+    if checkpoint is None and parts.start is not None:
+        with listener.progress("reading the start"):
+            begun = take_start(run, parts.data.class_names, folder, parts.start, model)
+        parts = replace(parts, start=begun)
     compute_as_begun(parts, device)
     surroundings = Surroundings(folder, f"{device}, {model.chosen.precision}", torch.get_num_threads())
-    listener.show(first_screen(run, parts.data, model, surroundings))
+    listener.show(first_screen(run, parts.data, model, surroundings, parts.start))
     # From here on it takes time, so the description of the run is shown before.
     parts = read_images(parts, listener)
     trainer = build_trainer(parts, device)
@@ -173,12 +188,22 @@ def _with_rule_of(folder: Path | None, run: Run) -> Run:
     return replace(run, splits=replace(run.splits, rule=rule))
 
 
-def _refuse_options(run: Run, threads: int | None) -> None:
-    """Refuse options that are wrong whatever the images are."""
+def require_data(run: Run) -> None:
+    """Refuse a run that does not say what its images are."""
     if not run.data:
         raise VitkitError(
             "Which images? Give data (--data): digits (built in), a folder of class folders, a .csv of paths "
             "and labels, or a folder of .parquet files."
+        )
+
+
+def _refuse_options(run: Run, threads: int | None) -> None:
+    """Refuse options that are wrong whatever the images are."""
+    require_data(run)
+    if not run.model and not run.start.start:
+        raise VitkitError(
+            "This recipe trains a model that is there already: give it with --start, or begin with vitkit "
+            "finetune START."
         )
     if threads is not None and not 1 <= threads <= MOST_THREADS:
         raise VitkitError(f"threads is from 1 to {MOST_THREADS:,}, found {threads}.")
@@ -189,8 +214,8 @@ def _refuse_options(run: Run, threads: int | None) -> None:
         )
 
 
-def _refuse_run(run: Run, data: ImageData, device: torch.device) -> None:
-    """Refuse a run whose model does not exist or does not fit into memory, or that would never end."""
+def _refuse_run(run: Run, data: ImageData, config: ModelConfig, device: torch.device) -> None:
+    """Refuse a run whose model does not fit into memory, or that would never end."""
     if run.training.patience is not None and "val" not in data.splits:
         raise VitkitError(
             "patience waits for a better validation, but there are no validation images: give "
@@ -199,15 +224,21 @@ def _refuse_run(run: Run, data: ImageData, device: torch.device) -> None:
     find_task(run.task).learned(run.objective)  # refuses options of the loss that do not fit the task
     if run.fewshot.data:
         open_fewshot_data(run.fewshot.data)
-    config = run.architecture.build_config(run.model, len(data.class_names), run.preprocessing)
+    if run.optimizer.freezes and not run.start.start:
+        raise VitkitError(
+            "freeze and freeze_layers keep weights as they are, and new ones know nothing: give a start "
+            "(--start), or leave them out."
+        )
     require_memory(config, run, device)
+    if run.optimizer.differs_by_layer:
+        # Called for its error alone: layers that are not there.
+        rate_scales(build_empty(lambda: build_model(config)), run.optimizer)
     # Called for its error alone: a number of steps that no run gets through.
     run.training.total_steps(len(data.splits["train"]))
 
 
-def _choose_compute(run: Run, data: ImageData, device: torch.device) -> Compute:
+def _choose_compute(run: Run, config: ModelConfig, device: torch.device) -> Compute:
     """Choose how the model of a run that begins computes."""
-    config = run.architecture.build_config(run.model, len(data.class_names), run.preprocessing)
     precision, exact = run.training.precision, run.training.exact
     return choose_for(config, device, precision, phase="training", exact=exact)
 

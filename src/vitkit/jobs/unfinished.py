@@ -15,6 +15,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.data_record import read_record
 from vitkit.jobs.run_config import is_run, read_run
 from vitkit.jobs.run_folder import absolute_spec
+from vitkit.jobs.start import run_model_config
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit_config import Interpolation
 from vitkit.tasks import find_task
@@ -167,7 +168,7 @@ def _identity(folder: Path, found: Snapshot) -> Identity:
             f"{folder / 'data.json'}, which names the classes of the run, is missing. Put it back, or "
             "continue the run with vitkit train --resume, which writes it again."
         )
-    config = run.architecture.build_config(run.model, len(record.class_names), run.preprocessing)
+    config = run_model_config(run, len(record.class_names), folder)
     card = ModelCard(
         name=run.model,
         class_names=record.class_names,

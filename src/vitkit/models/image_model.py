@@ -157,6 +157,10 @@ class ImageModel(nn.Module):
         """Compute what the head sees, `(B, D)`: the representation for few-shot evaluation and embeddings."""
         raise NotImplementedError
 
+    def layers(self) -> list[nn.Module]:
+        """List the blocks, or residual units, first to last; those of a backbone are not among them."""
+        raise NotImplementedError
+
     def feature_maps(self, images: Tensor, layers: Sequence[int] = (-1,)) -> list[Tensor]:
         """Give feature maps `(B, C, rows, columns)` of some layers: what detection and segmentation read.
 

@@ -318,6 +318,10 @@ class ResNet(ImageModel):
         self.norm.reset_parameters()
         self.init_head()
 
+    def layers(self) -> list[nn.Module]:
+        """List the residual units."""
+        return [unit for stage in self.stages for unit in stage.children()]
+
     def features(self, images: Tensor, taps: Taps | None = None) -> Tensor:
         """Compute the mean of the last feature map, normed and activated: `(B, width)`.
 

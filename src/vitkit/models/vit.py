@@ -117,6 +117,10 @@ class ViT(ImageModel):
             state_dict[prefix + current_name(key.removeprefix(prefix))] = state_dict.pop(key)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
+    def layers(self) -> list[nn.Module]:
+        """List the encoder blocks."""
+        return list(self.blocks)
+
     def patches(self, images: Tensor, taps: Taps | None = None, any_size: bool = False) -> Tensor:
         """Embed images `(B, C, H, W)` as patches `(B, N, D)`, in raster order and without positions.
 

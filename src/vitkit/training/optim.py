@@ -4,7 +4,7 @@ The arithmetic follows the original's optax chains (original-code: vision_transf
 big_vision `optax.py`): clip, optimiser, learning rate, decay.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -39,14 +39,22 @@ def learning_rate(config: OptimizerConfig, step: int, total_steps: int) -> float
     return float(rate)
 
 
-def decay_groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str, Any]]:
-    """Divide the parameters into those that decay and those that do not.
+def decay_groups(
+    model: nn.Module, config: OptimizerConfig, scales: Mapping[nn.Parameter, float] | None = None
+) -> list[dict[str, Any]]:
+    """Group parameters by whether they decay, and by the factor of their learning rate, the largest first.
 
     Only the kernels of dense layers and convolutions decay, as big_vision's mask `.*/kernel$` has it: no
     bias, norm, position embedding or class token. With `decay_all` every parameter does.
 
+    Args:
+        model: its parameters are grouped, in the order in which it lists them.
+        config: the weight decay, and what decays.
+        scales: factors of the learning rate that are not 1, the `scale` of a group. Parameters with factor 0
+            are in no group.
+
     Returns:
-        Two groups for an optimiser, the decaying one first. Their order numbers the optimiser's state in
+        Two groups for each factor, the decaying one first. Their order numbers the optimiser's state in
         checkpoints.
     """
     # A module's `weight` is a kernel unless the module is a norm; position embeddings, tokens and scales have
@@ -57,22 +65,37 @@ def decay_groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str, An
         if isinstance(getattr(module, "weight", None), Tensor)
         and not isinstance(module, nn.LayerNorm | nn.GroupNorm)
     }
-    decayed: list[nn.Parameter] = []
-    not_decayed: list[nn.Parameter] = []
-    for parameter in model.parameters():
-        (decayed if config.decay_all or id(parameter) in kernels else not_decayed).append(parameter)
-    return [
-        {"params": decayed, "weight_decay": config.weight_decay},
-        {"params": not_decayed, "weight_decay": 0.0},
-    ]
+    groups: list[dict[str, Any]] = []
+    found = {parameter: (scales or {}).get(parameter, 1.0) for parameter in model.parameters()}
+    for scale in sorted({1.0, *found.values()} - {0.0}, reverse=True):
+        decayed: list[nn.Parameter] = []
+        kept: list[nn.Parameter] = []
+        for parameter, own in found.items():
+            if own == scale:
+                (decayed if config.decay_all or id(parameter) in kernels else kept).append(parameter)
+        groups.append({"params": decayed, "weight_decay": config.weight_decay, "scale": scale})
+        groups.append({"params": kept, "weight_decay": 0.0, "scale": scale})
+    return groups
 
 
-def create_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate of the next update, times the factor of each group."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group["scale"]
+
+
+def create_optimizer(
+    model: nn.Module, config: OptimizerConfig, scales: Mapping[nn.Parameter, float] | None = None
+) -> torch.optim.Optimizer:
     """Create the optimiser of `config` over all parameters of `model`.
 
     Its learning rate is 0 until the trainer sets it, which it does at every step.
+
+    Args:
+        model, config: the parameters, and how they are updated.
+        scales: factors of the learning rate, as in `decay_groups`.
     """
-    groups = decay_groups(model, config)
+    groups = decay_groups(model, config, scales)
     betas = (config.beta1, config.beta2)
     if config.optimizer == "sgd":
         return SGD(groups, momentum=config.momentum, momentum_dtype=getattr(torch, config.momentum_dtype))

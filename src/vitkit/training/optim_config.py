@@ -45,6 +45,16 @@ class OptimizerConfig:
     polyak: float | None = None
     """Decay of the Polyak average of the weights, which is evaluated and saved in their place (the paper's
     Table 2: 0.9999); None keeps no average."""
+    freeze: Literal["nothing", "trunk"] = "nothing"
+    """Part of the model that is not trained. trunk: the head alone is trained, and the three options below
+    have nothing to act on."""
+    freeze_layers: int = 0
+    """Number of first blocks (or residual units) that are not trained, with all that is before them."""
+    layer_decay: float = 1.0
+    """Layer-wise decay of the learning rate: that of a layer over that of the next one (BEiT and MAE: 0.75);
+    1 for the same in all layers."""
+    head_first: int = 0
+    """Number of first steps in which the head is trained alone (Kumar et al. 2022, arXiv 2202.10054)."""
 
     def __post_init__(self) -> None:
         require_finite(self)
@@ -68,3 +78,20 @@ class OptimizerConfig:
             raise VitkitError(f"clip_norm is above 0 or none, found {self.clip_norm}.")
         if self.polyak is not None and not 0 < self.polyak < 1:
             raise VitkitError(f"polyak is a decay between 0 and 1, or none, found {self.polyak}.")
+        if not 0 < self.layer_decay <= 1:
+            raise VitkitError(f"layer_decay is above 0 and at most 1, found {self.layer_decay}.")
+        if min(self.freeze_layers, self.head_first) < 0:
+            raise VitkitError(
+                f"freeze_layers and head_first are 0 or more, found {self.freeze_layers} and "
+                f"{self.head_first}."
+            )
+
+    @property
+    def differs_by_layer(self) -> bool:
+        """Whether the layers of a model learn at different rates or times."""
+        return self.freezes or self.layer_decay != 1 or self.head_first > 0
+
+    @property
+    def freezes(self) -> bool:
+        """Whether some weights are never trained."""
+        return self.freeze == "trunk" or self.freeze_layers > 0

@@ -22,14 +22,22 @@ from vitkit.config import to_json
 from vitkit.data.loader import Batch
 from vitkit.errors import VitkitError
 from vitkit.models.compute_config import PLAIN, Compute
+from vitkit.models.image_model import ImageModel
 from vitkit.models.precision import autocast
 from vitkit.training.checkpoint import TrainState, environment, load_checkpoint, save_checkpoint
 from vitkit.training.checkpoint_files import Progress
 from vitkit.training.evaluators import VALIDATION, Evaluator, Monitor, check_evaluators, judge
 from vitkit.training.finite import NonFiniteError, require_finite_weights
+from vitkit.training.layer_rates import head_parameters, rate_scales
 from vitkit.training.memory import out_of_memory_explained
 from vitkit.training.metrics_log import MetricsLog, repair_log
-from vitkit.training.optim import clip_gradients, create_optimizer, learning_rate, update_average
+from vitkit.training.optim import (
+    clip_gradients,
+    create_optimizer,
+    learning_rate,
+    set_rate,
+    update_average,
+)
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
 
@@ -96,7 +104,7 @@ class Trainer:
     def __init__(
         self,
         run: Path,
-        model: nn.Module,
+        model: ImageModel,
         objective: nn.Module,
         loader: Batches,
         num_samples: int,
@@ -122,7 +130,12 @@ class Trainer:
         self.evaluate_every = config.evaluation_interval(num_samples)
         # The average is a second model, so that it can be evaluated like the first. No gradient reaches it.
         average = copy.deepcopy(model).requires_grad_(False) if optimizer_config.polyak else None
-        optimizer = create_optimizer(self.trained, optimizer_config)
+        scales = rate_scales(model, optimizer_config) if optimizer_config.differs_by_layer else {}
+        for parameter, scale in scales.items():
+            parameter.requires_grad_(scale > 0)  # no gradient is computed of what does not move
+        head = head_parameters(model) if optimizer_config.head_first else []
+        self.waiting = [p for p in scales if scales[p] and p not in set(head)] if head else []
+        optimizer = create_optimizer(self.trained, optimizer_config, scales)
         self.state = TrainState(model, optimizer, average, Progress(), self.objective)
         self.environment = environment(self.device)
         self.precision = config.precision if compute is None else compute.precision
@@ -263,8 +276,9 @@ class Trainer:
         """
         model, optimizer = self.state.model, self.state.optimizer
         # Set at every step and computed from its number: a scheduler object would be one more state to save.
-        for group in optimizer.param_groups:
-            group["lr"] = rate
+        set_rate(optimizer, rate)
+        for parameter in self.waiting:
+            parameter.requires_grad_(step >= self.optimizer_config.head_first)
         optimizer.zero_grad()
         self.trained.train()  # a loaded model comes in evaluation mode, without dropout
         size = self.config.micro_batch_size or self.config.batch_size

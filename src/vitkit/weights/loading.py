@@ -98,12 +98,46 @@ def fit_to_options(
             fit the options.
     """
     _refuse_kept_head(path, identity, options)
-    head, num_classes, size = options.head, options.num_classes, options.size
-    config, card = _with_statistics(identity.config, identity.card, options)
     # Before a new head or other positions are made to fit, which would hide what is wrong with the file.
-    check(config, tensors, str(path))
-    assumed = [assumption.sentence() for assumption in card.assumed]
-    notes = [*identity.notes, *assumed, *_doubts(tensors)]
+    check(identity.config, tensors, str(path))
+    adapted = adapt(identity.config, identity.card, tensors, options)
+    model = build(adapted.config, adapted.tensors, str(path))
+    model.card = adapted.card
+    return Loaded(model.eval(), identity, (*identity.notes, *adapted.notes))
+
+
+def read_weights(path: str | Path, num_heads: int | None = None) -> dict[str, Tensor]:
+    """Read the tensors of a checkpoint under our names, every one accounted for; the model is not built.
+
+    Raises:
+        VitkitError: as `load_model`.
+    """
+    with _opened(path, Hints(None, num_heads)) as (source, identity, translation):
+        tensors = translate(source, translation)
+    check(identity.config, tensors, str(path))
+    return tensors
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """The weights of a checkpoint, made to fit another head and image size."""
+
+    config: ModelConfig
+    tensors: dict[str, Tensor]
+    card: ModelCard
+    notes: tuple[str, ...]
+
+
+def adapt(config: ModelConfig, card: ModelCard, tensors: dict[str, Tensor], options: LoadOptions) -> Adapted:
+    """Put in what is given in `options`: pixel statistics, another head, another image size.
+
+    Args:
+        config, card, tensors: of the checkpoint, as they stand in it.
+        options: the same as for `load`.
+    """
+    head, num_classes, size = options.head, options.num_classes, options.size
+    config, card = with_statistics(config, card, options)
+    notes = [*(assumption.sentence() for assumption in card.assumed), *_doubts(tensors)]
     if num_classes is None:
         num_classes = config.num_classes
     if head == "new" or (head is None and num_classes != config.num_classes):
@@ -118,9 +152,7 @@ def fit_to_options(
     # The card says how pictures become the model's input, so its size follows the model's.
     if card.preprocessing is not None:
         card = replace(card, preprocessing=replace(card.preprocessing, image_size=config.image_size))
-    model = build(config, tensors, str(path))
-    model.card = card
-    return Loaded(model.eval(), identity, tuple(notes))
+    return Adapted(config, tensors, card, tuple(notes))
 
 
 def _refuse_kept_head(path: str | Path, identity: Identity, options: LoadOptions) -> None:
@@ -250,7 +282,7 @@ def _read(checkpoint_format: CheckpointFormat, source: Source, hints: Hints) -> 
         raise VitkitError(f"{source.path}: {error}") from error
 
 
-def _with_statistics(
+def with_statistics(
     config: ModelConfig, card: ModelCard, options: LoadOptions
 ) -> tuple[ModelConfig, ModelCard]:
     """Replace the pixel statistics by those that are given: a value for each channel, or one for all.
@@ -319,6 +351,6 @@ def _at_size(
         return resized, tensors
     notes.append(
         f"position embeddings resized from {kind} of {format_size(old)} to {format_size(new)}; expect lower "
-        "accuracy than at its own size, as vitkit cannot fine-tune a loaded checkpoint yet"
+        "accuracy than at its own size until it is fine-tuned at this one (vitkit finetune)"
     )
     return resized, tensors | fitted

@@ -1,0 +1,16 @@
+"""`vitkit finetune`: `vitkit train` from the weights that are named first."""
+
+from vitkit.cli import train
+from vitkit.errors import VitkitError
+
+
+def main(arguments: list[str]) -> None:
+    """Parse the command line and fine-tune: the first argument is the start, the others are as for train."""
+    if arguments and not arguments[0].startswith("-"):
+        arguments = ["--start", *arguments]
+    elif not any(one.partition("=")[0] in ("--start", "--resume", "--help", "-h") for one in arguments):
+        raise VitkitError(
+            "Which weights to begin from? Give a run folder, a file or an address first: vitkit finetune "
+            "START --data PATH."
+        )
+    train.run_verb(arguments, "finetune")

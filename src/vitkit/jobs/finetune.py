@@ -1,0 +1,159 @@
+"""The job of fine-tuning: a run that begins from weights, with options that suit the start and the data."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from vitkit.data.transforms_config import Augmentation
+from vitkit.errors import VitkitError
+from vitkit.jobs.finetune_recipes import fit_paper
+from vitkit.jobs.listener import SILENT, Listener
+from vitkit.jobs.recipes import recipe as named_recipe
+from vitkit.jobs.run_config import Run
+from vitkit.jobs.start import Start, find_start
+from vitkit.jobs.start_config import StartConfig
+from vitkit.jobs.train import require_data, train
+from vitkit.tasks import find_task
+from vitkit.training.objectives_config import ClassificationConfig
+from vitkit.training.optim_config import OptimizerConfig
+from vitkit.training.trainer_config import TrainingConfig
+
+# Training images below which: epochs, batch. Chosen so that two cores finish a small ViT in minutes: few
+# images are seen often, many a few times. The paper's 500 steps of 512 are 256,000 images for any of them.
+LENGTHS = ((1_000, 50, 32), (10_000, 20, 64), (100_000, 10, 128), (1 << 62, 3, 128))
+RATE, HEAD_RATE = 5e-4, 3e-3
+"""Of AdamW for all layers; and for the head alone, which has nothing to forget."""
+LAYER_DECAY = 0.75
+"""Of a model of 12 layers, as in BEiT and MAE; a deeper one gets that which makes its first layer as slow."""
+
+
+def finetune(
+    start: str | StartConfig,
+    data: str,
+    out: str | Path | None = None,
+    *,
+    recipe: str = "",
+    image_size: int | tuple[int, int] | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+    listener: Listener = SILENT,
+) -> Path:
+    """Fine-tune a model on images: train it with a new head, evaluate it, and write its report.
+
+    Calling it again with the same arguments and folder continues from the last committed checkpoint. For
+    any other option make the run with `vitkit.finetune_run`, change it, and give it to `vitkit.train`.
+
+    Args:
+        start: a run folder, a file or folder of weights, or an address such as hf:org/name; a `StartConfig`
+            says more.
+        data: images with labels, as for `vitkit.train`.
+        out: the run folder; left out, one below `runs/`.
+        recipe: a name, "paper" for the paper's; left out, what suits the number of images.
+        image_size: pixels, one number or `(height, width)`; left out, that of the start or the recipe.
+        device, threads, listener: as for `vitkit.train`.
+
+    Returns:
+        The run folder.
+
+    Raises:
+        VitkitError, InterruptedTraining: as `vitkit.train`.
+    """
+    with listener.progress("looking at the start"):
+        run = finetune_run(start, data, recipe=recipe, image_size=image_size)
+    return train(run, out, device=device, threads=threads, listener=listener)
+
+
+def finetune_run(
+    start: str | StartConfig,
+    data: str,
+    *,
+    recipe: str = "",
+    image_size: int | tuple[int, int] | None = None,
+) -> Run:
+    """Make the run that fine-tunes a start on images, to be changed and handed to `vitkit.train`.
+
+    Args:
+        start, data, recipe, image_size: as for `finetune`.
+
+    Raises:
+        VitkitError: there is no such start, no such data or no such recipe.
+    """
+    begun = start if isinstance(start, StartConfig) else StartConfig(start)
+    if not begun.start:
+        raise VitkitError(
+            "Which weights to begin from? Give a run folder, a file or an address: vitkit finetune START "
+            "--data PATH."
+        )
+    base = named_recipe(recipe) if recipe else Run()
+    run = suit_run(replace(base, data=data or base.data, start=begun)).run
+    if image_size is not None:
+        size = (image_size, image_size) if isinstance(image_size, int) else image_size
+        run = replace(run, preprocessing=replace(run.preprocessing, image_size=size))
+    return run
+
+
+@dataclass(frozen=True)
+class Suited:
+    """A run whose options suit its start and its data."""
+
+    run: Run
+    num_images: int
+    """Those of the training split."""
+
+
+def suit_run(asked: Run) -> Suited:
+    """Choose the options of a run that suit its start and its data.
+
+    Args:
+        asked: with start, data, task and splits, and its recipe where there is one; whether the trunk is
+            frozen is looked at as well. All else is chosen.
+
+    Raises:
+        VitkitError: there is no such start or no such data, or the recipe trains another model.
+    """
+    require_data(asked)
+    start = find_start(asked)
+    base = named_recipe(asked.recipe) if asked.recipe else Run(preprocessing=start.preprocessing)
+    if asked.recipe and base.model not in ("", start.model):
+        raise VitkitError(
+            f"The recipe {asked.recipe} trains a {base.model}, and {start.name} is a {start.model}. Leave "
+            "the recipe out, or take one for fine-tuning: paper, or finetune-cifar10 and the like."
+        )
+    run = replace(
+        base, model=start.model, data=asked.data, task=asked.task, start=asked.start, splits=asked.splits
+    )
+    listed = find_task(run.task).open_data(run.data, run.splits, run.preprocessing.decode)
+    count = len(listed.splits["train"])
+    if not run.recipe:
+        run = fit_data(run, start, count, asked.optimizer.freeze)
+    elif run.recipe == "paper":
+        run = fit_paper(run, count)
+    return Suited(run, count)
+
+
+def fit_data(run: Run, start: Start, num_images: int, freeze: Literal["nothing", "trunk"] = "nothing") -> Run:
+    """Choose how to fine-tune on so many training images, where no recipe says it.
+
+    AdamW at a low rate, the head alone first and then lower layers slower than higher ones: no rate has to be
+    searched for, which the paper's SGD needs. The first screen of the run says what departs from the paper.
+    """
+    epochs, batch_size = next((epochs, batch) for below, epochs, batch in LENGTHS if num_images < below)
+    decay = LAYER_DECAY ** min(1.0, 12 / max(start.config.num_layers, 1))
+    run = replace(
+        run,
+        augmentation=Augmentation(crop_area=(0.25, 1.0)),
+        objective=ClassificationConfig(label_smoothing=0.1),
+        optimizer=OptimizerConfig(
+            learning_rate=HEAD_RATE if freeze == "trunk" else RATE,
+            weight_decay=0.05,
+            layer_decay=round(decay, 4),
+        ),
+        training=TrainingConfig(epochs=epochs, batch_size=max(min(batch_size, num_images), 1)),
+    )
+    return fit_length(run, num_images)
+
+
+def fit_length(run: Run, num_images: int) -> Run:
+    """Warm up in a twentieth of a run's steps, and train the head alone in a tenth of them."""
+    steps = run.training.total_steps(num_images)
+    return replace(run, optimizer=replace(run.optimizer, warmup_steps=steps // 20, head_first=steps // 10))

@@ -1,0 +1,57 @@
+"""Which weights of a model learn how fast in fine-tuning: frozen ones, slower ones, those that wait.
+
+The layers are numbered as in BEiT and MAE (`util/lr_decay.py` there): 0 is all that comes before the first
+block, block i is i + 1, and the final norm, the pooling and the head come after the last one.
+"""
+
+from torch import nn
+
+from vitkit.errors import VitkitError
+from vitkit.models.image_model import ImageModel
+from vitkit.training.optim_config import OptimizerConfig
+
+HEAD = ("head.", "pre_logits.")
+"""Beginnings of the names of the head's parameters, the tanh layer of pre-training among them."""
+AFTER = ("norm.", "pooling.", *HEAD)
+"""The same of all that follows the last layer."""
+
+
+def rate_scales(model: ImageModel, config: OptimizerConfig) -> dict[nn.Parameter, float]:
+    """Give the factor of each parameter's learning rate; 0 for those that are frozen.
+
+    Raises:
+        VitkitError: more layers are to be frozen than the model has, or it has no head to train alone.
+    """
+    numbers = _layer_numbers(model)
+    depth = len(model.layers())
+    if config.freeze_layers > depth:
+        raise VitkitError(
+            f"The model has {depth} layers, so freeze_layers is from 0 to {depth}, found "
+            f"{config.freeze_layers}."
+        )
+    if config.freeze == "trunk":
+        head = set(head_parameters(model))
+        if not head:
+            raise VitkitError("The model has no head that could be trained alone: leave out freeze.")
+        return {parameter: float(parameter in head) for parameter in numbers}
+    last_frozen = config.freeze_layers if config.freeze_layers else -1
+    return {
+        parameter: 0.0 if number <= last_frozen else config.layer_decay ** (depth + 1 - number)
+        for parameter, number in numbers.items()
+    }
+
+
+def head_parameters(model: ImageModel) -> list[nn.Parameter]:
+    """List the parameters of the head."""
+    return [parameter for name, parameter in model.named_parameters() if name.startswith(HEAD)]
+
+
+def _layer_numbers(model: ImageModel) -> dict[nn.Parameter, int]:
+    layers = model.layers()
+    numbers = {
+        parameter: len(layers) + 1 if name.startswith(AFTER) else 0
+        for name, parameter in model.named_parameters()
+    }
+    for number, layer in enumerate(layers, start=1):
+        numbers |= dict.fromkeys(layer.parameters(), number)
+    return numbers

@@ -1,0 +1,163 @@
+"""`vitkit finetune` and `vitkit train --start`, as people call them."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import vitkit
+from vitkit.cli.main import run
+from vitkit.jobs import train as training
+from vitkit.jobs.run_config import read_run
+from vitkit.jobs.start_config import StartConfig
+from vitkit.weights import load_model
+from vitkit.weights.card import card_of
+
+SMALL = ["--batch-size", "16", "--steps", "20", "--evaluate-every", "10", "--threads", "1"]
+
+
+def write_report(folder: Path, **_options: Any) -> Path:
+    """Stand in for the report, whose pictures take seconds."""
+    (folder / "report.html").write_text("a report")
+    return folder / "report.html"
+
+
+@pytest.fixture(autouse=True)
+def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "write_report", write_report)
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A run on the digits, whose images are 8x8 and cut out of the middle."""
+    folder = tmp_path_factory.mktemp("cli") / "start"
+    options = ["--data", "digits", "--model", "ViT-16x2x2/2", "--image-size", "8", "--resize", "crop"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "write_report", write_report)
+        assert run(["train", *options, "--warmup-steps", "0", "--out", str(folder), *SMALL]) == 0
+    yield folder
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Forty small pictures of two classes, as a folder of class folders."""
+    root = tmp_path_factory.mktemp("photos")
+    draw = np.random.default_rng(0)
+    for number in range(40):
+        pixels = draw.integers(0, 128, (12, 10 + number % 4, 3)) + 120 * (number % 2)
+        path = root / ("bright" if number % 2 else "dark") / f"{number}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(pixels.astype(np.uint8)).save(path)
+    return root
+
+
+def fails(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """Run a command that is refused; returns what it says."""
+    assert run(arguments) == 1
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    return " ".join(said.split())
+
+
+def test_what_is_left_out_suits_the_start_and_the_data(
+    tmp_path: Path, start: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    assert run(["finetune", str(start), "--data", str(photos), "--out", str(out), "--threads", "1"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "head: new, zeros, 2 classes, in place of that of 10 classes" in said
+    assert "batch 28 (512)" in said and "50 steps (500)" in said
+    made = read_run(out)
+    assert made.model == "ViT-16x2x2/2"
+    assert made.preprocessing == read_run(start).preprocessing  # 8x8 and cut out of the middle, as the start
+    assert (made.optimizer.warmup_steps, made.optimizer.head_first) == (2, 5)
+    assert card_of(load_model(out)).class_names == ("bright", "dark")
+    # The same command again finds that all is done; from Python the same run is made.
+    assert run(["finetune", str(start), "--data", str(photos), "--out", str(out), "--threads", "1"]) == 0
+    assert "This run has finished" in capsys.readouterr().out
+    assert vitkit.finetune(str(start), str(photos), out, threads=1) == out
+
+
+def test_another_length_has_its_own_warm_up(tmp_path: Path, start: Path, photos: Path) -> None:
+    out = tmp_path / "run"
+    options = ["--data", str(photos), "--steps", "30", "--batch-size", "8", "--threads", "1"]
+    assert run(["finetune", str(start), *options, "--head-first", "0", "--out", str(out)]) == 0
+    made = read_run(out)
+    assert (made.training.steps, made.training.batch_size) == (30, 8)
+    assert (made.optimizer.warmup_steps, made.optimizer.head_first) == (1, 0)
+
+
+def test_the_recipes_of_the_paper_can_be_changed_like_any(
+    tmp_path: Path, start: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    options = ["--recipe", "paper", "--data", str(photos), "--image-size", "12", *SMALL]
+    assert run(["finetune", str(start), *options, "--momentum-dtype", "bfloat16", "--out", str(out)]) == 0
+    made = read_run(out)
+    assert made.optimizer.optimizer == "sgd" and made.optimizer.momentum_dtype == "bfloat16"
+    assert (made.recipe, made.preprocessing.image_size) == ("paper", (12, 12))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "positions: resized from a grid of 4x4 to 6x6" in said
+    assert "preprocessing: other than the start's in resize: 'crop' -> 'stretch'" in said
+
+
+def test_a_finished_run_is_trained_for_longer_as_a_new_one(
+    tmp_path: Path, start: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With its own data, options and head; also from its best checkpoint."""
+    out = tmp_path / "longer"
+    assert run(["train", "--start", str(start), "--steps", "5", "--out", str(out), "--threads", "1"]) == 0
+    assert "head: kept" in capsys.readouterr().out
+    made, before = read_run(out), read_run(start)
+    assert made.start == StartConfig(str(start), head="keep") and made.training.steps == 5
+    assert (made.data, made.optimizer, made.augmentation) == (
+        *(before.data, before.optimizer),
+        before.augmentation,
+    )
+    options = ["--start", str(start), "--start-from", "best", "--steps", "5", "--threads", "1"]
+    assert run(["train", *options, "--out", str(tmp_path / "best")]) == 0
+    assert "(its best checkpoint, step " in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_card_and_the_report_say_where_it_came_from(
+    tmp_path: Path, start: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.undo()  # the real report
+    out = tmp_path / "run"
+    assert run(["finetune", str(start), "--data", "digits", "--out", str(out), *SMALL]) == 0
+    digest = json.loads((start / "model.json").read_text())["weights"]["sha256"]
+    capsys.readouterr()
+    assert run(["card", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert digest in "".join(said.split()) and "start from" in said
+    assert digest in (out / "report.html").read_text()
+
+
+def test_mistakes_end_in_one_sentence(
+    tmp_path: Path, start: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, out = ["--data", str(photos)], ["--out", str(tmp_path / "run")]
+    assert "Which weights to begin from?" in fails(["finetune", *data], capsys)
+    assert "No checkpoint at" in fails(["finetune", str(tmp_path / "nothing"), *data], capsys)
+    assert "Which images?" in fails(["finetune", str(start)], capsys)
+    said = fails(["finetune", str(start), *data, *out, "--model", "ViT-B/16"], capsys)
+    assert "is a ViT-16x2x2/2" in said and "Leave --model out" in said
+    said = fails(["finetune", str(start), *data, *out, "--head", "keep"], capsys)
+    assert "only the images have bright, dark" in said
+    said = fails(["finetune", str(start), *data, *out, "--image-size", "1"], capsys)
+    assert "hold no patch of 2x2 pixels" in said
+    said = fails(["finetune", str(start), *data, *out, "--freeze-layers", "9"], capsys)
+    assert "freeze_layers is from 0 to 2, found 9" in said
+    said = fails(["finetune", str(photos), *data, *out], capsys)
+    assert "No weights in" in said
+    said = fails(["finetune", str(start), *data, *out, "--recipe", "digits"], capsys)
+    assert "The recipe digits trains a ViT-64x4x4/4" in said
+    said = fails(["train", "--recipe", "finetune-cifar10", *data, *out], capsys)
+    assert "give it with --start" in said
+    said = fails(["finetune", str(start / "model.safetensors"), *data, *out, "--start-from", "best"], capsys)
+    assert "is no run folder" in said
+    assert not (tmp_path / "run").exists()

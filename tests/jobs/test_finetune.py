@@ -1,0 +1,236 @@
+"""Runs that begin from the weights of another model."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.jobs.hearing import Hearing
+from vitkit.data.transforms_config import Preprocessing
+from vitkit.errors import VitkitError
+from vitkit.jobs import train as training
+from vitkit.jobs.run_config import Architecture, Run
+from vitkit.jobs.start_config import StartConfig
+from vitkit.models.build import create_model
+from vitkit.training.optim_config import OptimizerConfig
+from vitkit.training.trainer_config import TrainingConfig
+from vitkit.weights import load_model, save_model
+from vitkit.weights.card import card_of
+
+SMALL = Run(
+    data="digits",
+    model="ViT-16x2x2/2",
+    architecture=Architecture(representation_size=16),
+    preprocessing=Preprocessing((8, 8), resize="crop"),
+    optimizer=OptimizerConfig(learning_rate=0.01, warmup_steps=2),
+    training=TrainingConfig(steps=12, batch_size=16, evaluate_every=4, checkpoint_every=4, log_every=3),
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pictures take seconds and are none of this file's business."""
+
+    def write_report(folder: Path, **_options: Any) -> Path:
+        (folder / "report.html").write_text("a report")
+        return folder / "report.html"
+
+    monkeypatch.setattr(training, "write_report", write_report)
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("start") / "pretrained"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "write_report", lambda folder, **_options: folder / "report.html")
+        yield training.train(SMALL, folder)
+
+
+def from_start(folder: Path, **changes: Any) -> Run:
+    """A small run that begins from a start."""
+    run = replace(SMALL, model="", architecture=Architecture(), start=StartConfig(str(folder)))
+    return replace(run, **changes)
+
+
+def test_fine_tuning_begins_with_the_weights_and_a_new_head(tmp_path: Path, pretrained: Path) -> None:
+    """At a rate of 1e-30 nothing moves: what the run ends with is what it began with."""
+    still = OptimizerConfig(learning_rate=1e-30, weight_decay=0.0)
+    hearing = Hearing()
+    training.train(from_start(pretrained, optimizer=still), tmp_path / "run", listener=hearing)
+    before, after = load_file(pretrained / "model.safetensors"), load_file(tmp_path / "run/model.safetensors")
+    assert {*before} - {*after} == {"pre_logits.weight", "pre_logits.bias"}
+    assert all(after.pop(name).abs().max() < 1e-27 for name in ("head.weight", "head.bias"))
+    assert all(torch.allclose(before[name], tensor, rtol=0, atol=1e-27) for name, tensor in after.items())
+    said = dict(hearing.rows)["start"]
+    assert "head: new, zeros, 10 classes, in place of that of 10 classes with its tanh layer" in said
+    assert "preprocessing: the start's" in said
+
+
+def test_positions_are_resized_to_another_image_size(tmp_path: Path, pretrained: Path) -> None:
+    run = from_start(pretrained, preprocessing=Preprocessing((12, 8), resize="crop"))
+    hearing = Hearing()
+    training.train(run, tmp_path / "run", listener=hearing)
+    assert "positions: resized from a grid of 4x4 to 6x4" in dict(hearing.rows)["start"]
+    assert load_model(tmp_path / "run").config.image_size == (12, 8)
+
+
+def test_the_card_keeps_where_the_start_came_from(tmp_path: Path, pretrained: Path) -> None:
+    run = training.train(from_start(pretrained), tmp_path / "run")
+    again = training.train(from_start(run), tmp_path / "again")
+    origin = card_of(load_model(again)).origin["start"]
+    digest = json.loads((run / "model.json").read_text())["weights"]["sha256"]
+    assert (origin["from"], origin["sha256"], origin["model"]) == (str(run), digest, "ViT-16x2x2/2")
+    assert origin["start"]["from"] == str(pretrained)
+
+
+def test_a_kept_head_is_matched_by_the_names_of_the_classes(tmp_path: Path, pretrained: Path) -> None:
+    """A start whose classes stand in another order predicts the same after the run has begun from it."""
+    model = load_model(pretrained)
+    card, order = card_of(model), torch.arange(9, -1, -1)
+    model.card = replace(card, class_names=tuple(reversed(card.class_names)))
+    weights = model.state_dict()
+    for name in ("head.weight", "head.bias"):
+        weights[name].copy_(weights[name][order].clone())
+    save_model(model, tmp_path / "reversed")
+    still = OptimizerConfig(learning_rate=1e-30, weight_decay=0.0)
+    keep = StartConfig(str(tmp_path / "reversed"), head="keep")
+    training.train(from_start(pretrained, start=keep, optimizer=still), tmp_path / "run")
+    before, after = load_file(pretrained / "model.safetensors"), load_file(tmp_path / "run/model.safetensors")
+    assert before.keys() == after.keys()
+    assert all(torch.allclose(before[name], tensor, rtol=0, atol=1e-27) for name, tensor in after.items())
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ((), "does not say the names of its 10 classes"),
+        (("zero", *"123456789"), "only the images have 0; only the start has zero"),
+    ],
+)
+def test_a_head_of_other_classes_cannot_be_kept(
+    tmp_path: Path, pretrained: Path, names: tuple[str, ...], words: str
+) -> None:
+    model = load_model(pretrained)
+    model.card = replace(card_of(model), class_names=names)
+    save_model(model, tmp_path / "start")
+    run = from_start(pretrained, start=StartConfig(str(tmp_path / "start"), head="keep"))
+    with pytest.raises(VitkitError, match=words):
+        training.train(run, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model": "ViT-B/16"}, "is a ViT-16x2x2/2, so a run that begins from it is one too, found model"),
+        ({"architecture": Architecture(gelu="erf")}, "its gelu is tanh, and its weights are worth nothing"),
+        ({"architecture": Architecture(mlp_dim=32)}, "Leave --mlp-dim out"),
+        ({"preprocessing": Preprocessing((1, 1))}, "hold no patch of 2x2"),
+    ],
+)
+def test_options_that_contradict_the_start_are_refused(
+    tmp_path: Path, pretrained: Path, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(VitkitError, match=words):
+        training.train(from_start(pretrained, **changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_dropout_is_the_runs_own_choice(tmp_path: Path, pretrained: Path) -> None:
+    run = from_start(pretrained, architecture=Architecture(dropout=0.25))
+    training.train(run, tmp_path / "run")
+    assert load_model(tmp_path / "run").config.dropout == 0.25
+
+
+def test_a_run_that_was_stopped_can_be_a_start(tmp_path: Path, pretrained: Path) -> None:
+    stopped = tmp_path / "stopped"
+    shutil.copytree(pretrained, stopped)
+    (stopped / "model.safetensors").unlink()
+    hearing = Hearing()
+    training.train(from_start(stopped), tmp_path / "run", listener=hearing)
+    assert "(its best checkpoint, step " in dict(hearing.rows)["start"][0]
+    last = from_start(pretrained, start=StartConfig(str(pretrained), start_from="last"))
+    hearing = Hearing()
+    training.train(last, tmp_path / "last", listener=hearing)
+    assert "(its last checkpoint, step 12)" in dict(hearing.rows)["start"][0]
+    (best,) = json.loads((tmp_path / "run/start.json").read_text())["files"].values()
+    assert best in {
+        json.loads(path.read_text())["files"]["model.safetensors"]["sha256"]
+        for path in stopped.glob("checkpoints/*/manifest.json")
+    }
+
+
+def test_a_run_without_a_checkpoint_is_no_start(tmp_path: Path, pretrained: Path) -> None:
+    (tmp_path / "begun").mkdir()
+    shutil.copy(pretrained / "config.json", tmp_path / "begun")
+    with pytest.raises(VitkitError, match="has no checkpoint yet"):
+        training.train(from_start(tmp_path / "begun"), tmp_path / "run")
+
+
+def test_a_run_goes_on_without_its_start_once_it_has_a_checkpoint(tmp_path: Path, pretrained: Path) -> None:
+    shutil.copytree(pretrained, tmp_path / "start")
+    run = from_start(tmp_path / "start", model=SMALL.model)
+    whole = training.train(run, tmp_path / "whole")
+    shutil.copytree(whole, tmp_path / "part")
+    shutil.rmtree(tmp_path / "part/checkpoints/step-00000012")
+    (tmp_path / "part/report.html").unlink()
+    shutil.rmtree(tmp_path / "start")
+    training.train(run, tmp_path / "part")
+    for name in ("model.safetensors", "metrics.jsonl"):
+        assert (tmp_path / "part" / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_a_start_that_changed_before_the_first_checkpoint_is_refused(
+    tmp_path: Path, pretrained: Path
+) -> None:
+    shutil.copytree(pretrained, tmp_path / "start")
+    run = from_start(tmp_path / "start")
+    training.train(run, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run/checkpoints")
+    model = load_model(tmp_path / "start")
+    model.state_dict()["norm.weight"].add_(1)
+    save_model(model, tmp_path / "start")
+    with pytest.raises(VitkitError, match=r"is not what .* was started from"):
+        training.train(replace(run, model=SMALL.model), tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["BiT-R26x1", "R+ViT-Ti/16"])
+def test_resnets_and_hybrids_are_fine_tuned(tmp_path: Path, name: str) -> None:
+    model = create_model(name, num_classes=7, image_size=32)
+    save_model(model, tmp_path / "start")
+    run = from_start(
+        tmp_path / "start",
+        preprocessing=Preprocessing((32, 32)),
+        optimizer=OptimizerConfig(freeze_layers=1, layer_decay=0.5, head_first=1),
+        training=TrainingConfig(steps=2, batch_size=4),
+    )
+    training.train(run, tmp_path / "run")
+    before, after = (
+        load_file(tmp_path / "start/model.safetensors"),
+        load_file(tmp_path / "run/model.safetensors"),
+    )
+    same = {key for key, tensor in after.items() if key in before and torch.equal(before[key], tensor)}
+    first = "stages.0.0." if name == "BiT-R26x1" else "blocks.0."
+    second = "stages.0.1." if name == "BiT-R26x1" else "blocks.1."
+    assert same >= {key for key in after if key.startswith((first, "root.", "stem."))}
+    assert not any(key.startswith(second) for key in same if key.endswith("weight"))
+
+
+def test_new_weights_cannot_be_frozen(tmp_path: Path) -> None:
+    with pytest.raises(VitkitError, match="give a start"):
+        training.train(replace(SMALL, optimizer=OptimizerConfig(freeze="trunk")), tmp_path / "run")
+
+
+def test_pixel_statistics_can_be_given(tmp_path: Path, pretrained: Path) -> None:
+    start = StartConfig(str(pretrained), image_mean=(0.25,), image_std=(0.5, 0.5, 0.25))
+    hearing = Hearing()
+    training.train(from_start(pretrained, start=start), tmp_path / "run", listener=hearing)
+    config = load_model(tmp_path / "run").config
+    assert (config.image_mean, config.image_std) == ((0.25, 0.25, 0.25), (0.5, 0.5, 0.25))
+    assert any("instead of the start's" in line for line in dict(hearing.rows)["start"])
