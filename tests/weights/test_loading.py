@@ -223,10 +223,20 @@ def test_sizes_in_a_description_are_bounded_before_anything_is_built(
 
 
 @pytest.mark.parametrize(
-    "name", ["config.json", "model.json", "preprocessor_config.json", "model.safetensors"]
+    ("format", "name"),
+    [
+        ("vitkit", "model.json"),
+        ("vitkit", "model.safetensors"),
+        ("timm", "config.json"),
+        ("huggingface", "config.json"),
+        ("huggingface", "preprocessor_config.json"),
+    ],
 )
-def test_a_pipe_under_a_known_name_is_refused_and_not_waited_for(name: str, tmp_path: Path) -> None:
-    save_model(random_model(TINY), tmp_path)
+def test_a_pipe_under_a_known_name_is_refused_and_not_waited_for(
+    format: Format, name: str, tmp_path: Path
+) -> None:
+    save_model(random_model(replace(TINY, patch_size=(4, 4), image_size=(16, 16))), tmp_path / "x", format)
+    tmp_path = tmp_path / "x"
     (tmp_path / name).unlink(missing_ok=True)
     os.mkfifo(tmp_path / name)
     with pytest.raises(VitkitError, match=f"{name} cannot be read: expected a regular file.*found a pipe"):

@@ -33,7 +33,7 @@ from vitkit.weights.loading import Adapted, adapt, identify, read_weights, with_
 
 RECORD = "start.json"
 NAMES_SHOWN = 5
-FREE = ("dropout", "attention_dropout", "head_bias_init")
+FREE = ("dropout", "attention_dropout", "drop_path", "head_bias_init")
 """Fields of the architecture that are no property of the weights: a run may choose them anew."""
 
 
