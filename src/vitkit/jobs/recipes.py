@@ -63,8 +63,9 @@ def small_images_conv() -> Run:
     Command: vitkit train --recipe small-images-conv --data PATH
     Cost: not measured as a whole. Result: not measured.
 
-    It is chosen for speed: at one thread a step makes twice the images of small-images, because the stem
-    leaves 16 patches of each image where that recipe has 64.
+    It is chosen for speed: its training step made 263 images a second on one busy core, that of small-images
+    134. Single runs of 80 and 120 s of one core on CIFAR-10 found 29.0 % with it (0.44 epochs) and 27.4 %
+    with patches of 4 and a width of 128 (0.32 epochs), of 5,000 images held out: too short to say more.
     """
     return Run(
         model="ViT-192x4x4/8",
