@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -102,35 +102,13 @@ def check_data(
         bad_quota: fraction of the training files that may be unreadable before training stops; the default
             is that of training, 5 %.
     """
-    total = sum(map(len, data.splits.values()))
     counts: dict[str, dict[str, int]] = {}
-    sizes: list[tuple[int, int]] = []
-    formats: Counter[str] = Counter()
-    modes: Counter[str] = Counter()
-    bad: list[BadFile] = []
-    same: dict[bytes, list[Copy]] = {}
-    done = 0
     for split, samples in data.splits.items():
         per_class = count_labels(samples.labels, len(data.class_names))
         counts[split] = dict(zip(data.class_names, per_class, strict=True))
-        for index in range(len(samples)):
-            key = samples.key(index)
-            try:
-                head = samples.header(index)
-                pixels = samples.decode(index)
-            except DecodeError as error:
-                bad.append(BadFile(split, key, str(error)))
-            else:
-                formats[head.format] += 1
-                modes[head.mode] += 1
-                height, width = pixels.shape[:2]
-                sizes.append((height, width))
-                label = _label(samples.labels, index, data.class_names)
-                same.setdefault(pixel_digest(pixels), []).append(Copy(split, key, label))
-            done += 1
-            if progress is not None:
-                progress(done, total)
-    duplicates = tuple(tuple(group) for group in same.values() if len(group) > 1)
+    read = _read_all(data, progress)
+    sizes, bad = read.sizes, read.bad
+    duplicates = tuple(tuple(group) for group in read.same.values() if len(group) > 1)
     contradictions = tuple(group for group in duplicates if len({copy.label for copy in group}) > 1)
     leaks = _leaks(duplicates, tuple(data.splits))
     summary = _summary(sizes)
@@ -138,7 +116,7 @@ def check_data(
     start = advise_on_start(images.get("train", 0), len(data.class_names))
     warnings = [
         *_about_bad_files(bad, images, bad_quota),
-        *_about_images(sizes, modes),
+        *_about_images(sizes, read.modes),
         *_about_classes(counts, data.multi_label),
         *_about_duplicates(duplicates, contradictions, leaks),
     ]
@@ -148,8 +126,8 @@ def check_data(
         counts=counts,
         images=images,
         sizes=summary,
-        formats=dict(formats.most_common()),
-        modes=dict(modes.most_common()),
+        formats=dict(read.formats.most_common()),
+        modes=dict(read.modes.most_common()),
         bad=tuple(bad),
         duplicates=duplicates,
         leaks=leaks,
@@ -159,6 +137,43 @@ def check_data(
         advice=(start,) if start else (),
         recipe=suggest_recipe(sizes),
     )
+
+
+@dataclass
+class _ReadFiles:
+    """What was found in the files of a data set."""
+
+    sizes: list[tuple[int, int]] = field(default_factory=list)
+    """(height, width) of each image that could be read."""
+    formats: Counter[str] = field(default_factory=Counter)
+    modes: Counter[str] = field(default_factory=Counter)
+    bad: list[BadFile] = field(default_factory=list)
+    same: dict[bytes, list[Copy]] = field(default_factory=dict)
+    """Images by the digest of their pixels."""
+
+
+def _read_all(data: ImageData, progress: Callable[[int, int], None] | None) -> _ReadFiles:
+    """Decode every file once."""
+    found, done, total = _ReadFiles(), 0, sum(map(len, data.splits.values()))
+    for split, samples in data.splits.items():
+        for index in range(len(samples)):
+            key = samples.key(index)
+            try:
+                head = samples.header(index)
+                pixels = samples.decode(index)
+            except DecodeError as error:
+                found.bad.append(BadFile(split, key, str(error)))
+            else:
+                found.formats[head.format] += 1
+                found.modes[head.mode] += 1
+                height, width = pixels.shape[:2]
+                found.sizes.append((height, width))
+                label = _label(samples.labels, index, data.class_names)
+                found.same.setdefault(pixel_digest(pixels), []).append(Copy(split, key, label))
+            done += 1
+            if progress is not None:
+                progress(done, total)
+    return found
 
 
 def _label(labels: Labels, index: int, class_names: Sequence[str]) -> str:

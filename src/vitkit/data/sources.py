@@ -122,23 +122,7 @@ def open_data(
         raise VitkitError(
             "label_separator separates several labels of an image: give --task multi-label, or leave it out."
         )
-    if spec == "digits":
-        if multi_label:
-            raise VitkitError(f"digits has one label an image. {label_sets.LAYOUTS}")
-        found = _list_digits()
-        name = "digits"
-    else:
-        path = _existing(spec)
-        try:
-            name = path.resolve().stem if path.is_file() else path.resolve().name
-            if multi_label:
-                found = _list_sets(path, splits.label_separator, splits.group)
-            else:
-                found = _list_path(path, class_names is not None, splits.group)
-        except OSError as error:
-            raise VitkitError(
-                f"{spec} cannot be listed: {error}. Is it whole, and may it be read?"
-            ) from error
+    name, found = _list(spec, splits, multi_label, partial=class_names is not None)
     if class_names is not None:
         found = _renamed(found, tuple(class_names))
     elif "train" not in found.splits:
@@ -159,6 +143,22 @@ def open_data(
     listed, notes = with_missing_splits(found, splits, train)
     samples = {split: FileSamples(found.files, *listed[split], rule) for split in SPLITS if split in listed}
     return ImageData(name, spec, found.kind, found.class_names, samples, (*found.notes, *notes))
+
+
+def _list(spec: str, splits: Splits, multi_label: bool, partial: bool) -> tuple[str, Listing]:
+    """Name and list the data of `spec`; with `partial`, classes may be missing."""
+    if spec == "digits":
+        if multi_label:
+            raise VitkitError(f"digits has one label an image. {label_sets.LAYOUTS}")
+        return "digits", _list_digits()
+    path = _existing(spec)
+    try:
+        name = path.resolve().stem if path.is_file() else path.resolve().name
+        if multi_label:
+            return name, _list_sets(path, splits.label_separator, splits.group)
+        return name, _list_path(path, partial, splits.group)
+    except OSError as error:
+        raise VitkitError(f"{spec} cannot be listed: {error}. Is it whole, and may it be read?") from error
 
 
 def _existing(spec: str) -> Path:

@@ -80,9 +80,7 @@ def read_csv(path: Path, several_labels: bool = False, group: str | None = None)
             names a split that is none. With several labels also: a line has more cells than the header,
             which loses labels where the separator of the cells separates labels.
     """
-    found = CsvRows([], [], [], np.empty(0))
-    split_of: list[str] = []
-    groups: list[str] = []
+    found, split_of, groups = CsvRows([], [], [], np.empty(0)), list[str](), list[str]()
     try:
         with (
             regular_file(path) as file,
@@ -99,26 +97,20 @@ def read_csv(path: Path, several_labels: bool = False, group: str | None = None)
             split_column = next((columns[name] for name in _SPLIT_COLUMNS if name in columns), None)
             for row in rows:
                 cells = {name: (row[name] or "").strip() for name in (path_column, label_column)}
+                where = f"{path} line {rows.line_num}"
                 if not cells[path_column] or not (cells[label_column] or several_labels):
-                    raise VitkitError(
-                        f"{path} line {rows.line_num}: path or label is empty. Fill it or remove it."
-                    )
+                    raise VitkitError(f"{where}: path or label is empty. Fill it or remove it.")
                 if several_labels and None in row:
-                    raise VitkitError(
-                        f"{path} line {rows.line_num}: expected {len(columns)} cells as in the header, found "
-                        f"{len(columns) + len(row[None])}. Put the labels of an image into one cell, and "
-                        f"separate them by another character than {delimiter!r}, or quote them."
-                    )
+                    raise _too_many_cells(where, len(columns), len(row[None]), delimiter)
                 if group_column is not None:
                     groups.append((row[group_column] or "").strip())
                     if not groups[-1]:
-                        raise VitkitError(f"{path} line {rows.line_num}: {group} is empty. Fill it.")
+                        raise VitkitError(f"{where}: {group} is empty. Fill it.")
                 found.paths.append(cells[path_column])
                 found.cells.append(cells[label_column])
                 found.lines.append(rows.line_num)
-                split_of.append(
-                    "train" if split_column is None else (row[split_column] or "").strip().lower()
-                )
+                split = "train" if split_column is None else row[split_column] or ""
+                split_of.append(split.strip().lower())
     except UnreadableFileError as error:
         raise VitkitError(f"{path} cannot be read as a CSV: {error}.") from error
     except (UnicodeDecodeError, csv.Error) as error:
@@ -132,6 +124,13 @@ def read_csv(path: Path, several_labels: bool = False, group: str | None = None)
         found,
         split_of=np.array([SPLIT_NAMES[name] for name in split_of]),
         groups=None if group is None else number_groups(groups),
+    )
+
+
+def _too_many_cells(where: str, expected: int, surplus: int, delimiter: str) -> VitkitError:
+    return VitkitError(
+        f"{where}: expected {expected} cells as in the header, found {expected + surplus}. Put the labels of "
+        f"an image into one cell, and separate them by another character than {delimiter!r}, or quote them."
     )
 
 

@@ -185,17 +185,8 @@ def compare(
         for precision in dict.fromkeys(c.precision for c in contestants)
         if (made := products(config, batch, device, precision))
     }
-    times: dict[str, list[float]] = {}
     turns |= {f"products {precision}": Turn(step) for precision, (step, _) in ceilings.items()}
-    interruption: KeyboardInterrupt | None = None
-    try:
-        take_turns(turns, clock, seconds, times, tick)
-    except KeyboardInterrupt as stopped:
-        rounds = min((len(found) for found in times.values()), default=0)
-        if rounds < 2:  # of one there are no quartiles
-            raise
-        times = {name: found[:rounds] for name, found in times.items()}
-        interruption = stopped
+    times, interruption = _whole_rounds(turns, clock, seconds, tick)
     rates = {p: count / statistics.median(times[f"products {p}"]) for p, (_, count) in ceilings.items()}
     reference = best_name(contestants, times)
     # Every product of the forward pass has two of its size in the backward pass.
@@ -206,30 +197,61 @@ def compare(
         return None if rate is None or count is None else passes * count * batch / middle / rate
 
     for contestant in contestants:
-        own = times[contestant.name]
-        ratios = spread([other / mine for mine, other in zip(own, times[reference], strict=True)])
-        low, middle, high = spread(own)
-        yield Speed(
-            model=model,
-            image_size=config.image_size,
-            phase=phase,
-            name=contestant.name,
-            library=contestant.library,
-            precision=contestant.precision,
-            batch_size=batch,
-            rounds=len(own),
-            images_per_second=batch / middle,
-            quartiles=(batch / high, batch / low),
-            seconds=middle,
-            least_seconds=min(own),
-            reference=reference,
-            ratio=ratios[1],
-            ratio_quartiles=(ratios[0], ratios[2]),
-            mfu=utilization(contestant, flops),
-            mfu_executed=utilization(contestant, executed[contestant.name]),
-        )
+        mfu = utilization(contestant, flops), utilization(contestant, executed[contestant.name])
+        own, best = times[contestant.name], times[reference]
+        yield _speed(model, config.image_size, phase, contestant, batch, reference, own, best, mfu)
     if interruption is not None:
         raise interruption
+
+
+def _whole_rounds(
+    turns: Mapping[str, Turn], clock: Clock, seconds: float, tick: Ticking
+) -> tuple[dict[str, list[float]], KeyboardInterrupt | None]:
+    """Let contestants take turns; return their times, and the interruption after which there were no more."""
+    times: dict[str, list[float]] = {}
+    try:
+        take_turns(turns, clock, seconds, times, tick)
+    except KeyboardInterrupt as stopped:
+        rounds = min((len(found) for found in times.values()), default=0)
+        if rounds < 2:  # of one there are no quartiles
+            raise
+        return {name: found[:rounds] for name, found in times.items()}, stopped
+    return times, None
+
+
+def _speed(
+    model: str,
+    image_size: tuple[int, int],
+    phase: BenchPhase,
+    contestant: Contestant,
+    batch: int,
+    reference: str,
+    own: Sequence[float],
+    best: Sequence[float],
+    mfu: tuple[float | None, float | None],
+) -> Speed:
+    """Make the record of a contestant from its times and those of the reference, in seconds."""
+    ratios = spread([other / mine for mine, other in zip(own, best, strict=True)])
+    low, middle, high = spread(own)
+    return Speed(
+        model=model,
+        image_size=image_size,
+        phase=phase,
+        name=contestant.name,
+        library=contestant.library,
+        precision=contestant.precision,
+        batch_size=batch,
+        rounds=len(own),
+        images_per_second=batch / middle,
+        quartiles=(batch / high, batch / low),
+        seconds=middle,
+        least_seconds=min(own),
+        reference=reference,
+        ratio=ratios[1],
+        ratio_quartiles=(ratios[0], ratios[2]),
+        mfu=mfu[0],
+        mfu_executed=mfu[1],
+    )
 
 
 def headlines(speeds: Sequence[Speed]) -> list[str]:

@@ -81,21 +81,19 @@ def train(
     _refuse_options(run, threads)
     if threads is not None:
         torch.set_num_threads(threads)
-    tracked = replace(run.fewshot, data=absolute_spec(run.fewshot.data))
-    start = replace(run.start, start=start_place(run.start.start))
-    asked = replace(run, data=absolute_spec(run.data), fewshot=tracked, start=start)
+    asked, given = _with_absolute_paths(run), None if out is None else Path(out)
     with listener.progress("listing images"):
-        run, data = _open_data(asked, None if out is None else Path(out))
+        run, data = _open_data(asked, given)
     found_device = find_device(device)
-    asked, record = settle_start(asked, data.class_names, None if out is None else Path(out))
-    run = replace(run, model=asked.model)
-    config = model_config_of(run, len(data.class_names), record)
+    asked, record = settle_start(asked, data.class_names, given)
+    run, config = replace(run, model=asked.model), model_config_of(asked, len(data.class_names), record)
     _refuse_run(run, data, config, found_device)  # before a folder is made
-    folder = Path(out) if out is not None else _free_folder(asked, data)
+    folder = given or _free_folder(asked, data)
     if run != _with_rule_of(folder, asked):  # a run that an early version began goes on here
         run, data = _open_data(asked, folder)
     _check_folder(folder, run, resume)
     folder.mkdir(parents=True, exist_ok=True)
+    position = RunPosition(_command_to_continue(folder, threads, device))
     # The lock ends with the process, however it ends: a killed run can be continued at once.
     with lock_run_folder(folder), deterministic(found_device):
         if not (folder / "config.json").exists():
@@ -103,13 +101,30 @@ def train(
         # The configuration is on the disk before anything random happens: whoever kills the run from here on
         # can continue it.
         parts = build_parts(run, data, folder, listener, record)
-        position = RunPosition(_command_to_continue(folder, threads, device))
-        with stop_signals() as stop:
-            try:
-                _complete(parts, found_device, from_scratch, position, stop, listener)
-            except StopRequest as request:
-                raise position.interrupted(request) from None
+        _complete_until_stopped(parts, found_device, from_scratch, position, listener)
     return folder
+
+
+def _complete_until_stopped(
+    parts: Parts, device: torch.device, from_scratch: bool, position: RunPosition, listener: Listener
+) -> None:
+    """Bring a run to its end, or to the point where a signal stops it.
+
+    Raises:
+        InterruptedTraining: a signal asked to stop; it says where the run stands and how to continue.
+    """
+    with stop_signals() as stop:
+        try:
+            _complete(parts, device, from_scratch, position, stop, listener)
+        except StopRequest as request:
+            raise position.interrupted(request) from None
+
+
+def _with_absolute_paths(run: Run) -> Run:
+    """Write paths down so that they hold from any folder."""
+    tracked = replace(run.fewshot, data=absolute_spec(run.fewshot.data))
+    start = replace(run.start, start=start_place(run.start.start))
+    return replace(run, data=absolute_spec(run.data), fewshot=tracked, start=start)
 
 
 def _complete(

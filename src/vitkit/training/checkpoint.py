@@ -142,15 +142,24 @@ def save_checkpoint(
             f"{error.strerror or error}. It needs {needed:,} bytes; {_free(folder)}. Checkpoints committed "
             "before are untouched: make room, then run the same command again to continue."
         ) from error
+    _remove_older(folder, keep, state.progress, needed)
+    return final
+
+
+def _remove_older(folder: Path, keep: int, progress: Progress, needed: int) -> None:
+    """Remove all checkpoints but the last `keep` and the best.
+
+    Raises:
+        VitkitError: the system refuses; the new checkpoint is committed all the same.
+    """
     try:
-        _prune(folder, keep, state.progress)
+        _prune(folder, keep, progress)
     except OSError as error:
         raise VitkitError(
-            f"The checkpoint of step {state.progress.step} is committed in {folder}, but an older one could "
+            f"The checkpoint of step {progress.step} is committed in {folder}, but an older one could "
             f"not be removed: {error.strerror or error}. Mend that, then run the same command again; "
             f"the next one needs {needed:,} bytes, {_free(folder)}."
         ) from error
-    return final
 
 
 def find_checkpoint(run: Path) -> tuple[Path | None, list[str]]:

@@ -310,14 +310,7 @@ class Trainer:
         numbers = dict(zip(names, values, strict=True))
         # Looked at in every step and before the update, so that the weights of the last step stay usable.
         if not (math.isfinite(numbers["loss"]) and math.isfinite(numbers["grad_norm"])):
-            found = batch.ids[batch.mask].tolist()
-            more = f" and {len(found) - IDS_SHOWN:,} more" if len(found) > IDS_SHOWN else ""
-            ids = ", ".join(map(str, found[:IDS_SHOWN])) + more
-            raise NonFiniteError(
-                f"Step {step}: loss {numbers['loss']}, gradient norm {numbers['grad_norm']} at learning rate "
-                f"{rate:.3g}. The step was not applied and no checkpoint holds it. Try a lower "
-                f"learning rate, longer warm-up or float32. Training samples of the batch: {ids}."
-            )
+            raise _not_finite(batch, step, rate, numbers)
         optimizer.step()
         if self.state.average is not None and self.optimizer_config.polyak is not None:
             update_average(self.state.average, model, self.optimizer_config.polyak, step)
@@ -373,6 +366,18 @@ class Trainer:
     def _epoch(self, step: int) -> float:
         """Give how often the training images have been seen after `step` updates."""
         return step * self.config.batch_size / self.num_samples
+
+
+def _not_finite(batch: Batch, step: int, rate: float, numbers: Mapping[str, float]) -> NonFiniteError:
+    """Make the error of a step whose loss or gradients are not finite; it names some samples."""
+    found = batch.ids[batch.mask].tolist()
+    more = f" and {len(found) - IDS_SHOWN:,} more" if len(found) > IDS_SHOWN else ""
+    ids = ", ".join(map(str, found[:IDS_SHOWN])) + more
+    return NonFiniteError(
+        f"Step {step}: loss {numbers['loss']}, gradient norm {numbers['grad_norm']} at learning rate "
+        f"{rate:.3g}. The step was not applied and no checkpoint holds it. Try a lower "
+        f"learning rate, longer warm-up or float32. Training samples of the batch: {ids}."
+    )
 
 
 def _step_seed(seed: int, step: int, part: int) -> int:
