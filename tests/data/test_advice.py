@@ -52,7 +52,9 @@ def test_data_check_says_what_to_do(photos: Path, capsys: pytest.CaptureFixture[
     )
     shown = " ".join(capsys.readouterr().out.split())
     assert "14 training images: do not train from scratch" in shown
-    assert f"Next: vitkit train --recipe small-images --data '{photos}'" in shown
+    assert f"Next: vitkit finetune START --data '{photos}'" in shown
+    assert run(["data", "check", "digits"]) == 0
+    assert "Next: vitkit train --recipe digits --data digits" in " ".join(capsys.readouterr().out.split())
 
 
 def test_photo_2_comes_before_photo_10(photos: Path) -> None:

@@ -66,7 +66,9 @@ def print_check(found: "DataCheck", options: DataCheckOptions) -> None:
     for advice in found.advice:
         console.out.print(f"\n[bold]Advice[/]  {escape(advice)}")
     recipe = "digits" if options.path == "digits" else found.recipe
-    command = f"vitkit train --recipe {recipe} --data {shlex.quote(options.path)}"
+    # Whoever is advised to begin from a checkpoint is not sent to training from scratch.
+    begin = "finetune START" if found.advice else f"train --recipe {recipe}"
+    command = f"vitkit {begin} --data {shlex.quote(options.path)}"
     if options.task != "classification":
         command += f" --task {options.task}"
     console.out.print(
