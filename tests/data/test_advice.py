@@ -23,7 +23,7 @@ from vitkit.data.image_paths import find_images
     ],
 )
 def test_few_images_are_said_to_be_few(count: int, classes: int, words: str) -> None:
-    found = advise_on_start(count, classes)
+    found = advise_on_start("photos", count, classes)
     assert found.startswith(words) and bool(found) == bool(words)
     assert not found or "start from a checkpoint (vitkit finetune START)" in found
 

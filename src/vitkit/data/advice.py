@@ -14,17 +14,19 @@ SMALL_SIDE = 64
 
 
 def advise_on_start(
-    count: int, classes: int, few: int = FEW_IMAGES, few_per_class: int = FEW_PER_CLASS
+    spec: str, count: int, classes: int, few: int = FEW_IMAGES, few_per_class: int = FEW_PER_CLASS
 ) -> str:
     """Say that a training set is too small to train from scratch; empty if it is not.
 
     Args:
+        spec: the name of the data, as it is given to `--data`. The built-in digits are a demonstration that
+            needs no advice.
         count: training images.
         classes: among which they are shared.
         few: so many images are enough.
         few_per_class: so many images of each class, on average, are enough.
     """
-    if count >= few and count >= few_per_class * classes:
+    if spec == "digits" or (count >= few and count >= few_per_class * classes):
         return ""
     share = "" if count < few else f" of {classes:,} classes, {count / classes:.0f} of each"
     return (

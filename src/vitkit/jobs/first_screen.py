@@ -142,9 +142,9 @@ def measure_step(model: ImageModel, trainer: Trainer, batch_size: int, labels: L
 
 
 def _advice(data: ImageData) -> list[str]:
-    """Say that there are too few images; of the built-in digits, which are a demonstration, nothing."""
-    advice = advise_on_start(len(data.splits["train"]), len(data.class_names))
-    return [f"! {advice}"] if advice and data.spec != "digits" else []
+    """Say that there are too few images to train from scratch, if there are."""
+    advice = advise_on_start(data.spec, len(data.splits["train"]), len(data.class_names))
+    return [f"! {advice}"] if advice else []
 
 
 def _total_steps(run: Run, data: ImageData) -> int:
