@@ -10,6 +10,7 @@ import tyro
 
 from vitkit.cli.options import CONSTRUCTORS, importing, square_sizes
 from vitkit.data.loader_config import Loading
+from vitkit.data.sources_config import FIRST_RULE
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs.recipes import recipe
@@ -103,7 +104,10 @@ def run_verb(arguments: list[str], verb: str) -> None:
     longer = verb == "train" and start is not None and name is None and is_run(Path(start))
     if longer and start is not None:
         # Trained for longer, as a new run: its own options and its own head.
-        default = replace(read_run(Path(start)), start=StartConfig(start, head="keep"))
+        begun = read_run(Path(start))
+        # A run without a rule was cut by the first one: the test images stay the same.
+        splits = replace(begun.splits, rule=begun.splits.rule or FIRST_RULE)
+        default = replace(begun, splits=splits, start=StartConfig(start, head="keep"))
     asked = _parse(arguments, default, verb)
 
     from vitkit.cli.listener import TerminalListener

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from vitkit.config import require_finite
 from vitkit.errors import VitkitError
 
-NEWEST_RULE = 2
-"""How splits are cut in runs that begin now."""
+FIRST_RULE, NEWEST_RULE = 1, 2
+"""The rules by which splits are cut in runs that record none, and in runs that begin now."""
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,12 @@ from typing import Any
 from vitkit.analysis.cost import forward_flops, parameters
 from vitkit.config import to_json
 from vitkit.jobs.card_options import CardOptions
+from vitkit.jobs.unfinished import identify_any
 from vitkit.models.image_config import format_size
 from vitkit.models.resnet_config import BackboneConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.text import format_count
-from vitkit.weights import Identity, identify
+from vitkit.weights import Identity
 from vitkit.weights.preprocessing import notable_fields
 
 CLASSES_SHOWN = 10
@@ -23,7 +24,7 @@ def read_card(options: CardOptions) -> Identity:
     Raises:
         VitkitError: as `load_model`.
     """
-    return identify(options.file, options.image_size, options.num_heads)
+    return identify_any(options.file, options.image_size, options.num_heads)
 
 
 def summary(identity: Identity) -> list[tuple[str, list[str]]]:

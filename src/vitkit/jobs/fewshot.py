@@ -39,11 +39,10 @@ from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import find_device
 from vitkit.jobs.run_config import is_run
 from vitkit.jobs.run_folder import absolute_spec
-from vitkit.jobs.unfinished import load_model
+from vitkit.jobs.unfinished import identify_any, load_model
 from vitkit.models.precision_config import Precision
 from vitkit.weights.card import TrainingData
 from vitkit.weights.files.cache import cache_folder
-from vitkit.weights.loading import identify
 from vitkit.weights.preprocessing import preprocessing_of
 
 
@@ -187,7 +186,7 @@ def _identify(options: FewShotOptions) -> list[_Checkpoint]:
     """
     found = []
     for start, name in zip(options.starts, short_names(options.starts), strict=True):
-        identity = identify(start, options.image_size, options.num_heads)
+        identity = identify_any(start, options.image_size, options.num_heads)
         reason = explain_no_features(identity.config)
         if reason:
             raise VitkitError(f"{start} {reason}.")

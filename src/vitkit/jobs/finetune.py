@@ -4,12 +4,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from vitkit.data.sources_config import FIRST_RULE, Splits
 from vitkit.data.transforms_config import Augmentation
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_recipes import fit_paper
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.recipes import recipe as named_recipe
-from vitkit.jobs.run_config import Run
+from vitkit.jobs.run_config import Run, full_name
+from vitkit.jobs.run_folder import absolute_spec
 from vitkit.jobs.start import Start, find_start
 from vitkit.jobs.start_config import StartConfig
 from vitkit.jobs.train import require_data, train
@@ -114,14 +116,17 @@ def suit_run(asked: Run) -> Suited:
     require_data(asked)
     start = find_start(asked)
     base = named_recipe(asked.recipe) if asked.recipe else Run(preprocessing=start.preprocessing)
-    if asked.recipe and base.model not in ("", start.model):
+    named = full_name(base, start.config.num_classes or 1)
+    if asked.recipe and base.model not in ("", start.model) and named != start.model:
         raise VitkitError(
             f"The recipe {asked.recipe} trains a {base.model}, and {start.name} is a {start.model}. Leave "
             "the recipe out, or take one for fine-tuning: paper, or finetune-cifar10 and the like."
         )
-    run = replace(
-        base, model=start.model, data=asked.data, task=asked.task, start=asked.start, splits=asked.splits
-    )
+    trained_on, splits = start.card.data, asked.splits
+    if trained_on is not None and trained_on.spec == absolute_spec(asked.data) and splits == Splits():
+        # The start's own images, cut as they were there: the test images are none of its training images.
+        splits = replace(trained_on.splits, rule=trained_on.splits.rule or FIRST_RULE)
+    run = replace(base, model=start.model, data=asked.data, task=asked.task, start=asked.start, splits=splits)
     listed = find_task(run.task).open_data(run.data, run.splits, run.preprocessing.decode)
     count = len(listed.splits["train"])
     if not run.recipe:

@@ -20,7 +20,7 @@ from vitkit.jobs.start_config import StartConfig
 from vitkit.models.card import TaskName
 from vitkit.models.compute_config import Compute
 from vitkit.models.vit_config import ImagePoolKind, PositionKind
-from vitkit.models.zoo import ModelConfig, model_config
+from vitkit.models.zoo import ModelConfig, changed_name, model_config
 from vitkit.training.objectives_config import ClassificationConfig
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
@@ -104,6 +104,14 @@ class Run:
     loading: Loading = field(default_factory=Loading)
     fewshot: FewShotTracking = field(default_factory=FewShotTracking)
     recipe: str = ""
+
+
+def full_name(run: Run, num_classes: int) -> str:
+    """Name the model of a run with the changes of its architecture; nothing where a start decides it."""
+    if not run.model:
+        return ""
+    config = run.architecture.build_config(run.model, num_classes, run.preprocessing)
+    return changed_name(run.model, config) or run.model
 
 
 def write_config(folder: Path, run: Run, command: str, compute: Compute) -> None:

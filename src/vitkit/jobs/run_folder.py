@@ -87,7 +87,9 @@ def open_model_data(model: ImageModel, spec: str | None = None, max_pixels: int 
     record = card_of(model).data
     if spec is not None and not (record is not None and absolute_spec(spec) == record.spec):
         # Nothing of it was trained on: all of it is there to evaluate, unless it has splits of its own.
-        whole = replace(Splits() if record is None else record.splits, val_fraction=0, test_fraction=0)
+        # Of the way the training data was cut, only how labels are written holds for other data.
+        separator = None if record is None else record.splits.label_separator
+        whole = Splits(val_fraction=0, test_fraction=0, label_separator=separator)
         return task.open_data(spec, whole, rule, names)
     if record is None:
         raise VitkitError("The model does not say which data it was trained on: give it with --data.")

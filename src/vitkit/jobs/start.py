@@ -17,13 +17,13 @@ from vitkit.data.listing import pluralize
 from vitkit.data.transforms_config import Preprocessing
 from vitkit.durable import hash_file, read_json, replace_json
 from vitkit.errors import VitkitError
-from vitkit.jobs.run_config import Run, is_run
+from vitkit.jobs.run_config import Run, full_name, is_run
 from vitkit.jobs.run_folder import absolute_spec
 from vitkit.jobs.stopped_run import read_stopped_run
 from vitkit.models.build import FAMILIES
 from vitkit.models.image_config import format_size
 from vitkit.models.image_model import ImageModel
-from vitkit.models.zoo import ModelConfig
+from vitkit.models.zoo import ModelConfig, changed_name
 from vitkit.tasks import find_task
 from vitkit.weights import LoadOptions
 from vitkit.weights.card import ModelCard, card_of
@@ -127,14 +127,17 @@ def find_start(run: Run) -> Start:
             f"--start-from {options.start_from} chooses among the checkpoints of a run, and {options.start} "
             "is no run folder: leave it out."
         )
-    if of_run and (options.start_from != "end" or not (folder / "model.safetensors").exists()):
+    # Both files: a run that was killed between writing them has not ended.
+    ended = all((folder / f"model.{end}").exists() for end in ("safetensors", "json"))
+    if of_run and (options.start_from != "end" or not ended):
         stopped = read_stopped_run(folder, options.start_from)
         config = run_model_config(stopped.run, len(stopped.card.class_names), folder)
+        name = stopped.run.model if stopped.run.start.start else changed_name(stopped.run.model, config)
         return Start(
             f"{options.start} ({stopped.which})",
-            stopped.run.model,
+            name,
             config,
-            stopped.card,
+            replace(stopped.card, name=name),
             "vitkit",
             (),
             (stopped.file,),
@@ -166,7 +169,7 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecor
     Raises:
         VitkitError: the run's options contradict the start.
     """
-    if run.model not in ("", start.model):
+    if run.model not in ("", start.model) and full_name(run, len(class_names)) != start.model:
         raise VitkitError(
             f"{start.name} is a {start.model}, so a run that begins from it is one too, found model "
             f"{run.model}. Leave --model out."

@@ -17,7 +17,9 @@ from vitkit.jobs.run_config import is_run, read_run
 from vitkit.jobs.run_folder import absolute_spec
 from vitkit.jobs.start import run_model_config
 from vitkit.models.image_model import ImageModel
+from vitkit.models.vit import current_name
 from vitkit.models.vit_config import Interpolation
+from vitkit.models.zoo import changed_name
 from vitkit.tasks import find_task
 from vitkit.training.checkpoint import load_weights
 from vitkit.training.checkpoint_files import (
@@ -29,7 +31,7 @@ from vitkit.training.checkpoint_files import (
     read_progress,
     step_name,
 )
-from vitkit.weights import Identity, Loaded, LoadOptions, load
+from vitkit.weights import Identity, Loaded, LoadOptions, identify, load
 from vitkit.weights.card import ModelCard, TrainingData
 from vitkit.weights.loading import fit_to_options, log_notes
 
@@ -78,7 +80,21 @@ def load_any(path: str | Path, options: LoadOptions | None = None) -> Loaded:
             f"{folder} says that it has {identity.config.num_heads} attention heads, not "
             f"{options.num_heads}: leave out num_heads (--num-heads)."
         )
-    return fit_to_options(folder, identity, found.tensors, options)
+    tensors = {current_name(key): value for key, value in found.tensors.items()}  # checkpoints of early runs
+    return fit_to_options(folder, identity, tensors, options)
+
+
+def identify_any(
+    path: str | Path, image_size: tuple[int, int] | None = None, num_heads: int | None = None
+) -> Identity:
+    """Find out what a checkpoint is, as `vitkit.weights.identify` does, or a run that has not finished.
+
+    Raises:
+        VitkitError: as `load_any`.
+    """
+    if is_unfinished(path):
+        return _identity(Path(path), read_snapshot(Path(path)))
+    return identify(path, image_size, num_heads)
 
 
 def load_model(
@@ -170,7 +186,7 @@ def _identity(folder: Path, found: Snapshot) -> Identity:
         )
     config = run_model_config(run, len(record.class_names), folder)
     card = ModelCard(
-        name=run.model,
+        name=run.model if run.start.start else changed_name(run.model, config),
         class_names=record.class_names,
         task=find_task(run.task).learned(run.objective),
         preprocessing=run.preprocessing,

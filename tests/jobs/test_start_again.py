@@ -1,0 +1,81 @@
+"""Runs that begin from runs: named alike, tested on the same images, whether they have ended or not."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import vitkit
+from vitkit.cli.main import run
+from vitkit.data.sources_config import Splits
+from vitkit.jobs.run_config import Run, read_run
+
+SHORT = ["--steps", "4", "--warmup-steps", "0", "--batch-size", "8", "--threads", "1"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short run of the digits' recipe, whose options give the model another name."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    assert run(["train", "--recipe", "digits", "--out", str(folder), *SHORT]) == 0
+    return folder
+
+
+def name_in(folder: Path) -> str:
+    return str(json.loads((folder / "model.json").read_text())["name"])
+
+
+def unfinished(folder: Path, out: Path) -> Path:
+    shutil.copytree(folder, out)
+    (out / "model.json").unlink()  # killed between the two files of the model
+    return out
+
+
+def test_a_run_whose_options_changed_its_name_can_be_trained_for_longer(
+    trained: Path, tmp_path: Path
+) -> None:
+    assert name_in(trained) == "ViT-64x4x4x128/4"
+    assert run(["train", "--start", str(trained), "--out", str(tmp_path / "longer"), *SHORT]) == 0
+    assert name_in(tmp_path / "longer") == name_in(trained)
+    part = unfinished(trained, tmp_path / "part")
+    assert run(["train", "--start", str(part), "--out", str(tmp_path / "again"), *SHORT]) == 0
+    assert name_in(tmp_path / "again") == name_in(trained)
+
+
+def test_the_best_checkpoint_of_a_run_has_its_name(trained: Path, tmp_path: Path) -> None:
+    arguments = ["finetune", str(trained), "--start-from", "best", "--data", "digits"]
+    assert run([*arguments, "--out", str(tmp_path / "best"), *SHORT]) == 0
+    assert name_in(tmp_path / "best") == name_in(trained)
+
+
+def test_fine_tuning_on_the_same_images_tests_on_those_of_the_start(trained: Path, tmp_path: Path) -> None:
+    out = tmp_path / "tuned"
+    assert run(["finetune", str(trained), "--data", "digits", "--out", str(out), *SHORT]) == 0
+    assert read_run(out).splits == read_run(trained).splits != Splits()
+
+
+def test_card_and_few_shot_read_a_run_that_has_not_finished(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = unfinished(trained, tmp_path / "part")
+    assert run(["card", str(part)]) == 0
+    assert "ViT-64x4x4x128/4" in capsys.readouterr().out
+    assert vitkit.fewshot(part, "digits", shots=(1,), seeds=1, cache=False).test_images > 0
+
+
+def test_other_data_is_evaluated_whole_whatever_folds_the_model_was_trained_with(tmp_path: Path) -> None:
+    for label in ("a", "b"):
+        for i in range(12):
+            path = tmp_path / "images" / label / f"{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.random.default_rng(i).integers(0, 256, (8, 8, 3), np.uint8)).save(path)
+    shutil.copytree(tmp_path / "images", tmp_path / "others")
+    config = replace(Run(data=str(tmp_path / "images"), model="ViT-16x1x2/4"), splits=Splits(fold=0, folds=3))
+    config = replace(config, preprocessing=replace(config.preprocessing, image_size=(8, 8)))
+    config = replace(config, training=replace(config.training, steps=2, batch_size=4))
+    folder = vitkit.train(config, tmp_path / "run")
+    assert vitkit.evaluate(folder, str(tmp_path / "others")).result.count == 24
