@@ -116,8 +116,8 @@ def suit_run(asked: Run) -> Suited:
     require_data(asked)
     start = find_start(asked)
     base = named_recipe(asked.recipe) if asked.recipe else Run(preprocessing=start.preprocessing)
-    named = full_name(base, start.config.num_classes or 1)
-    if asked.recipe and base.model not in ("", start.model) and named != start.model:
+    others = asked.recipe and base.model not in ("", start.model)
+    if others and full_name(base, start.config.num_classes or 1) != start.model:
         raise VitkitError(
             f"The recipe {asked.recipe} trains a {base.model}, and {start.name} is a {start.model}. Leave "
             "the recipe out, or take one for fine-tuning: paper, or finetune-cifar10 and the like."

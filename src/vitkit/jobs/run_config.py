@@ -110,7 +110,10 @@ def full_name(run: Run, num_classes: int) -> str:
     """Name the model of a run with the changes of its architecture; nothing where a start decides it."""
     if not run.model:
         return ""
-    config = run.architecture.build_config(run.model, num_classes, run.preprocessing)
+    try:
+        config = run.architecture.build_config(run.model, num_classes, run.preprocessing)
+    except VitkitError:  # images too small for its patches, say: it has no changed name then
+        return run.model
     return changed_name(run.model, config) or run.model
 
 
