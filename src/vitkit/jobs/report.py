@@ -20,7 +20,6 @@ from vitkit.jobs.run_folder import open_model_data, read_evaluations
 from vitkit.jobs.run_records import read_data_record, read_metrics, read_speed
 from vitkit.jobs.unfinished import load_any
 from vitkit.models.image_model import ImageModel
-from vitkit.report.page import ReportContent, render_report
 from vitkit.tasks import learned_by, task_of
 from vitkit.tasks.task import Task
 from vitkit.training.checkpoint import find_checkpoint, processor_name
@@ -40,6 +39,9 @@ def write_report(run: str | Path, *, listener: Listener = SILENT) -> Path:
         VitkitError: it is no run folder, nothing of it is committed yet, or one of its files is damaged. Of a
             log only the damaged lines are left out, which the page says and the listener hears.
     """
+    # Imported here, so that a training that ends with a report does not wait for matplotlib at its start.
+    from vitkit.report.page import ReportContent, render_report
+
     folder = Path(run)
     read_run(folder)  # refuses a configuration that is none
     config = read_config(folder)

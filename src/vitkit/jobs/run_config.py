@@ -168,6 +168,13 @@ def is_run(folder: Path) -> bool:
     return True
 
 
+def is_unfinished(path: str | Path) -> bool:
+    """Whether a path is the folder of a run that has not written its model yet."""
+    folder = Path(path)
+    # Both files are asked for: a run that was killed between writing them has not finished.
+    return is_run(folder) and not all((folder / f"model.{end}").exists() for end in ("safetensors", "json"))
+
+
 def read_run(folder: Path) -> Run:
     """Read the run configuration of a run folder."""
     return from_json(Run, read_config(folder)["run"], str(folder / "config.json"))

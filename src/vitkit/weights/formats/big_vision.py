@@ -95,7 +95,7 @@ def big_vision_config(source: Source, image_size: tuple[int, int] | None = None)
 
     Args:
         source: the parameters alone, unstacked.
-        image_size: the one the weights were made for, as `load_model` has it.
+        image_size: the one the weights were made for, as `vitkit.load_model` has it.
 
     Raises:
         VitkitError: arrays that are needed to know are missing, or the image size is not known and not given.
