@@ -1,4 +1,4 @@
-"""`vitkit evaluate`: how good a model is on images it was not trained on."""
+"""`vitkit evaluate`: measure a model on images it was not trained on."""
 
 import shlex
 from typing import TYPE_CHECKING, Annotated
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from vitkit.jobs.evaluate import Evaluation
     from vitkit.tasks.page import Table as TaskTable
 
-REJECTS_SHOWN = 10
 ROWS_SHOWN = 40
 
 
 def main(arguments: list[str]) -> None:
+    """Parse the command line, evaluate, and print the numbers."""
     parse(_evaluate, arguments, "evaluate")
 
 
@@ -63,10 +63,7 @@ def _print(found: "Evaluation") -> None:
     details = found.task.details(found.result)
     if details is not None:
         _print_table(details)
-    if found.rejects:
-        console.out.print(f"{len(found.rejects)} images could not be read and count for nothing:")
-        for key, reason in list(found.rejects.items())[:REJECTS_SHOWN]:
-            console.out.print(f"  {key}: {reason}", markup=False)
+    console.print_rejects(found.rejects, "count for nothing")
 
 
 def _print_table(details: "TaskTable") -> None:

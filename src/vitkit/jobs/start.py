@@ -42,16 +42,16 @@ class StartRecord:
     """The contents of `start.json`."""
 
     start: str
-    """As it was given, with an absolute path."""
+    """The start as it was given, with an absolute path."""
     model: str
     """The name of the model."""
     family: str
     architecture: Mapping[str, Any]
-    """Of the run's own model: the start's, with another head and image size."""
+    """The configuration of the run's own model: the start's, with another head and image size."""
     lines: tuple[str, ...]
-    """What was taken over and what is new, in words."""
+    """Sentences on what was taken over and what is new."""
     origin: Mapping[str, Any]
-    """Where the start came from, for the card of the model."""
+    """The origin of the start, for the card of the model."""
     files: Mapping[str, str]
     """SHA-256 of the files of weights by name."""
 
@@ -69,7 +69,7 @@ class Start:
     """Weights to begin from, found and described; they are read when they are asked for."""
 
     name: str
-    """How it is called in messages."""
+    """Its name in messages."""
     model: str
     """A name of the zoo, or the family's."""
     config: ModelConfig
@@ -78,12 +78,12 @@ class Start:
     notes: tuple[str, ...]
     files: tuple[Path, ...]
     sha256: str | None
-    """Of the one file, where it is known already."""
+    """The hash of the one file, where it is known already."""
     read: Callable[[], dict[str, Tensor]]
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """From an image file to its input; the original's where nothing is recorded."""
+        """Return the way from an image file to its input; the original's where nothing is recorded."""
         recorded = self.card.preprocessing
         if recorded is None:
             return Preprocessing(self.config.image_size, antialias=False)

@@ -30,7 +30,7 @@ class CommittedModel:
     run: Run
     card: ModelCard
     which: str
-    """Which checkpoint it is, in words: "its best checkpoint, step 120"."""
+    """The choice of the checkpoint, in words: "its best checkpoint, step 120"."""
     file: Path
     sha256: str
     read: Callable[[], dict[str, Tensor]]

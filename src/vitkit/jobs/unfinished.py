@@ -33,7 +33,7 @@ from vitkit.weights import Identity, Loaded, LoadOptions, identify, load
 from vitkit.weights.loading import fit_to_options, log_notes
 
 TRIES = 20
-"""How often checkpoints are listed again because one was removed while it was read."""
+"""The number of times that checkpoints are listed again because one was removed while it was read."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What classification says in the report: how good the model is, where it fails, whether it is too sure."""
+"""The part of the report on classification: how good the model is, where it fails, whether it is too sure."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What multi-label classification says in the report: how well labels are found, and where they are not."""
+"""The part of the report on multi-label classification: how well labels are found, and where they are not."""
 
 from collections.abc import Mapping
 

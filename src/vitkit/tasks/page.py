@@ -57,11 +57,11 @@ class ShownImage:
     index: int
     """Number of the image in its split."""
     true: str
-    """What the image shows, in words."""
+    """The true classes of the image, in words."""
     predicted: str
-    """What the model says that it shows, in words."""
+    """The classes that the model predicts, in words."""
     confidence: float
-    """How sure the model is of it, from 0 to 1."""
+    """The model's confidence in them, from 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Pictures:
     images: Sequence[ShownImage]
     """In the order in which they are tried: those that cannot be read are passed over."""
     most: int
-    """How many are shown at most."""
+    """The largest number of images that are shown."""
     caption: str
     """Text below the images; `{count}` in it stands for the number of those that are shown."""
     none: str
@@ -103,7 +103,7 @@ class Curve:
     label: str
     """Label of its axis."""
     caption: str
-    """What follows "Middle: "."""
+    """The words that follow "Middle: "."""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,8 @@ ROOTS = (*official.ROOTS, *(f"{root}img/" for root in official.ROOTS))
 """The image tower of a model with two, image and text: it alone is read."""
 
 WRITTEN_UNDER = "params/"
-"""As in big_vision's own checkpoints; its `vit.load` takes bare names too, but other readers may not."""
+"""The prefix in big_vision's own checkpoints; its `vit.load` takes bare names too, but other readers may
+not."""
 
 
 def recognises(source: Source) -> bool:
