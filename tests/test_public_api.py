@@ -13,6 +13,7 @@ PUBLIC = {
     "ResNet",
     "ResNetConfig",
     "Run",
+    "SeriesOptions",
     "ViT",
     "ViTConfig",
     "VitkitError",
@@ -29,9 +30,11 @@ PUBLIC = {
     "list_models",
     "load_model",
     "model_config",
+    "read_series",
     "recipe",
     "save_model",
     "train",
+    "train_series",
     "write_report",
 }
 
