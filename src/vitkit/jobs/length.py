@@ -36,7 +36,6 @@ from vitkit.jobs.run_config import Run, changed_options, is_run, read_run
 from vitkit.jobs.run_folder import numbered_folders
 from vitkit.jobs.start import StartRecord, settle_start, with_absolute_paths
 from vitkit.tasks import find_task
-from vitkit.text import format_duration
 from vitkit.training.checkpoint import save_checkpoint
 from vitkit.training.optim import learning_rate
 from vitkit.training.trainer import Trainer
@@ -121,7 +120,7 @@ def settle_minutes(
     pace = measure_pace(named, data, record, find_device(device), listener)
     if pace.step > 60 * minutes:
         raise VitkitError(
-            f"A single step takes {format_duration(pace.step)} here, longer than {minutes:g} minutes: give "
+            f"A single step takes {pace.step:.2g} s here, longer than {minutes:g} minutes: give "
             "more --minutes, a smaller --batch-size or a smaller model."
         )
     steps = steps_within(60 * minutes, pace, run.training, count)
