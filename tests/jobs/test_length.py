@@ -31,7 +31,6 @@ OPTIONS = [
     *("--data", "digits", "--model", "ViT-16x1x2/4", "--image-size", "8"),
     *("--batch-size", "16", "--threads", "1", "--minutes", "0.1"),
 ]
-)
 
 
 @pytest.fixture(autouse=True)

@@ -110,12 +110,7 @@ def run_verb(arguments: list[str], verb: str) -> None:
     start = None if resume else _value(arguments, "--start")
     longer = verb == "train" and start is not None and name is None and is_run(Path(start))
     if longer and start is not None:
-        # Trained for longer, as a new run: its own options and its own head.
-        before = read_run(Path(start))
-        # A run without a rule was cut by the first one: the test images stay the same.
-        splits = replace(before.splits, rule=before.splits.rule or FIRST_RULE)
-        training = replace(before.training, minutes=None, evaluate_test=True)
-        default = replace(before, splits=splits, training=training, start=StartConfig(start, head="keep"))
+        default = _trained_for_longer(start)
     asked = _parse(arguments, default, verb, SeriesOptions() if series is None else series.options)
 
     from vitkit.cli.listener import TerminalListener
@@ -153,6 +148,15 @@ def run_verb(arguments: list[str], verb: str) -> None:
         listener=listener,
     )
     _print_what_comes_next(folder, asked.run)
+
+
+def _trained_for_longer(start: str) -> Run:
+    """Give the run that goes on from a run as a new one: with its own options and its own head."""
+    before = read_run(Path(start))
+    # A run without a rule was cut by the first one: the test images stay the same.
+    splits = replace(before.splits, rule=before.splits.rule or FIRST_RULE)
+    training = replace(before.training, minutes=None, evaluate_test=True)
+    return replace(before, splits=splits, training=training, start=StartConfig(start, head="keep"))
 
 
 def _begun_series(folder: Path) -> "Series | None":
