@@ -24,6 +24,7 @@ from vitkit.jobs.series import train_series
 from vitkit.jobs.series_options import SeriesOptions
 from vitkit.jobs.series_record import Member, Score, Series, choose_rate, new_series, read_series
 from vitkit.models.build import create_model
+from vitkit.training.optim import SGD, create_optimizer, learning_rate
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
 from vitkit.weights import load_model, save_model
@@ -186,7 +187,7 @@ def swept(*results: tuple[float, float | None, float | None]) -> Series:
         Member(f"rate-{rate:g}", rate, 0, score=Score("val", value, None, loss, 100), finished=True)
         for rate, value, loss in results
     ]
-    return new_series("", SMALL, SeriesOptions(sweep=True), rates, [Member("final", 0.0, 0)])
+    return new_series("", SMALL, SeriesOptions(sweep=True), rates, [Member("final", 0.0, 0)], False)
 
 
 @pytest.mark.parametrize(
@@ -285,10 +286,14 @@ def test_a_start_is_fine_tuned_with_a_sweep_of_the_papers_rates(tmp_path: Path) 
 
 
 def test_the_exact_update_of_the_original_is_an_option() -> None:
-    """bfloat16 momentum and a first rate of 0, as in fixture k; off unless it is asked for."""
-    for name in ("paper", "finetune-cifar10"):
-        assert recipe(name).optimizer.momentum_dtype == "float32"
-        assert recipe(name).optimizer.warmup_steps > 0  # so that the first rate is 0
+    """--momentum-dtype bfloat16 makes the optimiser that tests/training/test_optim.py compares with fixture
+    k, off unless it is asked for; the first rate of every recipe of the paper is 0."""
+    model = create_model("ViT-16x1x2/4", num_classes=3, image_size=8)
+    for name in ("paper", "finetune-cifar10", "finetune-pets"):
+        config = recipe(name).optimizer
+        assert config.momentum_dtype == "float32" and learning_rate(config, 0, 500) == 0
+        exact = create_optimizer(model, replace(config, momentum_dtype="bfloat16"))
+        assert isinstance(exact, SGD) and exact.decay == 0.8984375
 
 
 @pytest.mark.parametrize(
@@ -305,6 +310,15 @@ def test_the_exact_update_of_the_original_is_an_option() -> None:
 def test_options_that_cannot_be_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(VitkitError, match=words):
         SeriesOptions(**options)
+
+
+def test_what_a_run_refuses_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
+    with pytest.raises(VitkitError, match="threads is from 1"):
+        train_series(SMALL, tmp_path / "runs", SeriesOptions(runs=2), threads=0)
+    with pytest.raises(VitkitError, match="give a start"):
+        frozen = replace(SMALL, optimizer=OptimizerConfig(freeze="trunk"))
+        train_series(frozen, tmp_path / "runs", SWEEP)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_series_that_the_images_do_not_allow_are_refused_at_once(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from vitkit.jobs.series_record import (
 from vitkit.jobs.series_report import write_series_report
 from vitkit.jobs.start import find_start, settle_start, with_absolute_paths
 from vitkit.jobs.starting_point import model_is_whole
-from vitkit.jobs.train import command_to_continue, require_data, train
+from vitkit.jobs.train import check_run, command_to_continue, require_data, train
 from vitkit.tasks import find_task
 
 HELD_OUT = 0.1
@@ -87,15 +87,18 @@ def train_series(
     asked = with_absolute_paths(run)
     folder = given or _free_folder(asked, options)
     _check_folder(folder, asked, options, resume)
+    planned = None
+    if not is_series(folder):  # all that can be refused is refused before a folder is made
+        with listener.progress("listing images"):
+            planned = _plan(asked, options, command, listener)
+            check_run(_member_run(asked, planned, planned.all_members[0]), device=device, threads=threads)
     folder.mkdir(parents=True, exist_ok=True)
     with lock_run_folder(folder):
-        if is_series(folder):
-            series = read_series(folder)
-            if series.ended:
-                listener.show([("", [f"This series of runs has finished: {folder}"])])
-        else:
-            series = _plan(asked, options, command, listener)
-            write_series(folder, series)
+        if planned is not None and not is_series(folder):
+            write_series(folder, planned)
+        series = read_series(folder)
+        if series.ended:
+            listener.show([("", [f"This series of runs has finished: {folder}"])])
         try:
             series = _train_members(folder, asked, series, resume, device, threads, listener)
         except InterruptedTraining as stop:
@@ -177,22 +180,21 @@ def _plan(run: Run, options: SeriesOptions, command: str, listener: Listener) ->
     Raises:
         VitkitError: the images do not allow them.
     """
-    with listener.progress("listing images"):
-        run = replace(run, splits=replace(run.splits, rule=run.splits.rule or NEWEST_RULE))
-        _refuse_folds(run, options, listener)
-        rates = options.sweep_rates or (default_rates(run) if options.sweeps else ())
-        if len(rates) == 1:
-            listener.note(f"One learning rate alone is to be tried, {rates[0]:g}: no sweep is needed.")
-        tried = sorted(rates) if len(rates) > 1 else []
-        final = _final_run(run, options)
-        data = _list_images(final)
-        if tried:
-            _refuse_sweep(run, final, data)
-        if options.runs > 1 and not {"val", "test"} & set(data.splits):
-            raise VitkitError(
-                "Several runs are compared on test or validation images, and there are none: give "
-                "--splits.test-fraction."
-            )
+    run = replace(run, splits=replace(run.splits, rule=run.splits.rule or NEWEST_RULE))
+    _refuse_folds(run, options, listener)
+    rates = options.sweep_rates or (default_rates(run) if options.sweeps else ())
+    if len(rates) == 1:
+        listener.note(f"One learning rate alone is to be tried, {rates[0]:g}: no sweep is needed.")
+    tried = sorted(rates) if len(rates) > 1 else []
+    final = _final_run(run, options)
+    data = _list_images(final)
+    if tried:
+        _refuse_sweep(run, data)
+    if options.runs > 1 and not {"val", "test"} & set(data.splits):
+        raise VitkitError(
+            "Several runs are compared on test or validation images, and there are none: give "
+            "--splits.test-fraction."
+        )
     if tried and "test" not in data.splits:
         listener.note("There are no test images: the last run trains on all images and is not evaluated.")
     seed, rate = run.training.seed, rates[0] if len(rates) == 1 else run.optimizer.learning_rate
@@ -201,7 +203,8 @@ def _plan(run: Run, options: SeriesOptions, command: str, listener: Listener) ->
         members = [Member(f"fold-{k}", rate, seed, k) for k in range(options.cross_validate)]
     elif options.runs == 1:
         members = [Member("final", rate, seed)]
-    return new_series(command, run, options, [Member(f"rate-{one:g}", one, seed) for one in tried], members)
+    swept = [Member(f"rate-{one:g}", one, seed) for one in tried]
+    return new_series(command, run, options, swept, members, "val" in data.splits)
 
 
 def _refuse_folds(run: Run, options: SeriesOptions, listener: Listener) -> None:
@@ -224,20 +227,19 @@ def _refuse_folds(run: Run, options: SeriesOptions, listener: Listener) -> None:
             )
 
 
-def _refuse_sweep(run: Run, final: Run, data: ImageData) -> None:
+def _refuse_sweep(run: Run, data: ImageData) -> None:
     """Refuse a sweep whose images or options do not allow it.
 
     Args:
         run: as it was asked for.
-        final: the run that follows the sweep.
-        data: the images of that.
+        data: the images of the run that follows the sweep.
     """
     if run.training.patience is not None and "val" not in data.splits:
         raise VitkitError(
             "patience waits for a better validation, and after a sweep there are no validation images, "
             "because the last run trains on all of them: leave --patience out."
         )
-    if "val" not in _list_images(_rate_run(run, data, run.optimizer.learning_rate)).splits:
+    if "val" not in _list_images(_rate_run(run, False, run.optimizer.learning_rate)).splits:
         raise VitkitError(
             "There are no images to hold out for a sweep: every class has a single training image left. "
             "Train without --sweep, with a --learning-rate."
@@ -248,7 +250,7 @@ def _member_run(base: Run, series: Series, member: Member) -> Run:
     """Make the run of a member."""
     final = _final_run(base, series.options)
     if member in series.rates:
-        return _rate_run(base, _list_images(final), member.learning_rate)
+        return _rate_run(base, series.validates, member.learning_rate)
     splits = final.splits
     if member.fold is not None:
         splits = replace(splits, folds=series.options.cross_validate, fold=member.fold)
@@ -267,17 +269,17 @@ def _final_run(run: Run, options: SeriesOptions) -> Run:
     return replace(run, splits=replace(run.splits, val_fraction=0.0))
 
 
-def _rate_run(run: Run, data: ImageData, rate: float) -> Run:
+def _rate_run(run: Run, validates: bool, rate: float) -> Run:
     """Make a run of a sweep.
 
     Args:
         run: as it was asked for.
-        data: the images of the run that follows the sweep.
+        validates: whether the run that follows the sweep has validation images.
         rate: the learning rate.
     """
     # Of the images that this run is chosen by, only the last weights see anything: the run that follows has
     # no validation to choose better ones by, unless the data has a validation split of its own.
-    select = run.training.select if "val" in data.splits else "last"
+    select = run.training.select if validates else "last"
     return replace(
         run,
         splits=replace(run.splits, val_fraction=run.splits.val_fraction or HELD_OUT),

@@ -94,6 +94,8 @@ class Series:
     """Sentences about the choice."""
     members: tuple[Member, ...]
     """The other runs: one for each seed, or for each fold."""
+    validates: bool
+    """Whether those have validation images: after a sweep only where the data has a split of its own."""
     spread: Spread | None = None
     """Of the members that have a score; None before all have ended, and where none has one."""
 
@@ -144,12 +146,19 @@ def with_member(series: Series, member: Member) -> Series:
 
 
 def new_series(
-    command: str, run: Run, options: SeriesOptions, rates: Sequence[Member], members: Sequence[Member]
+    command: str,
+    run: Run,
+    options: SeriesOptions,
+    rates: Sequence[Member],
+    members: Sequence[Member],
+    validates: bool,
 ) -> Series:
     """Make the record of a series that has not begun."""
     metric = find_task(run.task).monitor.metric
     chosen = None if rates else members[0].learning_rate
-    return Series(__version__, command, run, options, metric, tuple(rates), chosen, (), tuple(members))
+    return Series(
+        __version__, command, run, options, metric, tuple(rates), chosen, (), tuple(members), validates
+    )
 
 
 def read_score(folder: Path, split: str, run: Run) -> Score | None:

@@ -208,6 +208,18 @@ def require_data(run: Run) -> None:
         )
 
 
+def check_run(run: Run, *, device: str = "auto", threads: int | None = None) -> None:
+    """Refuse what `train` would refuse before it makes a folder.
+
+    Raises:
+        VitkitError: the data, the configuration or the machine does not allow the run.
+    """
+    _refuse_options(run, threads)
+    asked, data = _open_data(with_absolute_paths(run), None)
+    asked, record = settle_start(asked, data.class_names, None)
+    _refuse_run(asked, data, model_config_of(asked, len(data.class_names), record), find_device(device))
+
+
 def _refuse_options(run: Run, threads: int | None) -> None:
     """Refuse options that are wrong whatever the images are."""
     require_data(run)
