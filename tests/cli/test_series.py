@@ -79,7 +79,8 @@ def test_a_series_that_is_killed_goes_on_to_the_same_bits(
     assert "is the best on 180 held-out images" in said and "the mean of 2 seeds; standard deviation" in said
     assert f"vitkit predict {tmp_path / 'whole'} IMAGE_OR_FOLDER (the model of seed-0)" in said
 
-    out, ended = tmp_path / "killed", {}
+    out = tmp_path / "killed"
+    ended: dict[str, int] = {}
     for member, number in ((0, signal.SIGKILL), (1, signal.SIGTERM), (3, signal.SIGKILL)):
         process = started(out)
         wait_for(process, out / MEMBERS[member] / "checkpoints" / "step-00000005")

@@ -70,9 +70,10 @@ def test_a_sweep_holds_images_out_and_leaves_the_test_images_alone(tmp_path: Pat
         assert member.score is not None and member.score.value == recorded["accuracy"]
         assert list(member.score.interval or ()) == recorded["accuracy_interval"]
     assert counts(out / "final") == {"train": 1437, "test": 360}
-    best = max(found.rates, key=lambda one: (one.score.value, -one.score.tie) if one.score else ())  # type: ignore[operator,arg-type,return-value]
+    scores = {one.learning_rate: one.score for one in found.rates if one.score is not None}
+    best = max(scores, key=lambda rate: (scores[rate].value or 0.0, -(scores[rate].tie or 0.0)))
     final = read_run(out / "final")
-    assert found.chosen == best.learning_rate == final.optimizer.learning_rate
+    assert found.chosen == best == final.optimizer.learning_rate
     assert final.training == SMALL.training and final.splits.val_fraction == 0
     tested = json.loads((out / "final/evaluation/test.json").read_text())
     assert found.spread is not None and found.spread.mean == tested["accuracy"]
@@ -96,7 +97,7 @@ def test_several_runs_have_other_seeds_and_the_same_splits(tmp_path: Path) -> No
     records = [json.loads((out / one.folder / "data.json").read_text()) for one in found.members]
     assert len({record["fingerprint"] for record in records}) == 1
     assert len({(out / one.folder / "model.safetensors").read_bytes() for one in found.members}) == 3
-    values = [one.score.value for one in found.members if one.score is not None]
+    values = [one.score.value or 0.0 for one in found.members if one.score is not None]
     assert found.spread is not None and len(values) == 3
     assert found.spread.mean == pytest.approx(np.mean(values))
     assert found.spread.deviation == pytest.approx(np.std(values, ddof=1))

@@ -252,6 +252,7 @@ def _parse_timed(
         ending=asked.series.ending if is_series else "",
         recorded=recorded_run if is_series else None,
         fit=fit,
+        again=True,
         listener=listener,
     )
     return replace(asked, run=run)

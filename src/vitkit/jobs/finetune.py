@@ -86,6 +86,7 @@ def finetune(
             device=device,
             ending=series.ending if series.is_series else "",
             recorded=recorded_run if series.is_series else None,
+            again=True,
             listener=listener,
         )
     if series.is_series:

@@ -27,6 +27,7 @@ from vitkit.jobs.building import (
     build_validation,
     model_config_of,
     read_images,
+    with_absolute_paths,
 )
 from vitkit.jobs.computing import choose_for, compute_as
 from vitkit.jobs.first_screen import measure_step
@@ -34,7 +35,7 @@ from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import deterministic, find_device
 from vitkit.jobs.run_config import Run, changed_options, is_run, read_run
 from vitkit.jobs.run_folder import numbered_folders
-from vitkit.jobs.start import StartRecord, settle_start, with_absolute_paths
+from vitkit.jobs.start import StartRecord, settle_start
 from vitkit.tasks import find_task
 from vitkit.training.checkpoint import save_checkpoint
 from vitkit.training.optim import learning_rate
@@ -82,30 +83,33 @@ def settle_minutes(
     ending: str = "",
     recorded: Callable[[Path], Run | None] | None = None,
     fit: Fit = with_steps,
+    again: bool = False,
     listener: Listener = SILENT,
 ) -> Run:
     """Turn the minutes of a run into a number of steps, which it keeps.
 
     Args:
-        run: with `training.minutes`; its own length is given up.
-        out: its folder. Where a run for as many minutes has begun there, its steps are taken.
+        run: left as it is where it has no `training.minutes`, or the steps beside them.
+        out: its folder. Where a run has begun there, its steps are taken.
         device: where it computes.
         ending: of the name of its folder, where none is given.
-        recorded: reads the run that has begun in a folder, None where none has.
+        recorded: reads the run that has begun in a folder, None where none has; left out, an ordinary one.
         fit: puts the steps into the run.
+        again: whether its steps are others, those of a recipe, and are to be chosen.
         listener: hears what was measured.
 
     Raises:
         VitkitError: the images, the start or the machine do not allow the run, or not even one step.
     """
-    minutes, read = run.training.minutes, recorded or _recorded_run
-    assert minutes is not None
+    if run.training.minutes is None or (run.training.steps is not None and not again):
+        return run
+    read = recorded or _recorded_run
     begun = None if out is None else read(out)
     with listener.progress("listing images"):
         data = find_task(run.task).open_data(run.data, run.splits, run.preprocessing.decode)
     count = len(data.splits["train"])
     if begun is not None and begun.training.steps is not None:
-        # Of other minutes: the folder refuses the run by that difference alone.
+        # Where the minutes are others, the folder refuses the run by that difference alone.
         return fit(run, begun.training.steps, count)
     named, record = settle_start(run, data.class_names, out)
     if out is None:
@@ -118,27 +122,28 @@ def settle_minutes(
                 if not changed_options(to_json(there), str(folder), same):
                     return fit(run, there.training.steps, count)
     pace = measure_pace(named, data, record, find_device(device), listener)
+    return fit(run, _choose_steps(run.training, pace, count, listener), count)
+
+
+def _choose_steps(training: TrainingConfig, pace: Pace, num_images: int, listener: Listener) -> int:
+    """Count the steps that fit into the minutes of a run, and say so.
+
+    Raises:
+        VitkitError: not even one does.
+    """
+    minutes = training.minutes or 0.0
     if pace.step > 60 * minutes:
         raise VitkitError(
-            f"A single step takes {pace.step:.2g} s here, longer than {minutes:g} minutes: give "
-            "more --minutes, a smaller --batch-size or a smaller model."
+            f"A single step takes {pace.step:.2g} s here, longer than {minutes:g} minutes: give more "
+            "--minutes, a smaller --batch-size or a smaller model."
         )
-    steps = steps_within(60 * minutes, pace, run.training, count)
-    training = replace(run.training, steps=steps)
-    validations = math.ceil(steps / training.evaluation_interval(count))
-    listener.show(
-        [
-            (
-                "minutes",
-                [
-                    f"{minutes:g} minutes are {pluralize(steps, 'step')} of {pace.step:.2g} s and "
-                    f"{pluralize(validations, 'pause')} of {pace.validation:.2g} s for validation and "
-                    "checkpoint, as measured now; whoever resumes the run keeps its steps"
-                ],
-            )
-        ]
-    )
-    return fit(run, steps, count)
+    steps = steps_within(60 * minutes, pace, training, num_images)
+    interval = replace(training, steps=steps).evaluation_interval(num_images)
+    pauses = pluralize(math.ceil(steps / interval), "pause")
+    found = f"{minutes:g} minutes are {pluralize(steps, 'step')} of {pace.step:.2g} s and {pauses} of"
+    found += f" {pace.validation:.2g} s for validation and checkpoint, as measured now"
+    listener.show([("minutes", [found, "whoever resumes the run keeps its steps"])])
+    return steps
 
 
 def steps_within(seconds: float, pace: Pace, training: TrainingConfig, num_images: int) -> int:

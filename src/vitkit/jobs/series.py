@@ -13,6 +13,7 @@ from vitkit.config import difference, to_json
 from vitkit.data.sources import ImageData
 from vitkit.data.sources_config import NEWEST_RULE, Splits
 from vitkit.errors import NonFiniteError, VitkitError
+from vitkit.jobs.building import with_absolute_paths
 from vitkit.jobs.finetune_recipes import sweep_rates as default_rates
 from vitkit.jobs.length import settle_minutes
 from vitkit.jobs.listener import SILENT, Listener
@@ -35,7 +36,7 @@ from vitkit.jobs.series_record import (
     write_series,
 )
 from vitkit.jobs.series_report import write_series_report
-from vitkit.jobs.start import find_start, settle_start, with_absolute_paths
+from vitkit.jobs.start import find_start, settle_start
 from vitkit.jobs.starting_point import model_is_whole
 from vitkit.jobs.train import check_run, command_to_continue, require_data, train
 from vitkit.tasks import find_task
@@ -70,8 +71,7 @@ def train_series(
         device, threads, command, listener: as for `vitkit.train`.
 
     Returns:
-        The folder of the series; `vitkit.read_series` reads what was found. Its `model.safetensors` is that
-        of the first run after the sweep.
+        The folder of the series, with the model of the first run after the sweep; see `vitkit.read_series`.
 
     Raises:
         VitkitError: as `vitkit.train`; or the folder holds something else.
@@ -79,12 +79,11 @@ def train_series(
     """
     options, given = options or SeriesOptions(sweep=True), None if out is None else Path(out)
     require_data(run)
-    if run.training.minutes is not None and run.training.steps is None:
-        recorded = recorded_run
-        run = settle_minutes(
-            run, given, device=device, ending=options.ending, recorded=recorded, listener=listener
+    asked = with_absolute_paths(
+        settle_minutes(
+            run, given, device=device, ending=options.ending, recorded=recorded_run, listener=listener
         )
-    asked = with_absolute_paths(run)
+    )
     folder = given or _free_folder(asked, options)
     _check_folder(folder, asked, options, resume)
     planned = None

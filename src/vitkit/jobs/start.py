@@ -113,13 +113,6 @@ def start_place(start: str) -> str:
     return start if is_address(start) else absolute_spec(start)
 
 
-def with_absolute_paths(run: Run) -> Run:
-    """Write paths down so that they hold from any folder."""
-    tracked = replace(run.fewshot, data=absolute_spec(run.fewshot.data))
-    start = replace(run.start, start=start_place(run.start.start))
-    return replace(run, data=absolute_spec(run.data), fewshot=tracked, start=start)
-
-
 def find_start(run: Run) -> Start:
     """Find out what a run's start is; the weights stay where they are.
 

@@ -17,6 +17,7 @@ from vitkit.jobs.building import (
     compute_as_begun,
     model_config_of,
     read_images,
+    with_absolute_paths,
 )
 from vitkit.jobs.computing import choose_for
 from vitkit.jobs.ending import evaluate_finished, is_complete, take_final_weights
@@ -30,7 +31,7 @@ from vitkit.jobs.memory import require_memory
 from vitkit.jobs.report import write_report
 from vitkit.jobs.run_config import Run, changed_options, read_config, read_run, write_config
 from vitkit.jobs.run_folder import lock_run_folder, numbered_folders
-from vitkit.jobs.start import settle_start, take_start, with_absolute_paths
+from vitkit.jobs.start import settle_start, take_start
 from vitkit.jobs.starting_point import starting_point, tell_set_aside
 from vitkit.models.build import build_empty, build_model
 from vitkit.models.compute_config import Compute
@@ -82,9 +83,8 @@ def train(
     _refuse_options(run, threads)
     if threads is not None:
         torch.set_num_threads(threads)
-    asked, given = with_absolute_paths(run), None if out is None else Path(out)
-    if asked.training.minutes is not None and asked.training.steps is None:
-        asked = settle_minutes(asked, given, device=device, listener=listener)
+    given = None if out is None else Path(out)
+    asked = settle_minutes(with_absolute_paths(run), given, device=device, listener=listener)
     with listener.progress("listing images"):
         run, data = _open_data(asked, given)
     found_device = find_device(device)
@@ -101,8 +101,7 @@ def train(
     with lock_run_folder(folder), deterministic(found_device):
         if not (folder / "config.json").exists():
             write_config(folder, run, command, _choose_compute(run, config, found_device))
-        # The configuration is on the disk before anything random happens: whoever kills the run from here on
-        # can continue it.
+        # Written before anything random happens: whoever kills the run from here on can continue it.
         parts = build_parts(run, data, folder, listener, record)
         _complete_until_stopped(parts, found_device, from_scratch, position, listener)
     return folder
