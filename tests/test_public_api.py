@@ -14,6 +14,7 @@ PUBLIC = {
     "ResNet",
     "ResNetConfig",
     "Run",
+    "SeriesOptions",
     "ViT",
     "ViTConfig",
     "VitkitError",
@@ -30,9 +31,11 @@ PUBLIC = {
     "list_models",
     "load_model",
     "model_config",
+    "read_series",
     "recipe",
     "save_model",
     "train",
+    "train_series",
     "write_report",
 }
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from vitkit.jobs.recipes import recipe
     from vitkit.jobs.report import write_report
     from vitkit.jobs.run_config import Run
+    from vitkit.jobs.series import train_series
+    from vitkit.jobs.series_options import SeriesOptions
+    from vitkit.jobs.series_record import read_series
     from vitkit.jobs.train import train
     from vitkit.jobs.unfinished import load_model
     from vitkit.models.build import build_model, create_model
@@ -35,6 +38,7 @@ _HOMES = {
     "ResNet": "vitkit.models.resnet",
     "ResNetConfig": "vitkit.models.resnet_config",
     "Run": "vitkit.jobs.run_config",
+    "SeriesOptions": "vitkit.jobs.series_options",
     "ViT": "vitkit.models.vit",
     "ViTConfig": "vitkit.models.vit_config",
     "bench": "vitkit.jobs.bench",
@@ -49,9 +53,11 @@ _HOMES = {
     "list_models": "vitkit.models.zoo",
     "load_model": "vitkit.jobs.unfinished",
     "model_config": "vitkit.models.zoo",
+    "read_series": "vitkit.jobs.series_record",
     "recipe": "vitkit.jobs.recipes",
     "save_model": "vitkit.weights",
     "train": "vitkit.jobs.train",
+    "train_series": "vitkit.jobs.series",
     "write_report": "vitkit.jobs.report",
 }
 
@@ -60,6 +66,7 @@ __all__ = [
     "ResNet",
     "ResNetConfig",
     "Run",
+    "SeriesOptions",
     "ViT",
     "ViTConfig",
     "VitkitError",
@@ -76,9 +83,11 @@ __all__ = [
     "list_models",
     "load_model",
     "model_config",
+    "read_series",
     "recipe",
     "save_model",
     "train",
+    "train_series",
     "write_report",
 ]
 

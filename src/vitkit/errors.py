@@ -9,3 +9,7 @@ class VitkitError(Exception):
     """
 
     exit_code = 1
+
+
+class NonFiniteError(VitkitError):
+    """Loss, gradients, weights or logits are infinite or not a number: training has diverged."""

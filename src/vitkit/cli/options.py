@@ -38,6 +38,20 @@ def _optional_size(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Optional
 
 
 @CONSTRUCTORS.primitive_rule
+def _numbers(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[tuple[float, ...]] | None:
+    """Take numbers with commas between them, or as several words."""
+    if info.type != tuple[float, ...]:
+        return None
+    return PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="FLOAT,FLOAT,...",
+        instance_from_str=lambda words: tuple(float(part) for part in ",".join(words).split(",") if part),
+        is_instance=lambda value: isinstance(value, tuple),
+        str_from_instance=lambda values: [f"{value:g}" for value in values],
+    )
+
+
+@CONSTRUCTORS.primitive_rule
 def _comma_separated(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[tuple[Any, ...]] | None:
     """Take one word with commas for several numbers or names. tyro's own rule takes all words that follow."""
     item = get_args(info.type)[0] if info.type in COMMA_SEPARATED else None

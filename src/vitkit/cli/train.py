@@ -15,6 +15,7 @@ from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.run_config import Architecture, Run, is_run, read_run
+from vitkit.jobs.series_options import SeriesOptions
 from vitkit.jobs.start_config import StartConfig
 from vitkit.training.objectives_config import ClassificationConfig
 from vitkit.training.optim_config import OptimizerConfig
@@ -22,6 +23,7 @@ from vitkit.training.trainer_config import TrainingConfig
 
 if TYPE_CHECKING:
     from vitkit.cli.listener import TerminalListener
+    from vitkit.jobs.series_record import Series
 
 
 # A run again, with what the option parser has to know: only the splits' options carry a prefix, because
@@ -59,12 +61,14 @@ DESCRIPTIONS = {
     "train": """Train a Vision Transformer on your images, evaluate it, and write a report.
 
 --recipe NAME starts from a recipe (vitkit recipes lists them), --resume RUN continues a run folder, and
---start RUN trains a run for longer, as a new run.""",
+--start RUN trains a run for longer, as a new run. --sweep tries learning rates first, --runs 3 trains with
+three seeds, --minutes 20 chooses the length.""",
     "finetune": """Train a model that is there already on your images: vitkit finetune START --data PATH.
 
 START is a run folder, a file or folder of weights, or an address (hf:org/name, https://...). Its head is
 replaced by a new one. What is left out suits the start and the number of images; --recipe paper is the
-paper's fine-tuning, --resume RUN continues a run folder.""",
+paper's fine-tuning, --resume RUN continues a run folder. --sweep tries learning rates first, --runs 3 trains
+with three seeds, --minutes 20 chooses the length.""",
 }
 """The first paragraph of each verb's help."""
 
@@ -78,6 +82,7 @@ class Asked:
     device: str
     threads: int | None
     from_scratch: bool
+    series: SeriesOptions
 
 
 def main(arguments: list[str]) -> None:
@@ -99,16 +104,14 @@ def run_verb(arguments: list[str], verb: str) -> None:
     if resume is not None and any(a == "--out" or a.startswith("--out=") for a in arguments):
         raise VitkitError("--resume continues in the run's own folder: leave --out out.")
     _refuse_what_was_meant_otherwise(arguments)
-    default = read_run(Path(resume)) if resume else recipe(name) if name else Run()
+    series = None if resume is None else _begun_series(Path(resume))
+    begun = None if resume is None else read_run(Path(resume)) if series is None else series.run
+    default = begun or (recipe(name) if name else Run())
     start = None if resume else _value(arguments, "--start")
     longer = verb == "train" and start is not None and name is None and is_run(Path(start))
     if longer and start is not None:
-        # Trained for longer, as a new run: its own options and its own head.
-        begun = read_run(Path(start))
-        # A run without a rule was cut by the first one: the test images stay the same.
-        splits = replace(begun.splits, rule=begun.splits.rule or FIRST_RULE)
-        default = replace(begun, splits=splits, start=StartConfig(start, head="keep"))
-    asked = _parse(arguments, default, verb)
+        default = _trained_for_longer(start)
+    asked = _parse(arguments, default, verb, SeriesOptions() if series is None else series.options)
 
     from vitkit.cli.listener import TerminalListener
 
@@ -119,7 +122,21 @@ def run_verb(arguments: list[str], verb: str) -> None:
         from vitkit.jobs.train import train
     if asked.run.start.start and not resume and not longer:
         # What is left out suits the start and the data, which are known only now.
-        asked = _parse_suited(arguments, asked.run, name or "", verb, listener)
+        default = _suited(arguments, asked.run, name or "", verb, listener)
+        asked = _parse(arguments, default, verb, asked.series)
+    if asked.run.training.minutes is not None and not resume:
+        asked = _parse_timed(arguments, default, asked, verb, listener)
+    if asked.series.is_series:
+        if asked.from_scratch:
+            raise VitkitError(
+                "--from-scratch is for a single run: give it with --resume and that run folder."
+            )
+        from vitkit.cli.series import train_and_tell
+
+        train_and_tell(
+            asked.run, asked.series, resume, asked.out, asked.device, asked.threads, line, listener
+        )
+        return
     folder = train(
         asked.run,
         resume or asked.out,
@@ -133,8 +150,30 @@ def run_verb(arguments: list[str], verb: str) -> None:
     _print_what_comes_next(folder, asked.run)
 
 
-def _parse(arguments: list[str], defaults: Run, verb: str) -> Asked:
+def _trained_for_longer(start: str) -> Run:
+    """Give the run that goes on from a run as a new one: with its own options and its own head."""
+    before = read_run(Path(start))
+    # A run without a rule was cut by the first one: the test images stay the same.
+    splits = replace(before.splits, rule=before.splits.rule or FIRST_RULE)
+    training = replace(before.training, minutes=None, evaluate_test=True)
+    return replace(before, splits=splits, training=training, start=StartConfig(start, head="keep"))
+
+
+def _begun_series(folder: Path) -> "Series | None":
+    """Read the series of runs in a folder; None where there is none."""
+    if not (folder / "series.json").is_file():
+        return None
+    with importing():
+        from vitkit.jobs.series_record import read_series
+
+    return read_series(folder)
+
+
+def _parse(
+    arguments: list[str], defaults: Run, verb: str, default_series: SeriesOptions | None = None
+) -> Asked:
     """Read a command line; options that are left out are those of a run."""
+    several = default_series or SeriesOptions()
     default = RunOptions.from_run(defaults)
 
     def command(
@@ -143,6 +182,7 @@ def _parse(arguments: list[str], defaults: Run, verb: str) -> Asked:
         device: str = "auto",
         threads: int | None = None,
         from_scratch: bool = False,
+        series: Annotated[SeriesOptions, tyro.conf.arg(name="")] = several,
     ) -> Asked:
         """Give what was asked for.
 
@@ -152,8 +192,9 @@ def _parse(arguments: list[str], defaults: Run, verb: str) -> Asked:
             device: where to compute: auto (a GPU if there is one), cpu, cuda or cuda:1.
             threads: CPU threads; left out, as many as PyTorch chooses.
             from_scratch: begin again at step 0 where every checkpoint of the run is damaged; they are kept.
+            series: several runs in place of one.
         """
-        return Asked(run.run(), out, device, threads, from_scratch)
+        return Asked(run.run(), out, device, threads, from_scratch, series)
 
     return tyro.cli(
         command,
@@ -165,10 +206,10 @@ def _parse(arguments: list[str], defaults: Run, verb: str) -> Asked:
     )
 
 
-def _parse_suited(
+def _suited(
     arguments: list[str], asked: Run, recipe_name: str, verb: str, listener: "TerminalListener"
-) -> Asked:
-    """Read a command line once more, with defaults that suit the start and the data which it names."""
+) -> Run:
+    """Choose what is left out of a command line, so that it suits the start and the data which it names."""
     from vitkit.cli.download import download
     from vitkit.jobs.finetune import fit_length, suit_run
 
@@ -177,10 +218,44 @@ def _parse_suited(
         suited = suit_run(replace(asked, recipe=recipe_name))
     found = _parse(arguments, suited.run, verb)
     if recipe_name or found.run.training == suited.run.training:
-        return found
+        return suited.run
     # Another length was given: what is left out of warm-up and head-first is a part of that one.
-    longer = fit_length(replace(suited.run, training=found.run.training), suited.num_images)
-    return _parse(arguments, longer, verb)
+    return fit_length(replace(suited.run, training=found.run.training), suited.num_images)
+
+
+def _parse_timed(
+    arguments: list[str], defaults: Run, asked: Asked, verb: str, listener: "TerminalListener"
+) -> Asked:
+    """Read a command line with --minutes once more, with the steps that fit into them."""
+    given = [one for one in ("--steps", "--epochs") if _value(arguments, one) is not None]
+    if given:
+        raise VitkitError(f"--minutes chooses the number of steps: give it without {given[0]}.")
+    with importing():
+        import torch
+
+        from vitkit.jobs.length import settle_minutes, with_steps
+        from vitkit.jobs.series import recorded_run
+
+    if asked.threads is not None and asked.threads > 0:
+        torch.set_num_threads(asked.threads)
+
+    def fit(run: Run, steps: int, num_images: int) -> Run:
+        # Warm-up and head-first of the defaults become a part of the new length; what is given stays.
+        settled = with_steps(defaults, steps, num_images)
+        return _parse(arguments, settled, verb).run
+
+    is_series = asked.series.is_series
+    run = settle_minutes(
+        asked.run,
+        None if asked.out is None else Path(asked.out),
+        device=asked.device,
+        ending=asked.series.ending if is_series else "",
+        recorded=recorded_run if is_series else None,
+        fit=fit,
+        again=True,
+        listener=listener,
+    )
+    return replace(asked, run=run)
 
 
 def _purpose(run: Run, folder: str | None) -> str:

@@ -28,7 +28,7 @@ from torch import nn
 
 from vitkit import config
 from vitkit.data.loader import Batch
-from vitkit.errors import VitkitError
+from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation.calibration import (
     CalibrationBin,
     Overconfidence,
@@ -261,7 +261,7 @@ class _Gathered:
             )
         ids = np.concatenate(self.ids)
         if self.not_finite:
-            raise VitkitError(
+            raise NonFiniteError(
                 f"The model's logits are not finite (NaN or infinite) for {self.not_finite} of {len(ids)} "
                 "images. Its weights have diverged, or overflow in this precision: evaluate an earlier "
                 "checkpoint, or in float32."

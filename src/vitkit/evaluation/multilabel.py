@@ -28,7 +28,7 @@ from torch import nn
 
 from vitkit import config
 from vitkit.data.loader import Batch
-from vitkit.errors import VitkitError
+from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation.classify import evaluation_mode
 from vitkit.evaluation.label_predictions import LabelPredictions
 from vitkit.evaluation.logits import LogitsAsTheyCome
@@ -157,7 +157,7 @@ def predict_labels(
         raise VitkitError("There is no image to evaluate on: the data set (or this split of it) is empty.")
     targets, ids, bad = (np.concatenate(part) for part in zip(*kept, strict=True))
     if not_finite:
-        raise VitkitError(
+        raise NonFiniteError(
             f"The model's logits are not finite (NaN or infinite) for {not_finite} of {len(ids)} images. "
             "Its weights have diverged, or overflow in this precision: evaluate an earlier checkpoint, or in "
             "float32."

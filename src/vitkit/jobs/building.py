@@ -18,8 +18,8 @@ from vitkit.jobs.listener import Listener
 from vitkit.jobs.machine import available_memory
 from vitkit.jobs.rejected_files import RejectedFiles
 from vitkit.jobs.run_config import Run, read_compute
-from vitkit.jobs.run_folder import run_card
-from vitkit.jobs.start import StartRecord, read_start_record, with_start
+from vitkit.jobs.run_folder import absolute_spec, run_card
+from vitkit.jobs.start import StartRecord, read_start_record, start_place, with_start
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig, changed_name
@@ -43,6 +43,13 @@ class Parts:
     rejects: RejectedFiles
     start: StartRecord | None = None
     """The start that the run begins from; None for new weights."""
+
+
+def with_absolute_paths(run: Run) -> Run:
+    """Write paths down so that they hold from any folder."""
+    tracked = replace(run.fewshot, data=absolute_spec(run.fewshot.data))
+    start = replace(run.start, start=start_place(run.start.start))
+    return replace(run, data=absolute_spec(run.data), fewshot=tracked, start=start)
 
 
 def build_parts(

@@ -22,14 +22,15 @@ from vitkit.training.trainer import Trainer
 from vitkit.weights.card import card_of
 
 EVALUATED = ("val", "test")
-"""The splits that a finished run is evaluated on, those of them that its data has."""
+"""The splits that a finished run is evaluated on, those of them that its data has; the test split only where
+`TrainingConfig.evaluate_test` says so."""
 
 
 def is_complete(parts: Parts, checkpoint: Path | None) -> bool:
     """Whether everything that a run ends with is there; the report is what is written last."""
     if checkpoint is None or not read_progress(checkpoint).finished:
         return False
-    evaluations = [f"evaluation/{split}.json" for split in EVALUATED if split in parts.data.splits]
+    evaluations = [f"evaluation/{split}.json" for split in _evaluated(parts)]
     names = ("model.safetensors", "model.json", *evaluations, "report.html")
     return all((parts.folder / name).exists() for name in names) and model_is_whole(parts.folder)
 
@@ -65,13 +66,11 @@ def evaluate_finished(parts: Parts, device: torch.device, listener: Listener) ->
     """Evaluate the finished model on validation and test images, and keep what was found."""
     run, task = parts.run, find_task(parts.run.task)
     loading, training = run.loading, run.training
-    repeated = find_training_images(parts.data, EVALUATED, listener)
+    repeated = find_training_images(parts.data, _evaluated(parts), listener)
     # As `vitkit evaluate` computes, so that it finds the same numbers; runs of the first version stay plain.
     exact = training.exact or read_compute(parts.folder) is None
     precision = prepare(parts.model, device, training.precision, exact, "evaluation")
-    for split in EVALUATED:
-        if split not in parts.data.splits:
-            continue
+    for split in _evaluated(parts):
         result, predictions = evaluate_split(
             parts.model,
             parts.data,
@@ -87,3 +86,9 @@ def evaluate_finished(parts: Parts, device: torch.device, listener: Listener) ->
         result = with_repeats(result, predictions, repeated, split, task, listener)
         write_evaluation(parts.folder, split, result, predictions)
         listener.show([(split, [task.line(result)])])
+
+
+def _evaluated(parts: Parts) -> list[str]:
+    """List the splits that a run is evaluated on when it has finished."""
+    wanted = [split for split in EVALUATED if split != "test" or parts.run.training.evaluate_test]
+    return [split for split in wanted if split in parts.data.splits]

@@ -4,14 +4,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+import torch
+
 from vitkit.data.sources_config import FIRST_RULE, Splits
 from vitkit.data.transforms_config import Augmentation
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_recipes import fit_paper
+from vitkit.jobs.length import settle_minutes
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.run_config import Run, full_name
 from vitkit.jobs.run_folder import absolute_spec
+from vitkit.jobs.series import recorded_run, train_series
+from vitkit.jobs.series_options import SeriesOptions
 from vitkit.jobs.start import Start, find_start
 from vitkit.jobs.start_config import StartConfig
 from vitkit.jobs.train import require_data, train
@@ -37,6 +42,11 @@ def finetune(
     *,
     recipe: str = "",
     image_size: int | tuple[int, int] | None = None,
+    sweep: bool = False,
+    sweep_rates: tuple[float, ...] = (),
+    runs: int = 1,
+    cross_validate: int | None = None,
+    minutes: float | None = None,
     device: str = "auto",
     threads: int | None = None,
     listener: Listener = SILENT,
@@ -53,16 +63,35 @@ def finetune(
         out: the run folder; left out, one below `runs/`.
         recipe: a name, "paper" for the paper's; left out, what suits the number of images.
         image_size: pixels, one number or `(height, width)`; left out, that of the start or the recipe.
+        sweep, sweep_rates, runs, cross_validate: several runs in place of one, as `SeriesOptions` describes
+            them.
+        minutes: of training, in place of the number of steps that suits the images or the recipe has.
         device, threads, listener: as for `vitkit.train`.
 
     Returns:
-        The run folder.
+        The run folder; that of the series, where several runs are asked for.
 
     Raises:
         VitkitError, InterruptedTraining: as `vitkit.train`.
     """
     with listener.progress("looking at the start"):
         run = finetune_run(start, data, recipe=recipe, image_size=image_size)
+    series = SeriesOptions(sweep, sweep_rates, runs, cross_validate)
+    if minutes is not None:
+        if threads is not None:
+            torch.set_num_threads(threads)  # the speed depends on them
+        run = replace(run, training=replace(run.training, minutes=minutes))
+        run = settle_minutes(
+            run,
+            None if out is None else Path(out),
+            device=device,
+            ending=series.ending if series.is_series else "",
+            recorded=recorded_run if series.is_series else None,
+            again=True,
+            listener=listener,
+        )
+    if series.is_series:
+        return train_series(run, out, series, device=device, threads=threads, listener=listener)
     return train(run, out, device=device, threads=threads, listener=listener)
 
 

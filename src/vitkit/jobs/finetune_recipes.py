@@ -25,6 +25,10 @@ TABLE_4: dict[str, tuple[int, float, int, float]] = {
 """Rows of Table 4: steps, rate, steps of warm-up, part of the training set held out. There rates are swept,
 over 0.003 to 0.06 for ImageNet and 0.001 to 0.03 for the others but VTAB; these are the released code's.
 Its README warms up a short run for a tenth of its steps, as is done here where it gives no number."""
+IMAGENET_RATES, OTHER_RATES = (0.003, 0.01, 0.03, 0.06), (0.001, 0.003, 0.01, 0.03)
+"""The rates that Table 4 sweeps: over ImageNet, and over the others but VTAB, which has 0.01 alone."""
+MULTIPLES = (0.1, 0.3, 1.0, 3.0)
+"""The rates that are swept without a recipe of the paper, over the run's own; as far apart as Table 4's."""
 
 
 def finetune_as_in_paper(steps: int, learning_rate: float, warmup_steps: int, val_fraction: float) -> Run:
@@ -78,6 +82,18 @@ def _rule(num_images: int) -> tuple[int, float, int]:
     if num_images < 20_000:
         return 500, 0.03, 50
     return (10_000 if num_images < 500_000 else 20_000), 0.03, 500
+
+
+def sweep_rates(run: Run) -> tuple[float, ...]:
+    """Give the learning rates that a sweep over a run tries, from the lowest to the highest."""
+    if run.recipe == "finetune-vtab":
+        return (0.01,)
+    if run.recipe == "finetune-imagenet" or (run.recipe == "paper" and run.training.steps == 20_000):
+        return IMAGENET_RATES
+    if run.recipe in (*TABLE_4, "paper"):
+        return OTHER_RATES
+    # Three digits, so that a folder is called rate-0.00015 and not rate-0.00015000000000000001.
+    return tuple(float(f"{factor * run.optimizer.learning_rate:.3g}") for factor in MULTIPLES)
 
 
 def departures(run: Run, num_images: int) -> list[str]:

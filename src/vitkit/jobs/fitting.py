@@ -32,9 +32,7 @@ class RunPosition:
 
     def interrupted(self, request: StopRequest) -> InterruptedTraining:
         """Return the error that says where the run was stopped and how it goes on."""
-        return InterruptedTraining(
-            f"Stopped {self.point} ({request}). Continue with: {self.again}", request.number
-        )
+        return InterruptedTraining(f"{self.point} ({request})", self.again, request.number)
 
 
 def fit(

@@ -19,8 +19,9 @@ class InterruptedTraining(VitkitError):  # noqa: N818 (it is no error: what was 
     129 for SIGHUP (the terminal is gone), 138 for SIGUSR1 on Linux (a SLURM job's time is nearly over).
     """
 
-    def __init__(self, message: str, signal_number: int) -> None:
-        super().__init__(message)
+    def __init__(self, where: str, again: str, signal_number: int) -> None:
+        super().__init__(f"Stopped {where}. Continue with: {again}")
+        self.where, self.signal_number = where, signal_number
         self.exit_code = 128 + signal_number
 
 

@@ -18,6 +18,8 @@ from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.run_config import read_config, read_run
 from vitkit.jobs.run_folder import open_model_data, read_evaluations
 from vitkit.jobs.run_records import read_data_record, read_metrics, read_speed
+from vitkit.jobs.series_record import is_series, read_series
+from vitkit.jobs.series_report import write_series_report
 from vitkit.jobs.unfinished import load_any
 from vitkit.models.image_model import ImageModel
 from vitkit.tasks import learned_by, task_of
@@ -29,7 +31,7 @@ def write_report(run: str | Path, *, listener: Listener = SILENT) -> Path:
     """Write `report.html` into a run folder, from what is in it and the images it was trained on.
 
     Args:
-        run: the run folder.
+        run: the run folder, or the folder of a series of runs.
         listener: hears the progress, and what the page has to do without.
 
     Returns:
@@ -42,6 +44,8 @@ def write_report(run: str | Path, *, listener: Listener = SILENT) -> Path:
     from vitkit.report.page import ReportContent, render_report  # matplotlib: no training waits for it
 
     folder = Path(run)
+    if is_series(folder):
+        return write_series_report(folder, read_series(folder), listener=listener)
     read_run(folder)  # refuses a configuration that is none
     config = read_config(folder)
     loaded = load_any(folder)

@@ -11,6 +11,7 @@ evaluation/                 numbers and logits by split
 report.html
 """
 
+import itertools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -102,6 +103,13 @@ def open_model_data(model: ImageModel, spec: str | None = None, max_pixels: int 
             "them back, or give other images with --data."
         )
     return data
+
+
+def numbered_folders(run: Run, data_name: str, ending: str = "") -> Iterator[Path]:
+    """Yield the folders below `runs/` that a run may be kept in where none is given; there is no last one."""
+    name = f"{data_name}-{run.model.replace('/', '-')}{ending}"
+    for number in itertools.count(1):
+        yield Path("runs") / (name if number == 1 else f"{name}-{number}")
 
 
 def absolute_spec(spec: str) -> str:

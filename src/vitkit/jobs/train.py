@@ -17,19 +17,21 @@ from vitkit.jobs.building import (
     compute_as_begun,
     model_config_of,
     read_images,
+    with_absolute_paths,
 )
 from vitkit.jobs.computing import choose_for
 from vitkit.jobs.ending import evaluate_finished, is_complete, take_final_weights
 from vitkit.jobs.fewshot_data import open_fewshot_data
 from vitkit.jobs.first_screen import Outlook, Surroundings, estimate, first_screen, measure_step
 from vitkit.jobs.fitting import RunPosition, fit
+from vitkit.jobs.length import settle_minutes
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import deterministic, find_device
 from vitkit.jobs.memory import require_memory
 from vitkit.jobs.report import write_report
 from vitkit.jobs.run_config import Run, changed_options, read_config, read_run, write_config
-from vitkit.jobs.run_folder import absolute_spec, lock_run_folder
-from vitkit.jobs.start import settle_start, start_place, take_start
+from vitkit.jobs.run_folder import lock_run_folder, numbered_folders
+from vitkit.jobs.start import settle_start, take_start
 from vitkit.jobs.starting_point import starting_point, tell_set_aside
 from vitkit.models.build import build_empty, build_model
 from vitkit.models.compute_config import Compute
@@ -81,7 +83,8 @@ def train(
     _refuse_options(run, threads)
     if threads is not None:
         torch.set_num_threads(threads)
-    asked, given = _with_absolute_paths(run), None if out is None else Path(out)
+    given = None if out is None else Path(out)
+    asked = settle_minutes(with_absolute_paths(run), given, device=device, listener=listener)
     with listener.progress("listing images"):
         run, data = _open_data(asked, given)
     found_device = find_device(device)
@@ -93,13 +96,12 @@ def train(
         run, data = _open_data(asked, folder)
     _check_folder(folder, run, resume)
     folder.mkdir(parents=True, exist_ok=True)
-    position = RunPosition(_command_to_continue(folder, threads, device))
+    position = RunPosition(command_to_continue(folder, threads, device))
     # The lock ends with the process, however it ends: a killed run can be continued at once.
     with lock_run_folder(folder), deterministic(found_device):
         if not (folder / "config.json").exists():
             write_config(folder, run, command, _choose_compute(run, config, found_device))
-        # The configuration is on the disk before anything random happens: whoever kills the run from here on
-        # can continue it.
+        # Written before anything random happens: whoever kills the run from here on can continue it.
         parts = build_parts(run, data, folder, listener, record)
         _complete_until_stopped(parts, found_device, from_scratch, position, listener)
     return folder
@@ -118,13 +120,6 @@ def _complete_until_stopped(
             _complete(parts, device, from_scratch, position, stop, listener)
         except StopRequest as request:
             raise position.interrupted(request) from None
-
-
-def _with_absolute_paths(run: Run) -> Run:
-    """Write paths down so that they hold from any folder."""
-    tracked = replace(run.fewshot, data=absolute_spec(run.fewshot.data))
-    start = replace(run.start, start=start_place(run.start.start))
-    return replace(run, data=absolute_spec(run.data), fewshot=tracked, start=start)
 
 
 def _complete(
@@ -212,6 +207,18 @@ def require_data(run: Run) -> None:
         )
 
 
+def check_run(run: Run, *, device: str = "auto", threads: int | None = None) -> None:
+    """Refuse what `train` would refuse before it makes a folder.
+
+    Raises:
+        VitkitError: the data, the configuration or the machine does not allow the run.
+    """
+    _refuse_options(run, threads)
+    asked, data = _open_data(with_absolute_paths(run), None)
+    asked, record = settle_start(asked, data.class_names, None)
+    _refuse_run(asked, data, model_config_of(asked, len(data.class_names), record), find_device(device))
+
+
 def _refuse_options(run: Run, threads: int | None) -> None:
     """Refuse options that are wrong whatever the images are."""
     require_data(run)
@@ -258,7 +265,7 @@ def _choose_compute(run: Run, config: ModelConfig, device: torch.device) -> Comp
     return choose_for(config, device, precision, phase="training", exact=exact)
 
 
-def _command_to_continue(folder: Path, threads: int | None, device: str) -> str:
+def command_to_continue(folder: Path, threads: int | None, device: str) -> str:
     """Write the command that continues the run in a folder on the same machine."""
     command = f"vitkit train --resume {shlex.quote(str(folder))}"
     command += f" --threads {threads}" if threads is not None else ""
@@ -267,12 +274,10 @@ def _command_to_continue(folder: Path, threads: int | None, device: str) -> str:
 
 def _free_folder(run: Run, data: ImageData) -> Path:
     """Return the folder below `runs/` that holds this run already, else the first free one of its name."""
-    base, number = Path("runs") / f"{data.name}-{run.model.replace('/', '-')}", 1
-    while True:
-        folder = base if number == 1 else base.with_name(f"{base.name}-{number}")
+    for folder in numbered_folders(run, data.name):
         if not (folder / "config.json").exists() or not run_difference(folder, run):
-            return folder
-        number += 1
+            break
+    return folder
 
 
 def _check_folder(folder: Path, run: Run, resume: bool) -> None:

@@ -5,11 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from vitkit.errors import VitkitError
-
-
-class NonFiniteError(VitkitError):
-    """Loss, gradients or weights are infinite or not a number."""
+from vitkit.errors import NonFiniteError as NonFiniteError
 
 
 def require_finite_weights(parameters: Iterable[Tensor], buffers: Iterable[Tensor], step: int) -> None:

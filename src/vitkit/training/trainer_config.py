@@ -20,6 +20,9 @@ class TrainingConfig:
     """Passes over the training images; may be a fraction, such as 0.5."""
     steps: int | None = None
     """Number of updates of the weights, in place of --epochs."""
+    minutes: float | None = None
+    """Minutes of training with its validations, in place of --epochs and --steps: the speed of the machine is
+    measured before the first step, and decides the number of steps once and for all."""
     batch_size: int = 128
     """Images per update of the weights."""
     micro_batch_size: int | None = None
@@ -48,6 +51,9 @@ class TrainingConfig:
     early."""
     select: Literal["best", "last"] = "best"
     """Weights that the run ends with: those of the best validation (best) or of the last step (last)."""
+    evaluate_test: bool = True
+    """Evaluate the finished run on the test images too. Without, they are left alone: for runs among which
+    is chosen."""
 
     def __post_init__(self) -> None:
         require_finite(self)
@@ -56,6 +62,8 @@ class TrainingConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise VitkitError(f"{name} is at least 1, found {value}.")
+        if self.minutes is not None and self.minutes <= 0:
+            raise VitkitError(f"minutes is a number above 0, found {self.minutes:g}.")
         if self.steps is None and self.epochs <= 0:
             raise VitkitError(f"epochs is a number above 0, found {self.epochs}.")
         if not 0 <= self.seed < 2**63:

@@ -1,0 +1,359 @@
+"""The job of training a series of runs: a sweep over learning rates, several seeds, or all folds.
+
+The members are ordinary runs, trained one after another by `vitkit.train`, each in a run folder within that
+of the series. `jobs/series_record.py` says what else is there.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from vitkit.config import difference, to_json
+from vitkit.data.sources import ImageData
+from vitkit.data.sources_config import NEWEST_RULE, Splits
+from vitkit.errors import NonFiniteError, VitkitError
+from vitkit.jobs.building import with_absolute_paths
+from vitkit.jobs.finetune_recipes import sweep_rates as default_rates
+from vitkit.jobs.length import settle_minutes
+from vitkit.jobs.listener import SILENT, Listener
+from vitkit.jobs.machine import InterruptedTraining
+from vitkit.jobs.run_config import Run, changed_options, is_run
+from vitkit.jobs.run_folder import absolute_spec, lock_run_folder, numbered_folders
+from vitkit.jobs.series_options import SeriesOptions
+from vitkit.jobs.series_record import (
+    RECORD,
+    Member,
+    Score,
+    Series,
+    choose_rate,
+    is_series,
+    new_series,
+    read_score,
+    read_series,
+    summarise,
+    with_member,
+    write_series,
+)
+from vitkit.jobs.series_report import write_series_report
+from vitkit.jobs.start import find_start, settle_start
+from vitkit.jobs.starting_point import model_is_whole
+from vitkit.jobs.train import check_run, command_to_continue, require_data, train
+from vitkit.tasks import find_task
+
+HELD_OUT = 0.1
+"""Fraction of the training images that a sweep holds out where the run says none."""
+
+
+def train_series(
+    run: Run,
+    out: str | Path | None = None,
+    options: SeriesOptions | None = None,
+    *,
+    resume: bool = False,
+    device: str = "auto",
+    threads: int | None = None,
+    command: str = "",
+    listener: Listener = SILENT,
+) -> Path:
+    """Train several runs in place of one: try learning rates, repeat with other seeds, or go through folds.
+
+    A sweep trains each rate on a part of the training images, evaluates it on the images that are held out,
+    and leaves the test images alone; then it trains on all training images with the best rate, and evaluates
+    that on the test images (paper, Table 4). Calling it again with the same options and folder goes on where
+    it was: members that have ended are not repeated.
+
+    Args:
+        run: the run configuration.
+        out: the folder of the series; left out, one below `runs/`.
+        options: which runs; left out, a sweep.
+        resume: whether `out` holds this series already; then only the path of its images may have changed.
+        device, threads, command, listener: as for `vitkit.train`.
+
+    Returns:
+        The folder of the series, with the model of the first run after the sweep; see `vitkit.read_series`.
+
+    Raises:
+        VitkitError: as `vitkit.train`; or the folder holds something else.
+        InterruptedTraining: a signal asked to stop, as in `vitkit.train`.
+    """
+    options, given = options or SeriesOptions(sweep=True), None if out is None else Path(out)
+    require_data(run)
+    asked = with_absolute_paths(
+        settle_minutes(
+            run, given, device=device, ending=options.ending, recorded=recorded_run, listener=listener
+        )
+    )
+    folder = given or _free_folder(asked, options)
+    _check_folder(folder, asked, options, resume)
+    planned = None
+    if not is_series(folder):  # all that can be refused is refused before a folder is made
+        with listener.progress("listing images"):
+            planned = _plan(asked, options, command, listener)
+            check_run(_member_run(asked, planned, planned.all_members[0]), device=device, threads=threads)
+    folder.mkdir(parents=True, exist_ok=True)
+    with lock_run_folder(folder):
+        if planned is not None and not is_series(folder):
+            write_series(folder, planned)
+        series = read_series(folder)
+        if series.ended:
+            listener.show([("", [f"This series of runs has finished: {folder}"])])
+        try:
+            series = _train_members(folder, asked, series, resume, device, threads, listener)
+        except InterruptedTraining as stop:
+            again = command_to_continue(folder, threads, device)
+            raise InterruptedTraining(f"{stop.where}, in {folder}", again, stop.signal_number) from None
+        _finish(folder, series, listener)
+    return folder
+
+
+def recorded_run(folder: Path) -> Run | None:
+    """Read the run that a series was begun with; None where there is none."""
+    return read_series(folder).run if is_series(folder) else None
+
+
+def _train_members(
+    folder: Path,
+    asked: Run,
+    series: Series,
+    resume: bool,
+    device: str,
+    threads: int | None,
+    listener: Listener,
+) -> Series:
+    """Train what has not ended yet, one after another, and write down what came of each."""
+    # The data may have moved, and how images are loaded may be changed, as in a single run.
+    base = replace(asked, splits=replace(asked.splits, rule=series.run.splits.rule))
+    total = len(series.all_members)
+    for number, planned in enumerate(series.all_members):
+        if series.rates and number == len(series.rates) and series.chosen is None:
+            series = choose_rate(series)
+            write_series(folder, series)
+            listener.show([("chosen", list(series.reasons))])
+        member = series.all_members[number]
+        if member.ended and (member.diverged or model_is_whole(folder / member.folder)):
+            continue
+        listener.show([("run", [f"{number + 1} of {total}: {_describe(series, member)}"])])
+        made = _member_run(base, series, member)
+        try:
+            train(
+                made,
+                folder / member.folder,
+                resume=resume,
+                device=device,
+                threads=threads,
+                command=f"{series.command or 'vitkit.train_series(...)'} (its member {planned.folder})",
+                listener=listener,
+            )
+        except NonFiniteError as error:
+            listener.warn(f"{_describe(series, member)}: training diverged. {error}")
+            member = replace(member, diverged=str(error))
+        else:
+            member = replace(
+                member, finished=True, score=_score(folder / member.folder, made, series, member)
+            )
+        series = with_member(series, member)
+        write_series(folder, series)
+    if all(member.diverged for member in series.members):
+        raise VitkitError(
+            f"Training diverged in {folder / series.members[0].folder}: {series.members[0].diverged}"
+        )
+    return replace(series, spread=summarise(series))
+
+
+def _finish(folder: Path, series: Series, listener: Listener) -> None:
+    """Write what a series ends with: its record, the model to predict with, and the page."""
+    write_series(folder, series)
+    if series.options.cross_validate is None:
+        first = next(member for member in series.members if member.finished)
+        if not _is_same_file(folder / first.folder / "model.safetensors", folder / "model.safetensors"):
+            for name in ("model.safetensors", "model.json"):
+                _link(folder / first.folder / name, folder / name)
+    path = write_series_report(folder, series, listener=listener)
+    listener.show([("report", [str(path)])])
+
+
+def _plan(run: Run, options: SeriesOptions, command: str, listener: Listener) -> Series:
+    """Decide which runs a series is made of.
+
+    Raises:
+        VitkitError: the images do not allow them.
+    """
+    run = replace(run, splits=replace(run.splits, rule=run.splits.rule or NEWEST_RULE))
+    _refuse_folds(run, options, listener)
+    rates = options.sweep_rates or (default_rates(run) if options.sweeps else ())
+    if len(rates) == 1:
+        listener.note(f"One learning rate alone is to be tried, {rates[0]:g}: no sweep is needed.")
+    tried = sorted(rates) if len(rates) > 1 else []
+    final = _final_run(run, options)
+    data = _list_images(final)
+    if tried:
+        _refuse_sweep(run, data)
+    if options.runs > 1 and not {"val", "test"} & set(data.splits):
+        raise VitkitError(
+            "Several runs are compared on test or validation images, and there are none: give "
+            "--splits.test-fraction."
+        )
+    if tried and "test" not in data.splits:
+        listener.note("There are no test images: the last run trains on all images and is not evaluated.")
+    seed, rate = run.training.seed, rates[0] if len(rates) == 1 else run.optimizer.learning_rate
+    members = [Member(f"seed-{seed + k}", rate, seed + k) for k in range(options.runs)]
+    if options.cross_validate is not None:
+        members = [Member(f"fold-{k}", rate, seed, k) for k in range(options.cross_validate)]
+    elif options.runs == 1:
+        members = [Member("final", rate, seed)]
+    swept = [Member(f"rate-{one:g}", one, seed) for one in tried]
+    return new_series(command, run, options, swept, members, "val" in data.splits)
+
+
+def _refuse_folds(run: Run, options: SeriesOptions, listener: Listener) -> None:
+    """Refuse folds that cannot be cut, and say where a start has seen the images of all of them."""
+    if options.cross_validate is None:
+        return
+    if run.splits.folds is not None:
+        raise VitkitError(
+            "cross_validate goes through all folds: leave --splits.folds and --splits.fold out."
+        )
+    whole = replace(run, splits=Splits(0, 0, label_separator=run.splits.label_separator))
+    if "test" in _list_images(whole).splits:
+        raise VitkitError("The data has a test split of its own: leave --cross-validate out.")
+    if run.start.start:
+        trained_on = find_start(run).card.data
+        if trained_on is not None and trained_on.spec == absolute_spec(run.data):
+            listener.warn(
+                f"{run.start.start} was trained on these images, those of the folds' test splits among them: "
+                "the figures are too good."
+            )
+
+
+def _refuse_sweep(run: Run, data: ImageData) -> None:
+    """Refuse a sweep whose images or options do not allow it.
+
+    Args:
+        run: as it was asked for.
+        data: the images of the run that follows the sweep.
+    """
+    if run.training.patience is not None and "val" not in data.splits:
+        raise VitkitError(
+            "patience waits for a better validation, and after a sweep there are no validation images, "
+            "because the last run trains on all of them: leave --patience out."
+        )
+    if "val" not in _list_images(_rate_run(run, False, run.optimizer.learning_rate)).splits:
+        raise VitkitError(
+            "There are no images to hold out for a sweep: every class has a single training image left. "
+            "Train without --sweep, with a --learning-rate."
+        )
+
+
+def _member_run(base: Run, series: Series, member: Member) -> Run:
+    """Make the run of a member."""
+    final = _final_run(base, series.options)
+    if member in series.rates:
+        return _rate_run(base, series.validates, member.learning_rate)
+    splits = final.splits
+    if member.fold is not None:
+        splits = replace(splits, folds=series.options.cross_validate, fold=member.fold)
+    return replace(
+        final,
+        splits=splits,
+        optimizer=replace(final.optimizer, learning_rate=member.learning_rate),
+        training=replace(final.training, seed=member.seed),
+    )
+
+
+def _final_run(run: Run, options: SeriesOptions) -> Run:
+    """Give the run that is evaluated on the test images: after a sweep no images are held out of it."""
+    if not options.sweeps:
+        return run
+    return replace(run, splits=replace(run.splits, val_fraction=0.0))
+
+
+def _rate_run(run: Run, validates: bool, rate: float) -> Run:
+    """Make a run of a sweep.
+
+    Args:
+        run: as it was asked for.
+        validates: whether the run that follows the sweep has validation images.
+        rate: the learning rate.
+    """
+    # Of the images that this run is chosen by, only the last weights see anything: the run that follows has
+    # no validation to choose better ones by, unless the data has a validation split of its own.
+    select = run.training.select if validates else "last"
+    return replace(
+        run,
+        splits=replace(run.splits, val_fraction=run.splits.val_fraction or HELD_OUT),
+        optimizer=replace(run.optimizer, learning_rate=rate),
+        training=replace(run.training, select=select, evaluate_test=False),
+    )
+
+
+def _score(folder: Path, run: Run, series: Series, member: Member) -> Score | None:
+    """Read what a member is judged by: the held-out images in a sweep, else the test images if there are."""
+    for split in ("val",) if member in series.rates else ("test", "val"):
+        score = read_score(folder, split, run)
+        if score is not None:
+            return score
+    return None
+
+
+def _list_images(run: Run) -> ImageData:
+    return find_task(run.task).open_data(run.data, run.splits, run.preprocessing.decode)
+
+
+def _describe(series: Series, member: Member) -> str:
+    """Say in a few words what a member of a series is."""
+    if member in series.rates:
+        return f"learning rate {member.learning_rate:g} on a part of the training images ({member.folder})"
+    parts = [f"learning rate {member.learning_rate:g}"] if series.options.sweeps else []
+    parts.append(f"seed {member.seed}" if member.fold is None else f"fold {member.fold}")
+    return f"{', '.join(parts)} ({member.folder})"
+
+
+def _free_folder(run: Run, options: SeriesOptions) -> Path:
+    """Return the folder below `runs/` that holds this series already, else the first free one."""
+    data = _list_images(run)
+    run, _ = settle_start(run, data.class_names, None)
+    for folder in numbered_folders(run, data.name, options.ending):
+        if not folder.exists() or (is_series(folder) and not _changes(folder, run, options)):
+            break
+    return folder
+
+
+def _check_folder(folder: Path, run: Run, options: SeriesOptions, resume: bool) -> None:
+    """Refuse a folder that holds another series, or something else."""
+    if is_series(folder):
+        changes = _changes(folder, run, options, moved=resume)
+        if changes:
+            raise VitkitError(
+                f"{folder} holds another series of runs:\n  " + "\n  ".join(changes) + "\nGive another "
+                "--out, or the options that it was begun with."
+            )
+    elif is_run(folder):
+        raise VitkitError(f"{folder} holds a single run and no series of runs. Give another --out.")
+    elif folder.exists() and (not folder.is_dir() or any(p.name[0] != "." for p in folder.iterdir())):
+        raise VitkitError(f"{folder} is there already and is no series of runs. Give another --out.")
+    elif resume:
+        raise VitkitError(f"{folder} is no series of runs: it has no {RECORD}.")
+
+
+def _changes(folder: Path, run: Run, options: SeriesOptions, moved: bool = False) -> list[str]:
+    """List the options in which a series differs from the one in a folder."""
+    there = read_series(folder)
+    changed: Sequence[str] = difference(to_json(there.options), to_json(options))
+    where = str(folder / RECORD)
+    return [*changed, *changed_options(to_json(there.run), where, run, moved)]
+
+
+def _is_same_file(one: Path, other: Path) -> bool:
+    return other.exists() and one.samefile(other) and model_is_whole(other.parent)
+
+
+def _link(file: Path, place: Path) -> None:
+    """Put a file at another place too: a second name of it, or a copy where the disk has no such names."""
+    temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)
+    try:
+        os.link(file, temporary)
+    except OSError:
+        temporary.write_bytes(file.read_bytes())
+    temporary.replace(place)

@@ -1,0 +1,58 @@
+"""The options of a series of runs: a sweep over learning rates, several seeds, or all folds. They need no
+torch."""
+
+from dataclasses import dataclass
+
+from vitkit.config import require_finite
+from vitkit.errors import VitkitError
+
+
+@dataclass(frozen=True)
+class SeriesOptions:
+    """Several runs in place of one; the members are run folders within the folder of the series."""
+
+    sweep: bool = False
+    """Try learning rates first, on images that are held out of the training images (--splits.val-fraction);
+    then train on all of them with the best rate. The test images are looked at once, by that run."""
+    sweep_rates: tuple[float, ...] = ()
+    """Learning rates to try, which also asks for a sweep. Left out: with a recipe of the paper's fine-tuning
+    those of its Table 4, else 0.1, 0.3, 1 and 3 times the run's own rate."""
+    runs: int = 1
+    """Number of runs, with seeds that follow one another from --seed, for mean and standard deviation; their
+    splits are the same."""
+    cross_validate: int | None = None
+    """Cut the images into so many folds and train as many runs, each tested on another fold, so that every
+    image is tested exactly once."""
+
+    def __post_init__(self) -> None:
+        require_finite(self)
+        if any(rate <= 0 for rate in self.sweep_rates):
+            raise VitkitError(f"sweep_rates are above 0, found {min(self.sweep_rates):g}.")
+        if len(set(self.sweep_rates)) < len(self.sweep_rates):
+            raise VitkitError("sweep_rates has a rate twice: give each once.")
+        if self.runs < 1:
+            raise VitkitError(f"runs is at least 1, found {self.runs}.")
+        if self.cross_validate is not None and self.cross_validate < 2:
+            raise VitkitError(f"cross_validate is a number of folds from 2, found {self.cross_validate}.")
+        if self.cross_validate is not None and self.runs > 1:
+            raise VitkitError("cross_validate and runs ask for different series: give one of the two.")
+        if self.cross_validate is not None and self.sweeps:
+            raise VitkitError(
+                "A rate that is chosen once has seen the test images of all folds but one: sweep without "
+                "--cross-validate, or cross-validate with a --learning-rate."
+            )
+
+    @property
+    def sweeps(self) -> bool:
+        """Whether learning rates are tried."""
+        return self.sweep or bool(self.sweep_rates)
+
+    @property
+    def is_series(self) -> bool:
+        """Whether these options ask for more than one ordinary run."""
+        return self.sweeps or self.runs > 1 or self.cross_validate is not None
+
+    @property
+    def ending(self) -> str:
+        """The last part of the name of a folder that is not given."""
+        return "-sweep" if self.sweeps else "-folds" if self.cross_validate else "-runs"

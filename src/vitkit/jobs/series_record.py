@@ -1,0 +1,280 @@
+"""The record of a series of runs: what was asked for, what came of each member, and what was chosen.
+
+series.json         written before the first member begins, and again after each one ends
+rate-0.001, ...     the runs of a sweep
+final               the run with the best rate; with several seeds or folds seed-0, seed-1, ... or fold-0, ...
+model.safetensors, model.json   the model of the first of those, so that the folder of the series predicts too
+report.html         the table of all members
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vitkit._version import __version__
+from vitkit.config import from_json, to_json
+from vitkit.data.listing import pluralize
+from vitkit.durable import read_json, replace_json
+from vitkit.errors import VitkitError
+from vitkit.jobs.run_config import Run
+from vitkit.jobs.series_options import SeriesOptions
+from vitkit.tasks import find_task
+
+RECORD = "series.json"
+
+
+@dataclass(frozen=True)
+class Score:
+    """The result of a member on one split."""
+
+    split: str
+    value: float | None
+    """Of the metric that decides; None where it is not defined, as a mean over no labels is."""
+    interval: tuple[float, float] | None
+    """95 %, over images like these."""
+    tie: float | None
+    """The number that decides between equal values."""
+    count: int
+    """Images that could be read."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A run of a series."""
+
+    folder: str
+    """Its run folder, within that of the series."""
+    learning_rate: float
+    seed: int
+    fold: int | None = None
+    score: Score | None = None
+    """None where it has not finished, diverged, or there are no images to measure on."""
+    finished: bool = False
+    diverged: str = ""
+    """The error that ended it: its loss, gradients or weights were no finite numbers any more."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is nothing left to do."""
+        return self.finished or bool(self.diverged)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and spread of a metric over several runs."""
+
+    split: str
+    runs: int
+    mean: float
+    deviation: float | None
+    """Standard deviation of the runs, with n - 1; None of a single one."""
+    lowest: float
+    highest: float
+
+
+@dataclass(frozen=True)
+class Series:
+    """The contents of `series.json`."""
+
+    vitkit_version: str
+    command: str
+    run: Run
+    """The run as it was asked for; the members differ from it in rate, splits or seed."""
+    options: SeriesOptions
+    metric: str
+    """The metric that decides: accuracy, say."""
+    rates: tuple[Member, ...]
+    """The runs of the sweep, from the lowest rate to the highest."""
+    chosen: float | None
+    """The learning rate of the others; None where it is not known yet."""
+    reasons: tuple[str, ...]
+    """Sentences about the choice."""
+    members: tuple[Member, ...]
+    """The other runs: one for each seed, or for each fold."""
+    validates: bool
+    """Whether those have validation images: after a sweep only where the data has a split of its own."""
+    spread: Spread | None = None
+    """Of the members that have a score; None before all have ended, and where none has one."""
+
+    @property
+    def all_members(self) -> tuple[Member, ...]:
+        """All runs in the order in which they are trained."""
+        return (*self.rates, *self.members)
+
+    @property
+    def ended(self) -> bool:
+        """Whether every member has ended."""
+        return all(member.ended for member in self.all_members)
+
+
+def is_series(folder: Path) -> bool:
+    """Whether a folder is that of a series of runs."""
+    return (folder / RECORD).is_file()
+
+
+def read_series(folder: str | Path) -> Series:
+    """Read what a series of runs has found so far.
+
+    Args:
+        folder: the folder of the series.
+
+    Raises:
+        VitkitError: it is no series, or its record is damaged.
+    """
+    path = Path(folder) / RECORD
+    try:
+        return from_json(Series, read_json(path), str(path))
+    except FileNotFoundError:
+        raise VitkitError(f"{folder} is no series of runs: it has no {RECORD}.") from None
+
+
+def write_series(folder: Path, series: Series) -> None:
+    """Write the record of a series."""
+    replace_json(folder / RECORD, to_json(series))
+
+
+def with_member(series: Series, member: Member) -> Series:
+    """Put a member in place of the one of the same folder."""
+
+    def put(members: Sequence[Member]) -> tuple[Member, ...]:
+        return tuple(member if one.folder == member.folder else one for one in members)
+
+    return replace(series, rates=put(series.rates), members=put(series.members))
+
+
+def new_series(
+    command: str,
+    run: Run,
+    options: SeriesOptions,
+    rates: Sequence[Member],
+    members: Sequence[Member],
+    validates: bool,
+) -> Series:
+    """Make the record of a series that has not begun."""
+    metric = find_task(run.task).monitor.metric
+    chosen = None if rates else members[0].learning_rate
+    return Series(
+        __version__, command, run, options, metric, tuple(rates), chosen, (), tuple(members), validates
+    )
+
+
+def read_score(folder: Path, split: str, run: Run) -> Score | None:
+    """Read what a finished run found on a split; None where it was not evaluated on it.
+
+    Raises:
+        VitkitError: the evaluation is damaged.
+    """
+    task = find_task(run.task)
+    path = folder / "evaluation" / f"{split}.json"
+    try:
+        result, _ = task.read_evaluation(path)
+    except FileNotFoundError:
+        return None
+    numbers: dict[str, Any] = result.to_json()
+    metric, tie = task.monitor.metric, task.monitor.tie_breaker
+    interval = numbers.get(f"{metric}_interval")
+    return Score(
+        split,
+        numbers[metric],
+        None if interval is None else (interval[0], interval[1]),
+        None if tie is None else numbers[tie],
+        result.count,
+    )
+
+
+def choose_rate(series: Series) -> Series:
+    """Choose the best rate of a sweep, by the rule that chooses the best weights of a run.
+
+    Equal scores are told apart by the task's tie breaker, the loss; the lower rate wins where that is equal
+    too.
+
+    Raises:
+        VitkitError: no rate led to a score.
+    """
+    monitor = find_task(series.run.task).monitor
+    best: Member | None = None
+    for member in series.rates:
+        score = member.score
+        if score is None or score.value is None:
+            continue
+        found = {monitor.metric: score.value}
+        if monitor.tie_breaker is not None:
+            found[monitor.tie_breaker] = math.inf if score.tie is None else score.tie
+        before = None if best is None else best.score
+        value, tie = (None, None) if before is None else (before.value, before.tie)
+        if monitor.is_better(found, value, tie):
+            best = member
+    if best is None:
+        raise VitkitError(
+            f"None of the learning rates {_listed(series.rates)} led to a model that can be scored: training "
+            "diverged. Give lower ones with --sweep-rates and another --out."
+        )
+    return replace(
+        series,
+        chosen=best.learning_rate,
+        reasons=tuple(_reasons(series, best)),
+        members=tuple(replace(one, learning_rate=best.learning_rate) for one in series.members),
+    )
+
+
+def summarise(series: Series) -> Spread | None:
+    """Give mean and spread of the members' scores; None where there are none."""
+    scores = [one.score for one in series.members if one.score is not None and one.score.value is not None]
+    values = [score.value for score in scores if score.value is not None]
+    if not values:
+        return None
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    return Spread(scores[0].split, len(values), statistics.fmean(values), deviation, min(values), max(values))
+
+
+def _reasons(series: Series, best: Member) -> list[str]:
+    """Say why a rate was chosen, and how sure that is."""
+    score, rate = best.score, best.learning_rate
+    assert score is not None and score.value is not None
+    images = f"{score.count:,} held-out image{'s' * (score.count != 1)}"
+    said = [f"Learning rate {rate:g} is the best on {images}: {_percent(score.value)}."]
+    others = {
+        one.learning_rate: one.score
+        for one in series.rates
+        if one is not best and one.score is not None and one.score.value is not None
+    }
+    tied = [found for found, other in others.items() if other.value == score.value]
+    near = [
+        found
+        for found, other in others.items()
+        if found not in tied and score.interval is not None and (other.value or 0.0) >= score.interval[0]
+    ]
+    if tied:
+        said.append(f"{_rates(tied)} scored the same: the lower loss decided, then the lower rate.")
+    if near:
+        said.append(
+            f"{_rates(near)} {'is' if len(near) == 1 else 'are'} within its 95 % interval: these images do "
+            "not tell the rates apart for sure."
+        )
+    tried = [one.learning_rate for one in series.rates]
+    if len(tried) > 1 and rate == max(tried):
+        said.append("It is the highest one that was tried: a higher one may be better still (--sweep-rates).")
+    if len(tried) > 1 and rate == min(tried):
+        said.append("It is the lowest one that was tried: a lower one may be better still (--sweep-rates).")
+    diverged = [one.learning_rate for one in series.rates if one.diverged]
+    if diverged:
+        said.append(f"With {_rates(diverged)} training diverged.")
+    unscored = [one for one in series.rates if one.finished and one.learning_rate not in (rate, *others)]
+    if unscored:
+        said.append(f"{pluralize(len(unscored), 'rate')} led to no score: {_listed(unscored)}.")
+    return said
+
+
+def _rates(rates: Sequence[float]) -> str:
+    return " and ".join(f"{rate:g}" for rate in rates)
+
+
+def _listed(members: Sequence[Member]) -> str:
+    return ", ".join(f"{one.learning_rate:g}" for one in members)
+
+
+def _percent(share: float) -> str:
+    return f"{share:.2%}"

@@ -1,0 +1,118 @@
+"""`vitkit train --sweep --runs`: what it prints, and a series that is killed goes on to the same bits."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vitkit.cli.main import run
+from vitkit.jobs import train as training
+
+SERIES = [
+    *("train", "--data", "digits", "--model", "ViT-16x1x2/4", "--image-size", "8", "--batch-size", "16"),
+    *("--steps", "60", "--warmup-steps", "5", "--evaluate-every", "20", "--checkpoint-every", "5"),
+    *("--dropout", "0.1", "--threads", "1", "--sweep-rates", "0.001,0.01", "--runs", "2"),
+]
+WITHOUT_PICTURES = """
+import sys
+from vitkit.jobs import train
+
+def write_report(folder, **_options):
+    (folder / "report.html").write_text("a report")
+    return folder / "report.html"
+
+train.write_report = write_report
+from vitkit.cli.main import run
+sys.exit(run(sys.argv[1:]))
+"""
+"""The command without the pages of the members, whose pictures take seconds."""
+MEMBERS = ("rate-0.001", "rate-0.01", "seed-0", "seed-1")
+
+
+def write_report(folder: Path, **_options: Any) -> Path:
+    (folder / "report.html").write_text("a report")
+    return folder / "report.html"
+
+
+def results(folder: Path) -> dict[str, Any]:
+    """Weights and logs of all members, and what was found."""
+    found: dict[str, Any] = {
+        f"{member}/{name}": (folder / member / name).read_bytes()
+        for member in MEMBERS
+        for name in ("model.safetensors", "metrics.jsonl")
+    }
+    found["model"] = (folder / "model.safetensors").read_bytes()
+    record = json.loads((folder / "series.json").read_text())
+    return found | {name: record[name] for name in ("rates", "members", "chosen", "spread")}
+
+
+def started(out: Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", WITHOUT_PICTURES, *SERIES, "--out", str(out)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for(process: "subprocess.Popen[str]", path: Path) -> None:
+    while not path.exists():
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.005)
+
+
+@pytest.mark.timeout(900)
+def test_a_series_that_is_killed_goes_on_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Killed within the sweep; asked to stop within the second of its runs; killed within the last run."""
+    monkeypatch.setattr(training, "write_report", write_report)
+    assert run([*SERIES, "--out", str(tmp_path / "whole")]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "is the best on 180 held-out images" in said and "the mean of 2 seeds; standard deviation" in said
+    assert f"vitkit predict {tmp_path / 'whole'} IMAGE_OR_FOLDER (the model of seed-0)" in said
+
+    out = tmp_path / "killed"
+    ended: dict[str, int] = {}
+    for member, number in ((0, signal.SIGKILL), (1, signal.SIGTERM), (3, signal.SIGKILL)):
+        process = started(out)
+        wait_for(process, out / MEMBERS[member] / "checkpoints" / "step-00000005")
+        os.killpg(process.pid, number)
+        _, errors = process.communicate(timeout=120)
+        if number == signal.SIGTERM:
+            assert process.returncode == 143
+            assert f"in {out}. Continue with: vitkit train --resume {out} --threads 1" in errors
+        else:
+            assert process.returncode == -signal.SIGKILL
+        record = json.loads((out / "series.json").read_text())
+        assert [one["finished"] for one in record["rates"] + record["members"]].count(True) == member
+        ended |= {one: (out / one / "model.safetensors").stat().st_mtime_ns for one in MEMBERS[:member]}
+    assert run(["train", "--resume", str(out), "--threads", "1"]) == 0
+    assert results(out) == results(tmp_path / "whole")
+    # What had ended before was not trained again.
+    assert ended == {one: (out / one / "model.safetensors").stat().st_mtime_ns for one in MEMBERS[:3]}
+
+
+def test_a_series_is_resumed_with_its_own_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(training, "write_report", write_report)
+    out, short = str(tmp_path / "runs"), [*SERIES[:-3], "0.01", "--runs", "2", "--steps", "3"]
+    assert run([*short, "--out", out]) == 0
+    assert run(["train", "--resume", out, "--threads", "1"]) == 0
+    assert "This series of runs has finished" in capsys.readouterr().out
+    assert run([*short, "--out", out, "--runs", "4"]) == 1
+    assert "runs: 2 -> 4" in capsys.readouterr().err
+    assert run(["train", "--resume", out, "--batch-size", "8"]) == 1
+    assert "training.batch_size: 16 -> 8" in capsys.readouterr().err
+    assert run(["train", "--resume", out, "--from-scratch"]) == 1
+    assert "--from-scratch is for a single run" in capsys.readouterr().err
+    assert run(["report", out]) == 0
+    assert "the mean of 2 seeds" in (tmp_path / "runs/report.html").read_text()

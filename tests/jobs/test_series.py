@@ -1,0 +1,341 @@
+"""Series of runs: sweeps over learning rates, several seeds, all folds."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import vitkit
+from tests.jobs.hearing import Hearing
+from vitkit.data.sources import open_data
+from vitkit.data.transforms_config import Preprocessing
+from vitkit.errors import VitkitError
+from vitkit.jobs import series as job
+from vitkit.jobs import train as training
+from vitkit.jobs.finetune_recipes import sweep_rates
+from vitkit.jobs.recipes import recipe
+from vitkit.jobs.run_config import Run, read_run
+from vitkit.jobs.series import train_series
+from vitkit.jobs.series_options import SeriesOptions
+from vitkit.jobs.series_record import Member, Score, Series, choose_rate, new_series, read_series
+from vitkit.models.build import create_model
+from vitkit.training.optim import SGD, create_optimizer, learning_rate
+from vitkit.training.optim_config import OptimizerConfig
+from vitkit.training.trainer_config import TrainingConfig
+from vitkit.weights import load_model, save_model
+
+SMALL = Run(
+    data="digits",
+    model="ViT-16x1x2/4",
+    preprocessing=Preprocessing((8, 8), resize="crop"),
+    optimizer=OptimizerConfig(learning_rate=0.01, warmup_steps=2),
+    training=TrainingConfig(steps=4, batch_size=16, evaluate_every=2),
+)
+SWEEP = SeriesOptions(sweep_rates=(0.02, 0.001))
+
+
+@pytest.fixture(autouse=True)
+def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pictures of a run's page take seconds; the page of the series is written."""
+
+    def write_report(folder: Path, **_options: Any) -> Path:
+        (folder / "report.html").write_text("a report")
+        return folder / "report.html"
+
+    monkeypatch.setattr(training, "write_report", write_report)
+
+
+def counts(folder: Path) -> dict[str, int]:
+    found: dict[str, int] = json.loads((folder / "data.json").read_text())["images"]
+    return found
+
+
+def test_a_sweep_holds_images_out_and_leaves_the_test_images_alone(tmp_path: Path) -> None:
+    hearing = Hearing()
+    out = train_series(SMALL, tmp_path / "sweep", SWEEP, listener=hearing)
+    found = read_series(out)
+    assert [one.folder for one in found.all_members] == ["rate-0.001", "rate-0.02", "final"]
+    for member in found.rates:
+        folder = out / member.folder
+        assert counts(folder) == {"train": 1257, "val": 180, "test": 360}
+        assert {path.name for path in (folder / "evaluation").iterdir()} == {"val.json", "val.npz"}
+        # Judged as the last run will end, which has no validation: by its last weights.
+        assert read_run(folder).training.select == "last"
+        recorded = json.loads((folder / "evaluation/val.json").read_text())
+        assert member.score is not None and member.score.value == recorded["accuracy"]
+        assert list(member.score.interval or ()) == recorded["accuracy_interval"]
+    assert counts(out / "final") == {"train": 1437, "test": 360}
+    scores = {one.learning_rate: one.score for one in found.rates if one.score is not None}
+    best = max(scores, key=lambda rate: (scores[rate].value or 0.0, -(scores[rate].tie or 0.0)))
+    final = read_run(out / "final")
+    assert found.chosen == best == final.optimizer.learning_rate
+    assert final.training == SMALL.training and final.splits.val_fraction == 0
+    tested = json.loads((out / "final/evaluation/test.json").read_text())
+    assert found.spread is not None and found.spread.mean == tested["accuracy"]
+    assert any("is the best on 180 held-out images" in line for line in dict(hearing.rows)["chosen"])
+    page = (out / "report.html").read_text()
+    assert "0.001" in page and "chosen" in page and "final/report.html" in page and "<svg" in page
+
+
+def test_the_folder_of_a_series_predicts_as_its_first_run(tmp_path: Path) -> None:
+    out = train_series(SMALL, tmp_path / "runs", SeriesOptions(runs=2))
+    whole, first = load_model(out).state_dict(), load_model(out / "seed-0").state_dict()
+    assert all(whole[name].equal(tensor) for name, tensor in first.items())
+    assert vitkit.evaluate(out).result.accuracy == vitkit.evaluate(out / "seed-0").result.accuracy
+
+
+def test_several_runs_have_other_seeds_and_the_same_splits(tmp_path: Path) -> None:
+    run = replace(SMALL, training=replace(SMALL.training, seed=5))
+    out = train_series(run, tmp_path / "runs", SeriesOptions(runs=3))
+    found = read_series(out)
+    assert [one.folder for one in found.members] == ["seed-5", "seed-6", "seed-7"]
+    records = [json.loads((out / one.folder / "data.json").read_text()) for one in found.members]
+    assert len({record["fingerprint"] for record in records}) == 1
+    assert len({(out / one.folder / "model.safetensors").read_bytes() for one in found.members}) == 3
+    values = [one.score.value or 0.0 for one in found.members if one.score is not None]
+    assert found.spread is not None and len(values) == 3
+    assert found.spread.mean == pytest.approx(np.mean(values))
+    assert found.spread.deviation == pytest.approx(np.std(values, ddof=1))
+    assert (found.spread.lowest, found.spread.highest) == (min(values), max(values))
+    # The first is the run that is trained alone.
+    alone = training.train(run, tmp_path / "alone")
+    for name in ("model.safetensors", "metrics.jsonl"):
+        assert (alone / name).read_bytes() == (out / "seed-5" / name).read_bytes()
+
+
+def test_a_sweep_is_done_once_for_several_runs(tmp_path: Path) -> None:
+    out = train_series(SMALL, tmp_path / "both", replace(SWEEP, runs=2))
+    found = read_series(out)
+    assert [one.folder for one in found.all_members] == ["rate-0.001", "rate-0.02", "seed-0", "seed-1"]
+    assert {read_run(out / one.folder).optimizer.learning_rate for one in found.members} == {found.chosen}
+
+
+def test_each_image_is_tested_once_in_a_cross_validation(tmp_path: Path) -> None:
+    out = train_series(SMALL, tmp_path / "folds", SeriesOptions(cross_validate=3))
+    tested: Counter[str] = Counter()
+    for number in range(3):
+        run = read_run(out / f"fold-{number}")
+        test = open_data("digits", run.splits).splits["test"]
+        tested.update(test.key(index) for index in range(len(test)))
+        assert counts(out / f"fold-{number}")["test"] == len(test)
+    assert len(tested) == 1797 and set(tested.values()) == {1}
+    found = read_series(out)
+    assert found.spread is not None and found.spread.runs == 3
+    assert not (out / "model.safetensors").exists()  # no fold is better than another
+    assert "Each of 1,797 images was tested once" in (out / "report.html").read_text()
+
+
+def test_what_has_ended_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, trained = tmp_path / "sweep", []
+    train = training.train
+
+    def counted(run: Run, folder: Path, **options: Any) -> Path:
+        trained.append(folder.name)
+        if len(trained) == 2:
+            raise KeyboardInterrupt
+        return train(run, folder, **options)
+
+    monkeypatch.setattr(job, "train", counted)
+    with pytest.raises(KeyboardInterrupt):
+        train_series(SMALL, out, SWEEP)
+    assert [one.finished for one in read_series(out).all_members] == [True, False, False]
+    train_series(SMALL, out, SWEEP)
+    train_series(SMALL, out, SWEEP)
+    assert trained == ["rate-0.001", "rate-0.02", "rate-0.02", "final"]
+
+
+def test_a_changed_option_is_refused_with_both_values(tmp_path: Path) -> None:
+    out = train_series(SMALL, tmp_path / "runs", SeriesOptions(runs=2))
+    with pytest.raises(VitkitError, match="runs: 2 -> 3"):
+        train_series(SMALL, out, SeriesOptions(runs=3))
+    longer = replace(SMALL, training=replace(SMALL.training, steps=5))
+    with pytest.raises(VitkitError, match=r"training\.steps: 4 -> 5"):
+        train_series(longer, out, SeriesOptions(runs=2))
+    with pytest.raises(VitkitError, match="is there already and is no run folder"):
+        training.train(SMALL, out)
+    with pytest.raises(VitkitError, match="holds a single run and no series"):
+        train_series(SMALL, out / "seed-0", SeriesOptions(runs=2))
+
+
+def test_a_rate_that_diverges_is_told_and_not_chosen(tmp_path: Path) -> None:
+    wild = replace(SMALL, optimizer=replace(SMALL.optimizer, warmup_steps=0))
+    options = SeriesOptions(sweep_rates=(0.001, 1e36))
+    hearing = Hearing()
+    out = train_series(wild, tmp_path / "sweep", options, listener=hearing)
+    found = read_series(out)
+    assert found.chosen == 0.001
+    assert "Step" in found.rates[1].diverged and found.rates[1].score is None
+    assert any("training diverged" in said for said in hearing.warnings)
+    assert "With 1e+36 training diverged." in found.reasons
+    assert "diverged" in (out / "report.html").read_text()
+
+
+def test_where_all_rates_diverge_nothing_is_chosen(tmp_path: Path) -> None:
+    wild = replace(SMALL, optimizer=replace(SMALL.optimizer, warmup_steps=0))
+    with pytest.raises(VitkitError, match=r"None of the learning rates 1e[+]35, 1e[+]36 led to a model"):
+        train_series(wild, tmp_path / "sweep", SeriesOptions(sweep_rates=(1e36, 1e35)))
+    assert not (tmp_path / "sweep/final").exists()
+
+
+def swept(*results: tuple[float, float | None, float | None]) -> Series:
+    """A sweep whose rates have these scores: rate, value, loss."""
+    rates = [
+        Member(f"rate-{rate:g}", rate, 0, score=Score("val", value, None, loss, 100), finished=True)
+        for rate, value, loss in results
+    ]
+    return new_series("", SMALL, SeriesOptions(sweep=True), rates, [Member("final", 0.0, 0)], False)
+
+
+@pytest.mark.parametrize(
+    ("results", "chosen"),
+    [
+        ([(0.1, 0.5, 1.0), (0.2, 0.6, 9.0)], 0.2),
+        ([(0.1, 0.6, 1.0), (0.2, 0.6, 0.9)], 0.2),  # the lower loss
+        ([(0.1, 0.6, 1.0), (0.2, 0.6, 1.0)], 0.1),  # the lower rate
+        ([(0.1, None, None), (0.2, 0.1, 2.0)], 0.2),
+        ([(0.1, float("nan"), 1.0), (0.2, 0.1, float("nan"))], 0.2),
+    ],
+)
+def test_ties_and_scores_that_are_none(results: list[Any], chosen: float) -> None:
+    found = choose_rate(swept(*results))
+    assert found.chosen == chosen == found.members[0].learning_rate
+
+
+def test_ties_are_told() -> None:
+    (told,) = (
+        line for line in choose_rate(swept((0.1, 0.6, 1.0), (0.2, 0.6, 2.0))).reasons if "same" in line
+    )
+    assert told == "0.2 scored the same: the lower loss decided, then the lower rate."
+
+
+def test_the_rates_are_those_of_table_4() -> None:
+    assert sweep_rates(recipe("finetune-imagenet")) == (0.003, 0.01, 0.03, 0.06)
+    for name in ("finetune-cifar10", "finetune-cifar100", "finetune-pets", "finetune-flowers", "paper"):
+        assert sweep_rates(recipe(name)) == (0.001, 0.003, 0.01, 0.03)
+    assert sweep_rates(recipe("finetune-vtab")) == (0.01,)
+    shares = {
+        name: recipe(f"finetune-{name}").splits.val_fraction for name in ("imagenet", "cifar10", "pets")
+    }
+    assert shares == {"imagenet": 0.01, "cifar10": 0.02, "pets": 0.1}
+    assert sweep_rates(SMALL) == (0.001, 0.003, 0.01, 0.03)
+
+
+def test_a_single_rate_needs_no_sweep(tmp_path: Path) -> None:
+    out = train_series(SMALL, tmp_path / "one", SeriesOptions(sweep_rates=(0.005,)))
+    assert {path.name for path in out.iterdir() if path.is_dir()} == {"final"}
+    assert read_run(out / "final").optimizer.learning_rate == 0.005
+    assert counts(out / "final") == {"train": 1437, "test": 360}
+    train_series(SMALL, out, SeriesOptions(sweep_rates=(0.005,)))  # the same series
+
+
+def photos(root: Path, *splits: str) -> Path:
+    """Small pictures of two classes, in split folders where there are such."""
+    draw = np.random.default_rng(0)
+    for split in splits or (".",):
+        for number in range(30):
+            pixels = draw.integers(0, 128, (8, 8, 3)) + 120 * (number % 2)
+            path = root / split / ("bright" if number % 2 else "dark") / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels.astype(np.uint8)).save(path)
+    return root
+
+
+def test_a_validation_split_of_the_datas_own_chooses_and_stays(tmp_path: Path) -> None:
+    data = photos(tmp_path / "data", "train", "val", "test")
+    out = train_series(replace(SMALL, data=str(data)), tmp_path / "sweep", SWEEP)
+    for folder in ("rate-0.001", "rate-0.02", "final"):
+        assert counts(out / folder) == {"train": 30, "val": 30, "test": 30}
+        assert read_run(out / folder).training.select == "best"
+
+
+def test_the_images_of_a_series_may_move(tmp_path: Path) -> None:
+    data = photos(tmp_path / "data")
+    run = replace(SMALL, data=str(data))
+    out = train_series(run, tmp_path / "runs", SeriesOptions(runs=2))
+    data.rename(tmp_path / "moved")
+    (out / "seed-1/report.html").unlink()
+    (out / "seed-1/model.safetensors").unlink()
+    moved = replace(run, data=str(tmp_path / "moved"))
+    train_series(moved, out, SeriesOptions(runs=2), resume=True)
+    assert (out / "seed-1/model.safetensors").exists()
+
+
+def test_without_test_images_the_last_run_is_not_evaluated(tmp_path: Path) -> None:
+    run = replace(SMALL, splits=replace(SMALL.splits, test_fraction=0.0))
+    out = train_series(run, tmp_path / "sweep", SWEEP)
+    assert read_series(out).spread is None and counts(out / "final") == {"train": 1797}
+    assert "There are no test images" in (out / "report.html").read_text()
+    with pytest.raises(VitkitError, match="Several runs are compared on test or validation images"):
+        train_series(run, tmp_path / "both", replace(SWEEP, runs=2))
+
+
+def test_a_start_is_fine_tuned_with_a_sweep_of_the_papers_rates(tmp_path: Path) -> None:
+    save_model(create_model("ViT-16x1x2/4", num_classes=3, image_size=8), tmp_path / "start")
+    run = vitkit.finetune_run(str(tmp_path / "start"), "digits", recipe="paper", image_size=8)
+    run = replace(run, training=replace(run.training, steps=2, batch_size=16))
+    out = train_series(run, tmp_path / "tuned")
+    found = read_series(out)
+    assert [one.learning_rate for one in found.rates] == [0.001, 0.003, 0.01, 0.03]
+    assert read_run(out / "final").optimizer.optimizer == "sgd"
+    assert vitkit.finetune(str(tmp_path / "start"), "digits", tmp_path / "two", runs=2, minutes=0.01).is_dir()
+    assert read_series(tmp_path / "two").run.training.minutes == 0.01
+
+
+def test_the_exact_update_of_the_original_is_an_option() -> None:
+    """--momentum-dtype bfloat16 makes the optimiser that tests/training/test_optim.py compares with fixture
+    k, off unless it is asked for; the first rate of every recipe of the paper is 0."""
+    model = create_model("ViT-16x1x2/4", num_classes=3, image_size=8)
+    for name in ("paper", "finetune-cifar10", "finetune-pets"):
+        config = recipe(name).optimizer
+        assert config.momentum_dtype == "float32" and learning_rate(config, 0, 500) == 0
+        exact = create_optimizer(model, replace(config, momentum_dtype="bfloat16"))
+        assert isinstance(exact, SGD) and exact.decay == 0.8984375
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"runs": 0}, "runs is at least 1, found 0"),
+        ({"sweep_rates": (0.1, 0.0)}, "sweep_rates are above 0, found 0"),
+        ({"sweep_rates": (0.1, 0.1)}, "has a rate twice"),
+        ({"cross_validate": 1}, "folds from 2, found 1"),
+        ({"cross_validate": 3, "runs": 2}, "give one of the two"),
+        ({"cross_validate": 3, "sweep": True}, "has seen the test images of all folds but one"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(VitkitError, match=words):
+        SeriesOptions(**options)
+
+
+def test_what_a_run_refuses_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
+    with pytest.raises(VitkitError, match="threads is from 1"):
+        train_series(SMALL, tmp_path / "runs", SeriesOptions(runs=2), threads=0)
+    with pytest.raises(VitkitError, match="give a start"):
+        frozen = replace(SMALL, optimizer=OptimizerConfig(freeze="trunk"))
+        train_series(frozen, tmp_path / "runs", SWEEP)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_series_that_the_images_do_not_allow_are_refused_at_once(tmp_path: Path) -> None:
+    patient = replace(SMALL, training=replace(SMALL.training, patience=2))
+    with pytest.raises(VitkitError, match="leave --patience out"):
+        train_series(patient, tmp_path / "sweep", SWEEP)
+    own = replace(SMALL, data=str(photos(tmp_path / "data", "train", "test")))
+    with pytest.raises(VitkitError, match="has a test split of its own"):
+        train_series(own, tmp_path / "folds", SeriesOptions(cross_validate=3))
+    single = photos(tmp_path / "few")
+    for path in [*single.glob("*/*.png")]:
+        if path.name not in ("0.png", "1.png"):
+            path.unlink()
+    with pytest.raises(VitkitError, match="no images to hold out for a sweep"):
+        train_series(
+            replace(SMALL, data=str(single), splits=replace(SMALL.splits, test_fraction=0)),
+            tmp_path / "one",
+            SWEEP,
+        )
