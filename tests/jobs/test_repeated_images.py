@@ -86,6 +86,12 @@ def test_a_run_records_its_rule_and_older_ones_keep_theirs(tmp_path: Path) -> No
     assert first.result.repeated.count > 0 == second.result.repeated.count
 
 
+def test_the_screen_says_once_that_weights_are_weights(trained: tuple[Path, Hearing]) -> None:
+    folder, heard = trained
+    (line,) = dict(heard.rows)["weights"]
+    assert line.startswith("of ") and line.endswith(str(folder / "model.safetensors"))
+
+
 def test_training_images_are_found_among_other_data(trained: tuple[Path, Hearing], tmp_path: Path) -> None:
     folder, _ = trained
     for label in "ab":
@@ -96,6 +102,12 @@ def test_training_images_are_found_among_other_data(trained: tuple[Path, Hearing
     assert found.result.count == 10 and found.result.repeated.count == 4
     words = "4 images of train are in the training images of data too, pixel for pixel"
     assert any(words in warning for warning in heard.warnings)
+    for label in "ab":
+        (tmp_path / "train" / label / ("1.png" if label == "a" else "0.png")).unlink()
+        (tmp_path / "train" / label / "0.png").unlink(missing_ok=label == "b")
+    one = vitkit.evaluate(folder, data=str(tmp_path / "train"))
+    _, rest = one.task.summary(one.result, "images")
+    assert "; 1 image is a training image too: without it " in rest
 
 
 def test_it_is_said_where_the_training_images_are_gone(trained: tuple[Path, Hearing], tmp_path: Path) -> None:
