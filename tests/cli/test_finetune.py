@@ -105,6 +105,11 @@ def test_the_recipes_of_the_paper_can_be_changed_like_any(
     assert "preprocessing: other than the start's in resize: 'crop' -> 'stretch'" in said
 
 
+def test_images_without_their_option_are_told_it(capsys: pytest.CaptureFixture[str]) -> None:
+    said = fails(["finetune", "start", "my photos", "--epochs", "3"], capsys)
+    assert "The images are given with --data: vitkit finetune start --data 'my photos'." in said
+
+
 def test_a_finished_run_is_trained_for_longer_as_a_new_one(
     tmp_path: Path, start: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -46,6 +46,10 @@ def test_an_image_size_that_is_no_number_is_refused(
 def test_one_number_is_a_square() -> None:
     assert square_sizes(["a", "--image-size", "32", "--x"]) == ["a", "--image-size", "32", "32", "--x"]
     assert square_sizes(["--image-size", "32", "48"]) == ["--image-size", "32", "48"]
+    assert square_sizes(["--image-size", "32x48", "9.png"]) == ["--image-size", "32", "48", "9.png"]
+    assert square_sizes(["--image-size=32x48", "9"]) == ["--image-size", "32", "48", "9"]
+    assert square_sizes(["--image-size", "32xa"]) == ["--image-size", "32xa"]
+    assert square_sizes(["--image-size", "32", "x.png"]) == ["--image-size", "32", "32", "x.png"]
     assert square_sizes(["--image-size=32", "--x"]) == ["--image-size", "32", "32", "--x"]
     assert square_sizes(["--image-size", "32"]) == ["--image-size", "32", "32"]
 

@@ -84,3 +84,42 @@ def test_a_run_records_its_rule_and_older_ones_keep_theirs(tmp_path: Path) -> No
     first, second = vitkit.evaluate(old), vitkit.evaluate(folder)
     assert first.data.fingerprint() != second.data.fingerprint()
     assert first.result.repeated.count > 0 == second.result.repeated.count
+
+
+def test_the_screen_says_once_that_weights_are_weights(trained: tuple[Path, Hearing]) -> None:
+    folder, heard = trained
+    (line,) = dict(heard.rows)["weights"]
+    assert line.startswith("of ") and line.endswith(str(folder / "model.safetensors"))
+
+
+def test_training_images_are_found_among_other_data(trained: tuple[Path, Hearing], tmp_path: Path) -> None:
+    folder, _ = trained
+    for label in "ab":
+        for i in range(5):  # of each class two were trained on
+            draw(tmp_path / "train" / label / f"{i}.png", (i if i < 2 else 700 + i) + 1000 * (label == "b"))
+    heard = Hearing()
+    found = vitkit.evaluate(folder, data=str(tmp_path / "train"), listener=heard)
+    assert found.result.count == 10 and found.result.repeated.count == 4
+    words = "4 images of train are in the training images of data too, pixel for pixel"
+    assert any(words in warning for warning in heard.warnings)
+    for label in "ab":
+        (tmp_path / "train" / label / ("1.png" if label == "a" else "0.png")).unlink()
+        (tmp_path / "train" / label / "0.png").unlink(missing_ok=label == "b")
+    one = vitkit.evaluate(folder, data=str(tmp_path / "train"))
+    _, rest = one.task.summary(one.result, "images")
+    assert "; 1 image is a training image too: without it " in rest
+
+
+def test_it_is_said_where_the_training_images_are_gone(trained: tuple[Path, Hearing], tmp_path: Path) -> None:
+    folder, _ = trained
+    for label in "ab":
+        draw(tmp_path / "other" / label / "0.png", 2000 + (label == "b"))
+    moved = folder.parent / "data"
+    moved.rename(folder.parent / "elsewhere")
+    heard = Hearing()
+    try:
+        found = vitkit.evaluate(folder, data=str(tmp_path / "other"), listener=heard)
+    finally:
+        (folder.parent / "elsewhere").rename(moved)
+    assert found.result.repeated is None
+    assert any("training images are not where they were" in note for note in heard.notes)

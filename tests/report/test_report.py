@@ -344,6 +344,18 @@ def sigmoid(**changes: Any) -> ReportContent:
     return dataclasses.replace(usual, evaluations={"test": (classification(made, names(4)), made)})
 
 
+def test_the_head_of_the_page_says_where_the_weights_are_from() -> None:
+    origin = {"weights": "weights of step 7, the best validation", "start": {"from": "/models/start"}}
+    made = bare()
+    made.model.card = dataclasses.replace(card_of(made.model), origin=origin)
+    text = check_safe(render_report(made)).text
+    assert "Weights: of step 7, the best validation." in text
+    assert "begun from /models/start" in text
+    made.model.card = dataclasses.replace(card_of(made.model), origin={})
+    text = check_safe(render_report(made)).text
+    assert "Weights:" not in text and "begun from" not in text
+
+
 def test_sigmoid_models_are_shown_by_their_own_probabilities() -> None:
     shown = sigmoid(weights="Polyak average of step 7")
     _, made = shown.evaluations["test"]

@@ -95,11 +95,14 @@ def _print_counts(found: "DataCheck") -> None:
 def _print_files(found: "DataCheck") -> None:
     """Print what the files are: sizes, formats, colour modes, bad ones and repeated ones."""
     if found.sizes is not None:
-        common = ", ".join(f"{h}x{w} ({count:,})" for (h, w), count in found.sizes.common)
-        console.out.print(
-            f"sizes (height x width): {_size(found.sizes.smallest)} to {_size(found.sizes.largest)}, median "
-            f"{_size(found.sizes.median)}; most common {common}"
-        )
+        sizes, smallest = found.sizes, _size(found.sizes.smallest)
+        spread = f"all {smallest}"
+        if sizes.smallest != sizes.largest:
+            common = ", ".join(f"{h}x{w} ({count:,})" for (h, w), count in sizes.common)
+            spread = (
+                f"{smallest} to {_size(sizes.largest)}, median {_size(sizes.median)}; most common {common}"
+            )
+        console.out.print(f"sizes (height x width): {spread}")
     for title, counts in (("formats", found.formats), ("colour modes", found.modes)):
         console.out.print(f"{title}: " + ", ".join(f"{name} ({count:,})" for name, count in counts.items()))
     _print_list("Unreadable files", [f"{bad.split}: {bad.key}: {bad.reason}" for bad in found.bad])

@@ -108,17 +108,20 @@ def importing() -> Iterator[None]:
 
 
 def square_sizes(arguments: list[str]) -> list[str]:
-    """Double a single number after --image-size: it stands for both height and width.
+    """Make two numbers of one word after --image-size: 64 stands for both height and width, 64x96 for 64 96.
 
-    A parser cannot tell it from a pair, because the name of an image or a model may follow.
+    A parser cannot tell a single number from a pair, because the name of an image or a model may follow.
     """
     for i, argument in enumerate(arguments):
         name, _, value = argument.partition("=")
         if name == "--image-size":
             given = [value] if value else arguments[i + 1 : i + 3]
             rest = arguments[i + 1 :] if value else arguments[i + 1 + len(given) :]
-            if given and given[0].isdigit() and (len(given) == 1 or not given[1].isdigit()):
-                return [*arguments[:i], name, given[0], given[0], *given[1:], *rest]
+            sides = given[0].split("x") if given else []
+            if len(sides) == 1 and (len(given) == 1 or not given[1].isdigit()):
+                sides *= 2
+            if len(sides) == 2 and all(side.isdigit() for side in sides):
+                return [*arguments[:i], name, *sides, *given[1:], *rest]
     return arguments
 
 

@@ -96,11 +96,10 @@ def repeats_of_training(splits: Mapping[str, Images], wanted: Sequence[str]) -> 
     return found
 
 
-def describe_repeats(count: int, split: str) -> str:
+def describe_repeats(count: int, split: str, where: str = "train") -> str:
     """Say that images of a split are training images too, as the beginning of a sentence."""
-    return (
-        pluralize(count, f"image of {split} is", f"images of {split} are") + " in train too, pixel for pixel"
-    )
+    begin = pluralize(count, f"image of {split} is", f"images of {split} are")
+    return f"{begin} in {where} too, pixel for pixel"
 
 
 def _size(file: bytes | Path) -> int:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from vitkit.data.loader import evaluation_batches
 from vitkit.data.loader_config import WORKER_TIMEOUT
-from vitkit.data.repeats import describe_repeats, repeats_of_training
+from vitkit.data.repeats import Images, describe_repeats, repeats_of_training
 from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
 from vitkit.jobs.computing import prepare
@@ -139,10 +139,16 @@ def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Eva
         precision=prepare(model, device, options.precision, options.exact, "evaluation"),
         listener=listener,
     )
+    task, whole = task_of(model.card), not trained_on and list(data.splits) == ["train"]
     if trained_on:
         repeated = find_training_images(data, (split,), listener)
-        result = with_repeats(result, predictions, repeated, split, task_of(model.card), listener)
-    whole = not trained_on and list(data.splits) == ["train"]
+        result = with_repeats(result, predictions, repeated, split, task, listener)
+    elif recorded is not None:
+        rows = _find_among_others(model, data.splits[split], listener)
+        found = {} if rows is None else {split: rows}
+        shown = data.name if whole else split
+        where = f"the training images of {recorded.name}"
+        result = with_repeats(result, predictions, found, split, task, listener, shown, where)
     return Evaluation(split, data, task_of(model.card), result, predictions, rejects, whole)
 
 
@@ -154,6 +160,20 @@ def find_training_images(
         return repeats_of_training(data.splits, splits)
 
 
+def _find_among_others(model: ImageModel, others: Images, listener: Listener) -> NDArray[np.int64] | None:
+    """Find the training images of a model among those of other data; None where they cannot be compared."""
+    try:
+        trained = open_model_data(model).splits["train"]
+    except VitkitError:
+        listener.note(
+            "Whether some of these images were trained on is not known: the training images are not where "
+            "they were, or have changed."
+        )
+        return None
+    with listener.progress("looking for training images among these"):
+        return repeats_of_training({"train": trained, "others": others}, ("others",)).get("others")
+
+
 def with_repeats(
     result: Any,
     predictions: Any,
@@ -161,13 +181,23 @@ def with_repeats(
     split: str,
     task: Task[Any, Any],
     listener: Listener = SILENT,
+    shown: str = "",
+    where: str = "train",
 ) -> Any:
-    """Add to the numbers of a split what they are without training images, and say that there are some."""
+    """Add to the numbers of a split what they are without training images, and say that there are some.
+
+    Args:
+        result, predictions, split, task: the numbers, what they are counted from, and of what.
+        repeated: by split, the images that are training images.
+        listener: hears that there are some.
+        shown: what the split is called there; left out, its name.
+        where: what the training images are called there.
+    """
     if split not in repeated:
         return result
-    rows = repeated[split]
+    rows, shown = repeated[split], shown or split
     if len(rows):
-        listener.warn(f"{describe_repeats(len(rows), split)}: the figures for {split} are too good.")
+        listener.warn(f"{describe_repeats(len(rows), shown, where)}: the figures for {shown} are too good.")
     return task.mark_repeats(result, predictions, rows)
 
 

@@ -176,7 +176,7 @@ def _complete(
     # file before it is either whole or written again from the final checkpoint.
     save_model(model, folder)
     evaluate_finished(parts, device, listener)
-    listener.show([("weights", [f"{weights}: {folder / 'model.safetensors'}"])])
+    listener.show([("weights", [f"{weights.removeprefix('weights ')}: {folder / 'model.safetensors'}"])])
     parts.rejects.write()
     parts.rejects.tell(listener)
     listener.show([("report", [str(write_report(folder, listener=listener))])])

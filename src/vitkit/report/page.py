@@ -119,6 +119,7 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
     page: dict[str, Any] = {
         "title": content.title,
         "model_name": model.card.name or "ViT",
+        "start": card.origin.get("start", {}).get("from"),
         "evaluation": evaluation,
         "told": told,
         "answer": [{"kind": text.kind, "words": _emphasised(text.words)} for text in told.answer],
@@ -127,7 +128,7 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
         "curves": _curves(content.metrics, task.curve, model.card.loss, _altered(content.config)),
         "altered": _altered(content.config),
         "loss": figures.LOSS_LABELS[model.card.loss],
-        "weights": card.origin.get("weights"),
+        "weights": str(card.origin.get("weights", "")).removeprefix("weights "),
         "left_out": content.left_out,
         "has_validation": any(line["kind"] == "validation" for line in content.metrics),
         "configuration": _flat(content.config),

@@ -231,4 +231,5 @@ def _repeats(result: classify.Classification) -> str:
     if found.accuracy_without is None:
         return f"; all {is_known} too"
     low, high = found.interval_without
-    return f"; {is_known} too: without them {found.accuracy_without:.2%} ({low:.1%} to {high:.1%})"
+    them = "it" if found.count == 1 else "them"
+    return f"; {is_known} too: without {them} {found.accuracy_without:.2%} ({low:.1%} to {high:.1%})"
