@@ -85,6 +85,24 @@ def test_resnets_and_axial_models() -> None:
     assert vit_config("Axial-ViT-B/32").attention == "axial"
 
 
+def test_resnets_are_named_by_the_units_of_their_stages() -> None:
+    config = model_config("BiT-R2-1-3x0.5", 10, 64)
+    assert isinstance(config, ResNetConfig)
+    assert (config.layers, config.stage_channels) == ((2, 1, 3), (128, 256, 512))
+    assert model_config("BiT-R3-4-6-3x1") == model_config("BiT-R50x1")
+    for name, patch, grid in (
+        ("R1-1-1x0.5+ViT-32x2x2/16", (1, 1), (4, 4)),
+        ("R1-1x0.5+ViT-32x2x2/16", (2, 2), (4, 4)),
+    ):
+        hybrid = vit_config(name, 10, 64)
+        assert hybrid.backbone is not None and hybrid.backbone.root_channels == 32
+        assert (hybrid.patch_size, hybrid.grid, hybrid.token_size) == (patch, grid, (16, 16))
+        assert build_model(hybrid)(torch.zeros(1, 3, 64, 64)).shape == (1, 10)
+    assert vit_config("R2-2-2-2+ViT-B/32") == vit_config("R26+ViT-B/32")
+    backbone = vit_config("R50x2+ViT-B/16").backbone
+    assert backbone is not None and backbone.root_channels == 128
+
+
 def test_options_of_a_name() -> None:
     config = vit_config("ViT-S/16-map-reg4-pos2d-shared")
     assert (config.pool, config.register_tokens) == ("map", 4)
@@ -133,6 +151,11 @@ def test_models_are_composed_of_the_parts_their_configuration_asks_for() -> None
         ("R50+ViT-B/8", "total stride of 16 or 32"),
         ("R51+ViT-B/16", "R26, R50"),
         ("BiT-R51x1", "Did you mean 'BiT-R5"),
+        ("R1-1-1x0.5+ViT-64x2x2/8", "3 stages has a stride of 16, .* found 8x8"),
+        ("R1-1+ViT-64x2x2/0", "a stride of 8"),
+        ("R1-0+ViT-64x2x2/8", "at least one unit"),
+        ("R1-1x0.3+ViT-64x2x2/8", "0.5, 1, 1.5"),
+        ("BiT-R1-1x0", "Did you mean"),
     ],
 )
 def test_a_wrong_name_is_told_the_nearest(name: str, words: str) -> None:

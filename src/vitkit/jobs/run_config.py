@@ -55,6 +55,9 @@ class Architecture:
     drop_path: float | None = None
     """Stochastic depth: fraction of the images that skip a branch of the last block in training, from 0 to
     below 1. In the blocks before it the fraction rises evenly from 0."""
+    layer_scale: float | None = None
+    """First value of a learned factor for each channel of every branch (DeiT III): below 1, a new Transformer
+    passes on what its stem made, and learns sooner."""
     gelu: Literal["tanh", "erf"] | None = None
     """Form of the GELU activation: the tanh approximation of the original code, or the exact one (erf)."""
     head_bias_init: float | None = None

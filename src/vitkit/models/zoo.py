@@ -6,6 +6,8 @@ ViT-96x6x3/4        width 96, 6 layers, 3 heads, an MLP four times as wide, 4x4 
 ViT-1024x8x16x2048/32   the same with an MLP of 2048: the shapes of paper D.2
 R50+ViT-B/16        hybrid: a ResNet makes the tokens; the number after the slash is the total stride
 BiT-R50x1           the paper's ResNet baseline; x2 is twice as wide
+BiT-R2-2-2x0.5      three stages of 2 units each, half as wide; R1-1-1x0.5+ViT-256x2x4/16 is a hybrid with such a
+                    ResNet, whose total stride is a multiple of the ResNet's
 Axial-ViT-B/16, AxialResNet-50   axial attention (paper D.6)
 
 Options of any ViT or hybrid, after its name: -gap mean pooling (paper D.3; -gap-norep is the same), -map
@@ -120,12 +122,15 @@ NAMES = (
 LONGEST_NAME = 100
 """The most characters that a name of the grammar has; longer ones are refused before they are parsed."""
 
+_RESNET = r"(?P<trunk>R(\d+(-\d+)+|\d*))"
+_WIDTH = r"x(?P<width>\d+(\.\d+)?)"
 _VIT = re.compile(
-    r"((?P<trunk>R\d*)(x1)?\+)?(?P<axial>Axial-)?ViT-(?P<size>[A-Za-z0-9]+(-opt)?)[/_](?P<patch>\d+(x\d+)?)"
+    rf"({_RESNET}({_WIDTH})?\+)?"
+    r"(?P<axial>Axial-)?ViT-(?P<size>[A-Za-z0-9]+(-opt)?)[/_](?P<patch>\d+(x\d+)?)"
     r"(?P<options>(-[a-z0-9]+)*)"
 )
 _CUSTOM = re.compile(r"(\d+)x(\d+)x(\d+)(?:x(\d+))?")
-_BIT = re.compile(r"BiT-([SM]-)?(?P<trunk>R\d+)x(?P<width>\d+)")
+_BIT = re.compile(rf"BiT-([SM]-)?{_RESNET}{_WIDTH}")
 
 
 def list_models(pattern: str = "*") -> list[str]:
@@ -154,9 +159,9 @@ def model_config(name: str, num_classes: int = 1000, image_size: int | tuple[int
     if name == "AxialResNet-50":
         return ResNetConfig(size, RESNETS["R50"], num_classes, mixing="axial")
     match = _BIT.fullmatch(name) if len(name) <= LONGEST_NAME else None
-    if match and match["trunk"] in RESNETS and int(match["width"]) > 0:
-        width = float(match["width"])
-        return ResNetConfig(size, RESNETS[match["trunk"]], num_classes, width_factor=width)
+    layers = _units(match["trunk"]) if match else ()
+    if match and layers and float(match["width"]) > 0:
+        return ResNetConfig(size, layers, num_classes, width_factor=float(match["width"]))
     return vit_config(name, num_classes, size)
 
 
@@ -178,7 +183,7 @@ def vit_config(name: str, num_classes: int = 1000, image_size: int | tuple[int, 
     patch = _pair(tuple(int(side) for side in match["patch"].split("x")))
     backbone = None
     if match["trunk"]:
-        backbone, patch = _hybrid(name, match["trunk"], patch)
+        backbone, patch = _hybrid(name, match["trunk"], float(match["width"] or 1), patch)
     config = ViTConfig(
         image_size=_pair(image_size),
         patch_size=patch,
@@ -287,21 +292,39 @@ _NOT_SHAPES = (
 )
 
 
-def _hybrid(name: str, trunk: str, stride: tuple[int, int]) -> tuple[BackboneConfig, tuple[int, int]]:
+def _units(trunk: str) -> tuple[int, ...]:
+    """Give the units of a ResNet's stages, of "R50" or "R2-2-2"; none where the word stands for no ResNet."""
+    if "-" in trunk:
+        return tuple(int(units) for units in trunk[1:].split("-"))
+    return RESNETS.get(trunk, ())
+
+
+def _hybrid(
+    name: str, trunk: str, width_factor: float, stride: tuple[int, int]
+) -> tuple[BackboneConfig, tuple[int, int]]:
     """Give a hybrid's backbone and its patch on the feature map, of a ResNet's name and the total stride."""
     if trunk == "R" and stride == (16, 16):
         # The release's R+Ti/16: the root block alone (stride 4), and patches of 8 on it. That makes a total
         # stride of 32, though the name says 16.
-        return BackboneConfig(layers=()), (8, 8)
-    layers = RESNETS.get(trunk, ())
+        return BackboneConfig(layers=(), width_factor=width_factor), (8, 8)
+    layers = _units(trunk)
+    if "-" in trunk:
+        backbone = BackboneConfig(layers, width_factor)
+        if any(side % backbone.stride or not side for side in stride):
+            raise VitkitError(
+                f"'{name}': a ResNet of {len(layers)} stages has a stride of {backbone.stride}, of which the "
+                f"total stride is a multiple, found {format_size(stride)}. Write the multiple after the slash."
+            )
+        return backbone, (stride[0] // backbone.stride, stride[1] // backbone.stride)
     if layers and stride == (32, 32):
-        return BackboneConfig(layers), (1, 1)
+        return BackboneConfig(layers, width_factor), (1, 1)
     if layers and stride == (16, 16):
         # Stage 4 removed, its units placed in stage 3 (paper 4.1).
-        return BackboneConfig((*layers[:2], layers[2] + layers[3])), (1, 1)
+        return BackboneConfig((*layers[:2], layers[2] + layers[3]), width_factor), (1, 1)
     raise VitkitError(
         f"No hybrid is named '{name}'. They have a ResNet of {', '.join(RESNETS)} and a total stride of 16 "
-        "or 32 (R50+ViT-B/16), or the root block alone (R+ViT-Ti/16)."
+        "or 32 (R50+ViT-B/16), or the root block alone (R+ViT-Ti/16), or the units of each stage "
+        "(R1-1-1x0.5+ViT-256x2x4/16)."
     )
 
 
