@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from vitkit.models.vit_config import ViTConfig
     from vitkit.models.zoo import list_models, model_config
     from vitkit.weights import save_model
+    from vitkit.weights.published import starts
 
 _HOMES = {
     "Predictor": "vitkit.jobs.predict",
@@ -51,6 +52,7 @@ _HOMES = {
     "model_config": "vitkit.models.zoo",
     "recipe": "vitkit.jobs.recipes",
     "save_model": "vitkit.weights",
+    "starts": "vitkit.weights.published",
     "train": "vitkit.jobs.train",
     "write_report": "vitkit.jobs.report",
 }
@@ -78,6 +80,7 @@ __all__ = [
     "model_config",
     "recipe",
     "save_model",
+    "starts",
     "train",
     "write_report",
 ]
