@@ -22,6 +22,7 @@ PUBLIC = {
     "convert",
     "create_model",
     "evaluate",
+    "evaluate_protocol",
     "fewshot",
     "finetune",
     "finetune_run",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from vitkit.jobs.bench import bench
     from vitkit.jobs.convert import convert
     from vitkit.jobs.evaluate import evaluate
+    from vitkit.jobs.evaluate_protocol import evaluate_protocol
     from vitkit.jobs.fewshot import fewshot
     from vitkit.jobs.finetune import finetune, finetune_run
     from vitkit.jobs.inspect import inspect
@@ -43,6 +44,7 @@ _HOMES = {
     "convert": "vitkit.jobs.convert",
     "create_model": "vitkit.models.build",
     "evaluate": "vitkit.jobs.evaluate",
+    "evaluate_protocol": "vitkit.jobs.evaluate_protocol",
     "fewshot": "vitkit.jobs.fewshot",
     "finetune": "vitkit.jobs.finetune",
     "finetune_run": "vitkit.jobs.finetune",
@@ -71,6 +73,7 @@ __all__ = [
     "convert",
     "create_model",
     "evaluate",
+    "evaluate_protocol",
     "fewshot",
     "finetune",
     "finetune_run",
