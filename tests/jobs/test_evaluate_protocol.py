@@ -16,6 +16,7 @@ from vitkit.cli.main import run
 from vitkit.data.imagenet import imagenet_wnids, list_labelled, read_wnids
 from vitkit.errors import VitkitError
 from vitkit.evaluation.intervals import wilson_interval
+from vitkit.evaluation.protocols import outputs_of_classes
 from vitkit.weights import save_model
 from vitkit.weights.card import ModelCard
 
@@ -264,6 +265,17 @@ def test_a_background_before_the_classes_is_passed_over(tmp_path: Path) -> None:
         picture(tmp_path / "set" / WNIDS[best - 1] / f"{seed}.png", seed)
     found = vitkit.evaluate_protocol(path, tmp_path / "set", "imagenet", device="cpu")
     assert found.correct == found.count == 6 and "after a background" in found.note
+
+
+def test_the_classes_may_be_some_of_many() -> None:
+    many = [f"n{i:08d}" for i in range(20)]
+    for place, wnid in enumerate(WNIDS):
+        many.insert(2 * place + 1 if place < 20 else len(many), wnid)
+    columns, _ = outputs_of_classes("model", len(many), (), many)
+    assert [many[column] for column in columns] == list(WNIDS) and len(many) == 1020
+    assert (outputs_of_classes("model", len(many), many)[0] == columns).all()
+    with pytest.raises(VitkitError, match=r"has 21,843 outputs: .*imagenet21k_goog_synsets\.txt"):
+        outputs_of_classes("model", 21_843, ())
 
 
 WORDS = ("tench, Tinca tinca", "goldfish", *(f"word {i}" for i in range(2, 999)), "toilet tissue")

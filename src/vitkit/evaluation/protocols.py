@@ -114,8 +114,9 @@ def outputs_of_classes(
     if outputs not in (len(wnids), BACKGROUND):
         raise VitkitError(
             f"{path} has {outputs:,} outputs: expected the 1,000 classes of ImageNet (or 1,001 with a "
-            "background before them). For another model that has them among its classes, such as one of "
-            "ImageNet-21k, list the WordNet ids of its outputs in a file and give it with --wnids."
+            "background before them). For another model that has them among its classes, list the WordNet "
+            "ids of its outputs in a file and give it with --wnids; of ImageNet-21k's 21,843 that list is "
+            "imagenet21k_goog_synsets.txt in timm/data/_info."
         )
     first = outputs - len(wnids)
     if class_names:
