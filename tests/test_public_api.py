@@ -24,6 +24,7 @@ PUBLIC = {
     "convert",
     "create_model",
     "evaluate",
+    "evaluate_protocol",
     "fewshot",
     "finetune",
     "finetune_run",
@@ -34,6 +35,7 @@ PUBLIC = {
     "read_series",
     "recipe",
     "save_model",
+    "starts",
     "train",
     "train_series",
     "write_report",
@@ -54,7 +56,9 @@ def test_other_names_are_not() -> None:
         _ = vitkit.modle
 
 
-@pytest.mark.parametrize("command", [["-c", "import vitkit"], ["-m", "vitkit", "--help"]])
+@pytest.mark.parametrize(
+    "command", [["-c", "import vitkit"], ["-c", "import vitkit; vitkit.starts()"], ["-m", "vitkit", "--help"]]
+)
 def test_looking_does_not_import_torch(command: list[str]) -> None:
     result = subprocess.run(
         [sys.executable, "-X", "importtime", *command], capture_output=True, text=True, check=True
@@ -90,6 +94,8 @@ HELP = [
     ["train", "--recipe", "photos", "--help"],
     ["train", "--lerning-rate", "1e-3"],
     ["train", "--recipe", "fotos"],
+    ["starts", "vit-b16*"],
+    ["starts", "vit-b17-in21k"],
     ["evaluate"],
     ["evaluate", "model", "--batchsize", "8"],
     ["convert", "model", "out", "--to", "tinm"],
@@ -105,7 +111,7 @@ def test_words_about_options_wait_for_no_library(arguments: list[str]) -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     words, _, modules = result.stderr.rstrip("\n").rpartition("\n")
-    assert "Traceback" not in words and (words or "usage" in result.stdout)
+    assert "Traceback" not in words and (words or "usage" in result.stdout or arguments[0] == "starts")
     heavy = {"torch", "numpy", "PIL", "pyarrow", "sklearn", "matplotlib", "safetensors", "jinja2"}
     assert not {name.split(".")[0] for name in modules.split()} & heavy
 

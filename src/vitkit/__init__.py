@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from vitkit.jobs.bench import bench
     from vitkit.jobs.convert import convert
     from vitkit.jobs.evaluate import evaluate
+    from vitkit.jobs.evaluate_protocol import evaluate_protocol
     from vitkit.jobs.fewshot import fewshot
     from vitkit.jobs.finetune import finetune, finetune_run
     from vitkit.jobs.inspect import inspect
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from vitkit.models.vit_config import ViTConfig
     from vitkit.models.zoo import list_models, model_config
     from vitkit.weights import save_model
+    from vitkit.weights.published import starts
 
 _HOMES = {
     "Predictor": "vitkit.jobs.predict",
@@ -46,6 +48,7 @@ _HOMES = {
     "convert": "vitkit.jobs.convert",
     "create_model": "vitkit.models.build",
     "evaluate": "vitkit.jobs.evaluate",
+    "evaluate_protocol": "vitkit.jobs.evaluate_protocol",
     "fewshot": "vitkit.jobs.fewshot",
     "finetune": "vitkit.jobs.finetune",
     "finetune_run": "vitkit.jobs.finetune",
@@ -56,6 +59,7 @@ _HOMES = {
     "read_series": "vitkit.jobs.series_record",
     "recipe": "vitkit.jobs.recipes",
     "save_model": "vitkit.weights",
+    "starts": "vitkit.weights.published",
     "train": "vitkit.jobs.train",
     "train_series": "vitkit.jobs.series",
     "write_report": "vitkit.jobs.report",
@@ -76,6 +80,7 @@ __all__ = [
     "convert",
     "create_model",
     "evaluate",
+    "evaluate_protocol",
     "fewshot",
     "finetune",
     "finetune_run",
@@ -86,6 +91,7 @@ __all__ = [
     "read_series",
     "recipe",
     "save_model",
+    "starts",
     "train",
     "train_series",
     "write_report",

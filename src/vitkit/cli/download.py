@@ -4,7 +4,8 @@ from pathlib import PurePosixPath
 
 from vitkit.cli import console
 from vitkit.weights.files.address import is_address
-from vitkit.weights.files.remote import fetch
+from vitkit.weights.files.named import fetch_any
+from vitkit.weights.published import find_start_named
 
 
 def download(path: str) -> None:
@@ -15,7 +16,9 @@ def download(path: str) -> None:
     Raises:
         VitkitError: as `fetch`.
     """
-    if is_address(path) and not path.startswith("hf:"):
-        name = PurePosixPath(path.split("#")[0].split("?")[0]).name
+    start = find_start_named(path)
+    address = path if start is None else start.address
+    if is_address(path) and not address.startswith("hf:"):
+        name = PurePosixPath(address.split("#")[0].split("?")[0]).name
         with console.download_bar(f"fetching {name}") as progress:
-            fetch(path, progress)
+            fetch_any(path, progress)

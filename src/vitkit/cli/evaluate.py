@@ -14,10 +14,12 @@ from vitkit.jobs.evaluate_options import EvaluateOptions
 from vitkit.text import visible
 
 if TYPE_CHECKING:
+    from vitkit.evaluation.protocols import ProtocolResult
     from vitkit.jobs.evaluate import Evaluation
     from vitkit.tasks.page import Table as TaskTable
 
 ROWS_SHOWN = 40
+WORST_SHOWN = 10
 
 
 def main(arguments: list[str]) -> None:
@@ -38,9 +40,17 @@ def _evaluate(
     with importing():
         from vitkit.cli.download import download
         from vitkit.jobs.evaluate import keep_evaluation, run_evaluation
+        from vitkit.jobs.evaluate_protocol import run_protocol
 
     download(options.model)
     listener = TerminalListener()
+    if options.protocol is not None:
+        result, rejects = run_protocol(options, listener)
+        if json_output:
+            console.print_json({"rejects": rejects, **result.to_json()})
+        else:
+            _print_protocol(result, rejects)
+        return
     found = run_evaluation(options, listener)
     kept = keep_evaluation(options, found, listener)
     if json_output:
@@ -64,6 +74,24 @@ def _print(found: "Evaluation") -> None:
     if details is not None:
         _print_table(details)
     console.print_rejects(found.rejects, "count for nothing")
+
+
+def _print_protocol(result: "ProtocolResult", rejects: dict[str, str]) -> None:
+    """Print the accuracy by a protocol in a sentence, what was left out, and the worst classes."""
+    low, high = result.accuracy_interval
+    console.out.print(
+        f"[bold]{result.accuracy:.2%}[/] accuracy by {result.protocol} on {result.count:,} images "
+        f"(95 % interval {low:.1%} to {high:.1%}), choosing among {result.candidates:,} classes"
+    )
+    for reason, count in result.left_out.items():
+        console.out.print(f"Left out: {count:,} image{'s' * (count != 1)}, {reason}.", markup=False)
+    console.print_rejects(rejects, "count for nothing")
+    console.out.print(f"The {result.note}.", markup=False, soft_wrap=True)
+    table = Table("worst classes", "right", "images", box=None, pad_edge=False)
+    for score in result.per_class[:WORST_SHOWN]:
+        table.add_row(escape(visible(score.name)), f"{score.accuracy:.1%}", f"{score.count:,}")
+    console.out.print(table)
+    console.out.print("Next: the same with --json has every class.")
 
 
 def _print_table(details: "TaskTable") -> None:

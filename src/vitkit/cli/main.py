@@ -29,6 +29,7 @@ VERBS = {
     "cost": ("estimate parameters, FLOPs, memory, training compute", "vitkit.cli.cost"),
     "bench": ("time models, also beside other libraries", "vitkit.cli.bench"),
     "models": ("list models with parameters and FLOPs", "vitkit.cli.models"),
+    "starts": ("list published checkpoints to begin from, by name", "vitkit.cli.starts"),
     "recipes": ("list recipes: named configurations of training", "vitkit.cli.recipes"),
 }
 

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+from vitkit.data.imagenet_config import ProtocolName
 from vitkit.data.loader_config import WORKER_TIMEOUT
 from vitkit.errors import VitkitError
 from vitkit.models.precision_config import Precision
@@ -41,6 +42,15 @@ class EvaluateOptions:
     saved with."""
     worker_timeout: float = WORKER_TIMEOUT
     """seconds to wait for a batch before the process that loads it is considered stuck; 0 waits for ever."""
+    protocol: ProtocolName | None = None
+    """score --data as the test set of that name is scored, for models of ImageNet's classes; left out, by the
+    names of its folders."""
+    labels: str | None = None
+    """with --protocol, real.json of imagenet-real or the folder mappings of objectnet; left out, beside the
+    images."""
+    wnids: str | None = None
+    """with --protocol, the WordNet ids of the model's outputs in order: a file with one at the beginning of
+    each line, or a folder of class folders; left out, the model's class names or ImageNet's usual order."""
 
     def __post_init__(self) -> None:
         if self.workers < 0:
@@ -49,3 +59,9 @@ class EvaluateOptions:
             raise VitkitError(
                 f"Expected a worker_timeout of 0 seconds (no limit) or more, found {self.worker_timeout}."
             )
+        if self.protocol is None and (self.labels is not None or self.wnids is not None):
+            raise VitkitError("--labels and --wnids belong to a --protocol: give one, or leave them out.")
+        if self.protocol is not None and self.data is None:
+            raise VitkitError(f"--protocol {self.protocol} needs --data, the folder of its images.")
+        if self.protocol is not None and self.split is not None:
+            raise VitkitError(f"--protocol {self.protocol} scores all images of --data: leave --split out.")

@@ -24,7 +24,7 @@ _HYBRID = re.compile(r"(?:.*/)?vit_(?P<size>[a-z]+)_(?P<trunk>r\d*)_s(?P<stride>
 # torchvision: vit_b_16.
 _LETTER = re.compile(r"vit_(?P<size>[blh])_(?P<patch>\d+)")
 # timm: resnetv2_50x1_bitm. Hugging Face: google/bit-50.
-_BIT = re.compile(r"resnetv2_(?P<depth>\d+)x(?P<width>\d+)_?bit.*")
+_BIT = re.compile(r"(?:.*/)?resnetv2_(?P<depth>\d+)x(?P<width>\d+)_?bit.*")
 
 
 def name_here(name: str) -> str | None:

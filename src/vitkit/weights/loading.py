@@ -21,11 +21,12 @@ from vitkit.models.zoo import ModelConfig, name_of
 from vitkit.weights.accounting import build, check, names_that_are_not_finite, translate
 from vitkit.weights.card import ModelCard
 from vitkit.weights.files.checksum import Checksum
-from vitkit.weights.files.remote import fetch
+from vitkit.weights.files.named import fetch_any
 from vitkit.weights.files.source import Source, open_source
 from vitkit.weights.formats import native
 from vitkit.weights.formats.known import FORMATS, named_prefix
 from vitkit.weights.load_options import LoadOptions
+from vitkit.weights.published import hides_published
 from vitkit.weights.table import CheckpointFormat, Hints, NotRecordedError, Translation
 
 NAMES_SHOWN = 5
@@ -191,7 +192,8 @@ def identify(
 @contextmanager
 def _opened(path: str | Path, hints: Hints) -> Iterator[tuple[Source, Identity, Translation]]:
     """Open a checkpoint and read its description; its tensors can be read within."""
-    fetched = fetch(path)
+    fetched = fetch_any(path)
+    hints = replace(hints, image_size=hints.image_size or fetched.image_size)
     with open_source(fetched.path) as source:
         found = next((one for one in FORMATS if one.recognises(source)), None)
         if found is None:
@@ -210,6 +212,11 @@ def _opened(path: str | Path, hints: Hints) -> Iterator[tuple[Source, Identity, 
             )
         card = translation.card
         notes = list(source.notes)
+        if hides_published(path):
+            notes.append(
+                "this file or folder has the name of a published checkpoint and is used in its place; for "
+                "the published one give its address, which vitkit starts shows"
+            )
         # A model of vitkit has its name and origin in `model.json`. Of any other, the origin is made here.
         if found is not native.CHECKPOINT_FORMAT:
             notes += card.origin.get("notes", [])

@@ -76,6 +76,8 @@ class Fetched:
     origin: Mapping[str, Any] = field(default_factory=dict)
     """`source`, the address without what may be secret in it, and `sha256` (of several files: by name); empty
     for what was a path to begin with."""
+    image_size: tuple[int, int] | None = None
+    """Pixels that the weights were made for, where they are known by name: not every file records them."""
 
 
 def fetch(path: str | Path, progress: Progress | None = None) -> Fetched:

@@ -21,6 +21,7 @@ from vitkit import durable
 from vitkit.errors import VitkitError
 from vitkit.weights.files.archives import Opened, first_line, open_npz
 from vitkit.weights.files.torch_files import open_torch
+from vitkit.weights.published import near_published
 
 MAX_HEADER = 100 << 20
 """Bytes of a safetensors header; the largest real ones are a few MB."""
@@ -120,7 +121,7 @@ def open_source(path: Path) -> Iterator[Source]:
         path = path / _weights_of(path)
     if not path.exists():
         hub = re.fullmatch(r"[\w-]+/[\w.-]+", str(path)) and not path.parent.exists()
-        hint = f" On the hub it may be hf:{path}." if hub else ""
+        hint = near_published(path) or (f" On the hub it may be hf:{path}." if hub else "")
         raise VitkitError(f"No checkpoint at {path}.{hint}")
     settings = SettingsFiles(path.parent)
     notes: list[str] = []

@@ -1,0 +1,63 @@
+"""`vitkit starts`: published checkpoints that a run can begin from by name."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+import tyro
+from rich.table import Table
+
+from vitkit.cli import console
+from vitkit.cli.options import parse
+from vitkit.jobs.starts_options import StartsOptions
+from vitkit.weights.published import SOURCES, PublishedStart, starts
+
+DESCRIBED = 5
+"""The most starts of which addresses, licence and source are printed below the table."""
+
+
+@dataclass(frozen=True)
+class Command(StartsOptions):
+    """List published checkpoints: their names stand wherever a command takes a checkpoint."""
+
+    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """print everything as JSON, with addresses, licences and sources."""
+
+
+def main(arguments: list[str]) -> None:
+    """Parse the command line and print the checkpoints."""
+    options: Command = parse(Command, arguments, "starts")
+    found = starts(*options.patterns, model=options.model, data=options.data)
+    if options.json_output:
+        console.print_json(
+            [asdict(start) | {"source": [SOURCES[key] for key in start.source]} for start in found]
+        )
+        return
+    print_starts(found)
+
+
+def print_starts(found: Sequence[PublishedStart]) -> None:
+    """Print checkpoints as a table; where they are few, with their addresses."""
+    table = Table("start", "model", "trained on", "by", "pixels", "classes", "parameters", box=None)
+    table.columns[0].no_wrap = True  # it is what one copies
+    for column in table.columns[4:]:
+        column.justify = "right"
+    for start in found:
+        classes = f"{start.classes:,}" if start.classes else "no head"
+        pixels, parameters = str(start.image_size), f"{start.parameters:,}"
+        table.add_row(start.name, start.model, start.data, start.training, pixels, classes, parameters)
+    console.out.print(table)
+    for start in found if len(found) <= DESCRIBED else ():
+        size = f"; original file {start.original_mib:,} MiB" if start.original_mib else ""
+        lines = [f"{start.name}: {start.licence}{size}", f"fetched from {start.address}"]
+        lines += (f"published also as {address}" for address in start.addresses[1:])
+        lines += (f"according to {SOURCES[key]}" for key in start.source)
+        console.out.print("\n" + "\n  ".join(lines), markup=False, soft_wrap=True)
+    name = found[0].name if len(found) == 1 else "START"
+    console.out.print(
+        f"\nNext: vitkit starts {name} for its addresses, or vitkit finetune {name} --data PATH"
+        if len(found) > DESCRIBED
+        else f"\nNext: vitkit finetune {name} --data PATH",
+        markup=False,
+        soft_wrap=True,
+    )

@@ -1,0 +1,184 @@
+"""Score a model on a test set with ImageNet's classes, where several classes may be right for an image.
+
+C is the number of classes that the model chooses among, 1,000 or 200.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vitkit import config
+from vitkit.data.imagenet import LabelledImages, imagenet_wnids, is_wnid
+from vitkit.data.imagenet_config import ProtocolName
+from vitkit.errors import VitkitError
+from vitkit.evaluation.intervals import wilson_interval
+
+ANCHORS = {0: "tench", 1: "goldfish", 999: "toilet"}
+"""Words in the names of three classes, as all lists of ImageNet's class names have them."""
+
+BACKGROUND = 1001
+"""Outputs of models of TensorFlow's old tools: the first one stands for no class."""
+
+
+@dataclass(frozen=True)
+class GroupScore:
+    """The accuracy on the images of one of the set's own classes; an image with several labels is in each."""
+
+    name: str
+    count: int
+    correct: int
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class ProtocolResult:
+    """The numbers of a model on a test set; fractions are from 0 to 1."""
+
+    protocol: ProtocolName
+    count: int
+    """Images that were scored."""
+    correct: int
+    accuracy: float
+    accuracy_interval: tuple[float, float]
+    """Wilson's 95 % interval of the accuracy on other images drawn alike."""
+    candidates: int
+    """Classes that the model chose among."""
+    unreadable: int
+    left_out: Mapping[str, int]
+    """Reason -> number of images that are there and were not scored."""
+    per_class: tuple[GroupScore, ...]
+    """Those of the set's own classes that have images, the worst first."""
+    note: str
+    """How the model's outputs were matched to ImageNet's classes."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all numbers as plain data."""
+        plain: dict[str, Any] = config.to_json(self)
+        return plain
+
+
+class ChosenOutputs(nn.Module):
+    """A model of which some outputs are kept, in another order.
+
+    Args:
+        model: images `(B, 3, H, W)` to logits `(B, K)`.
+        columns: `(C,)` outputs that are kept.
+    """
+
+    def __init__(self, model: nn.Module, columns: NDArray[np.int64]) -> None:
+        super().__init__()
+        self.model = model
+        self.columns = torch.from_numpy(columns)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.model(images)
+        return logits[:, self.columns.to(logits.device)]
+
+
+def outputs_of_classes(
+    path: str, outputs: int, class_names: Sequence[str], given: Sequence[str] | None = None
+) -> tuple[NDArray[np.int64], str]:
+    """Find the output of a model that stands for each of ImageNet's 1,000 classes.
+
+    Args:
+        path: of the model, for errors.
+        outputs: K, the number of its logits.
+        class_names: those of its card: WordNet ids, words, or none.
+        given: the WordNet ids of its outputs, where the user says them.
+
+    Returns:
+        `(1000,)` numbers of outputs, and a sentence about how they were found.
+
+    Raises:
+        VitkitError: it has other classes, or nothing says which its outputs are.
+    """
+    wnids, names = imagenet_wnids(), given
+    if given is not None and len(given) != outputs:
+        raise VitkitError(f"{path} has {outputs:,} outputs, and --wnids lists {len(given):,} classes.")
+    if names is None and class_names and all(map(is_wnid, class_names)):
+        names = class_names
+    if names is not None:
+        place = {name: number for number, name in enumerate(names)}
+        missing = [wnid for wnid in wnids if wnid not in place]
+        if missing:
+            raise VitkitError(
+                f"{path}: expected a model that knows all 1,000 classes of ImageNet, found one without "
+                f"{len(missing):,} of them, {missing[0]} first."
+            )
+        return np.array([place[wnid] for wnid in wnids]), "outputs are matched to classes by WordNet ids"
+    if outputs not in (len(wnids), BACKGROUND):
+        raise VitkitError(
+            f"{path} has {outputs:,} outputs: expected the 1,000 classes of ImageNet (or 1,001 with a "
+            "background before them). For another model that has them among its classes, list the WordNet "
+            "ids of its outputs in a file and give it with --wnids; of ImageNet-21k's 21,843 that list is "
+            "imagenet21k_goog_synsets.txt in timm/data/_info."
+        )
+    first = outputs - len(wnids)
+    if class_names:
+        wrong = [i for i, word in ANCHORS.items() if word not in class_names[first + i].lower()]
+        if wrong:
+            raise VitkitError(
+                f"{path}: expected ImageNet's classes in their usual order, where class {wrong[0]} is "
+                f"{ANCHORS[wrong[0]]}, found {class_names[first + wrong[0]]!r}. Give the WordNet ids of its "
+                "outputs with --wnids."
+            )
+        how = "as the names of three of them confirm"
+    else:
+        how = "because it names no classes"
+    order = "in the order of WordNet ids" + (", after a background" if first else "")
+    return np.arange(first, outputs), f"outputs are taken for ImageNet's classes {order}, {how}"
+
+
+def count_right(
+    protocol: ProtocolName,
+    images: LabelledImages,
+    ids: NDArray[np.int64],
+    predicted: NDArray[np.int64],
+    candidates: NDArray[np.int64],
+    note: str,
+    words: Sequence[str] = (),
+) -> ProtocolResult:
+    """Count the images on which a model is right.
+
+    Args:
+        protocol: the test set.
+        images: what is right for each of its images.
+        ids: the images that could be read.
+        predicted: their predictions, numbers among the candidates.
+        candidates: `(C,)` ImageNet classes that the model chose among.
+        note: how its outputs were matched to classes.
+        words: the model's names of the 1,000 classes, shown beside WordNet ids.
+    """
+    if not len(ids):
+        raise VitkitError("None of the images could be read: there is nothing to count.")
+    counts, hits = np.zeros(len(images.groups), np.int64), np.zeros(len(images.groups), np.int64)
+    correct = 0
+    for image, chosen in zip(ids.tolist(), candidates[predicted].tolist(), strict=True):
+        is_right = chosen in images.right(image)
+        correct += is_right
+        for group in images.members[image]:
+            counts[group] += 1
+            hits[group] += is_right
+    word_of = dict(zip(imagenet_wnids(), words, strict=True)) if words else {}
+    scores = [
+        GroupScore(f"{name} ({word_of[name]})" if name in word_of else name, count, right, right / count)
+        for name, count, right in zip(images.groups, counts.tolist(), hits.tolist(), strict=True)
+        if count
+    ]
+    return ProtocolResult(
+        protocol,
+        len(ids),
+        correct,
+        correct / len(ids),
+        wilson_interval(correct, len(ids)),
+        len(candidates),
+        len(images.members) - len(ids),
+        images.left_out,
+        tuple(sorted(scores, key=lambda score: (score.accuracy, -score.count, score.name))),
+        note,
+    )

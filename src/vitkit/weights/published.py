@@ -1,0 +1,159 @@
+"""The published checkpoints that can be begun from by a short name, with their exact addresses.
+
+`published.csv` has a line for each: what it is and where it stands. An address is listed only if a public
+file names it; `SOURCES` says which. It needs no torch.
+"""
+
+import csv
+import difflib
+import fnmatch
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+
+from vitkit.errors import VitkitError
+
+SOURCES = {
+    "timm": "the pretrained configurations of timm 1.0.31 (huggingface/pytorch-image-models, timm/models)",
+    "cards": "the model cards and file lists of that address on huggingface.co",
+    "vit_jax": "google-research/vision_transformer at c6de1e5, vit_jax.ipynb, which lists the bucket",
+    "big_vision": "google-research/big_vision at 0127fb6, models/vit.py, VANITY_NAMES; README.md, License",
+    "big_transfer": "google-research/big_transfer at 140de6e, README.md",
+}
+"""Public files that name the addresses, sizes, classes and licences."""
+
+NEAR_SHOWN = 4
+"""Near names in a message."""
+
+
+@dataclass(frozen=True)
+class PublishedStart:
+    """A published checkpoint that a run can begin from, or that is used as it is."""
+
+    name: str
+    """The short name, as `vitkit starts` lists it."""
+    model: str
+    """The model's name in the grammar of `vitkit models`."""
+    training: str
+    """The recipe or paper that it was trained by."""
+    data: str
+    """The sets of images that it was trained on, in that order."""
+    image_size: int
+    """Height and width of its images in pixels; of a BiT ResNet, those that it is usually evaluated at."""
+    classes: int
+    """Outputs of its head; 0: it has none."""
+    parameters: int
+    """Number of parameters with the head; of two towers, of the image tower."""
+    original_mib: int | None
+    """MiB of the original file, where its publisher says it; the copy that is fetched may differ."""
+    licence: str
+    source: tuple[str, ...]
+    """Keys of `SOURCES`."""
+    addresses: tuple[str, ...]
+    """Where the weights are published: the first is fetched, the others are named when that fails."""
+
+    @property
+    def address(self) -> str:
+        """The address that is fetched."""
+        return self.addresses[0]
+
+
+def starts(*patterns: str, model: str | None = None, data: str | None = None) -> tuple[PublishedStart, ...]:
+    """List published checkpoints, which every function and command takes by name in place of a path.
+
+    Args:
+        patterns: short names or patterns such as "vit-b16*"; left out, all names.
+        model: a name or pattern of models: "ViT-B/16", "BiT-*".
+        data: the images they were trained on, in order: "imagenet-21k", "imagenet-21k, imagenet-1k"; or,
+            where no checkpoint has exactly that, a part of it.
+
+    Raises:
+        VitkitError: a pattern, the model or the data that none of them has.
+    """
+    found = _table()
+    for pattern in patterns:
+        if not fnmatch.filter([start.name for start in found], pattern.lower()):
+            raise VitkitError(f"No published checkpoint is named '{pattern}'. {_hint(pattern)}")
+    wanted = [pattern.lower() for pattern in patterns or ("*",)]
+    found = tuple(start for start in found if any(fnmatch.fnmatch(start.name, one) for one in wanted))
+    if model is not None:
+        models = [one.model for one in found if fnmatch.fnmatch(one.model.lower(), model.lower())]
+        found = _those("model", found, model, models)
+    if data is not None:
+        sets, words = {one.data for one in found}, _letters(data)
+        exact = [one for one in sets if _letters(one) == words]
+        found = _those("data", found, data, exact or [one for one in sets if words in _letters(one)])
+    return found
+
+
+def find_start_named(path: str | Path) -> PublishedStart | None:
+    """Find the published checkpoint of this name; None where there is none, or a file of that name here."""
+    text = str(path)
+    return next((start for start in _table() if start.name == text and not Path(path).exists()), None)
+
+
+def hides_published(path: str | Path) -> bool:
+    """Whether a file or folder on this machine has the name of a published checkpoint: it goes first."""
+    return Path(path).exists() and any(start.name == str(path) for start in _table())
+
+
+def near_published(path: Path) -> str:
+    """Return a sentence with the published checkpoints that a path may have meant; "" if there are none."""
+    model = f"{path.parent.name}/{path.name}"
+    if any(start.model == model for start in _table()):
+        return f" {model} is the name of a model: vitkit starts --model {model} lists its checkpoints."
+    near = _near(path.name.lower())
+    return f" Published checkpoints of a name like that: {', '.join(near)} (vitkit starts)." if near else ""
+
+
+@cache
+def _table() -> tuple[PublishedStart, ...]:
+    """Read `published.csv`, once."""
+    with Path(__file__).with_name("published.csv").open(encoding="utf-8", newline="") as file:
+        return tuple(_start(row) for row in csv.DictReader(file))
+
+
+def _start(row: dict[str, str]) -> PublishedStart:
+    words = [row[field.name] for field in fields(PublishedStart)]
+    name, model, training, data, size, classes, parameters, mib, licence, source, addresses = words
+    return PublishedStart(
+        name,
+        model,
+        training,
+        data,
+        int(size),
+        int(classes),
+        int(parameters),
+        int(mib) if mib else None,
+        licence,
+        tuple(source.split()),
+        tuple(addresses.split()),
+    )
+
+
+def _those(
+    what: str, found: Sequence[PublishedStart], wanted: str, values: Sequence[str]
+) -> tuple[PublishedStart, ...]:
+    """Return the starts whose field `what` has one of the values; an error where none has."""
+    if not values:
+        known = dict.fromkeys(getattr(start, what) for start in found)
+        raise VitkitError(f"No published checkpoint has the {what} '{wanted}'. Known: {'; '.join(known)}.")
+    return tuple(start for start in found if getattr(start, what) in values)
+
+
+def _letters(words: str) -> str:
+    """Reduce words to letters and digits, so that imagenet21k is ImageNet-21k."""
+    return re.sub("[^a-z0-9]", "", words.lower())
+
+
+def _near(name: str) -> list[str]:
+    names = [start.name for start in _table()]
+    longer = [known for known in names if len(name) > 4 and known.startswith(name)]
+    return (longer or difflib.get_close_matches(name, names, NEAR_SHOWN, 0.75))[:NEAR_SHOWN]
+
+
+def _hint(name: str) -> str:
+    near = _near(name.lower())
+    return f"Near it: {', '.join(near)}." if near else "All are listed by vitkit starts."

@@ -1,0 +1,366 @@
+"""Test sets with ImageNet's classes, on made-up folders of their layouts and a model of random weights."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitkit
+from vitkit.cli.main import run
+from vitkit.data.imagenet import imagenet_wnids, list_labelled, read_wnids
+from vitkit.errors import VitkitError
+from vitkit.evaluation.intervals import wilson_interval
+from vitkit.evaluation.protocols import outputs_of_classes
+from vitkit.weights import save_model
+from vitkit.weights.card import ModelCard
+
+WNIDS = imagenet_wnids()
+SIDE = 8
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("model"), 1000)
+
+
+def make_model(folder: Path, outputs: int, names: tuple[str, ...] = ()) -> Path:
+    """A model whose answers differ from image to image; its outputs are ImageNet's classes or in disorder."""
+    torch.manual_seed(0)
+    model = vitkit.create_model("ViT-16x1x2/4", num_classes=outputs, image_size=SIDE)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1 and not parameter.any():
+                parameter.normal_()
+    model.card = ModelCard(class_names=names)
+    save_model(model, folder)
+    return folder
+
+
+def picture(path: Path, seed: int, border: int = 0) -> Path:
+    """An image of noise; with a red border around it, where one is asked for."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
+    framed = np.zeros((SIDE + 2 * border, SIDE + 2 * border, 3), np.uint8)
+    framed[..., 0] = 255
+    framed[border : border + SIDE, border : border + SIDE] = pixels
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(framed).save(path, format="PNG")
+    return path
+
+
+def ranking(checkpoint: Path) -> Callable[[int], list[int]]:
+    """For the image of a seed, all classes from the largest logit to the smallest."""
+    predictor = vitkit.Predictor(checkpoint, device="cpu")
+
+    def rank(seed: int) -> list[int]:
+        pixels = np.random.default_rng(seed).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
+        guesses = predictor(Image.fromarray(pixels), top=1000)
+        return [int(guess.name.split()[-1]) for guess in guesses]
+
+    return rank
+
+
+def test_the_classes_are_a_thousand_in_order() -> None:
+    assert len(WNIDS) == len(set(WNIDS)) == 1000 and list(WNIDS) == sorted(WNIDS)
+    assert (WNIDS[0], WNIDS[1], WNIDS[999]) == ("n01440764", "n01443537", "n15075141")
+    assert len(imagenet_wnids("a")) == len(imagenet_wnids("r")) == 200
+    assert imagenet_wnids("a")[:2] == ("n01498041", "n01531178")  # classes 6 and 11
+    assert [WNIDS.index(one) for one in imagenet_wnids("r")[:4]] == [1, 2, 4, 6]
+
+
+def test_the_model_answers_differently(checkpoint: Path) -> None:
+    """So that the tests below could fail."""
+    rank = ranking(checkpoint)
+    assert len({rank(seed)[0] for seed in range(30)}) > 5
+
+
+def test_class_numbers_are_no_words(checkpoint: Path, tmp_path: Path) -> None:
+    rank, expected = ranking(checkpoint), 0
+    folders = [0, 2, 9, 10, 100, 999]
+    for seed in range(12):
+        folder = rank(seed)[0] if seed % 2 else folders[seed // 2]
+        expected += folder == rank(seed)[0]
+        picture(tmp_path / "v2" / str(folder) / f"{seed}.png", seed)
+    found = vitkit.evaluate_protocol(checkpoint, tmp_path / "v2", "imagenet-v2", device="cpu", batch_size=5)
+    assert expected >= 6 and (found.count, found.correct) == (12, expected)
+    assert found.accuracy_interval == wilson_interval(expected, 12)
+    assert found.candidates == 1000 and "because it names no classes" in found.note
+    listed = list_labelled("imagenet-v2", str(tmp_path / "v2"))
+    assert {(WNIDS[i],) for (i,) in listed.accepted} == {(name,) for name in listed.groups}
+    assert WNIDS[100] in listed.groups and WNIDS[10] in listed.groups
+
+
+@pytest.mark.parametrize(("protocol", "mark"), [("imagenet-a", "a"), ("imagenet-r", "r"), ("imagenet", "")])
+def test_a_model_chooses_among_the_classes_of_the_set(
+    protocol: str, mark: str, checkpoint: Path, tmp_path: Path
+) -> None:
+    rank, known = ranking(checkpoint), imagenet_wnids(mark)
+    allowed = {WNIDS.index(one) for one in known}
+    labels, expected = {}, {}
+    for seed in range(16):
+        best = next(one for one in rank(seed) if one in allowed)
+        labels[seed] = WNIDS[best] if seed % 3 == 0 else known[seed]
+        expected[seed] = labels[seed] == WNIDS[best]
+        picture(tmp_path / "set" / labels[seed] / f"{seed}.png", seed)
+    (tmp_path / "set" / known[50]).mkdir(exist_ok=True)  # an empty folder is no class with images
+    (tmp_path / "set" / known[1] / "broken.png").write_bytes(b"\x89PNG, and no more")
+    found = vitkit.evaluate_protocol(checkpoint, tmp_path / "set", protocol, device="cpu")  # type: ignore[arg-type]
+    assert (found.count, found.correct, found.unreadable) == (16, sum(expected.values()), 1)
+    assert found.candidates == len(known) and not found.left_out
+    for score in found.per_class:
+        mine = [seed for seed in expected if labels[seed] == score.name]
+        assert (score.count, score.correct) == (len(mine), sum(expected[seed] for seed in mine))
+    assert sum(score.count for score in found.per_class) == 16
+    assert [score.accuracy for score in found.per_class] == sorted(s.accuracy for s in found.per_class)
+    if mark:  # without the restriction the answer would be another
+        assert any(rank(seed)[0] not in allowed for seed in range(16))
+
+
+def real_labels(path: Path, labels: dict[int, list[int]]) -> Path:
+    every: list[list[int]] = [[] for _ in range(50_000)]
+    for number, row in labels.items():
+        every[number - 1] = row
+    path.write_text(json.dumps(every))
+    return path
+
+
+def test_any_of_the_reassessed_labels_is_right(checkpoint: Path, tmp_path: Path) -> None:
+    rank = ranking(checkpoint)
+    labels = {
+        1: [rank(1)[0]],
+        2: [rank(2)[1], rank(2)[0]],  # the second of two is right as well
+        3: [rank(3)[1]],
+        50_000: [rank(50_000)[0], rank(50_000)[0]],
+        17: [],
+    }
+    images = tmp_path / "val"
+    for number in labels:
+        picture(images / ("n01440764" if number == 3 else ".") / f"ILSVRC2012_val_{number:08d}.JPEG", number)
+    picture(images / "ILSVRC2012_val_00050001.JPEG", 1)
+    picture(images / "holiday.png", 1)
+    picture(images / "again" / "ILSVRC2012_val_00000001.JPEG", 1)
+    real_labels(tmp_path / "real.json", labels)
+    found = vitkit.evaluate_protocol(checkpoint, images, "imagenet-real", device="cpu")
+    assert (found.count, found.correct, found.unreadable) == (4, 3, 0)
+    assert sorted(found.left_out.values()) == [1, 1, 2]
+    assert found.left_out["no label fits, as ReaL's raters found"] == 1
+    of_two = {score.name: score for score in found.per_class}
+    for one in labels[2]:  # an image with two labels is counted under both
+        assert of_two[WNIDS[one]].count >= 1
+    moved = real_labels(tmp_path / "other.json", {1: [rank(1)[5]]})
+    again = vitkit.evaluate_protocol(checkpoint, images, "imagenet-real", labels=moved, device="cpu")
+    assert (again.count, again.correct) == (1, 0)
+    (tmp_path / "real.json").unlink()
+    with pytest.raises(VitkitError, match=r"Expected the labels in .*real\.json.*--labels"):
+        vitkit.evaluate_protocol(checkpoint, images, "imagenet-real")
+
+
+@pytest.mark.parametrize("wrong", ['{"a": 1}', "[[1]]", json.dumps([[1000]] * 50_000), "[[", "[" * 100_000])
+def test_labels_that_are_none_are_refused(wrong: str, tmp_path: Path) -> None:
+    picture(tmp_path / "val" / "ILSVRC2012_val_00000001.JPEG", 0)
+    (tmp_path / "real.json").write_text(wrong)
+    with pytest.raises(VitkitError, match=r"real\.json"):
+        list_labelled("imagenet-real", str(tmp_path / "val"))
+
+
+def objectnet(root: Path, rank: Callable[[int], list[int]]) -> None:
+    """Four folders: two classes of ImageNet are a chair, one is a fan, and two folders are unknown to it."""
+    mappings = root / "mappings"
+    mappings.mkdir(parents=True)
+    # Lines of ImageNet's labels, in another order than the classes: line 999 - i is class i.
+    lines = [f"thing {999 - line}, such a thing" for line in range(1000)]
+    chair = f"{lines[999 - rank(0)[0]]}; {lines[999 - rank(1)[0]]}"
+    files = {
+        "folder_to_objectnet_label.json": {
+            "chair": "Chair", "fan": "Fan", "plate_rack": "Plate rack", "zinc": "Zinc"
+        },
+        "objectnet_to_imagenet_1k.json": {"Chair": chair, "Fan": lines[999 - rank(2)[0]]},
+        "pytorch_to_imagenet_2012_id.json": {str(i): 999 - i for i in range(1000)},
+    }  # fmt: skip
+    for name, content in files.items():
+        (mappings / name).write_text(json.dumps(content))
+    (mappings / "imagenet_to_label_2012_v2").write_text("\n".join(lines) + "\n")
+    for seed, folder in enumerate(["chair", "chair", "fan", "fan", "zinc", "plate_rack"]):
+        picture(root / "images" / folder / f"{seed}.png", seed, border=2)
+
+
+def test_any_class_that_an_object_is_counts_and_the_red_border_is_cut_off(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    rank = ranking(checkpoint)
+    objectnet(tmp_path / "objectnet-1.0", rank)
+    found = vitkit.evaluate_protocol(checkpoint, tmp_path / "objectnet-1.0", "objectnet", device="cpu")
+    chairs = {rank(0)[0], rank(1)[0]}
+    expected = 2 + 1 + (rank(3)[0] == rank(2)[0])
+    assert (found.count, found.correct) == (4, expected) and len(chairs) == 2
+    assert dict(found.left_out) == {"of classes that ImageNet does not have": 2}
+    assert {score.name: score.count for score in found.per_class} == {"Chair": 2, "Fan": 2}
+    # With the border the answers are others, or this test would not notice it.
+    predictor = vitkit.Predictor(checkpoint, device="cpu")
+    framed = [*sorted((tmp_path / "objectnet-1.0" / "images").glob("[cf]*/*.png"))]
+    assert any(predictor(path)[0].name != f"class {rank(int(path.stem))[0]}" for path in framed)
+    inner = list_labelled("objectnet", str(tmp_path / "objectnet-1.0" / "images"))
+    assert inner.groups == ("Chair", "Fan") and inner.accepted[0] == tuple(sorted(chairs))
+    mapping = tmp_path / "objectnet-1.0" / "mappings" / "pytorch_to_imagenet_2012_id.json"
+    mapping.write_text("{}")
+    with pytest.raises(VitkitError, match="which belong together"):
+        list_labelled("objectnet", str(tmp_path / "objectnet-1.0"))
+    mapping.unlink()
+    with pytest.raises(VitkitError, match=r"pytorch_to_imagenet_2012_id\.json is missing"):
+        list_labelled("objectnet", str(tmp_path / "objectnet-1.0"))
+
+
+def test_an_image_that_is_all_border_counts_as_unreadable(checkpoint: Path, tmp_path: Path) -> None:
+    objectnet(tmp_path, ranking(checkpoint))
+    Image.new("RGB", (4, 40)).save(tmp_path / "images" / "fan" / "small.png")
+    found = vitkit.evaluate_protocol(checkpoint, tmp_path, "objectnet", device="cpu")
+    assert (found.count, found.unreadable) == (4, 1)
+
+
+# The outputs of a model
+
+
+def set_of_ten(root: Path, rank: Callable[[int], list[int]]) -> Path:
+    for seed in range(10):
+        picture(root / WNIDS[rank(seed)[seed % 2]] / f"{seed}.png", seed)
+    return root
+
+
+@pytest.mark.parametrize("by", ["names", "file", "folder"])
+def test_outputs_in_another_order_are_matched_by_wordnet_ids(
+    by: str, checkpoint: Path, tmp_path: Path
+) -> None:
+    data = set_of_ten(tmp_path / "set", ranking(checkpoint))
+    loaded = vitkit.load_model(checkpoint)
+    order = np.arange(1000) if by == "folder" else np.random.default_rng(0).permutation(1000)
+    with torch.no_grad():
+        for name in ("weight", "bias"):
+            getattr(loaded.head, name).copy_(getattr(loaded.head, name)[torch.from_numpy(order)])
+    names = tuple(WNIDS[i] for i in order)
+    loaded.card = ModelCard(class_names=names if by == "names" else ())
+    save_model(loaded, tmp_path / "model")
+    wnids = None
+    if by == "file":
+        wnids = tmp_path / "LOC_synset_mapping.txt"
+        wnids.write_text("".join(f"{name} some words, more words\n" for name in names))
+    if by == "folder":
+        wnids = tmp_path / "train"
+        for name in names:
+            (wnids / name).mkdir(parents=True)
+    found = vitkit.evaluate_protocol(tmp_path / "model", data, "imagenet", wnids=wnids, device="cpu")
+    assert (found.count, found.correct) == (10, 5)
+    assert found.note == "outputs are matched to classes by WordNet ids"
+
+
+def test_a_background_before_the_classes_is_passed_over(tmp_path: Path) -> None:
+    path = make_model(tmp_path / "model", 1001)
+    rank = ranking(path)
+    for seed in range(6):
+        best = next(one for one in rank(seed) if one)
+        picture(tmp_path / "set" / WNIDS[best - 1] / f"{seed}.png", seed)
+    found = vitkit.evaluate_protocol(path, tmp_path / "set", "imagenet", device="cpu")
+    assert found.correct == found.count == 6 and "after a background" in found.note
+
+
+def test_the_classes_may_be_some_of_many() -> None:
+    many = [f"n{i:08d}" for i in range(20)]
+    for place, wnid in enumerate(WNIDS):
+        many.insert(2 * place + 1 if place < 20 else len(many), wnid)
+    columns, _ = outputs_of_classes("model", len(many), (), many)
+    assert [many[column] for column in columns] == list(WNIDS) and len(many) == 1020
+    assert (outputs_of_classes("model", len(many), many)[0] == columns).all()
+    with pytest.raises(VitkitError, match=r"has 21,843 outputs: .*imagenet21k_goog_synsets\.txt"):
+        outputs_of_classes("model", 21_843, ())
+
+
+WORDS = ("tench, Tinca tinca", "goldfish", *(f"word {i}" for i in range(2, 999)), "toilet tissue")
+
+
+def test_words_are_taken_in_the_usual_order_if_they_are_in_it(checkpoint: Path, tmp_path: Path) -> None:
+    data = set_of_ten(tmp_path / "set", ranking(checkpoint))
+    loaded = vitkit.load_model(checkpoint)
+    for names, right in ((WORDS, True), (tuple(sorted(WORDS)), False)):
+        loaded.card = replace(ModelCard(), class_names=names)
+        save_model(loaded, tmp_path / f"model{right}")
+        if right:
+            found = vitkit.evaluate_protocol(tmp_path / "modelTrue", data, "imagenet", device="cpu")
+            assert found.correct == 5 and re.match(r"n\d{8} \(.*\w.*\)$", found.per_class[0].name)
+        else:
+            with pytest.raises(VitkitError, match="where class 0 is tench, found 'goldfish'"):
+                vitkit.evaluate_protocol(tmp_path / "modelFalse", data, "imagenet", device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("outputs", "names", "words"),
+    [
+        (10, (), "has 10 outputs: expected the 1,000 classes of ImageNet"),
+        (3, ("n01440764", "n01443537", "n15075141"), "without 997 of them, n01484850 first"),
+        (0, (), "has no head"),
+    ],
+)
+def test_a_model_of_other_classes_is_refused(
+    outputs: int, names: tuple[str, ...], words: str, tmp_path: Path
+) -> None:
+    model = vitkit.create_model("ViT-16x1x2/4", num_classes=outputs, image_size=SIDE)
+    model.card = ModelCard(class_names=names)
+    save_model(model, tmp_path / "model")
+    picture(tmp_path / "set" / WNIDS[0] / "0.png", 0)
+    with pytest.raises(VitkitError, match=words):
+        vitkit.evaluate_protocol(tmp_path / "model", tmp_path / "set", "imagenet", device="cpu")
+
+
+def test_lists_of_wordnet_ids_that_are_none_are_refused(checkpoint: Path, tmp_path: Path) -> None:
+    for text in ("tench\n", "", f"{WNIDS[0]}\n{WNIDS[0]}\n", b"\xff\xfe".decode("latin-1") + "\n"):
+        (tmp_path / "wnids.txt").write_text(text, encoding="latin-1")
+        with pytest.raises(VitkitError, match=r"wnids\.txt"):
+            read_wnids(str(tmp_path / "wnids.txt"))
+    (tmp_path / "wnids.txt").write_text("\n".join(WNIDS[:999]))
+    picture(tmp_path / "set" / WNIDS[0] / "0.png", 0)
+    with pytest.raises(VitkitError, match=r"1,000 outputs, and --wnids lists 999"):
+        vitkit.evaluate_protocol(checkpoint, tmp_path / "set", "imagenet", wnids=tmp_path / "wnids.txt")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "folders", "words"),
+    [
+        ("imagenet-a", ["n01440764"], "its 200 classes such as n01498041, .*; found n01440764"),
+        ("imagenet", ["cats", "dogs"], "found cats, dogs"),
+        ("imagenet-v2", ["7", "n01494475", "4"], "two folders of one class"),
+        ("imagenet-real", ["n01440764"], "Expected the labels"),
+        ("objectnet", ["chair"], "Expected the labels in .*mappings"),
+        ("imagenet", [], "No images in"),
+    ],
+)
+def test_folders_of_another_layout_are_refused(
+    protocol: str, folders: list[str], words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "set").mkdir()
+    for folder in folders:
+        picture(tmp_path / "set" / folder / "0.png", 0)
+    with pytest.raises(VitkitError, match=words):
+        list_labelled(protocol, str(tmp_path / "set"))  # type: ignore[arg-type]
+
+
+def test_the_command_prints_the_accuracy_and_what_was_left_out(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    objectnet(tmp_path / "objectnet-1.0", ranking(checkpoint))
+    command = ["evaluate", str(checkpoint), "--data", str(tmp_path / "objectnet-1.0"), "--device", "cpu"]
+    assert run([*command, "--protocol", "objectnet"]) == 0
+    printed = capsys.readouterr().out
+    assert "accuracy by objectnet on 4 images" in printed and "choosing among 1,000 classes" in printed
+    assert "Left out: 2 images, of classes that ImageNet does not have." in printed and "Fan" in printed
+    assert run([*command, "--protocol", "objectnet", "--json"]) == 0
+    numbers = json.loads(capsys.readouterr().out)
+    assert numbers["count"] == 4 and len(numbers["per_class"]) == 2 and numbers["rejects"] == {}
+    assert run([*command[:2], "--protocol", "objectnet"]) == 1
+    assert "needs --data" in capsys.readouterr().err
+    assert run([*command, "--labels", "x"]) == 1
+    assert "belong to a --protocol" in capsys.readouterr().err
+    assert run([*command, "--protocol", "objectnet", "--split", "val"]) == 1
+    assert "leave --split out" in capsys.readouterr().err

@@ -1,0 +1,203 @@
+"""Published checkpoints by name: the table is right, and a name stands where a path does."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import vitkit
+from vitkit.analysis.cost import parameters
+from vitkit.cli.main import run
+from vitkit.errors import VitkitError
+from vitkit.jobs.finetune import finetune_run
+from vitkit.jobs.start import find_start, start_place
+from vitkit.models.other_names import name_here
+from vitkit.models.resnet_config import ResNetConfig
+from vitkit.models.zoo import list_models, model_config
+from vitkit.weights import load, save_model
+from vitkit.weights.card import card_of
+from vitkit.weights.files import named
+from vitkit.weights.files.address import is_address
+from vitkit.weights.files.cache import cache_folder
+from vitkit.weights.published import SOURCES, PublishedStart, starts
+
+STARTS = starts()
+TANH_LAYER = "big_vision"
+"""Trained with the layer before the head that the names of models leave out."""
+DATA = {"in21k": "ImageNet-21k", "in1k": "ImageNet-1k", "in21k-in1k": "ImageNet-21k, ImageNet-1k"}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return cache_folder()
+
+
+def put(cache: Path, name: str, model_name: str = "ViT-16x1x2/4", num_classes: int = 3) -> vitkit.ViT:
+    """Put a small model where the files of a published checkpoint are looked for."""
+    folder = cache / "starts" / name
+    folder.mkdir(parents=True)
+    model = vitkit.create_model(model_name, num_classes=num_classes, image_size=8)
+    save_model(model, folder)
+    return model  # type: ignore[return-value]
+
+
+# The table
+
+
+def test_names_are_of_one_kind_and_none_is_a_model() -> None:
+    names = [start.name for start in STARTS]
+    assert len(set(names)) == len(names) == 84
+    assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", name) for name in names)
+    assert not {model.lower() for model in list_models()} & set(names)
+
+
+def test_sizes_are_those_of_the_models() -> None:
+    counted: dict[tuple[str, int, int, bool], int] = {}
+    for start in STARTS:
+        tanh = start.training == TANH_LAYER
+        key = (start.model, start.classes, start.image_size, tanh)
+        if key not in counted:
+            config = model_config(*key[:3])
+            if tanh and not isinstance(config, ResNetConfig):
+                config = replace(config, representation_size=config.width)
+            counted[key] = parameters(config)
+        assert start.parameters == counted[key], start.name
+
+
+@pytest.mark.parametrize("start", STARTS, ids=lambda start: start.name)
+def test_an_address_is_of_the_model_and_the_size(start: PublishedStart) -> None:
+    """The words of the addresses themselves, which their publishers chose, say the same as the columns."""
+    assert start.source and set(start.source) <= set(SOURCES) and start.licence == "Apache-2.0"
+    words = start.name.rpartition("-")[0] if start.name.endswith(("-224", "-384")) else start.name
+    tag = re.search(r"-(in21k-in1k|in21k|in1k)", words)
+    assert start.data == (DATA[tag[1]] if tag else "WebLI")
+    for address in start.addresses:
+        assert re.fullmatch(r"hf:[\w-]+/[\w.-]+|(gs|https)://[\w./+-]+\.(npz|pth)", address)
+        here = name_here(address.removeprefix("hf:")) if address.startswith("hf:") else None
+        assert here in (None, start.model)
+        size = re.search(r"(?:_|-|res_)(224|256|384|512)(?=\.|_|-|$)", address)
+        if size and not (start.model.startswith("BiT") and address.startswith("hf:")):
+            assert int(size[1]) == start.image_size
+        if "hf:timm" in address:
+            assert here == start.model
+            assert ("in21k_ft_in1k" in address) == (start.data == DATA["in21k-in1k"])
+            assert ("augreg" in address) == (start.training == "AugReg")
+            assert start.classes == (
+                0 if address.endswith((".dino", ".orig_in21k"))
+                else 21843 if address.endswith("in21k") else 1000
+            )  # fmt: skip
+
+
+def test_the_list_is_cut_down_by_name_model_and_data() -> None:
+    only = starts("vit-b16-in21k*", model="vit-b/16", data="imagenet21k")
+    assert [start.name for start in only] == ["vit-b16-in21k"]
+    tuned = starts("vit-b16-in21k*", data="ImageNet-21k, ImageNet-1k")
+    assert [start.image_size for start in tuned] == [224, 384]
+    assert {start.model for start in starts(model="BiT-*", data="imagenet-1k")} == {
+        f"BiT-{name}" for name in ("R50x1", "R101x1", "R50x3", "R101x3", "R152x4")
+    }
+    assert len(starts(data="imagenet")) == len([start for start in STARTS if start.data != "WebLI"])
+    for wrong, words in (
+        ({"model": "ViT-B/17"}, "has the model 'ViT-B/17'. Known: ViT-B/16;"),
+        ({"data": "JFT"}, "has the data 'JFT'. Known: ImageNet-21k;"),
+    ):
+        with pytest.raises(VitkitError, match=re.escape(words)):
+            starts(**wrong)
+    with pytest.raises(VitkitError, match=r"'vit-b16-augreg-in22k'\. Near it: vit-b16-augreg-in21k,"):
+        starts("vit-b16-augreg-in22k")
+
+
+# Names in place of paths
+
+
+def test_a_name_is_an_address_that_holds_from_every_folder() -> None:
+    assert is_address("vit-b16-in21k") and start_place("vit-b16-in21k") == "vit-b16-in21k"
+    assert not is_address("vit-b16-in22k")
+
+
+def test_files_put_into_the_cache_by_hand_are_found_by_the_name(cache: Path) -> None:
+    model = put(cache, "vit-ti16-augreg-in21k")
+    loaded = vitkit.load_model("vit-ti16-augreg-in21k")
+    assert torch.equal(loaded.state_dict()["head.weight"], model.state_dict()["head.weight"])
+    assert "put by hand" in card_of(loaded).origin["source"]
+    started = find_start(finetune_run("vit-ti16-augreg-in21k", "digits"))
+    assert started.name == "vit-ti16-augreg-in21k" and started.config.image_size == (8, 8)
+
+
+def test_the_name_says_the_image_size_that_a_file_does_not_record(cache: Path) -> None:
+    folder = cache / "starts" / "bit-r50x1-in21k-in1k"
+    folder.mkdir(parents=True)
+    bit = vitkit.build_model(
+        ResNetConfig((16, 16), (1, 1, 1, 1), 3, image_mean=(0.5,) * 3, image_std=(0.5,) * 3)
+    )
+    save_model(bit, folder / "BiT.npz", format="official")
+    assert vitkit.load_model("bit-r50x1-in21k-in1k").config.image_size == (448, 448)
+    assert vitkit.load_model("bit-r50x1-in21k-in1k", image_size=32).config.image_size == (32, 32)
+    with pytest.raises(VitkitError, match="give image_size"):
+        vitkit.load_model(folder / "BiT.npz")
+
+
+def test_what_cannot_be_fetched_says_what_to_fetch_and_where_to_put_it(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def refuse(address: str, progress: object) -> None:
+        asked.append(address)
+        raise VitkitError(f"{address} cannot be fetched: no network.")
+
+    monkeypatch.setattr(named, "fetch", refuse)
+    with pytest.raises(VitkitError) as caught:
+        vitkit.load_model("vit-b16-in21k")
+    words = str(caught.value)
+    assert asked == ["hf:timm/vit_base_patch16_224.orig_in21k"]
+    assert (
+        "gs://vit_models/imagenet21k/ViT-B_16.npz" in words and "google/vit-base-patch16-224-in21k" in words
+    )
+    assert f"put into the folder {cache / 'starts' / 'vit-b16-in21k'}" in words
+
+
+def test_a_file_of_the_name_goes_first_and_it_is_said(tmp_path: Path) -> None:
+    model = vitkit.create_model("ViT-16x1x2/4", num_classes=3, image_size=8)
+    save_model(model, tmp_path / "vit-b16-in21k")
+    assert not is_address("vit-b16-in21k")
+    loaded = load("vit-b16-in21k")
+    assert loaded.identity.config.width == 16
+    assert any("has the name of a published checkpoint" in note for note in loaded.notes)
+    assert not any("published" in note for note in load(tmp_path / "vit-b16-in21k").notes)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (
+            "vit-b16-in22k",
+            "No checkpoint at vit-b16-in22k. Published checkpoints of a name like that: vit-b16-in21k",
+        ),
+        ("vit-b16", "like that: vit-b16-in21k, vit-b16-in21k-in1k-224"),
+        ("ViT-B/16", "ViT-B/16 is the name of a model: vitkit starts --model ViT-B/16"),
+        ("google/vit-x", "On the hub it may be hf:google/vit-x."),
+        ("my_weights", "No checkpoint at my_weights.$"),
+    ],
+)
+def test_a_name_that_is_none_is_answered_with_near_ones(wrong: str, words: str) -> None:
+    with pytest.raises(VitkitError, match=words):
+        vitkit.load_model(wrong)
+
+
+def test_the_command_lists_and_describes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["starts"]) == 0
+    printed = capsys.readouterr().out
+    assert all(start.name in printed for start in STARTS)
+    assert run(["starts", "vit-b16-in21k"]) == 0
+    printed = capsys.readouterr().out
+    assert "fetched from hf:timm/vit_base_patch16_224.orig_in21k" in printed and "Apache-2.0" in printed
+    assert "vitkit finetune vit-b16-in21k --data PATH" in printed
+    assert run(["starts", "--model", "ViT-H/14", "--json"]) == 0
+    assert '"gs://vit_models/imagenet21k/ViT-H_14.npz"' in capsys.readouterr().out
+    assert run(["starts", "vit-b16-in22k"]) == 1
+    assert "Near it: vit-b16-in21k" in capsys.readouterr().err
