@@ -32,6 +32,7 @@ PUBLIC = {
     "recipe",
     "save_model",
     "train",
+    "vtab",
     "write_report",
 }
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from vitkit.jobs.run_config import Run
     from vitkit.jobs.train import train
     from vitkit.jobs.unfinished import load_model
+    from vitkit.jobs.vtab import vtab
     from vitkit.models.build import build_model, create_model
     from vitkit.models.resnet import ResNet
     from vitkit.models.resnet_config import ResNetConfig
@@ -52,6 +53,7 @@ _HOMES = {
     "recipe": "vitkit.jobs.recipes",
     "save_model": "vitkit.weights",
     "train": "vitkit.jobs.train",
+    "vtab": "vitkit.jobs.vtab",
     "write_report": "vitkit.jobs.report",
 }
 
@@ -79,6 +81,7 @@ __all__ = [
     "recipe",
     "save_model",
     "train",
+    "vtab",
     "write_report",
 ]
 

@@ -33,6 +33,13 @@ from vitkit.data.listing import (
     pluralize,
 )
 from vitkit.data.sources_config import DEFAULT_SPLITS, Splits
+from vitkit.data.split_lists import (
+    holds_lists,
+    holds_split_parquets,
+    list_of,
+    list_split_lists,
+    list_split_parquets,
+)
 from vitkit.data.tables import list_csv, list_parquet
 from vitkit.errors import VitkitError
 
@@ -238,11 +245,18 @@ class FileSamples:
 def _list_path(path: Path, partial: bool, group: str | None) -> Listing:
     if path.suffix.lower() == ".csv":
         return list_csv(path, group)
+    stage = list_of(path)
     if path.suffix.lower() == ".parquet":
+        if stage is not None:
+            return list_split_parquets(path.parent, _parquet_files(path.parent), stage)
         return list_parquet(path.parent, [path])
+    if stage is not None or holds_lists(path):
+        return list_split_lists(path if stage is None else path.parent, stage)
     if not path.is_dir():
         raise VitkitError(f"{path} is a single file of another kind. {LAYOUTS}")
     parquets = _parquet_files(path)
+    if holds_split_parquets(parquets):
+        return list_split_parquets(path, parquets)
     if parquets:
         return list_parquet(path, parquets)
     return list_folders(path, partial, group)
