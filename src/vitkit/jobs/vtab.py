@@ -33,7 +33,7 @@ from vitkit.jobs.vtab_data import TaskData, find_tasks
 from vitkit.jobs.vtab_options import Rates, VtabOptions
 from vitkit.jobs.vtab_page import render_vtab
 from vitkit.jobs.vtab_result import TaskScore, Vtab
-from vitkit.jobs.vtab_run import departures, task_run
+from vitkit.jobs.vtab_run import UNCUT, departures, task_run
 from vitkit.tasks import find_task
 
 FREE_TO_CHANGE = ("out", "tasks", "micro_batch_size", "workers", "device", "threads")
@@ -108,7 +108,7 @@ def run_vtab(options: VtabOptions, listener: Listener = SILENT) -> Vtab:
         found = find_tasks(Path(options.root), options.tasks, options.sweep)
         for task in found.tasks:
             for path in task.stages(options.sweep):
-                open_data(str(path))  # a malformed list is refused now, and not after a day
+                open_data(str(path), UNCUT)  # a malformed list is refused now, and not after a day
     with listener.progress("looking at the start"):
         find_start(Run(start=StartConfig(options.start)))
     folder = vtab_folder(options)

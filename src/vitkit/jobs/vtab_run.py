@@ -16,6 +16,8 @@ from vitkit.jobs.vtab_options import VtabOptions
 
 PAPER_RECIPE = "finetune-vtab"
 NUM_TRAINING = 1_000
+UNCUT = Splits(val_fraction=0.0, test_fraction=0.0)
+"""The lists are the splits: nothing is cut from them."""
 
 
 def task_run(options: VtabOptions, task: TaskData, data: Path, rate: float | None) -> Run:
@@ -64,7 +66,7 @@ def _paper_run(options: VtabOptions) -> Run:
         recipe(PAPER_RECIPE),
         recipe=PAPER_RECIPE,
         start=StartConfig(options.start),
-        splits=Splits(val_fraction=0.0, test_fraction=0.0),  # the lists are the splits
+        splits=UNCUT,
         # The whole image, resized directly, in training too: a crop or a flip changes the answer of several
         # tasks, and no task has rules of its own (task_adaptation `data_loader.py`, `preprocess_fn`).
         augmentation=Augmentation(crop_area=None, flip=False),
@@ -73,8 +75,7 @@ def _paper_run(options: VtabOptions) -> Run:
 
 def _finetune_run(options: VtabOptions, task: TaskData) -> Run:
     """Make the run that suits all training images of a task, as `vitkit finetune` does."""
-    splits = Splits(val_fraction=0.0, test_fraction=0.0)
-    return suit_run(Run(data=str(task.all_training), start=StartConfig(options.start), splits=splits)).run
+    return suit_run(Run(data=str(task.all_training), start=StartConfig(options.start), splits=UNCUT)).run
 
 
 def departures(run: Run, options: VtabOptions) -> Iterator[str]:
