@@ -45,14 +45,14 @@ def _vtab(
         console.print_json(found.to_json())
         return
     console.out.print(_table(found))
+    console.out.print("The last columns are the ViTs of the paper's Table 9.", markup=False)
     for sentence in remarks(found):
         console.out.print(sentence, markup=False)
     for name in ("vtab.html", "vtab.json", "vtab.csv"):
         console.out.print(str(folder / name), markup=False, soft_wrap=True)
     worst = min(found.tasks, key=lambda score: score.accuracy)
-    following = (
-        f"vitkit evaluate {shlex.quote(worst.run)} looks at {worst.folder}, the task with most mistakes"
-    )
+    page = shlex.quote(f"{worst.run}/report.html")
+    following = f"open {page} in a browser: {worst.folder} has the most mistakes"
     console.out.print(f"Next: {following}", markup=False, soft_wrap=True)
 
 
@@ -60,21 +60,22 @@ def _table(found: "Vtab") -> Table:
     """Put the accuracies in a table, a row for each task and mean, beside the paper's."""
     from vitkit.jobs.vtab_result import PAPER_MODELS, TaskScore, cells
 
-    table = Table("group", "task", "accuracy", "95 % interval", "images", "rate", *PAPER_MODELS, box=None)
-    for column in table.columns[2:]:
+    swept = any(score.validation for score in found.tasks)
+    names = ("task", "accuracy", "95 % interval", "images", *(["rate"] if swept else []))
+    table = Table(*names, *(model.removeprefix("ViT-") for model in PAPER_MODELS), box=None)
+    for column in table.columns[1:]:
         column.justify = "right"
-    shown = ""
-    for group, name, score, paper in found.table():
+    for _, name, score, paper in found.table():
         low, high = score.interval
-        style = "" if isinstance(score, TaskScore) else "bold"
+        images, rate = cells(score)
         table.add_row(
-            group if group != shown else "",
             escape(name),
-            f"[bold]{score.accuracy:.1%}[/]",
+            f"{score.accuracy:.1%}",
             f"{low:.1%} to {high:.1%}",
-            *cells(score),
+            images,
+            *([rate] if swept else []),
             *(f"{100 * share:.1f}" for share in paper),
-            style=style,
+            style="" if isinstance(score, TaskScore) else "bold",
+            end_section=not isinstance(score, TaskScore),
         )
-        shown = group
     return table

@@ -307,16 +307,9 @@ def list_parquet(
     if not in_memory:
         notes.append("The Parquet files are read by row group: in shuffled order that is slow.")
 
-    unlabelled = np.array([value is None or value == -1 for value in values], dtype=bool)
-    if unlabelled.any():
-        notes.append(f"{pluralize(int(unlabelled.sum()), 'row')} without a label ignored.")
-    splits = {
-        split: (where, found)
-        for split, (numbers, _) in _by_split(split_of, values).items()
-        for where in [numbers[~unlabelled[numbers]]]
-        for found in [values[where]]
-        if len(where)
-    }
+    splits, unlabelled = _labelled(split_of, values)
+    if unlabelled:
+        notes.append(f"{pluralize(unlabelled, 'row')} without a label ignored.")
     if not splits:
         raise VitkitError(f"{root}: no labelled images in {pluralize(len(paths), 'Parquet file')}.")
     declared = _names_in_metadata(schemas[0].metadata, label_column) or _names_in_readme(root, label_column)
@@ -336,6 +329,20 @@ def list_parquet(
     if absent:
         notes.append(f"{pluralize(len(absent), 'class', 'classes')} without images: {join_names(absent)}.")
     return Listing("Parquet", declared, rows, listed, tuple(notes))
+
+
+def _labelled(
+    split_of: NDArray[Any], values: NDArray[Any]
+) -> tuple[dict[str, tuple[NDArray[np.int64], NDArray[Any]]], int]:
+    """Group the rows that have a label by split; returns also the number of those without."""
+    unlabelled = np.array([value is None or value == -1 for value in values], dtype=bool)
+    splits = {
+        split: (where, values[where])
+        for split, (numbers, _) in _by_split(split_of, values).items()
+        for where in [numbers[~unlabelled[numbers]]]
+        if len(where)
+    }
+    return splits, int(unlabelled.sum())
 
 
 def _check_regular(paths: list[Path]) -> None:

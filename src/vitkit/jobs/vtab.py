@@ -1,6 +1,7 @@
 """VTAB-1k: fine-tune a checkpoint on each of 19 tasks of 1,000 images, and take the mean of their accuracies.
 
 OUT/options.json             what was asked for, written first: another call must ask for the same
+OUT/TASK/images.json         hashes of the lists of images, which must stay the same as well
 OUT/TASK/rate-0.01/          a run on 800 images, tested on 200, for each rate of a sweep
 OUT/TASK/sweep.json          the validation accuracy of the rates that are done
 OUT/TASK/final/              the run on all 1,000 images: an ordinary run folder
@@ -11,7 +12,7 @@ OUT/vtab.json, .csv, .html   the result
 import csv
 import io
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any, Literal
 from vitkit.config import difference, from_json, to_json
 from vitkit.data.sources import open_data
 from vitkit.data.vtab_tasks import TaskFolder
-from vitkit.durable import read_json, replace_file, replace_json
+from vitkit.durable import hash_file, read_json, replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.listener import SILENT, Listener, Progress
 from vitkit.jobs.machine import InterruptedTraining
@@ -106,18 +107,18 @@ def run_vtab(options: VtabOptions, listener: Listener = SILENT) -> Vtab:
     """Bring VTAB-1k to its end, wherever it stands; errors are those of `vtab`."""
     with listener.progress("looking at the tasks"):
         found = find_tasks(Path(options.root), options.tasks, options.sweep)
-        for task in found.tasks:
-            for path in task.stages(options.sweep):
-                open_data(str(path), UNCUT)  # a malformed list is refused now, and not after a day
+        # Each list is read before any task is trained: a malformed one is refused now, and not after a day.
+        listed = [_list_hashes(task.stages(options.sweep)) for task in found.tasks]
     with listener.progress("looking at the start"):
-        find_start(Run(start=StartConfig(options.start)))
+        start = find_start(Run(start=StartConfig(options.start)))
+        weights = {file.name: hash_file(file)[1] for file in start.files}
     folder = vtab_folder(options)
-    _begin(folder, options)
+    _begin(folder, options, weights)
     with lock_run_folder(folder):
         scores = []
-        for number, task in enumerate(found.tasks, start=1):
+        for number, (task, hashes) in enumerate(zip(found.tasks, listed, strict=True), start=1):
             place = f"task {number} of {len(found.tasks)}, {task.folder}"
-            scores.append(_Task(options, task, folder / task.folder, place, listener).score())
+            scores.append(_Task(options, task, hashes, folder / task.folder, place, listener).score())
         example = task_run(options, found.tasks[0], found.tasks[0].all_training, None)
         result = Vtab(
             start=start_place(options.start),
@@ -140,17 +141,28 @@ def vtab_folder(options: VtabOptions) -> Path:
     return Path("runs") / f"vtab-{name}"
 
 
-def _begin(folder: Path, options: VtabOptions) -> None:
+def _list_hashes(lists: Sequence[Path]) -> dict[str, str]:
+    """Hash lists of images by name: paths, class numbers and classes."""
+    return {path.name: open_data(str(path), UNCUT).fingerprint() for path in lists}
+
+
+def _begin(folder: Path, options: VtabOptions, weights: Mapping[str, str]) -> None:
     """Make the folder, or refuse one that holds something else.
 
+    Args:
+        folder: of the runs and the result.
+        options: as they were given.
+        weights: SHA-256 of the files of the start by name.
+
     Raises:
-        VitkitError: it holds the result of other options, or is no folder of this job.
+        VitkitError: it holds the result of other options or weights, or is no folder of this job.
     """
     asked = to_json(replace(options, start=start_place(options.start), root=absolute_spec(options.root)))
     ignored = (*FREE_TO_CHANGE, *(() if options.sweep else ("rates",)))
     asked = {name: value for name, value in asked.items() if name not in ignored}
     if options.sweep:
         asked["rates"] = list(options.tried)
+    asked["weights"] = dict(weights)
     path = folder / "options.json"
     try:
         begun = read_json(path)
@@ -169,7 +181,9 @@ def _begin(folder: Path, options: VtabOptions) -> None:
     changes = difference(begun, asked)
     if changes:
         raise VitkitError(
-            f"{folder} was begun with other options:\n  " + "\n  ".join(changes) + "\nGive those again, or "
+            f"{folder} was begun with other options or weights:\n  "
+            + "\n  ".join(changes)
+            + "\nGive those again, or "
             "another --out."
         )
 
@@ -192,6 +206,8 @@ class _Task:
 
     options: VtabOptions
     data: TaskData
+    hashes: dict[str, str]
+    """Of its lists of images."""
     folder: Path
     place: str
     """Which of the tasks it is, for messages."""
@@ -199,6 +215,7 @@ class _Task:
 
     def score(self) -> TaskScore:
         """Bring the task to its end, wherever it stands."""
+        self._begin()
         path = self.folder / "result.json"
         with suppress(FileNotFoundError):
             return from_json(TaskScore, read_json(path), str(path))
@@ -206,7 +223,7 @@ class _Task:
         rate = float(tried.best()) if self.options.sweep else None
         run = task_run(self.options, self.data, self.data.all_training, rate)
         final = self.folder / "final"
-        self._train(run, final, "1,000 images" if rate is None else f"1,000 images at rate {rate:g}")
+        self._train(run, final, "train800val200" if rate is None else f"train800val200 at rate {rate:g}")
         result = self._evaluation(final, "test")
         score = TaskScore(
             folder=self.data.folder,
@@ -226,6 +243,21 @@ class _Task:
         self.listener.note(f"{self.place}: {score.accuracy:.1%} on {score.images:,} test images")
         return score
 
+    def _begin(self) -> None:
+        """Write down which images the task has. Raises VitkitError: it was begun with other ones."""
+        path = self.folder / "images.json"
+        try:
+            begun = read_json(path)
+        except FileNotFoundError:
+            self.folder.mkdir(exist_ok=True)
+            replace_json(path, self.hashes)
+            return
+        if begun != self.hashes:
+            raise VitkitError(
+                f"The lists of {self.data.path} are not those that {self.folder} was begun with. Bring them "
+                f"back; or remove {self.folder}, and the task is computed anew."
+            )
+
     def _sweep(self) -> _Tried:
         """Train on 800 images with each rate, and measure on the other 200. The test images are not read."""
         path = self.folder / "sweep.json"
@@ -237,7 +269,7 @@ class _Task:
             member = self.folder / f"rate-{name}"
             if name not in tried.accuracy:
                 run = task_run(self.options, self.data, self.data.most_training, rate)
-                self._train(run, member, f"800 images at rate {name}")
+                self._train(run, member, f"train800 at rate {name}")
                 result = self._evaluation(member, "val")
                 tried.accuracy[name], tried.loss[name] = result.accuracy, result.loss
                 replace_json(path, to_json(tried))

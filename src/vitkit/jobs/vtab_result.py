@@ -170,11 +170,9 @@ def mean_of(scores: Sequence[TaskScore], of: int) -> Mean | None:
 
 
 def mean_name(mean: Mean, group: Group | None = None) -> str:
-    """Name a mean, and say whether it is partial: "mean of 2 of 7 natural tasks (partial)"."""
-    tasks = f"{group} tasks" if group else "tasks"
-    if mean.is_partial:
-        return f"mean of {mean.tasks} of {mean.of} {tasks} (partial)"
-    return f"mean of the {mean.of} {tasks}"
+    """Name a mean, and say whether it is partial: "natural, mean of 2 of 7 (partial)"."""
+    counted = f"{mean.tasks} of {mean.of} (partial)" if mean.is_partial else f"all {mean.of}"
+    return f"{group}, mean of {counted}" if group else f"mean of {counted}"
 
 
 def remarks(found: Vtab) -> Iterator[str]:
