@@ -21,7 +21,7 @@ from vitkit.cli.main import run as command
 from vitkit.data.vtab_tasks import VTAB_TASKS, TaskFolder
 from vitkit.errors import VitkitError
 from vitkit.jobs import train as training
-from vitkit.jobs import vtab as job
+from vitkit.jobs import vtab_task as job
 from vitkit.jobs.machine import InterruptedTraining
 from vitkit.jobs.run_config import read_run
 from vitkit.jobs.vtab import vtab
@@ -209,6 +209,17 @@ def test_the_sweep_chooses_on_200_images(start: Path, root: Path, tmp_path: Path
         == read_run(tmp_path / "out/clevr_count/final").optimizer.learning_rate
     )
     assert "1e-09" in (tmp_path / "out/vtab.html").read_text()
+
+
+def test_a_rate_that_diverges_is_passed_over(start: Path, root: Path, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"tasks": ["clevr_count"], "sweep": True, **SMALL}
+    hearing = Hearing()
+    found = vtab(start, root, out=tmp_path / "some", rates=(1e38, 0.01), listener=hearing, **asked)
+    assert found.tasks[0].learning_rate == 0.01 and {*found.tasks[0].validation} == {"0.01"}
+    (said,) = hearing.warnings
+    assert said.startswith("This rate is passed over: clevr_count, train800 at rate 1e+38: Step ")
+    said = refusal(start, root, out=tmp_path / "none", rates=(1e38,), **asked)
+    assert "clevr_count: the loss was not finite at any of the rates 1e+38" in said
 
 
 def test_finished_tasks_and_rates_are_not_repeated(

@@ -11,31 +11,27 @@ OUT/vtab.json, .csv, .html   the result
 
 import csv
 import io
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from vitkit.config import difference, from_json, to_json
+from vitkit.config import difference, to_json
 from vitkit.data.sources import open_data
 from vitkit.data.vtab_tasks import TaskFolder
 from vitkit.durable import hash_file, read_json, replace_file, replace_json
 from vitkit.errors import VitkitError
-from vitkit.jobs.listener import SILENT, Listener, Progress
-from vitkit.jobs.machine import InterruptedTraining
+from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.run_config import Run
-from vitkit.jobs.run_folder import absolute_spec, lock_run_folder, read_evaluations
+from vitkit.jobs.run_folder import absolute_spec, lock_run_folder
 from vitkit.jobs.start import find_start, start_place
 from vitkit.jobs.start_config import StartConfig
-from vitkit.jobs.train import train
-from vitkit.jobs.vtab_data import TaskData, find_tasks
+from vitkit.jobs.vtab_data import find_tasks
 from vitkit.jobs.vtab_options import Rates, VtabOptions
 from vitkit.jobs.vtab_page import render_vtab
-from vitkit.jobs.vtab_result import TaskScore, Vtab
+from vitkit.jobs.vtab_result import Vtab
 from vitkit.jobs.vtab_run import UNCUT, departures, task_run
-from vitkit.tasks import find_task
+from vitkit.jobs.vtab_task import TaskAtWork
 
 FREE_TO_CHANGE = ("out", "tasks", "micro_batch_size", "workers", "device", "threads")
 """Options that another call for the same folder may change: they do not decide the accuracy of a task."""
@@ -118,7 +114,7 @@ def run_vtab(options: VtabOptions, listener: Listener = SILENT) -> Vtab:
         scores = []
         for number, (task, hashes) in enumerate(zip(found.tasks, listed, strict=True), start=1):
             place = f"task {number} of {len(found.tasks)}, {task.folder}"
-            scores.append(_Task(options, task, hashes, folder / task.folder, place, listener).score())
+            scores.append(TaskAtWork(options, task, hashes, folder / task.folder, place, listener).score())
         example = task_run(options, found.tasks[0], found.tasks[0].all_training, None)
         result = Vtab(
             start=start_place(options.start),
@@ -186,129 +182,6 @@ def _begin(folder: Path, options: VtabOptions, weights: Mapping[str, str]) -> No
             + "\nGive those again, or "
             "another --out."
         )
-
-
-@dataclass(frozen=True)
-class _Tried:
-    """The rates of a sweep that are done."""
-
-    accuracy: dict[str, float] = field(default_factory=dict)
-    loss: dict[str, float] = field(default_factory=dict)
-
-    def best(self) -> str:
-        """Return the rate of the highest accuracy; among equals that of the smallest loss."""
-        return max(self.accuracy, key=lambda rate: (self.accuracy[rate], -self.loss[rate]))
-
-
-@dataclass(frozen=True)
-class _Task:
-    """One task on its way."""
-
-    options: VtabOptions
-    data: TaskData
-    hashes: dict[str, str]
-    """Of its lists of images."""
-    folder: Path
-    place: str
-    """Which of the tasks it is, for messages."""
-    listener: Listener
-
-    def score(self) -> TaskScore:
-        """Bring the task to its end, wherever it stands."""
-        self._begin()
-        path = self.folder / "result.json"
-        with suppress(FileNotFoundError):
-            return from_json(TaskScore, read_json(path), str(path))
-        tried = self._sweep() if self.options.sweep else _Tried()
-        rate = float(tried.best()) if self.options.sweep else None
-        run = task_run(self.options, self.data, self.data.all_training, rate)
-        final = self.folder / "final"
-        self._train(run, final, "train800val200" if rate is None else f"train800val200 at rate {rate:g}")
-        result = self._evaluation(final, "test")
-        score = TaskScore(
-            folder=self.data.folder,
-            data=absolute_spec(str(self.data.path)),
-            run=absolute_spec(str(final)),
-            accuracy=result.accuracy,
-            interval=result.accuracy_interval,
-            images=result.count,
-            unreadable=result.bad,
-            repeated=0 if result.repeated is None else result.repeated.count,
-            majority=result.guessing.accuracy,
-            verdict=result.guessing.verdict,
-            learning_rate=run.optimizer.learning_rate,
-            validation=tried.accuracy,
-        )
-        replace_json(path, to_json(score))
-        self.listener.note(f"{self.place}: {score.accuracy:.1%} on {score.images:,} test images")
-        return score
-
-    def _begin(self) -> None:
-        """Write down which images the task has. Raises VitkitError: it was begun with other ones."""
-        path = self.folder / "images.json"
-        try:
-            begun = read_json(path)
-        except FileNotFoundError:
-            self.folder.mkdir(exist_ok=True)
-            replace_json(path, self.hashes)
-            return
-        if begun != self.hashes:
-            raise VitkitError(
-                f"The lists of {self.data.path} are not those that {self.folder} was begun with. Bring them "
-                f"back; or remove {self.folder}, and the task is computed anew."
-            )
-
-    def _sweep(self) -> _Tried:
-        """Train on 800 images with each rate, and measure on the other 200. The test images are not read."""
-        path = self.folder / "sweep.json"
-        tried = _Tried()
-        with suppress(FileNotFoundError):
-            tried = from_json(_Tried, read_json(path), str(path))
-        for rate in self.options.tried:
-            name = f"{rate:g}"
-            member = self.folder / f"rate-{name}"
-            if name not in tried.accuracy:
-                run = task_run(self.options, self.data, self.data.most_training, rate)
-                self._train(run, member, f"train800 at rate {name}")
-                result = self._evaluation(member, "val")
-                tried.accuracy[name], tried.loss[name] = result.accuracy, result.loss
-                replace_json(path, to_json(tried))
-                self.listener.note(
-                    f"{self.place}: rate {name}: {result.accuracy:.1%} on the validation images"
-                )
-            # Its accuracy is on the disk. The weights of 76 members would fill it: they are not needed again.
-            shutil.rmtree(member / "checkpoints", ignore_errors=True)
-            (member / "model.safetensors").unlink(missing_ok=True)
-        return tried
-
-    def _train(self, run: Run, folder: Path, what: str) -> None:
-        listener = _Member(self.listener, f"{self.data.folder}, {what}")
-        self.listener.note(f"{self.place}: {what}")
-        try:
-            train(run, folder, device=self.options.device, threads=self.options.threads, listener=listener)
-        except InterruptedTraining as stopped:
-            number = stopped.exit_code - 128
-            words = f"Stopped in {self.place}; what is done is kept. To go on, run the same command again."
-            raise InterruptedTraining(words, number) from None
-
-    def _evaluation(self, folder: Path, split: str) -> Any:
-        """Read the numbers of a run that has finished."""
-        return read_evaluations(folder, find_task("classification"))[split][0]
-
-
-class _Member(Listener):
-    """Passes on what a person has to see of one run among many: its progress, named, and its warnings."""
-
-    def __init__(self, listener: Listener, name: str) -> None:
-        self._listener, self._name = listener, name
-
-    def warn(self, sentence: str) -> None:
-        self._listener.warn(f"{self._name}: {sentence}")
-
-    @contextmanager
-    def progress(self, what: str, total: int | None = None, *, unit: str = "") -> Iterator[Progress]:
-        with self._listener.progress(f"{self._name}: {what}", total, unit=unit) as progress:
-            yield progress
 
 
 def _keep(folder: Path, found: Vtab) -> None:

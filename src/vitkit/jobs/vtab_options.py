@@ -70,7 +70,7 @@ class VtabOptions:
                 raise VitkitError(f"{name} is at least 1, found {value}.")
         if not all(0 < rate < math.inf for rate in self.tried):
             raise VitkitError(f"rates are numbers above 0, found {', '.join(map(str, self.tried))}.")
-        if len(set(self.tried)) != len(self.tried) or not self.tried:
+        if len({float(rate) for rate in self.tried}) != len(self.tried) or not self.tried:
             raise VitkitError(
                 f"rates are different numbers, found {', '.join(map(str, self.tried)) or 'none'}."
             )
