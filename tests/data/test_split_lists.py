@@ -55,6 +55,7 @@ def test_the_path_of_a_list_stands_for_a_stage(task: Path) -> None:
     """All training images are tested; a search for options sees no test image."""
     assert counts(open_data(str(task / "train800val200.txt"), UNCUT)) == {"train": 50, "test": 50}
     assert counts(open_data(str(task / "train800.txt"), UNCUT)) == {"train": 40, "val": 10}
+    assert open_data(str(task / "train800.txt"), UNCUT).name == task.name
     names = ("3", "2", "1", "0", "other")
     alone = open_data(str(task / "test.txt"), UNCUT, class_names=names)
     assert counts(alone) == {"test": 50}

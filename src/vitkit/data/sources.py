@@ -160,7 +160,8 @@ def _list(spec: str, splits: Splits, multi_label: bool, partial: bool) -> tuple[
         return "digits", _list_digits()
     path = _existing(spec)
     try:
-        name = path.resolve().stem if path.is_file() else path.resolve().name
+        named = path.parent if list_of(path) else path  # a list of a task is named as the task
+        name = named.resolve().stem if named.is_file() else named.resolve().name
         if multi_label:
             return name, _list_sets(path, splits.label_separator, splits.group)
         return name, _list_path(path, partial, splits.group)
