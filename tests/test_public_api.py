@@ -38,6 +38,7 @@ PUBLIC = {
     "starts",
     "train",
     "train_series",
+    "vtab",
     "write_report",
 }
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from vitkit.jobs.series_record import read_series
     from vitkit.jobs.train import train
     from vitkit.jobs.unfinished import load_model
+    from vitkit.jobs.vtab import vtab
     from vitkit.models.build import build_model, create_model
     from vitkit.models.resnet import ResNet
     from vitkit.models.resnet_config import ResNetConfig
@@ -62,6 +63,7 @@ _HOMES = {
     "starts": "vitkit.weights.published",
     "train": "vitkit.jobs.train",
     "train_series": "vitkit.jobs.series",
+    "vtab": "vitkit.jobs.vtab",
     "write_report": "vitkit.jobs.report",
 }
 
@@ -94,6 +96,7 @@ __all__ = [
     "starts",
     "train",
     "train_series",
+    "vtab",
     "write_report",
 ]
 

@@ -133,6 +133,8 @@ def _usual(verb: str, shared: Path, folder: Path, path: str | None) -> list[str]
             return ["predict", run, path or str(shared / "x.png")]
         case "fewshot":
             return ["fewshot", run, "--data", path or images, "--no-cache", "--out", str(folder / "fewshot")]
+        case "vtab":
+            return ["vtab", run, "--root", path or images, "--out", str(folder / "vtab")]
         case "data":
             return ["data", "check", path or images]
         case "convert":

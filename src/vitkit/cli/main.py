@@ -20,6 +20,7 @@ VERBS = {
     "finetune": ("train a model that is there already on your images", "vitkit.cli.finetune"),
     "evaluate": ("measure a model on images it never saw", "vitkit.cli.evaluate"),
     "fewshot": ("how well classes are learned from a few images of each", "vitkit.cli.fewshot"),
+    "vtab": ("fine-tune on the 19 tasks of VTAB-1k, mean accuracy", "vitkit.cli.vtab"),
     "predict": ("name what is in images", "vitkit.cli.predict"),
     "report": ("write a run's report.html again", "vitkit.cli.report"),
     "inspect": ("draw filters, positions and attention of a model", "vitkit.cli.inspect"),

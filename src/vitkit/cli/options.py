@@ -9,15 +9,23 @@ from typing import Any, get_args
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from vitkit.data.vtab_tasks import TaskFolder
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot_config import Method
+from vitkit.jobs.vtab_options import Rates
 from vitkit.signals import stop_signals
 
 OptionalSize = tuple[int, int] | None
 """Height and width, or nothing: the type of `--image-size`."""
 
-COMMA_SEPARATED = (tuple[int, ...], tuple[Method, ...])
-"""Types of options whose several values are one word with commas, as in `--shots 1,5,10`."""
+COMMA_SEPARATED: dict[Any, Any] = {
+    tuple[int, ...]: int,
+    tuple[Method, ...]: Method,
+    tuple[TaskFolder, ...]: TaskFolder,
+    Rates | None: float,
+}
+"""Types of options whose several values are one word with commas, as in `--shots 1,5,10`, and those of a
+value."""
 
 CONSTRUCTORS = ConstructorRegistry()
 """Readers for the types of options that the parser would read in another way."""
@@ -54,7 +62,7 @@ def _numbers(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[tuple[float, .
 @CONSTRUCTORS.primitive_rule
 def _comma_separated(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[tuple[Any, ...]] | None:
     """Take one word with commas for several numbers or names. tyro's own rule takes all words that follow."""
-    item = get_args(info.type)[0] if info.type in COMMA_SEPARATED else None
+    item = next((item for kind, item in COMMA_SEPARATED.items() if kind == info.type), None)
     if item is None:
         return None
     names = get_args(item)
@@ -64,14 +72,14 @@ def _comma_separated(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[tuple[
         wrong = [part for part in parts if part not in names] if names else []
         if wrong:
             raise ValueError(f"{wrong[0]} is none of {', '.join(names)}")
-        return tuple(parts if names else map(int, parts))
+        return tuple(parts if names else map(item, parts))
 
     return PrimitiveConstructorSpec(
         nargs=1,
-        metavar="{" + ",".join(names) + "}" if names else "INT,INT,...",
+        metavar="{" + ",".join(names) + "}" if names else "{0},{0},...".format(item.__name__.upper()),
         instance_from_str=read,
-        is_instance=lambda value: isinstance(value, tuple),
-        str_from_instance=lambda values: [",".join(map(str, values))],
+        is_instance=lambda value: value is None or isinstance(value, tuple),
+        str_from_instance=lambda values: ["None" if values is None else ",".join(map(str, values))],
     )
 
 

@@ -25,7 +25,8 @@ _IGNORED_NAMES = frozenset({"__MACOSX", "Thumbs.db", "desktop.ini"})
 
 LAYOUTS = (
     'Data is "digits", a folder of class folders (cats/1.jpg, dogs/2.jpg; or with train/, val/, test/ above '
-    "them), a .csv with columns path and label, or a folder of .parquet files."
+    "them), a .csv with columns path and label, a folder of .parquet files, or one with train800.txt and the "
+    "other lists of VTAB-1k."
 )
 
 

@@ -33,6 +33,13 @@ from vitkit.data.listing import (
     pluralize,
 )
 from vitkit.data.sources_config import DEFAULT_SPLITS, Splits
+from vitkit.data.split_lists import (
+    holds_lists,
+    holds_split_parquets,
+    list_of,
+    list_split_lists,
+    list_split_parquets,
+)
 from vitkit.data.tables import list_csv, list_parquet
 from vitkit.errors import VitkitError
 
@@ -153,7 +160,8 @@ def _list(spec: str, splits: Splits, multi_label: bool, partial: bool) -> tuple[
         return "digits", _list_digits()
     path = _existing(spec)
     try:
-        name = path.resolve().stem if path.is_file() else path.resolve().name
+        named = path.parent if list_of(path) else path  # a list of a task is named as the task
+        name = named.resolve().stem if named.is_file() else named.resolve().name
         if multi_label:
             return name, _list_sets(path, splits.label_separator, splits.group)
         return name, _list_path(path, partial, splits.group)
@@ -238,11 +246,18 @@ class FileSamples:
 def _list_path(path: Path, partial: bool, group: str | None) -> Listing:
     if path.suffix.lower() == ".csv":
         return list_csv(path, group)
+    stage = list_of(path)
     if path.suffix.lower() == ".parquet":
+        if stage is not None:
+            return list_split_parquets(path.parent, _parquet_files(path.parent), stage)
         return list_parquet(path.parent, [path])
+    if stage is not None or holds_lists(path):
+        return list_split_lists(path if stage is None else path.parent, stage)
     if not path.is_dir():
         raise VitkitError(f"{path} is a single file of another kind. {LAYOUTS}")
     parquets = _parquet_files(path)
+    if holds_split_parquets(parquets):
+        return list_split_parquets(path, parquets)
     if parquets:
         return list_parquet(path, parquets)
     return list_folders(path, partial, group)

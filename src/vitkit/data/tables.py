@@ -271,8 +271,16 @@ class _ParquetRows:
         return table.column(self.column).combine_chunks()
 
 
-def list_parquet(root: Path, paths: list[Path]) -> Listing:
-    """List images in the layout of Hugging Face data sets: a column of encoded images and one of labels."""
+def list_parquet(
+    root: Path,
+    paths: list[Path],
+    split_of_file: Sequence[str] | None = None,
+    class_names: tuple[str, ...] | None = None,
+) -> Listing:
+    """List images in the layout of Hugging Face data sets: a column of encoded images and one of labels.
+
+    The split of each file is read from its name, and class names from the files, where they are not given.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -294,24 +302,18 @@ def list_parquet(root: Path, paths: list[Path]) -> Listing:
     rows = _ParquetRows(root, paths, image_column, in_memory)
     tables = [pq.read_table(path, columns=[label_column], use_threads=False) for path in paths]
     values = np.concatenate([np.array(table.column(0).to_pylist(), dtype=object) for table in tables])
-    split_of = np.repeat(_parquet_splits(root, paths), np.diff(rows.file_starts))
+    split_of = np.repeat(split_of_file or _parquet_splits(root, paths), np.diff(rows.file_starts))
     notes = []
     if not in_memory:
         notes.append("The Parquet files are read by row group: in shuffled order that is slow.")
 
-    unlabelled = np.array([value is None or value == -1 for value in values], dtype=bool)
-    if unlabelled.any():
-        notes.append(f"{pluralize(int(unlabelled.sum()), 'row')} without a label ignored.")
-    splits = {
-        split: (where, found)
-        for split, (numbers, _) in _by_split(split_of, values).items()
-        for where in [numbers[~unlabelled[numbers]]]
-        for found in [values[where]]
-        if len(where)
-    }
+    splits, unlabelled = _labelled(split_of, values)
+    if unlabelled:
+        notes.append(f"{pluralize(unlabelled, 'row')} without a label ignored.")
     if not splits:
         raise VitkitError(f"{root}: no labelled images in {pluralize(len(paths), 'Parquet file')}.")
     declared = _names_in_metadata(schemas[0].metadata, label_column) or _names_in_readme(root, label_column)
+    declared = declared or class_names
     if declared is None or any(isinstance(value, str) for value in values):
         names, listed = _named_by_value(root, splits)
         return Listing("Parquet", names, rows, listed, tuple(notes))
@@ -327,6 +329,20 @@ def list_parquet(root: Path, paths: list[Path]) -> Listing:
     if absent:
         notes.append(f"{pluralize(len(absent), 'class', 'classes')} without images: {join_names(absent)}.")
     return Listing("Parquet", declared, rows, listed, tuple(notes))
+
+
+def _labelled(
+    split_of: NDArray[Any], values: NDArray[Any]
+) -> tuple[dict[str, tuple[NDArray[np.int64], NDArray[Any]]], int]:
+    """Group the rows that have a label by split; returns also the number of those without."""
+    unlabelled = np.array([value is None or value == -1 for value in values], dtype=bool)
+    splits = {
+        split: (where, values[where])
+        for split, (numbers, _) in _by_split(split_of, values).items()
+        for where in [numbers[~unlabelled[numbers]]]
+        if len(where)
+    }
+    return splits, int(unlabelled.sum())
 
 
 def _check_regular(paths: list[Path]) -> None:

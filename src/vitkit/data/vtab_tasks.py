@@ -1,0 +1,65 @@
+"""The 19 tasks of VTAB-1k (Zhai et al. 2019, arXiv 1910.04867): folders, groups and numbers of classes.
+
+The names of the folders are those that the community passes around (NOAH `data/vtab-source/get_vtab1k.py`),
+and those of the copies as Hugging Face data sets. It needs no numpy.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Group = Literal["natural", "specialized", "structured"]
+GROUPS: tuple[Group, ...] = get_args(Group)
+
+TaskFolder = Literal[
+    "caltech101", "cifar", "dtd", "oxford_flowers102", "oxford_iiit_pet", "sun397", "svhn",
+    "patch_camelyon", "eurosat", "resisc45", "diabetic_retinopathy",
+    "clevr_count", "clevr_dist", "dmlab", "dsprites_loc", "dsprites_ori", "kitti",
+    "smallnorb_azi", "smallnorb_ele",
+]  # fmt: skip
+"""The folder of a task, in the order of the paper's Table 9."""
+
+
+@dataclass(frozen=True)
+class VtabTask:
+    """One of the 19 tasks."""
+
+    folder: TaskFolder
+    title: str
+    """Its name in the paper's Table 9."""
+    group: Group
+    classes: int
+    """Number of classes. The 1,000 training images need not show all: of SUN397 they show 325."""
+    aliases: tuple[str, ...] = ()
+    """Other names of its folder."""
+
+
+VTAB_TASKS = (
+    VtabTask("caltech101", "Caltech101", "natural", 102),
+    VtabTask("cifar", "CIFAR-100", "natural", 100, ("cifar100",)),
+    VtabTask("dtd", "DTD", "natural", 47),
+    VtabTask("oxford_flowers102", "Flowers102", "natural", 102, ("flowers102",)),
+    VtabTask("oxford_iiit_pet", "Pets", "natural", 37, ("pets",)),
+    VtabTask("sun397", "Sun397", "natural", 397),
+    VtabTask("svhn", "SVHN", "natural", 10),
+    VtabTask("patch_camelyon", "Camelyon", "specialized", 2),
+    VtabTask("eurosat", "EuroSAT", "specialized", 10),
+    VtabTask("resisc45", "Resisc45", "specialized", 45),
+    VtabTask("diabetic_retinopathy", "Retinopathy", "specialized", 5, ("retinopathy",)),
+    VtabTask("clevr_count", "Clevr-Count", "structured", 8),
+    VtabTask("clevr_dist", "Clevr-Dist", "structured", 6, ("clevr_distance",)),
+    VtabTask("dmlab", "DMLab", "structured", 6),
+    VtabTask("dsprites_loc", "dSpr-Loc", "structured", 16, ("dsprites_location",)),
+    VtabTask("dsprites_ori", "dSpr-Ori", "structured", 16, ("dsprites_orientation",)),
+    VtabTask("kitti", "KITTI-Dist", "structured", 4, ("kitti_distance", "kitti_dist")),
+    VtabTask("smallnorb_azi", "sNORB-Azim", "structured", 18, ("smallnorb_azimuth",)),
+    VtabTask("smallnorb_ele", "sNORB-Elev", "structured", 9, ("smallnorb_elevation",)),
+)
+
+
+def task_of_folder(name: str) -> VtabTask | None:
+    """Return the task that a folder of this name holds; None where it is none of the 19.
+
+    A prefix `vtab-1k_` is passed over: copies on the Hugging Face Hub have it.
+    """
+    plain = name.removeprefix("vtab-1k_")
+    return next((task for task in VTAB_TASKS if plain in (task.folder, *task.aliases)), None)

@@ -1,0 +1,111 @@
+"""The run that VTAB-1k makes of a task, and how it departs from the paper's."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vitkit.data.sources_config import Splits
+from vitkit.data.transforms_config import Augmentation
+from vitkit.jobs.finetune import suit_run
+from vitkit.jobs.recipes import recipe
+from vitkit.jobs.run_config import Run
+from vitkit.jobs.start_config import StartConfig
+from vitkit.jobs.vtab_data import TaskData
+from vitkit.jobs.vtab_options import VtabOptions
+
+PAPER_RECIPE = "finetune-vtab"
+NUM_TRAINING = 1_000
+UNCUT = Splits(val_fraction=0.0, test_fraction=0.0)
+"""The lists are the splits: nothing is cut from them."""
+
+
+def task_run(options: VtabOptions, task: TaskData, data: Path, rate: float | None) -> Run:
+    """Make the run of a task.
+
+    Args:
+        options: as they were given.
+        task: the task.
+        data: the list of its images that is trained on.
+        rate: the learning rate; None keeps the protocol's.
+    """
+    run = _paper_run(options) if options.protocol == "paper" else _finetune_run(options, task)
+    training, optimizer = run.training, run.optimizer
+    if options.steps is not None:
+        # Warm-up and the steps of the head alone stay the same parts of the whole.
+        share = options.steps / training.total_steps(NUM_TRAINING)
+        optimizer = replace(
+            optimizer,
+            warmup_steps=round(optimizer.warmup_steps * share),
+            head_first=round(optimizer.head_first * share),
+        )
+    training = replace(
+        training,
+        steps=options.steps or training.steps,
+        batch_size=options.batch_size or training.batch_size,
+        micro_batch_size=options.micro_batch_size,
+        seed=options.seed,
+        select="last",  # all training images are trained on, and test images decide nothing
+        keep=1,  # enough to go on; there are many runs
+    )
+    return replace(
+        run,
+        data=str(data),
+        training=training,
+        optimizer=optimizer if rate is None else replace(optimizer, learning_rate=rate),
+        preprocessing=replace(
+            run.preprocessing, image_size=options.image_size or run.preprocessing.image_size
+        ),
+        loading=replace(run.loading, workers=options.workers),
+    )
+
+
+def _paper_run(options: VtabOptions) -> Run:
+    """Make the run of the paper (B.1.1), which is the same for all tasks."""
+    return replace(
+        recipe(PAPER_RECIPE),
+        recipe=PAPER_RECIPE,
+        start=StartConfig(options.start),
+        splits=UNCUT,
+        # The whole image, resized directly, in training too: a crop or a flip changes the answer of several
+        # tasks, and no task has rules of its own (task_adaptation `data_loader.py`, `preprocess_fn`).
+        augmentation=Augmentation(crop_area=None, flip=False),
+    )
+
+
+def _finetune_run(options: VtabOptions, task: TaskData) -> Run:
+    """Make the run that suits all training images of a task, as `vitkit finetune` does."""
+    return suit_run(Run(data=str(task.all_training), start=StartConfig(options.start), splits=UNCUT)).run
+
+
+def departures(run: Run, options: VtabOptions) -> Iterator[str]:
+    """Name what in a run of a task is not the paper's VTAB-1k (B.1.1), each with what the paper does."""
+    paper = recipe(PAPER_RECIPE)
+    (height, width), (size, _) = run.preprocessing.image_size, paper.preprocessing.image_size
+    whole = run.augmentation.crop_area is None and not run.augmentation.flip
+    pairs: list[tuple[str, Any, Any]] = [
+        ("optimizer", run.optimizer.optimizer, paper.optimizer.optimizer),
+        ("weight decay", run.optimizer.weight_decay, paper.optimizer.weight_decay),
+        ("layer decay", run.optimizer.layer_decay, 1.0),
+        ("steps", run.training.total_steps(NUM_TRAINING), paper.training.steps),
+        ("batch", run.training.batch_size, paper.training.batch_size),
+        ("pixels", f"{height}x{width}", f"{size}x{size}"),
+        ("images", "whole" if whole else "random crops and flips", "whole"),
+        ("label smoothing", run.objective.label_smoothing, 0.0),
+    ]
+    if options.sweep:
+        tried = ", ".join(f"{rate:g}" for rate in options.tried)
+        pairs.append(
+            ("rate", f"of each task the best of {tried}", f"{paper.optimizer.learning_rate:g} for all")
+        )
+    else:
+        pairs.append(("rate", f"{run.optimizer.learning_rate:g}", f"{paper.optimizer.learning_rate:g}"))
+    for what, here, there in pairs:
+        if here != there:
+            yield f"{what} {_plain(here)} ({_plain(there)})"
+
+
+def _plain(value: object) -> str:
+    return (
+        f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value)
+    )

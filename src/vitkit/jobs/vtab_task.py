@@ -1,0 +1,163 @@
+"""One task of VTAB-1k: choose a learning rate, train on all 1,000 images, and test once."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from vitkit.config import from_json, to_json
+from vitkit.durable import read_json, replace_json
+from vitkit.errors import VitkitError
+from vitkit.jobs.listener import Listener, Progress
+from vitkit.jobs.machine import InterruptedTraining
+from vitkit.jobs.run_config import Run
+from vitkit.jobs.run_folder import absolute_spec, read_evaluations
+from vitkit.jobs.train import train
+from vitkit.jobs.vtab_data import TaskData
+from vitkit.jobs.vtab_options import VtabOptions
+from vitkit.jobs.vtab_result import TaskScore
+from vitkit.jobs.vtab_run import task_run
+from vitkit.tasks import find_task
+from vitkit.training.finite import NonFiniteError
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """The rates of a sweep that are done."""
+
+    accuracy: dict[str, float] = field(default_factory=dict)
+    loss: dict[str, float] = field(default_factory=dict)
+    diverged: tuple[str, ...] = ()
+    """Rates at which the loss was infinite or no number."""
+
+    def best(self) -> str:
+        """Return the rate of the highest accuracy; among equals that of the smallest loss."""
+        return max(self.accuracy, key=lambda rate: (self.accuracy[rate], -self.loss[rate]))
+
+
+@dataclass(frozen=True)
+class TaskAtWork:
+    """One task: the folder of its runs, and the way to its test accuracy."""
+
+    options: VtabOptions
+    data: TaskData
+    hashes: dict[str, str]
+    """Of its lists of images."""
+    folder: Path
+    place: str
+    """Which of the tasks it is, for messages."""
+    listener: Listener
+
+    def score(self) -> TaskScore:
+        """Bring the task to its end, wherever it stands."""
+        self._begin()
+        path = self.folder / "result.json"
+        with suppress(FileNotFoundError):
+            return from_json(TaskScore, read_json(path), str(path))
+        tried = self._sweep() if self.options.sweep else _Tried()
+        rate = float(tried.best()) if self.options.sweep else None
+        run = task_run(self.options, self.data, self.data.all_training, rate)
+        final = self.folder / "final"
+        self._train(run, final, "train800val200" if rate is None else f"train800val200 at rate {rate:g}")
+        result = self._evaluation(final, "test")
+        score = TaskScore(
+            folder=self.data.folder,
+            data=absolute_spec(str(self.data.path)),
+            run=absolute_spec(str(final)),
+            accuracy=result.accuracy,
+            interval=result.accuracy_interval,
+            images=result.count,
+            unreadable=result.bad,
+            repeated=0 if result.repeated is None else result.repeated.count,
+            majority=result.guessing.accuracy,
+            verdict=result.guessing.verdict,
+            learning_rate=run.optimizer.learning_rate,
+            validation=tried.accuracy,
+        )
+        replace_json(path, to_json(score))
+        self.listener.note(f"{self.place}: {score.accuracy:.1%} on {score.images:,} test images")
+        return score
+
+    def _begin(self) -> None:
+        """Write down which images the task has. Raises VitkitError: it was begun with other ones."""
+        path = self.folder / "images.json"
+        try:
+            begun = read_json(path)
+        except FileNotFoundError:
+            self.folder.mkdir(exist_ok=True)
+            replace_json(path, self.hashes)
+            return
+        if begun != self.hashes:
+            raise VitkitError(
+                f"The lists of {self.data.path} are not those that {self.folder} was begun with. Bring them "
+                f"back; or remove {self.folder}, and the task is computed anew."
+            )
+
+    def _sweep(self) -> _Tried:
+        """Train on 800 images with each rate, and measure on the other 200. The test images are not read."""
+        path = self.folder / "sweep.json"
+        tried = _Tried()
+        with suppress(FileNotFoundError):
+            tried = from_json(_Tried, read_json(path), str(path))
+        for rate in self.options.tried:
+            name = str(float(rate))
+            member = self.folder / f"rate-{name}"
+            if name not in tried.accuracy and name not in tried.diverged:
+                tried = self._with_rate(tried, rate, member)
+                replace_json(path, to_json(tried))
+            # Its accuracy is on the disk. The weights of 76 members would fill it: they are not needed again.
+            shutil.rmtree(member / "checkpoints", ignore_errors=True)
+            (member / "model.safetensors").unlink(missing_ok=True)
+        if not tried.accuracy:
+            raise VitkitError(
+                f"{self.data.folder}: the loss was not finite at any of the rates "
+                f"{', '.join(tried.diverged)}. Give lower --rates, and another --out."
+            )
+        return tried
+
+    def _with_rate(self, tried: _Tried, rate: float, member: Path) -> _Tried:
+        """Train at one more rate, and add what came out."""
+        name = str(float(rate))
+        run = task_run(self.options, self.data, self.data.most_training, rate)
+        try:
+            self._train(run, member, f"train800 at rate {name}")
+        except NonFiniteError as error:
+            self.listener.warn(f"This rate is passed over: {error}")
+            return replace(tried, diverged=(*tried.diverged, name))
+        result = self._evaluation(member, "val")
+        self.listener.note(f"{self.place}: rate {name}: {result.accuracy:.1%} on the validation images")
+        accuracy = {**tried.accuracy, name: result.accuracy}
+        return replace(tried, accuracy=accuracy, loss={**tried.loss, name: result.loss})
+
+    def _train(self, run: Run, folder: Path, what: str) -> None:
+        listener = _Member(self.listener, f"{self.data.folder}, {what}")
+        self.listener.note(f"{self.place}: {what}")
+        try:
+            train(run, folder, device=self.options.device, threads=self.options.threads, listener=listener)
+        except InterruptedTraining as stopped:
+            number = stopped.exit_code - 128
+            words = f"Stopped in {self.place}; what is done is kept. To go on, run the same command again."
+            raise InterruptedTraining(words, number) from None
+        except NonFiniteError as error:
+            raise NonFiniteError(f"{self.data.folder}, {what}: {error}") from None
+
+    def _evaluation(self, folder: Path, split: str) -> Any:
+        """Read the numbers of a run that has finished."""
+        return read_evaluations(folder, find_task("classification"))[split][0]
+
+
+class _Member(Listener):
+    """Passes on what a person has to see of one run among many: its progress, named, and its warnings."""
+
+    def __init__(self, listener: Listener, name: str) -> None:
+        self._listener, self._name = listener, name
+
+    def warn(self, sentence: str) -> None:
+        self._listener.warn(f"{self._name}: {sentence}")
+
+    @contextmanager
+    def progress(self, what: str, total: int | None = None, *, unit: str = "") -> Iterator[Progress]:
+        with self._listener.progress(f"{self._name}: {what}", total, unit=unit) as progress:
+            yield progress
