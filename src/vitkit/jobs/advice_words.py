@@ -1,0 +1,102 @@
+"""Put the advice into words: what to begin from, what to expect, and what had better not be tried."""
+
+import shlex
+from collections.abc import Iterator, Sequence
+
+from vitkit.data.advice import advise_on_start
+from vitkit.data.check import DataCheck
+from vitkit.data.listing import pluralize
+from vitkit.data.sources import ImageData
+from vitkit.errors import VitkitError
+from vitkit.evaluation.fewshot_folds import FOLDS
+from vitkit.jobs.advice import Advice, Option
+from vitkit.text import format_duration
+
+PATIENCE = 3600.0
+"""Seconds that fine-tuning may take where a size is advised: more than an hour is no first attempt."""
+UNBALANCED = 10
+"""Most frequent class to rarest one, from which rare classes should weigh more in the loss."""
+
+
+def advice_words(
+    data: ImageData,
+    check: DataCheck | None,
+    options: Sequence[Option],
+    chosen: Option | None,
+    scratch: Option,
+) -> Iterator[str]:
+    """Say in sentences what to do, the most important first."""
+    few = advise_on_start(data.spec, len(data.splits["train"]), len(data.class_names))
+    if few:
+        yield few
+    if chosen is not None:
+        yield from _begin(chosen, options)
+    else:
+        yield _look_for(options)
+    if scratch.forecast is not None:
+        yield (
+            f"From scratch (recipe {scratch.run.recipe}, {scratch.where}, {scratch.cost}) about "
+            f"{scratch.forecast.words} is to be expected: a rough guess from small pictures."
+        )
+    if check is not None:
+        yield from _about_classes(check)
+        if check.leaks:
+            yield (
+                "Some test or validation images are training images too, so that what comes out will look "
+                "better than it is: vitkit data check names them."
+            )
+
+
+def _begin(chosen: Option, options: Sequence[Option]) -> Iterator[str]:
+    """Say what to begin from, how, and what to expect."""
+    assert chosen.forecast is not None and chosen.folded is not None
+    among = f", the best of {len(options)} that were tried" if len(options) > 1 else ""
+    yield f"Begin from {chosen.start}{among}: {chosen.where}, {chosen.cost}."
+    optimizer = chosen.run.optimizer
+    if optimizer.freeze == "nothing" and optimizer.head_first:
+        yield (
+            f"Freeze nothing: the new head learns alone for {pluralize(optimizer.head_first, 'step')}, then "
+            "all layers do, lower ones more slowly."
+        )
+    folded = chosen.folded
+    yield (
+        f"Expect {chosen.forecast.words} of the test images to be right: 8 of 10 runs should lie inside. The "
+        f"start's frozen features tell {folded.accuracy:.0%} of "
+        f"{pluralize(folded.images, 'training image')} right ({folded.method}, {FOLDS}-fold "
+        "cross-validation)."
+    )
+    for note in chosen.notes:
+        yield f"{chosen.start}: {note}."
+
+
+def _look_for(options: Sequence[Option]) -> str:
+    """Say what kind of start to look for, by what this machine can train in an hour."""
+    possible = [one for one in options if one.seconds <= PATIENCE]
+    best = max(possible or options, key=lambda one: one.flops if possible else -one.flops)
+    height, _ = best.run.preprocessing.image_size
+    return (
+        f"Look for a {best.run.model} that was pre-trained on ImageNet-21k or more, at {height} pixels: "
+        f"fine-tuning it takes about {format_duration(best.seconds)} here. When you have it, vitkit advise "
+        f"{shlex.quote(best.run.data)} START says what to expect of it."
+    )
+
+
+def _about_classes(check: DataCheck) -> Iterator[str]:
+    """Say what to do about classes that are much rarer than others."""
+    counts = [count for count in check.counts.get("train", {}).values() if count]
+    if counts and max(counts) > UNBALANCED * min(counts):
+        yield (
+            f"The classes are unbalanced, {max(counts) / min(counts):.0f} to 1: where every class counts "
+            "alike, add --logit-adjustment 1 to the training, and look at the accuracy of each class."
+        )
+
+
+def refuse_to_go(advice: Advice) -> None:
+    """Refuse to train from scratch on too few images.
+
+    Raises:
+        VitkitError: a start must be found first.
+    """
+    if not advice.can_go:
+        few = advise_on_start(advice.data, advice.images, advice.classes)
+        raise VitkitError(f"{few} Give one: vitkit advise {advice.data} START --go.")
