@@ -98,8 +98,8 @@ PATCHES = ("ViT-64x4x2/7", 28, None)
 
 def pretrain(root: Path, out: Path) -> None:
     """Train the two starts, on the training images of CIFAR-10 and MNIST."""
-    for name, model, epochs in (("cifar10", CONV, 2.0), ("mnist", PATCHES, 1.0)):
-        run = small_run(str(root / name), *model, epochs=epochs)
+    for name, model, length in (("cifar10", CONV, {"epochs": 2.0}), ("mnist", PATCHES, {"steps": 300})):
+        run = small_run(str(root / name), *model, **length)
         vitkit.train(run, out / f"from-{name}", threads=1)
 
 
@@ -114,7 +114,9 @@ def write_subset(case: Case, root: Path, out: Path) -> Path:
     pool = data.splits["test" if own_test else "train"]
     order = np.random.default_rng(0).permutation(len(pool))
     test, rest = (order[:TESTED], order[TESTED:]) if own_test else (None, order)
-    chosen = np.random.default_rng(case.size).permutation(rest)[: case.size]
+    drawn = np.random.default_rng(case.size).permutation(rest)
+    first = np.unique(pool.labels[drawn], return_index=True)[1]  # no class is left out
+    chosen = drawn[np.concatenate([first, np.setdiff1d(np.arange(len(drawn)), first)])][: case.size]
     parts = {"train": (pool, chosen)}
     parts["test"] = (
         (pool, test) if test is not None else (data.splits["test"], np.arange(len(data.splits["test"])))

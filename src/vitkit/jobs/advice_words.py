@@ -10,6 +10,7 @@ from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot_folds import FOLDS
 from vitkit.jobs.advice import Advice, Option
+from vitkit.jobs.probe import PIXEL_SIDE
 from vitkit.text import format_duration
 
 PATIENCE = 3600.0
@@ -29,11 +30,14 @@ def advice_words(
     few = advise_on_start(data.spec, len(data.splits["train"]), len(data.class_names))
     if few:
         yield few
-    if chosen is not None:
-        yield from _begin(chosen, options)
-    else:
+    if chosen is None:
         yield _look_for(options)
-    if scratch.forecast is not None:
+    elif chosen is scratch:
+        yield from _begin_anew(scratch, options)
+    else:
+        yield from _begin(chosen, options)
+        yield from _about_small_pictures(chosen, scratch)
+    if chosen is not scratch and scratch.forecast is not None:
         yield (
             f"From scratch (recipe {scratch.run.recipe}, {scratch.where}, {scratch.cost}) about "
             f"{scratch.forecast.words} is to be expected: a rough guess from small pictures."
@@ -67,6 +71,29 @@ def _begin(chosen: Option, options: Sequence[Option]) -> Iterator[str]:
     )
     for note in chosen.notes:
         yield f"{chosen.start}: {note}."
+
+
+def _begin_anew(scratch: Option, options: Sequence[Option]) -> Iterator[str]:
+    """Say that new weights are better than the starts, and what to expect of them."""
+    assert scratch.forecast is not None
+    yield (
+        f"Train from scratch (recipe {scratch.run.recipe}): {scratch.where}, {scratch.cost}. Expect "
+        f"{scratch.forecast.words} of the test images to be right, a rough guess from small pictures."
+    )
+    for one in options:
+        if one.forecast is not None:
+            yield f"{one.start} would give {one.forecast.words}: it has learned little that helps here."
+
+
+def _about_small_pictures(chosen: Option, scratch: Option) -> Iterator[str]:
+    """Warn of a start whose features tell the classes apart no better than small pictures do."""
+    assert chosen.folded is not None and scratch.folded is not None
+    features, pixels = chosen.folded.accuracy, scratch.folded.accuracy
+    if features <= pixels:
+        yield (
+            f"Small pictures of {PIXEL_SIDE}x{PIXEL_SIDE} pixels alone tell {pixels:.0%} right: this start "
+            "has learned little that helps here. Look for one that was trained on images more like these."
+        )
 
 
 def _look_for(options: Sequence[Option]) -> str:

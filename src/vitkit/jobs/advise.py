@@ -9,22 +9,23 @@ import torch
 
 from vitkit.analysis.cost import forward_flops
 from vitkit.analysis.memory import training_memory
-from vitkit.data.advice import suggest_recipe
+from vitkit.data.advice import advise_on_start, suggest_recipe
 from vitkit.data.check import check_data
 from vitkit.data.decode import DecodeError
 from vitkit.data.sources import ImageData
 from vitkit.data.sources_config import NEWEST_RULE, Splits
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import explain_no_features
+from vitkit.evaluation.fewshot_folds import Folded
 from vitkit.jobs.advice import Advice, Option, choose
 from vitkit.jobs.advice_words import advice_words, refuse_to_go
 from vitkit.jobs.advise_options import AdviseOptions
 from vitkit.jobs.computing import choose_for
 from vitkit.jobs.finetune import fit_data, suit_run
-from vitkit.jobs.forecast import FINETUNED, SCRATCH, Evidence, Forecast, Rule, predict
+from vitkit.jobs.forecast import FINETUNED, SCRATCH, Forecast, Rule, evidence_of, predict
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import find_device
-from vitkit.jobs.probe import Probe, probe_features, probe_pixels
+from vitkit.jobs.probe import probe_features, probe_pixels
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.run_config import Run, full_name
 from vitkit.jobs.run_folder import absolute_spec
@@ -109,11 +110,14 @@ def run_advise(options: AdviseOptions, listener: Listener = SILENT) -> Advice:
     sizes = _sizes(data)
     variants = [sized for run in asked for sized in _with_sizes(run, data, sizes)]
     share = options.seconds / max(len(variants), 1)
-    found = tuple(_option(options, run, share, device, listener) for run in variants)
     scratch = _scratch(options, data, sizes, device, listener)
+    assert scratch.folded is not None
+    found = tuple(_option(options, run, scratch.folded, share, device, listener) for run in variants)
     if not asked:
         found = tuple(_to_look_for(data, device, listener))
-    chosen = choose(found)
+    chosen = choose(found) if advise_on_start(data.spec, *_extent(data)) else choose((*found, scratch))
+    if not asked:
+        chosen = None  # a start may be found that is better than new weights
     return Advice(
         data=options.data,
         name=data.name,
@@ -186,7 +190,7 @@ def _with_sizes(run: Run, data: ImageData, sizes: Sequence[tuple[int, int]]) -> 
     height, width = run.preprocessing.image_size
     larger = tuple(round(LARGER * side / 32) * 32 for side in (height, width))
     shorter = sorted(min(size) for size in sizes)
-    if not shorter or shorter[len(shorter) // 2] < max(larger):
+    if larger[0] <= height or not shorter or shorter[len(shorter) // 2] < max(larger):
         return
     sized = replace(run, preprocessing=replace(run.preprocessing, image_size=(larger[0], larger[1])))
     if not _config(sized, data).cut_off:
@@ -202,7 +206,12 @@ def _config(run: Run, data: ImageData) -> ModelConfig:
 
 
 def _option(
-    options: AdviseOptions, run: Run, seconds: float, device: torch.device, listener: Listener
+    options: AdviseOptions,
+    run: Run,
+    pixels: Folded,
+    seconds: float,
+    device: torch.device,
+    listener: Listener,
 ) -> Option:
     """Probe a start at a size, and measure what fine-tuning it costs."""
     data = find_task(run.task).open_data(run.data, run.splits, run.preprocessing.decode)
@@ -213,7 +222,8 @@ def _option(
     trained_on = find_start(run).card.data
     seen = trained_on is not None and trained_on.spec == run.data
     notes = ("it was trained on these images, so that the probe finds too much",) if seen else ()
-    return replace(option, folded=probe.folded, forecast=_forecast(probe, data, FINETUNED), notes=notes)
+    forecast = _forecast((probe.folded, pixels), data, FINETUNED)
+    return replace(option, folded=probe.folded, forecast=forecast, notes=notes)
 
 
 def _scratch(
@@ -236,7 +246,7 @@ def _scratch(
     named = replace(
         option, run=replace(run, model=full_name(run, len(data.class_names)), architecture=Run().architecture)
     )
-    return replace(named, folded=probe.folded, forecast=_forecast(probe, data, SCRATCH))
+    return replace(named, folded=probe.folded, forecast=_forecast((probe.folded,), data, SCRATCH))
 
 
 def _to_look_for(data: ImageData, device: torch.device, listener: Listener) -> Iterator[Option]:
@@ -290,13 +300,15 @@ def _cost(
     return Option(run.start.start, run, steps, seconds, memory.peak, float(forward_flops(config, head=True)))
 
 
-def _forecast(probe: Probe, data: ImageData, rule: Rule) -> Forecast:
-    """Forecast the test accuracy of a run by its probe."""
-    folded = probe.folded
-    found = Evidence(
-        folded.images, folded.right[folded.method], folded.right_of_half[folded.method], folded.learned_from
-    )
-    return predict(found, len(data.splits["train"]), _count(data, "test") or UNTESTED, rule)
+def _forecast(found: tuple[Folded, ...], data: ImageData, rule: Rule) -> Forecast:
+    """Forecast the test accuracy of a run by its probes."""
+    evidence = [evidence_of(folded) for folded in found]
+    return predict(evidence, len(data.splits["train"]), _count(data, "test") or UNTESTED, rule)
+
+
+def _extent(data: ImageData) -> tuple[int, int]:
+    """Count training images and classes."""
+    return len(data.splits["train"]), len(data.class_names)
 
 
 def _count(data: ImageData, split: str) -> int:

@@ -1,12 +1,20 @@
 """Forecast the accuracy of a run from a probe: cross-validated classifiers of frozen features, or of pixels.
 
-A rule is a straight line from the probe's accuracy to that of the finished run, both as log-odds, with a
-spread that was found on runs it was fitted to. Everything here is a formula; nothing is drawn at random.
+A rule is linear from the accuracies of probes to that of the finished run, all as log-odds, with a spread
+that was found on the runs it was fitted to. Everything here is a formula; nothing is drawn at random.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitkit.evaluation.fewshot_folds import Folded
+
+Floats = NDArray[np.floating[Any]]
 
 LEVEL = 0.8
 """Part of the runs whose accuracy should lie inside the interval."""
@@ -22,15 +30,18 @@ class Rule:
     """How the accuracy of a run follows from that of a probe, in log-odds."""
 
     offset: float
-    slope: float
+    slopes: tuple[float, ...]
+    """Of each probe."""
     spread: float
     """Standard deviation of what the line does not explain, beside the counting of images."""
     runs: int
     """Number of runs it was fitted to."""
 
 
-FINETUNED = Rule(offset=0.0, slope=1.0, spread=0.6, runs=10)
-SCRATCH = Rule(offset=-0.5, slope=1.0, spread=0.8, runs=10)
+FINETUNED = Rule(offset=0.0, slopes=(0.7, 0.3), spread=0.6, runs=10)
+"""Of the features of the start, and of small pictures."""
+SCRATCH = Rule(offset=-0.5, slopes=(1.0,), spread=0.8, runs=10)
+"""Of small pictures."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +83,18 @@ class Evidence:
     learned_from: float
     """Images that each classifier learned from."""
 
+    @property
+    def variance(self) -> float:
+        """The variance of the log-odds that the number of images explains."""
+        return _variance(self.right, self.images)
+
+
+def evidence_of(folded: Folded) -> Evidence:
+    """Take what a forecast needs from a cross-validation: the counts of its best method."""
+    method = folded.method
+    right, of_half = folded.right[method], folded.right_of_half[method]
+    return Evidence(folded.images, right, of_half, folded.learned_from)
+
 
 def log_odds(right: float, images: float) -> float:
     """Return the log-odds of a share; half an image is added to either side, so that 0 and all are finite."""
@@ -95,70 +118,82 @@ def extrapolate(found: Evidence, images: int) -> float:
     here, half = log_odds(found.right, found.images), log_odds(found.right_of_half, found.images)
     doublings = min(math.log2(max(images / found.learned_from, 1.0)), MOST_DOUBLINGS)
     gain = max(here - half, 0.0)
-    return here + gain * DECAY * (1 - DECAY**doublings) / (1 - DECAY)
+    return here + gain * DECAY * (1 - math.pow(DECAY, doublings)) / (1 - DECAY)
 
 
-def predict(found: Evidence, images: int, tested: int, rule: Rule) -> Forecast:
+def predict(
+    found: Sequence[Evidence], images: int, tested: int, rule: Rule, level: float = LEVEL
+) -> Forecast:
     """Forecast the test accuracy of a run.
 
     Args:
-        found: by the probe.
+        found: by the probes, one for each slope of the rule.
         images: training images of the run.
         tested: test images that its accuracy will be counted on: few of them make it less certain.
         rule: for this kind of run.
+        level: part of the runs that should lie inside.
     """
-    centre = rule.offset + rule.slope * extrapolate(found, images)
-    variance = rule.spread**2 + rule.slope**2 * _variance(found.right, found.images)
+    from scipy.special import stdtrit  # half a second to import: only who forecasts waits
+
+    pairs = list(zip(rule.slopes, found, strict=True))
+    centre = rule.offset + math.fsum(slope * extrapolate(one, images) for slope, one in pairs)
     expected = share(centre)
+    variance = rule.spread**2 + math.fsum(slope**2 * one.variance for slope, one in pairs)
+    # Where nearly all are right, or none, the counts of the test images are as coarse as one image.
     variance += 1 / max(tested * expected * (1 - expected), 0.5)
-    # The line itself is uncertain, as its parameters were fitted to a number of runs: a prediction interval.
-    half = _student(rule.runs - 2) * math.sqrt(variance * (1 + 1 / rule.runs))
+    # The rule's own parameters are uncertain, as they were fitted to so many runs.
+    fitted = 1 + len(rule.slopes)
+    variance *= 1 + fitted / rule.runs
+    half = float(stdtrit(max(rule.runs - fitted, 1), (1 + level) / 2)) * math.sqrt(variance)
     return Forecast(expected, share(centre - half), share(centre + half))
 
 
-def fit(
-    found: Sequence[float], variances: Sequence[float], outcomes: Sequence[float], slope: float | None = None
-) -> Rule:
-    """Fit a rule to runs that have ended, by maximum likelihood.
+@dataclass(frozen=True)
+class Outcome:
+    """A run that has ended: its probes, and the test images that it is right on."""
 
-    Args:
-        found: log-odds of the probes, continued to the runs' images, `extrapolate`.
-        variances: of what counting alone explains of each difference: `counting_variance`.
-        outcomes: log-odds of the runs' test accuracies.
-        slope: given, only offset and spread are fitted.
+    found: tuple[Evidence, ...]
+    images: int
+    right: int
+    tested: int
+
+
+def fit(outcomes: Sequence[Outcome]) -> Rule:
+    """Fit a rule to runs that have ended, by restricted maximum likelihood.
+
+    Each run counts by what is certain about it: the variance of its counts and the spread, which is searched
+    from 0.01 to 3. Slopes below 0 are not believed: what only a few runs seem to say is set to 0.
     """
+    rows = np.array([[1.0, *(extrapolate(one, run.images) for one in run.found)] for run in outcomes])
+    targets = np.array([log_odds(run.right, run.tested) for run in outcomes])
     best: tuple[float, Rule] | None = None
-    for step in range(1, 301):
-        spread = step / 100
-        weights = [1 / (spread**2 + variance) for variance in variances]
-        total = math.fsum(weights)
-        x = math.fsum(w * v for w, v in zip(weights, found, strict=True)) / total
-        y = math.fsum(w * v for w, v in zip(weights, outcomes, strict=True)) / total
-        spread_x = math.fsum(w * (v - x) ** 2 for w, v in zip(weights, found, strict=True))
-        both = math.fsum(w * (a - x) * (b - y) for w, a, b in zip(weights, found, outcomes, strict=True))
-        used = slope if slope is not None else both / spread_x if spread_x else 1.0
-        left = (b - y - used * (a - x) for a, b in zip(found, outcomes, strict=True))
-        # Restricted likelihood: the mean, which is fitted, costs a degree of freedom.
-        score = math.fsum(w * d * d - math.log(w) for w, d in zip(weights, left, strict=True))
-        score += math.log(total)
+    counted = np.array([_variance(run.right, run.tested) for run in outcomes])
+    probed = np.array([[one.variance for one in run.found] for run in outcomes])
+    slopes = np.ones(rows.shape[1] - 1) / max(rows.shape[1] - 1, 1)
+    for spread in np.arange(0.01, 3.0, 0.01):
+        weights = 1 / (spread**2 + counted + probed @ slopes**2)
+        used = _fit_line(rows, targets, weights)
+        slopes = used[1:]
+        left = targets - rows @ used
+        precision = np.linalg.slogdet(rows.T @ (weights[:, None] * rows))[1]
+        score = float((weights * left**2).sum() - np.log(weights).sum() + precision)
         if best is None or score < best[0]:
-            best = score, Rule(y - used * x, used, spread, len(outcomes))
+            rule = Rule(float(used[0]), tuple(map(float, slopes)), float(round(spread, 2)), len(outcomes))
+            best = score, rule
     assert best is not None
     return best[1]
 
 
-def counting_variance(found: Evidence, right: int, tested: int) -> float:
-    """Return the variance of the difference of two log-odds that the numbers of images explain."""
-    return _variance(found.right, found.images) + _variance(right, tested)
+def _fit_line(rows: Floats, targets: Floats, weights: Floats) -> Floats:
+    """Fit offset and slopes, none of them below 0, by weighted least squares."""
+    from scipy.optimize import lsq_linear
+
+    root = np.sqrt(weights)
+    lowest = np.array([-np.inf, *[0.0] * (rows.shape[1] - 1)])
+    found: Floats = lsq_linear(root[:, None] * rows, root * targets, (lowest, np.inf)).x
+    return found
 
 
 def _variance(right: float, images: float) -> float:
     """Return the variance of the log-odds of a share that was counted."""
     return 1 / (right + 0.5) + 1 / (images - right + 0.5)
-
-
-def _student(degrees: int) -> float:
-    """Return the point of Student's t that so many degrees of freedom exceed in a tenth of the cases."""
-    from scipy.special import stdtrit  # half a second to import: only who forecasts waits
-
-    return float(stdtrit(max(degrees, 1), (1 + LEVEL) / 2))
