@@ -87,7 +87,7 @@ def test_a_start_is_probed_and_its_cost_is_measured(photos: Path, start: Path) -
     assert option.steps == option.run.training.total_steps(56) == 88
     assert option.seconds > 0 and option.memory > 10_000
     words = " ".join(found.sentences)
-    assert f"Begin from {start}: ViT-16x1x2/4 at 8x8, 88 steps of 32 images, about" in words
+    assert f"Begin from {start}: {option.run.model} at 8x8, 88 steps of 32 images, about" in words
     assert f"Expect {option.forecast.words} of the test images to be right" in words
     assert "the new head learns alone for 8 steps" in words
     assert f"features by {start}" in hearing.loops
@@ -136,7 +136,20 @@ def test_imbalance_leaks_and_copies_are_said(tmp_path: Path, start: Path) -> Non
     assert found.check is not None and found.check.leaks["train-test"] == 5
     words = " ".join(found.sentences)
     assert "The classes are unbalanced, 11 to 1" in words and "--logit-adjustment 1" in words
-    assert "test or validation images are training images too" in words
+    assert "5 images of test are in train too, pixel for pixel, so that what comes out" in words
+
+
+def test_photos_that_are_too_many_to_look_at_are_compared_all_the_same(
+    tmp_path: Path, start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(advising, "CHECKED_PIXELS", 1000)
+    write_photos(tmp_path / "data" / "train", {"dark": 20, "bright": 20})
+    write_photos(tmp_path / "data" / "test", {"dark": 5, "bright": 5}, seed=0)
+    hearing = Hearing()
+    whole = Splits(val_fraction=0.0)
+    found = advise(str(tmp_path / "data"), start, splits=whole, cache=False, listener=hearing)
+    assert found.check is None and "50 images are too many, or too large" in hearing.notes[0]
+    assert "5 images of test are in train too" in " ".join(found.sentences)
 
 
 def test_a_start_that_has_seen_these_images_is_said_to_have(tmp_path: Path, photos: Path) -> None:

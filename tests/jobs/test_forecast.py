@@ -8,6 +8,7 @@ import pytest
 
 from vitkit.evaluation.fewshot_folds import Folded
 from vitkit.jobs.forecast import (
+    BASE_IMAGES,
     DECAY,
     FINETUNED,
     SCRATCH,
@@ -25,7 +26,7 @@ from vitkit.jobs.forecast import (
 
 FLAT = Evidence(images=1000, right=700, right_of_half=700, learned_from=800)
 """A probe that more images do not help."""
-PLAIN = Rule(offset=0.0, slopes=(1.0,), spread=0.3, runs=1000)
+PLAIN = Rule(offset=0.0, slopes=(1.0,), doubling=0.0, spread=0.3, runs=1000)
 
 
 def test_shares_and_log_odds_are_inverse() -> None:
@@ -87,16 +88,18 @@ def simulated(draw: np.random.Generator, rule: Rule) -> Outcome:
     images, tested = int(draw.integers(50, 2000)), int(draw.integers(300, 1000))
     right = int(draw.binomial(images, share(truth)))
     final = rule.offset + rule.slopes[0] * truth + draw.normal(0, rule.spread)
+    final += rule.doubling * math.log2(images / BASE_IMAGES)
     found = Evidence(images, right, right, images * 0.8)
     return Outcome((found,), images, int(draw.binomial(tested, share(final))), tested)
 
 
 def test_the_interval_holds_as_many_runs_as_it_says_and_the_fit_finds_the_rule() -> None:
-    rule, draw = Rule(0.4, (0.8,), 0.5, 400), np.random.default_rng(0)
+    rule, draw = Rule(0.4, (0.8,), 0.2, 0.5, 400), np.random.default_rng(0)
     found = fit([simulated(draw, rule) for _ in range(rule.runs)])
     assert found.offset == pytest.approx(0.4, abs=0.1)
     assert found.slopes[0] == pytest.approx(0.8, abs=0.1)
     assert found.spread == pytest.approx(0.5, abs=0.08)
+    assert found.doubling == pytest.approx(0.2, abs=0.05)
     inside = []
     for _ in range(2000):
         run = simulated(draw, rule)
@@ -107,7 +110,7 @@ def test_the_interval_holds_as_many_runs_as_it_says_and_the_fit_finds_the_rule()
 
 def test_few_runs_make_a_rule_that_still_holds() -> None:
     """Fitted to ten runs, the interval is wider by Student's t, and holds about as many."""
-    rule, draw, inside = Rule(0.4, (0.8,), 0.5, 10), np.random.default_rng(1), []
+    rule, draw, inside = Rule(0.4, (0.8,), 0.2, 0.5, 10), np.random.default_rng(1), []
     for _ in range(60):
         found = fit([simulated(draw, rule) for _ in range(10)])
         for run in [simulated(draw, rule) for _ in range(10)]:
@@ -118,7 +121,7 @@ def test_few_runs_make_a_rule_that_still_holds() -> None:
 
 def test_a_probe_that_says_nothing_gets_no_weight_below_zero() -> None:
     draw = np.random.default_rng(2)
-    runs = [simulated(draw, Rule(0.0, (1.0,), 0.3, 1)) for _ in range(200)]
+    runs = [simulated(draw, Rule(0.0, (1.0,), 0.0, 0.3, 1)) for _ in range(200)]
     found = fit([replace(run, found=(run.found[0], _opposite(run.found[0], draw))) for run in runs])
     assert found.slopes[1] == pytest.approx(0, abs=1e-6) and found.slopes[0] == pytest.approx(1, abs=0.1)
 

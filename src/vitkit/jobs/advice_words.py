@@ -1,11 +1,14 @@
 """Put the advice into words: what to begin from, what to expect, and what had better not be tried."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from vitkit.data.advice import advise_on_start
-from vitkit.data.check import DataCheck
-from vitkit.data.listing import pluralize
+from vitkit.data.listing import class_numbers, pluralize
+from vitkit.data.repeats import describe_repeats
 from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot_folds import FOLDS
@@ -21,12 +24,20 @@ UNBALANCED = 10
 
 def advice_words(
     data: ImageData,
-    check: DataCheck | None,
+    leaks: Mapping[str, int],
     options: Sequence[Option],
     chosen: Option | None,
     scratch: Option,
 ) -> Iterator[str]:
-    """Say in sentences what to do, the most important first."""
+    """Say in sentences what to do, the most important first.
+
+    Args:
+        data: the images.
+        leaks: "train-test" and the like, and how many images of the second split are in the first one too.
+        options: the starts, or what to look for.
+        chosen: the option that is advised.
+        scratch: training from scratch.
+    """
     few = advise_on_start(data.spec, len(data.splits["train"]), len(data.class_names))
     if few:
         yield few
@@ -42,13 +53,12 @@ def advice_words(
             f"From scratch (recipe {scratch.run.recipe}, {scratch.where}, {scratch.cost}) about "
             f"{scratch.forecast.words} is to be expected: a rough guess from small pictures."
         )
-    if check is not None:
-        yield from _about_classes(check)
-        if check.leaks:
-            yield (
-                "Some test or validation images are training images too, so that what comes out will look "
-                "better than it is: vitkit data check names them."
-            )
+    yield from _about_classes(class_numbers(data.splits["train"].labels))
+    for pair, count in leaks.items():
+        yield (
+            f"{describe_repeats(count, pair.split('-')[1])}, so that what comes out will look better than it "
+            "is: vitkit data check names them."
+        )
 
 
 def _begin(chosen: Option, options: Sequence[Option]) -> Iterator[str]:
@@ -108,12 +118,12 @@ def _look_for(options: Sequence[Option]) -> str:
     )
 
 
-def _about_classes(check: DataCheck) -> Iterator[str]:
+def _about_classes(labels: NDArray[np.int64]) -> Iterator[str]:
     """Say what to do about classes that are much rarer than others."""
-    counts = [count for count in check.counts.get("train", {}).values() if count]
-    if counts and max(counts) > UNBALANCED * min(counts):
+    counts = np.unique(labels, return_counts=True)[1]
+    if counts.max() > UNBALANCED * counts.min():
         yield (
-            f"The classes are unbalanced, {max(counts) / min(counts):.0f} to 1: where every class counts "
+            f"The classes are unbalanced, {counts.max() / counts.min():.0f} to 1: where every class counts "
             "alike, add --logit-adjustment 1 to the training, and look at the accuracy of each class."
         )
 

@@ -18,6 +18,8 @@ Floats = NDArray[np.floating[Any]]
 
 LEVEL = 0.8
 """Part of the runs whose accuracy should lie inside the interval."""
+BASE_IMAGES = 500
+"""Training images from which doublings are counted; any other number moves the offset alone."""
 DECAY = 0.7
 """What a doubling of the images is worth of what the one before was worth, in log-odds: a curve that becomes
 flat, where a straight line would promise too much."""
@@ -32,15 +34,18 @@ class Rule:
     offset: float
     slopes: tuple[float, ...]
     """Of each probe."""
+    doubling: float
+    """What twice as many images add, beside what they add to the probes: default runs on more images have
+    more steps."""
     spread: float
     """Standard deviation of what the line does not explain, beside the counting of images."""
     runs: int
     """Number of runs it was fitted to."""
 
 
-FINETUNED = Rule(offset=0.0, slopes=(0.7, 0.3), spread=0.6, runs=10)
+FINETUNED = Rule(offset=0.0, slopes=(0.7, 0.3), doubling=0.0, spread=0.6, runs=10)
 """Of the features of the start, and of small pictures."""
-SCRATCH = Rule(offset=-0.5, slopes=(1.0,), spread=0.8, runs=10)
+SCRATCH = Rule(offset=-0.5, slopes=(1.0,), doubling=0.0, spread=0.8, runs=10)
 """Of small pictures."""
 
 
@@ -136,13 +141,14 @@ def predict(
     from scipy.special import stdtrit  # half a second to import: only who forecasts waits
 
     pairs = list(zip(rule.slopes, found, strict=True))
-    centre = rule.offset + math.fsum(slope * extrapolate(one, images) for slope, one in pairs)
+    centre = rule.offset + rule.doubling * math.log2(images / BASE_IMAGES)
+    centre += math.fsum(slope * extrapolate(one, images) for slope, one in pairs)
     expected = share(centre)
     variance = rule.spread**2 + math.fsum(slope**2 * one.variance for slope, one in pairs)
     # Where nearly all are right, or none, the counts of the test images are as coarse as one image.
     variance += 1 / max(tested * expected * (1 - expected), 0.5)
     # The rule's own parameters are uncertain, as they were fitted to so many runs.
-    fitted = 1 + len(rule.slopes)
+    fitted = 2 + len(rule.slopes)
     variance *= 1 + fitted / rule.runs
     half = float(stdtrit(max(rule.runs - fitted, 1), (1 + level) / 2)) * math.sqrt(variance)
     return Forecast(expected, share(centre - half), share(centre + half))
@@ -164,24 +170,30 @@ def fit(outcomes: Sequence[Outcome]) -> Rule:
     Each run counts by what is certain about it: the variance of its counts and the spread, which is searched
     from 0.01 to 3. Slopes below 0 are not believed: what only a few runs seem to say is set to 0.
     """
-    rows = np.array([[1.0, *(extrapolate(one, run.images) for one in run.found)] for run in outcomes])
+    rows = np.array([_row(run) for run in outcomes])
     targets = np.array([log_odds(run.right, run.tested) for run in outcomes])
     best: tuple[float, Rule] | None = None
     counted = np.array([_variance(run.right, run.tested) for run in outcomes])
     probed = np.array([[one.variance for one in run.found] for run in outcomes])
-    slopes = np.ones(rows.shape[1] - 1) / max(rows.shape[1] - 1, 1)
-    for spread in np.arange(0.01, 3.0, 0.01):
+    slopes = np.ones(probed.shape[1]) / probed.shape[1]
+    for spread in (np.arange(1, 301) / 100).tolist():
         weights = 1 / (spread**2 + counted + probed @ slopes**2)
         used = _fit_line(rows, targets, weights)
-        slopes = used[1:]
+        slopes = used[2:]
         left = targets - rows @ used
         precision = np.linalg.slogdet(rows.T @ (weights[:, None] * rows))[1]
         score = float((weights * left**2).sum() - np.log(weights).sum() + precision)
         if best is None or score < best[0]:
-            rule = Rule(float(used[0]), tuple(map(float, slopes)), float(round(spread, 2)), len(outcomes))
-            best = score, rule
+            offset, doubling = map(float, used[:2])
+            best = score, Rule(offset, tuple(map(float, slopes)), doubling, spread, len(outcomes))
     assert best is not None
     return best[1]
+
+
+def _row(run: Outcome) -> list[float]:
+    """Make what the rule's numbers are multiplied with: offset, doublings, probes."""
+    doublings = math.log2(run.images / BASE_IMAGES)
+    return [1.0, doublings, *(extrapolate(one, run.images) for one in run.found)]
 
 
 def _fit_line(rows: Floats, targets: Floats, weights: Floats) -> Floats:
