@@ -19,6 +19,7 @@ PUBLIC = {
     "ViTConfig",
     "VitkitError",
     "__version__",
+    "advise",
     "bench",
     "build_model",
     "convert",

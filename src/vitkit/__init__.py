@@ -10,6 +10,7 @@ from vitkit._version import __version__
 from vitkit.errors import VitkitError
 
 if TYPE_CHECKING:
+    from vitkit.jobs.advise import advise
     from vitkit.jobs.bench import bench
     from vitkit.jobs.convert import convert
     from vitkit.jobs.evaluate import evaluate
@@ -44,6 +45,7 @@ _HOMES = {
     "SeriesOptions": "vitkit.jobs.series_options",
     "ViT": "vitkit.models.vit",
     "ViTConfig": "vitkit.models.vit_config",
+    "advise": "vitkit.jobs.advise",
     "bench": "vitkit.jobs.bench",
     "build_model": "vitkit.models.build",
     "convert": "vitkit.jobs.convert",
@@ -77,6 +79,7 @@ __all__ = [
     "ViTConfig",
     "VitkitError",
     "__version__",
+    "advise",
     "bench",
     "build_model",
     "convert",

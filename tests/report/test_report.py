@@ -410,3 +410,9 @@ def test_classes_equally_often_taken_for_another_are_all_named() -> None:
     result = classification(made, ["zero", "one", "two"])
     assert [mistake for _, mistake in class_rows(result)] == ["one, two (1 each)", "", "zero (2)"]
     assert "one, two (1 each)" in render_report(bare(evaluations={"test": (result, made)}))
+
+
+def test_what_was_expected_stands_beside_what_came_out() -> None:
+    sentence = "Accuracy on the test images: expected 71 to 83 %, came out 78 %."
+    assert sentence in render_report(bare(expected=sentence))
+    assert "Accuracy on the test images" not in render_report(bare())

@@ -63,8 +63,8 @@ def print_check(found: "DataCheck", options: DataCheckOptions) -> None:
             console.out.print(f"  [yellow]![/] {escape(warning)}")
     else:
         console.out.print("\nNothing stands out.")
-    for advice in found.advice:
-        console.out.print(f"\n[bold]Advice[/]  {escape(advice)}")
+    if found.advice:
+        console.out.print(f"\n[bold]Advice[/]  {escape(' '.join(found.advice))}")
     recipe = "digits" if options.path == "digits" else found.recipe
     # Whoever is advised to begin from a checkpoint is not sent to training from scratch.
     begin = "finetune START" if found.advice else f"train --recipe {recipe}"

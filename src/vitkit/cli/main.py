@@ -16,6 +16,7 @@ from vitkit.text import visible
 
 # verb -> what it does, and the module whose `main(arguments)` does it
 VERBS = {
+    "advise": ("what to expect of images and starts, before training", "vitkit.cli.advise"),
     "train": ("train a model on your images, evaluate it, write a report", "vitkit.cli.train"),
     "finetune": ("train a model that is there already on your images", "vitkit.cli.finetune"),
     "evaluate": ("measure a model on images it never saw", "vitkit.cli.evaluate"),

@@ -1,5 +1,6 @@
 """Advice on a data set, given before anyone waits for a training."""
 
+import shlex
 from collections.abc import Sequence
 
 from vitkit.data.listing import pluralize
@@ -33,6 +34,11 @@ def advise_on_start(
         f"{pluralize(count, 'training image')}{share}: do not train from scratch; start from a checkpoint "
         "(vitkit finetune START)."
     )
+
+
+def where_to_ask(spec: str, start: str = "START") -> str:
+    """Name the command that says what to expect of a start and these images, before anyone waits."""
+    return f"What to expect of it: vitkit advise {shlex.quote(spec)} {shlex.quote(start)}."
 
 
 def suggest_recipe(sizes: Sequence[tuple[int, int]]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vitkit.data.advice import advise_on_start, suggest_recipe
+from vitkit.data.advice import advise_on_start, suggest_recipe, where_to_ask
 from vitkit.data.decode import DecodeError
 from vitkit.data.label_sets import count_labels
 from vitkit.data.listing import Labels, pluralize
@@ -134,7 +134,7 @@ def check_data(
         contradictions=contradictions,
         warnings=tuple(warnings),
         notes=tuple(data.notes),
-        advice=(start,) if start else (),
+        advice=(start, where_to_ask(data.spec)) if start else (),
         recipe=suggest_recipe(sizes),
     )
 

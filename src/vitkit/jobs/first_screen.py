@@ -13,11 +13,12 @@ import numpy as np
 import torch
 
 from vitkit.analysis.cost import forward_flops
-from vitkit.data.advice import advise_on_start
+from vitkit.data.advice import advise_on_start, where_to_ask
 from vitkit.data.listing import Labels, pluralize
 from vitkit.data.loader import Batch, worker_count
 from vitkit.data.memory_samples import MemorySamples
 from vitkit.data.sources import ImageData
+from vitkit.jobs.advice_record import read_advice
 from vitkit.jobs.finetune_recipes import departures
 from vitkit.jobs.run_config import Run
 from vitkit.jobs.start import StartRecord
@@ -89,6 +90,7 @@ def first_screen(
         ("model", [_model(run.model, model), *_warnings(run, model.config, _total_steps(run, data))]),
         *learning,
         ("training", [_training(run, data), *(_advice(data) if start is None else _beside_paper(run, data))]),
+        *([] if start is None else [("advice", [_expected(run, data, surroundings.folder)])]),
         ("device", [f"{surroundings.device}, {pluralize(surroundings.threads, 'thread')}"]),
         ("folder", [_folder(run, data, model, surroundings.folder)]),
     ]
@@ -144,7 +146,15 @@ def measure_step(model: ImageModel, trainer: Trainer, batch_size: int, labels: L
 def _advice(data: ImageData) -> list[str]:
     """Say that there are too few images to train from scratch, if there are."""
     advice = advise_on_start(data.spec, len(data.splits["train"]), len(data.class_names))
-    return [f"! {advice}"] if advice else []
+    return [f"! {advice}", where_to_ask(data.spec)] if advice else []
+
+
+def _expected(run: Run, data: ImageData, folder: Path) -> str:
+    """Say what was expected of a run that begins from weights, or where to ask for that."""
+    record = read_advice(folder)
+    if record is None:
+        return where_to_ask(data.spec, run.start.start)
+    return f"expected by the advice before it: {record.expected.words} of the test images right"
 
 
 def _total_steps(run: Run, data: ImageData) -> int:

@@ -14,6 +14,7 @@ from vitkit._version import __version__
 from vitkit.data.sources import Samples
 from vitkit.durable import read_json, replace_file
 from vitkit.errors import VitkitError
+from vitkit.jobs.advice_record import compare_with_advice
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.run_config import read_config, read_run
 from vitkit.jobs.run_folder import open_model_data, read_evaluations
@@ -79,6 +80,7 @@ def write_report(run: str | Path, *, listener: Listener = SILENT) -> Path:
             f"vitkit inspect {quoted}",
         ],
         environment=_environment(folder),
+        expected=compare_with_advice(folder),
     )
     path = folder / "report.html"
     with listener.progress("writing the report") as progress:

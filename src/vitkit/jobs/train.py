@@ -10,6 +10,7 @@ import torch
 from vitkit.data.sources import ImageData
 from vitkit.data.sources_config import NEWEST_RULE
 from vitkit.errors import VitkitError
+from vitkit.jobs.advice_record import AdviceRecord, compare_with_advice, keep_advice
 from vitkit.jobs.building import (
     Parts,
     build_parts,
@@ -54,6 +55,7 @@ def train(
     threads: int | None = None,
     from_scratch: bool = False,
     command: str = "",
+    advice: AdviceRecord | None = None,
     listener: Listener = SILENT,
 ) -> Path:
     """Train a model, evaluate it on images it never saw, and write its report.
@@ -68,7 +70,7 @@ def train(
         device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1".
         threads: CPU threads; left out, as PyTorch chooses. Bit-identical results need the same number.
         from_scratch: begin again at step 0 where every checkpoint of the run is damaged; they are kept.
-        command: what to write down as the command that made the run.
+        command, advice: to be written down: what made the run, and what is expected of it.
         listener: hears how it goes; left out, nothing is printed.
 
     Returns:
@@ -101,6 +103,7 @@ def train(
     with lock_run_folder(folder), deterministic(found_device):
         if not (folder / "config.json").exists():
             write_config(folder, run, command, _choose_compute(run, config, found_device))
+        keep_advice(folder, advice)
         # Written before anything random happens: whoever kills the run from here on can continue it.
         parts = build_parts(run, data, folder, listener, record)
         _complete_until_stopped(parts, found_device, from_scratch, position, listener)
@@ -141,7 +144,7 @@ def _complete(
     if is_complete(parts, checkpoint):
         # The same command again is harmless: everything is there, so nothing is computed.
         listener.show([("", [f"This run has finished: {folder}"])])
-        tell_set_aside(folder, listener)
+        _tell_the_rest(folder, listener)
         return
     # The start-up rule: the last checkpoint of the run's own folder, which is also what --resume names; else
     # the weights of its start; else new ones, which the model has already.
@@ -180,6 +183,14 @@ def _complete(
     parts.rejects.write()
     parts.rejects.tell(listener)
     listener.show([("report", [str(write_report(folder, listener=listener))])])
+    _tell_the_rest(folder, listener)
+
+
+def _tell_the_rest(folder: Path, listener: Listener) -> None:
+    """Say of a finished run how it compares with what was expected of it, and what of it was damaged."""
+    expected = compare_with_advice(folder)
+    if expected:
+        listener.show([("advice", [expected])])
     tell_set_aside(folder, listener)
 
 

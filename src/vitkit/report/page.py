@@ -90,6 +90,8 @@ class ReportContent:
     """Commands that made the run, and the next useful ones."""
     environment: Mapping[str, str]
     """Versions, machine, threads, date."""
+    expected: str = ""
+    """A sentence that compares what was expected of the run with what came out; empty where nothing was."""
     left_out: Sequence[str] = ()
     """Sentences that say which of the run's records could not be read."""
 
@@ -130,6 +132,7 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
         "loss": figures.LOSS_LABELS[model.card.loss],
         "weights": str(card.origin.get("weights", "")).removeprefix("weights "),
         "left_out": content.left_out,
+        "expected": content.expected,
         "has_validation": any(line["kind"] == "validation" for line in content.metrics),
         "configuration": _flat(content.config),
         "card": _flat(

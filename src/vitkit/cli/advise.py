@@ -1,0 +1,110 @@
+"""`vitkit advise`: what to expect of images and starts, before anyone waits for a run."""
+
+import shlex
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+from rich.markup import escape
+from rich.table import Table
+
+from vitkit.cli import console
+from vitkit.cli.listener import TerminalListener
+from vitkit.cli.options import importing, parse
+from vitkit.data.decode_config import DecodeRule
+from vitkit.jobs.advise_options import AdviseOptions
+from vitkit.text import format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from vitkit.jobs.advice import Advice, Option
+
+
+@dataclass(frozen=True)
+class Command(AdviseOptions):
+    """Say what to do with images and what to expect, before anyone waits for a run.
+
+    Images are counted and looked at, this machine's speed is measured, and frozen features of each start are
+    probed on training images. --go trains as advised."""
+
+    starts: tyro.conf.Positional[tuple[str, ...]] = ()
+    """run folders, files or addresses of weights to begin from; of several the best one is advised."""
+    decode: Annotated[DecodeRule, tyro.conf.OmitArgPrefixes] = field(default_factory=DecodeRule)
+    go: bool = False
+    """train as advised; what was expected is compared with what came out."""
+    out: str | None = None
+    """run folder of --go; left out, runs/DATA-MODEL."""
+    threads: int | None = None
+    """CPU threads; left out, as many as PyTorch chooses."""
+    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """print everything as JSON."""
+
+
+def main(arguments: list[str]) -> None:
+    """Parse the command line, give advice, and follow it where that is asked for."""
+    options: Command = parse(Command, arguments, "advise")
+    line = shlex.join(["vitkit", "advise", *arguments])
+    with importing():
+        import torch
+
+        from vitkit.cli.download import download
+        from vitkit.jobs.advise import follow, run_advise
+
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    for start in options.starts:
+        download(start)
+    listener = TerminalListener()
+    found = run_advise(options, listener)
+    if options.json_output:
+        console.print_json(found.to_json())
+    else:
+        print_advice(found)
+    if options.go:
+        folder = follow(
+            found,
+            options.out,
+            device=options.device,
+            threads=options.threads,
+            command=line,
+            listener=listener,
+        )
+        console.out.print(f"\nNext: open {folder / 'report.html'} in a browser", markup=False, soft_wrap=True)
+    elif not options.json_output:
+        again = shlex.join(["vitkit", "advise", options.data, *options.starts])
+        following = f"{again} --go trains so" if found.can_go else f"{again} START"
+        console.out.print(f"\nNext: {following}", markup=False, soft_wrap=True)
+
+
+def print_advice(found: "Advice") -> None:
+    """Print what is in the images, the ways to train on them, and the advice in words."""
+    tested = f", {found.tested:,} to test on" if found.tested else ""
+    console.out.print(
+        f"[bold]{escape(found.name)}[/]: {found.images:,} training images{tested}, {found.classes:,} classes"
+    )
+    for warning in () if found.check is None else found.check.warnings:
+        console.out.print(f"  [yellow]![/] {escape(warning)}")
+    table = Table("begin from", "model", "probe", "expected", "steps", "time", "memory", box=None)
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for option in (*found.options, found.scratch):
+        table.add_row(*_row(option, found))
+    console.out.print()
+    console.out.print(table)
+    console.out.print()
+    for sentence in found.sentences:
+        console.out.print(f"- {sentence}", markup=False)
+
+
+def _row(option: "Option", found: "Advice") -> list[str]:
+    """Make the row of a way to train."""
+    begin = "new weights" if option is found.scratch else escape(option.start) or "a start to look for"
+    mark = "[bold]" if option is found.chosen else ""
+    return [
+        mark + begin,
+        escape(option.where),
+        "" if option.folded is None else f"{option.folded.accuracy:.0%}",
+        "" if option.forecast is None else f"{mark}{option.forecast.words}",
+        f"{option.steps:,}",
+        format_duration(option.seconds),
+        format_bytes(option.memory),
+    ]

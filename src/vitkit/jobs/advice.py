@@ -1,0 +1,101 @@
+"""The advice before training, as plain data: ways to train, what they cost and what to expect of them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from vitkit import config
+from vitkit.data.advice import advise_on_start
+from vitkit.data.check import DataCheck
+from vitkit.data.listing import pluralize
+from vitkit.evaluation.fewshot_folds import Folded
+from vitkit.jobs.advice_record import AdviceRecord
+from vitkit.jobs.forecast import Forecast
+from vitkit.jobs.run_config import Run
+from vitkit.models.image_config import format_size
+from vitkit.text import format_bytes, format_duration
+
+
+@dataclass(frozen=True)
+class Option:
+    """A way to train on the images: what it begins from, how long it takes, and what is to be expected."""
+
+    start: str
+    """As it was given; "" for new weights, or where a start is still to be found."""
+    run: Run
+    """With the name of its model."""
+    steps: int
+    seconds: float
+    """Of the whole run, as far as this machine's speed tells it."""
+    memory: int
+    """Bytes that a training step needs at most, beside PyTorch's own."""
+    flops: float
+    """Of the forward pass of one image."""
+    folded: Folded | None = None
+    """The probe: how well frozen features, or pixels, tell the classes apart. None where there is none."""
+    forecast: Forecast | None = None
+    """Of the accuracy on the test images."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def where(self) -> str:
+        """Model and size in words: "ViT-S/16 at 224x224"."""
+        return f"{self.run.model} at {format_size(self.run.preprocessing.image_size)}"
+
+    @property
+    def cost(self) -> str:
+        """Steps, time and memory in words."""
+        return (
+            f"{pluralize(self.steps, 'step')} of {pluralize(self.run.training.batch_size, 'image')}, about "
+            f"{format_duration(self.seconds)}, {format_bytes(self.memory)} of memory"
+        )
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The result of `advise`: plain data, to be printed or written as JSON."""
+
+    data: str
+    name: str
+    classes: int
+    images: int
+    """Training images."""
+    tested: int
+    """Test images; 0 where there are none."""
+    check: DataCheck | None
+    """None where there are too many images to look at each."""
+    options: tuple[Option, ...]
+    """The starts that were given, each at its sizes; without a start, models to look for."""
+    chosen: Option | None
+    """The one that is advised; None where a start must be found first."""
+    scratch: Option
+    """Training from scratch by the recipe that fits the images."""
+    sentences: tuple[str, ...]
+    """The advice in words."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return config.to_json(self)
+
+    @property
+    def can_go(self) -> bool:
+        """Whether it can be followed: it names a start, or there are enough images to do without."""
+        return self.chosen is not None or not advise_on_start(self.data, self.images, self.classes)
+
+    @property
+    def record(self) -> AdviceRecord | None:
+        """What is kept in the folder of a run that follows the advice; None where nothing is foretold."""
+        if self.chosen is None or self.chosen.forecast is None:
+            return None
+        return AdviceRecord(self.chosen.forecast, self.chosen.seconds, self.sentences)
+
+
+def choose(options: tuple[Option, ...], margin: float = 0.01) -> Option | None:
+    """Choose among options: of those within `margin` of the most accurate one, the cheapest.
+
+    Cost is counted in FLOPs, not in seconds, so that the same command chooses the same every time.
+    """
+    foretold = [(one.forecast.accuracy, one) for one in options if one.forecast is not None]
+    if not foretold:
+        return None
+    best = max(accuracy for accuracy, _ in foretold)
+    return min((one for accuracy, one in foretold if accuracy >= best - margin), key=lambda one: one.flops)

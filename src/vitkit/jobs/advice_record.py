@@ -1,0 +1,62 @@
+"""What was expected of a run before it began, kept in its folder and compared with what came out.
+
+advice.json   the forecast, and the advice in words
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitkit.config import from_json, to_json
+from vitkit.durable import read_json, replace_json
+from vitkit.jobs.forecast import Forecast
+
+RECORD = "advice.json"
+
+
+@dataclass(frozen=True)
+class AdviceRecord:
+    """The contents of `advice.json`."""
+
+    expected: Forecast
+    """Of the accuracy on the test images."""
+    seconds: float
+    """That the run was expected to take."""
+    sentences: tuple[str, ...]
+    """The advice in words."""
+
+
+def keep_advice(folder: Path, advice: AdviceRecord | None) -> None:
+    """Write down what is expected of a run, unless something is written there already."""
+    if advice is not None and not (folder / RECORD).exists():
+        replace_json(folder / RECORD, to_json(advice))
+
+
+def read_advice(folder: Path) -> AdviceRecord | None:
+    """Read what was expected of a run; None where nobody asked before it began.
+
+    Raises:
+        VitkitError: the record is damaged.
+    """
+    try:
+        return from_json(AdviceRecord, read_json(folder / RECORD), str(folder / RECORD))
+    except FileNotFoundError:
+        return None
+
+
+def compare_with_advice(folder: Path) -> str:
+    """Say what was expected of a run and what came out; "" where nothing was, or it was not measured.
+
+    Raises:
+        VitkitError: the record is damaged.
+    """
+    record = read_advice(folder)
+    if record is None:
+        return ""
+    try:
+        numbers = read_json(folder / "evaluation" / "test.json")
+    except FileNotFoundError:
+        return ""
+    accuracy = numbers.get("accuracy") if isinstance(numbers, dict) else None
+    if not isinstance(accuracy, int | float):
+        return ""
+    return f"Accuracy on the test images: {record.expected.compare(accuracy)}."

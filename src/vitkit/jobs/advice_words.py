@@ -1,0 +1,139 @@
+"""Put the advice into words: what to begin from, what to expect, and what had better not be tried."""
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitkit.data.advice import advise_on_start
+from vitkit.data.listing import class_numbers, pluralize
+from vitkit.data.repeats import describe_repeats
+from vitkit.data.sources import ImageData
+from vitkit.errors import VitkitError
+from vitkit.evaluation.fewshot_folds import FOLDS
+from vitkit.jobs.advice import Advice, Option
+from vitkit.jobs.probe import PIXEL_SIDE
+from vitkit.text import format_duration
+
+PATIENCE = 3600.0
+"""Seconds that fine-tuning may take where a size is advised: more than an hour is no first attempt."""
+UNBALANCED = 10
+"""Most frequent class to rarest one, from which rare classes should weigh more in the loss."""
+
+
+def advice_words(
+    data: ImageData,
+    leaks: Mapping[str, int],
+    options: Sequence[Option],
+    chosen: Option | None,
+    scratch: Option,
+) -> Iterator[str]:
+    """Say in sentences what to do, the most important first.
+
+    Args:
+        data: the images.
+        leaks: "train-test" and the like, and how many images of the second split are in the first one too.
+        options: the starts, or what to look for.
+        chosen: the option that is advised.
+        scratch: training from scratch.
+    """
+    few = advise_on_start(data.spec, len(data.splits["train"]), len(data.class_names))
+    if few:
+        yield few
+    if chosen is None:
+        yield _look_for(options)
+    elif chosen is scratch:
+        yield from _begin_anew(scratch, options)
+    else:
+        yield from _begin(chosen, options)
+        yield from _about_small_pictures(chosen, scratch)
+    if chosen is not scratch and scratch.forecast is not None:
+        yield (
+            f"From scratch (recipe {scratch.run.recipe}, {scratch.where}, {scratch.cost}) about "
+            f"{scratch.forecast.words} is to be expected: a rough guess from small pictures."
+        )
+    yield from _about_classes(class_numbers(data.splits["train"].labels))
+    for pair, count in leaks.items():
+        yield (
+            f"{describe_repeats(count, pair.split('-')[1])}, so that what comes out will look better than it "
+            "is: vitkit data check names them."
+        )
+
+
+def _begin(chosen: Option, options: Sequence[Option]) -> Iterator[str]:
+    """Say what to begin from, how, and what to expect."""
+    assert chosen.forecast is not None and chosen.folded is not None
+    among = f", the best of {len(options)} that were tried" if len(options) > 1 else ""
+    yield f"Begin from {chosen.start}{among}: {chosen.where}, {chosen.cost}."
+    optimizer = chosen.run.optimizer
+    if optimizer.freeze == "nothing" and optimizer.head_first:
+        yield (
+            f"Freeze nothing: the new head learns alone for {pluralize(optimizer.head_first, 'step')}, then "
+            "all layers do, lower ones more slowly."
+        )
+    folded = chosen.folded
+    yield (
+        f"Expect {chosen.forecast.words} of the test images to be right: 8 of 10 runs should lie inside. The "
+        f"start's frozen features tell {folded.accuracy:.0%} of "
+        f"{pluralize(folded.images, 'training image')} right ({folded.method}, {FOLDS}-fold "
+        "cross-validation)."
+    )
+    for note in chosen.notes:
+        yield f"{chosen.start}: {note}."
+
+
+def _begin_anew(scratch: Option, options: Sequence[Option]) -> Iterator[str]:
+    """Say that new weights are better than the starts, and what to expect of them."""
+    assert scratch.forecast is not None
+    yield (
+        f"Train from scratch (recipe {scratch.run.recipe}): {scratch.where}, {scratch.cost}. Expect "
+        f"{scratch.forecast.words} of the test images to be right, a rough guess from small pictures."
+    )
+    for one in options:
+        if one.forecast is not None:
+            yield f"{one.start} would give {one.forecast.words}: it has learned little that helps here."
+
+
+def _about_small_pictures(chosen: Option, scratch: Option) -> Iterator[str]:
+    """Warn of a start whose features tell the classes apart no better than small pictures do."""
+    assert chosen.folded is not None and scratch.folded is not None
+    features, pixels = chosen.folded.accuracy, scratch.folded.accuracy
+    if features <= pixels:
+        yield (
+            f"Small pictures of {PIXEL_SIDE}x{PIXEL_SIDE} pixels alone tell {pixels:.0%} right: this start "
+            "has learned little that helps here. Look for one that was trained on images more like these."
+        )
+
+
+def _look_for(options: Sequence[Option]) -> str:
+    """Say what kind of start to look for, by what this machine can train in an hour."""
+    possible = [one for one in options if one.seconds <= PATIENCE]
+    best = max(possible or options, key=lambda one: one.flops if possible else -one.flops)
+    height, _ = best.run.preprocessing.image_size
+    return (
+        f"Look for a {best.run.model} that was pre-trained on ImageNet-21k or more, at {height} pixels: "
+        f"fine-tuning it takes about {format_duration(best.seconds)} here. When you have it, vitkit advise "
+        f"{shlex.quote(best.run.data)} START says what to expect of it."
+    )
+
+
+def _about_classes(labels: NDArray[np.int64]) -> Iterator[str]:
+    """Say what to do about classes that are much rarer than others."""
+    counts = np.unique(labels, return_counts=True)[1]
+    if counts.max() > UNBALANCED * counts.min():
+        yield (
+            f"The classes are unbalanced, {counts.max() / counts.min():.0f} to 1: where every class counts "
+            "alike, add --logit-adjustment 1 to the training, and look at the accuracy of each class."
+        )
+
+
+def refuse_to_go(advice: Advice) -> None:
+    """Refuse to train from scratch on too few images.
+
+    Raises:
+        VitkitError: a start must be found first.
+    """
+    if not advice.can_go:
+        few = advise_on_start(advice.data, advice.images, advice.classes)
+        raise VitkitError(f"{few} Give one: vitkit advise {advice.data} START --go.")

@@ -1,0 +1,113 @@
+"""`vitkit advise` as people call it."""
+
+import json
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitkit.cli.main import run
+from vitkit.evaluation.features import FeatureExtractor
+from vitkit.jobs import advise as advising
+from vitkit.jobs import train as training
+from vitkit.models.build import create_model
+from vitkit.weights import save_model
+
+
+def write_report(folder: Path, **_options: Any) -> Path:
+    """Stand in for the report, whose pictures take seconds."""
+    (folder / "report.html").write_text("a report")
+    return folder / "report.html"
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "write_report", write_report)
+    monkeypatch.setattr(advising, "SIZES", ("ViT-8x1x1/112",))
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> str:
+    return str(save_model(create_model("ViT-16x1x2/4", 10, 8), tmp_path / "start"))
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    draw = np.random.default_rng(0)
+    for number in range(60):
+        pixels = draw.integers(0, 128, (12, 12, 3)) + 120 * (number % 2)
+        path = tmp_path / "photos" / ("bright" if number % 2 else "dark") / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels.astype(np.uint8)).save(path)
+    return tmp_path / "photos"
+
+
+def test_advice_is_printed_and_followed(
+    photos: Path, start: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["advise", str(photos), start, "--no-cache"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "photos: 42 training images, 12 to test on, 2 classes" in shown
+    assert "- 42 training images: do not train from scratch" in shown
+    assert "Begin from" in shown and "new weights" in shown and "--go trains so" in shown
+    out = tmp_path / "run"
+    assert run(["advise", str(photos), start, "--no-cache", "--go", "--out", str(out), "--threads", "1"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Accuracy on the test images: expected" in shown and "came out" in shown
+    assert json.loads((out / "config.json").read_text())["command"].startswith("vitkit advise ")
+    assert (out / "advice.json").exists()
+
+
+def test_without_a_start_it_says_what_to_look_for(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["advise", str(photos), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["chosen"] is None and found["images"] == 42
+    assert run(["advise", str(photos)]) == 0
+    assert f"Next: vitkit advise {photos} START" in " ".join(capsys.readouterr().out.split())
+    assert run(["advise", str(photos), "--go"]) == 1
+    assert "do not train from scratch" in capsys.readouterr().err.splitlines()[-1]
+
+
+def one_line(error: str) -> str:
+    """The last line of what was printed, which begins as every refusal does; there is no traceback."""
+    assert "Traceback" not in error
+    line = error.strip().splitlines()[-1]
+    assert line.startswith("vitkit: ")
+    return line
+
+
+def test_a_bad_start_and_bad_data_end_in_one_line(
+    photos: Path, start: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["advise", str(photos), str(tmp_path / "nowhere")]) == 1
+    assert "nowhere" in one_line(capsys.readouterr().err)
+    (tmp_path / "notes.txt").write_text("no weights")
+    assert run(["advise", str(photos), str(tmp_path / "notes.txt")]) == 1
+    assert "notes.txt" in one_line(capsys.readouterr().err)
+    assert run(["advise", str(tmp_path / "nothing"), start]) == 1
+    assert "nothing" in one_line(capsys.readouterr().err)
+    (photos / "empty").mkdir()
+    assert run(["advise", str(photos), start, "--no-cache"]) == 1
+    assert "empty" in one_line(capsys.readouterr().err)
+
+
+def test_ctrl_c_in_the_probe_is_clean(
+    photos: Path, start: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(FeatureExtractor, "compute", interrupted)
+    assert run(["advise", str(photos), start, "--no-cache"]) == 130
+    assert one_line(capsys.readouterr().err) == "vitkit: interrupted"
+
+
+def test_fine_tuning_says_where_to_ask(
+    photos: Path, start: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--data", str(photos), "--steps", "2", "--threads", "1", "--out", str(tmp_path / "run")]
+    assert run(["finetune", start, *options]) == 0
+    shown = "".join(capsys.readouterr().out.split())
+    assert "".join(f"What to expect of it: vitkit advise {photos} {start}.".split()) in shown
