@@ -53,7 +53,7 @@ class Samples(Protocol):
         """Return the encoded image: its bytes, or the path of its file."""
 
     def decode(self, index: int) -> NDArray[np.uint8]:
-        """Decode an image to (H, W, 3) uint8. Raises DecodeError."""
+        """Decode an image to (H, W, C) uint8, C = 3 unless the rule says otherwise. Raises DecodeError."""
 
     def header(self, index: int) -> Header:
         """Read format, colour mode and size, without decoding. Raises DecodeError."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vitkit.analysis.drawing import save_figure
 from vitkit.analysis.fewshot_figure import fewshot_plot
-from vitkit.data.decode_config import DEFAULT_RULE, DecodeRule
+from vitkit.data.decode_config import DecodeRule
 from vitkit.data.listing import pluralize
 from vitkit.data.sources import Samples
 from vitkit.durable import replace_json
@@ -43,7 +43,7 @@ from vitkit.jobs.unfinished import identify_any, load_model
 from vitkit.models.precision_config import Precision
 from vitkit.weights.card import TrainingData
 from vitkit.weights.files.cache import cache_folder
-from vitkit.weights.preprocessing import preprocessing_of
+from vitkit.weights.preprocessing import fitting, preprocessing_of
 
 
 def fewshot(
@@ -190,8 +190,7 @@ def _identify(options: FewShotOptions) -> list[_Checkpoint]:
         reason = explain_no_features(identity.config)
         if reason:
             raise VitkitError(f"{start} {reason}.")
-        preprocessing, record = identity.card.preprocessing, identity.card.data
-        rule = DEFAULT_RULE if preprocessing is None else preprocessing.decode
+        record, rule = identity.card.data, fitting(identity.card.preprocessing, identity.config).decode
         same = record is not None and record.spec == absolute_spec(options.data)
         found.append(_Checkpoint(start, name, rule, record, same))
     # An image that is too large for one checkpoint is left out for all: the shots must be the same.

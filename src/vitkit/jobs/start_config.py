@@ -23,7 +23,8 @@ class StartConfig:
     position_interpolation: Interpolation = "original"
     """How position embeddings are resized for another image size."""
     image_mean: tuple[float, ...] | None = None
-    """Of pixels in [0, 1], a value for each channel or one for all; left out, that of the start."""
+    """Of pixels in [0, 1], a value for each channel or one for all; left out, that of the start, 0.5 for new
+    weights."""
     image_std: tuple[float, ...] | None = None
     num_heads: int | None = None
     """Of the attention, where a file does not say it."""

@@ -9,6 +9,7 @@ import torch
 
 from vitkit.data.sources import ImageData
 from vitkit.data.sources_config import NEWEST_RULE
+from vitkit.data.transforms_config import refuse_augmentation
 from vitkit.errors import VitkitError
 from vitkit.jobs.building import (
     Parts,
@@ -244,6 +245,7 @@ def _refuse_run(run: Run, data: ImageData, config: ModelConfig, device: torch.de
             "freeze and freeze_layers keep weights as they are, and new ones know nothing: give a start "
             "(--start), or leave them out."
         )
+    refuse_augmentation(run.augmentation, config.in_channels)
     require_memory(config, run, device)
     if run.optimizer.differs_by_layer:
         # Called for its error alone: layers that are not there.
