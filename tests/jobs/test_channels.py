@@ -104,6 +104,58 @@ def test_a_start_of_three_channels_begins_on_grey_images_where_it_was(tmp_path: 
     assert first.probability == pytest.approx(second.probability, abs=1e-5)
 
 
+@pytest.fixture(scope="module")
+def bands(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Arrays of five bands: the class is which of the last two is the brighter; the first is constant."""
+    root, rng = tmp_path_factory.mktemp("bands"), np.random.default_rng(0)
+    for name, band in (("crop", 3), ("soil", 4)):
+        (root / name).mkdir()
+        for number in range(40):
+            values = rng.uniform(0.1, 0.3, (20, 20, 5)).astype(np.float32)
+            values[..., 0], values[..., band] = 0.5, values[..., band] + 0.6
+            np.save(root / name / f"{number}.npy", values)
+    return root
+
+
+@pytest.mark.usefixtures("_no_report")
+def test_bands_of_arrays_are_learned_with_measured_pixels(tmp_path: Path, bands: Path) -> None:
+    run = run_of(bands, 5, start=StartConfig(measure_pixels=True))
+    folder = training.train(run, tmp_path / "run")
+    config = vitkit.load_model(folder).config
+    assert config.image_mean == pytest.approx((128 / 255, 0.2, 0.2, 0.5, 0.5), abs=0.01)
+    assert config.image_std[0] == pytest.approx(1 / 255, abs=1e-4)  # a constant band
+    assert config.image_std[3:] == pytest.approx((0.3, 0.3), abs=0.02)
+    assert vitkit.evaluate(folder).result.accuracy == 1.0
+    assert vitkit.Predictor(folder)(bands / "soil/2.npy", top=1)[0].name == "soil"
+    before = (folder / "model.safetensors").read_bytes()
+    training.train(run, folder)  # the same again is the same run, which has finished
+    assert (folder / "model.safetensors").read_bytes() == before
+    other = replace(run, start=StartConfig(image_mean=(0.5,)))
+    with pytest.raises(VitkitError, match="holds another run"):
+        training.train(other, folder)
+
+
+@pytest.mark.usefixtures("_no_report")
+def test_given_pixel_statistics_go_before_measured_ones(tmp_path: Path, bands: Path) -> None:
+    given = StartConfig(measure_pixels=True, image_mean=(0.25,), image_std=(0.5, 0.5, 0.5, 0.5, 1.0))
+    folder = training.train(run_of(bands, 5, start=given), tmp_path / "run")
+    config = vitkit.load_model(folder).config
+    assert config.image_mean == (0.25,) * 5
+    assert config.image_std == (0.5, 0.5, 0.5, 0.5, 1.0)
+
+
+@pytest.mark.usefixtures("_no_report")
+def test_a_start_of_three_channels_is_fine_tuned_on_five(tmp_path: Path, bands: Path) -> None:
+    pretrained = training.train(replace(run_of(Path("digits")), data="digits"), tmp_path / "pretrained")
+    start = StartConfig(str(pretrained), measure_pixels=True)
+    hearing = Hearing()
+    folder = training.train(run_of(bands, 5, model="", start=start), tmp_path / "run", listener=hearing)
+    said = dict(hearing.rows)["start"]
+    assert "channels: 5 instead of 3, the filters that see the pixels are repeated in turn, times 3/5" in said
+    assert any(line.startswith("pixels: mean (0.50") for line in said)
+    assert vitkit.evaluate(folder).result.accuracy > 0.9
+
+
 @pytest.mark.usefixtures("_no_report")
 def test_colours_of_four_channels_are_not_augmented(tmp_path: Path, seen_by_alpha: Path) -> None:
     run = run_of(seen_by_alpha, 4, augmentation=Augmentation(rand_augment=2))

@@ -371,7 +371,7 @@ def _lines(
     )
     if before.in_channels != start.config.in_channels:
         lines.append(describe_channels(start.config.in_channels, before.in_channels))
-    elif before != start.config:
+    if before != with_channels(start.config, before.in_channels):
         lines.append(f"pixels: mean {before.image_mean}, std {before.image_std} instead of the start's")
     return [*lines, *(f"! {note}" for note in start.notes)]
 

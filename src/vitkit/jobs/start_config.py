@@ -26,6 +26,8 @@ class StartConfig:
     """Of pixels in [0, 1], a value for each channel or one for all; left out, that of the start, 0.5 for new
     weights."""
     image_std: tuple[float, ...] | None = None
+    measure_pixels: bool = False
+    """Measure image_mean and image_std on up to 500 training images, where they are not given."""
     num_heads: int | None = None
     """Of the attention, where a file does not say it."""
 

@@ -27,6 +27,7 @@ from vitkit.jobs.fitting import RunPosition, fit
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import deterministic, find_device
 from vitkit.jobs.memory import require_memory
+from vitkit.jobs.pixel_statistics import with_measured_pixels
 from vitkit.jobs.report import write_report
 from vitkit.jobs.run_config import Run, changed_options, read_config, read_run, write_config
 from vitkit.jobs.run_folder import absolute_spec, lock_run_folder
@@ -85,7 +86,8 @@ def train(
     asked, given = _with_absolute_paths(run), None if out is None else Path(out)
     with listener.progress("listing images"):
         run, data = _open_data(asked, given)
-    found_device = find_device(device)
+    asked = with_measured_pixels(asked, data, listener)
+    run, found_device = replace(run, start=asked.start), find_device(device)
     asked, record = settle_start(asked, data.class_names, given)
     run, config = replace(run, model=asked.model), model_config_of(asked, len(data.class_names), record)
     _refuse_run(run, data, config, found_device)  # before a folder is made
