@@ -136,8 +136,8 @@ def open_data(
     _check_names(spec, found.class_names)
     if splits.group is not None and found.groups is None:
         raise VitkitError(
-            f"{spec}: --splits.group takes a column of a .csv, or a level of folders below class folders; "
-            f"this is {found.kind}. Leave it out, or list the images in a .csv."
+            f"{spec}: --splits.group takes a column of a .csv or .parquet, or a level of folders below class "
+            f"folders; this is {found.kind}. Leave it out, or list the images in a .csv."
         )
     train = FileSamples(found.files, *found.splits["train"], rule) if "train" in found.splits else None
     listed, notes = with_missing_splits(found, splits, train)
@@ -239,12 +239,12 @@ def _list_path(path: Path, partial: bool, group: str | None) -> Listing:
     if path.suffix.lower() == ".csv":
         return list_csv(path, group)
     if path.suffix.lower() == ".parquet":
-        return list_parquet(path.parent, [path])
+        return list_parquet(path.parent, [path], group)
     if not path.is_dir():
         raise VitkitError(f"{path} is a single file of another kind. {LAYOUTS}")
     parquets = _parquet_files(path)
     if parquets:
-        return list_parquet(path, parquets)
+        return list_parquet(path, parquets, group)
     return list_folders(path, partial, group)
 
 

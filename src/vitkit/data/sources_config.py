@@ -24,8 +24,8 @@ class Splits:
     whichever is found."""
 
     group: str | None = None
-    """What must not be torn apart, a patient or a scene: a column of the CSV; of class folders a level below
-    them, 1 for the p7 of cats/p7/1.jpg."""
+    """What must not be torn apart, a patient or a scene: a column of the CSV or Parquet; of class folders a
+    level below them, 1 for the p7 of cats/p7/1.jpg."""
     folds: int | None = None
     """Cut the images into so many parts of equal size, one of which is the test split; --splits.fold says
     which."""

@@ -271,8 +271,9 @@ class _ParquetRows:
         return table.column(self.column).combine_chunks()
 
 
-def list_parquet(root: Path, paths: list[Path]) -> Listing:
-    """List images in the layout of Hugging Face data sets: a column of encoded images and one of labels."""
+def list_parquet(root: Path, paths: list[Path], group: str | None = None) -> Listing:
+    """List images in the layout of Hugging Face data sets: a column of encoded images, one of labels, and
+    where `group` names it one of what an image belongs to."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -299,6 +300,7 @@ def list_parquet(root: Path, paths: list[Path]) -> Listing:
     if not in_memory:
         notes.append("The Parquet files are read by row group: in shuffled order that is slow.")
 
+    groups = None if group is None else _parquet_groups(paths, group)
     unlabelled = np.array([value is None or value == -1 for value in values], dtype=bool)
     if unlabelled.any():
         notes.append(f"{pluralize(int(unlabelled.sum()), 'row')} without a label ignored.")
@@ -314,7 +316,7 @@ def list_parquet(root: Path, paths: list[Path]) -> Listing:
     declared = _names_in_metadata(schemas[0].metadata, label_column) or _names_in_readme(root, label_column)
     if declared is None or any(isinstance(value, str) for value in values):
         names, listed = _named_by_value(root, splits)
-        return Listing("Parquet", names, rows, listed, tuple(notes))
+        return Listing("Parquet", names, rows, listed, tuple(notes), groups)
     listed = {split: (where, found.astype(np.int64)) for split, (where, found) in splits.items()}
     labels = np.concatenate([labels for _, labels in listed.values()])
     if labels.min() < 0 or labels.max() >= len(declared):
@@ -326,7 +328,21 @@ def list_parquet(root: Path, paths: list[Path]) -> Listing:
     absent = [name for number, name in enumerate(declared) if number not in present]
     if absent:
         notes.append(f"{pluralize(len(absent), 'class', 'classes')} without images: {join_names(absent)}.")
-    return Listing("Parquet", declared, rows, listed, tuple(notes))
+    return Listing("Parquet", declared, rows, listed, tuple(notes), groups)
+
+
+def _parquet_groups(paths: Sequence[Path], group: str) -> NDArray[np.int64]:
+    """Number the groups of all rows by the values of a column."""
+    import pyarrow.parquet as pq
+
+    names: list[str] = []
+    for path in paths:
+        column = _group_column(path, {name.lower(): name for name in pq.read_schema(path).names}, group)
+        for row, value in enumerate(pq.read_table(path, columns=[column], use_threads=False)[column]):
+            names.append(str(value.as_py() if value.is_valid else "").strip())
+            if not names[-1]:
+                raise VitkitError(f"{path} row {row}: {group} is empty. Fill it.")
+    return number_groups(names)
 
 
 def _check_regular(paths: list[Path]) -> None:
