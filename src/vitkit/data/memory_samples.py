@@ -84,15 +84,14 @@ def keep_in_memory(
         limit_bytes: largest size of all its pixels, a byte for each channel.
         progress: called as `progress(done, total)` after each decoded image.
         header_progress: called in the same way after each header, all of which come first.
-        channels: those that the split's images have when they are decoded.
+        channels: of the decoded images.
 
     Raises:
         VitkitError: this machine does not have that memory.
     """
     total = len(samples)
     sizes = np.zeros((total, 2), dtype=np.int64)
-    bad: dict[int, str] = {}
-    needed = 0
+    bad, needed = dict[int, str](), 0
     for index in range(total):
         try:
             sizes[index] = samples.size(index)
@@ -104,8 +103,7 @@ def keep_in_memory(
         if needed > limit_bytes:
             return samples
     # The end of each image less its own length.
-    lengths = channels * sizes.prod(axis=1)
-    starts = np.cumsum(lengths) - lengths
+    starts = np.cumsum(lengths := channels * sizes.prod(axis=1)) - lengths
     try:
         pixels = np.empty(needed, dtype=np.uint8)
     except MemoryError as error:

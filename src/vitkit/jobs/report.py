@@ -17,7 +17,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.run_config import read_config, read_run
 from vitkit.jobs.run_folder import open_model_data, read_evaluations
-from vitkit.jobs.run_records import read_data_record, read_metrics, read_speed
+from vitkit.jobs.run_records import read_data_record, read_followed, read_metrics, read_speed
 from vitkit.jobs.unfinished import load_any
 from vitkit.models.image_model import ImageModel
 from vitkit.report.page import ReportContent, render_report
@@ -68,6 +68,7 @@ def write_report(run: str | Path, *, listener: Listener = SILENT) -> Path:
         data=record,
         metrics=metrics.lines,
         speed=speed.lines,
+        followed=read_followed(folder).lines,
         left_out=left_out,
         evaluations=evaluations,
         samples=samples,

@@ -86,10 +86,10 @@ def train(
     asked, given = _with_absolute_paths(run), None if out is None else Path(out)
     with listener.progress("listing images"):
         run, data = _open_data(asked, given)
-    asked = with_measured_pixels(asked, data, listener)
-    run, found_device = replace(run, start=asked.start), find_device(device)
-    asked, record = settle_start(asked, data.class_names, given)
-    run, config = replace(run, model=asked.model), model_config_of(asked, len(data.class_names), record)
+    found_device = find_device(device)
+    asked, record = settle_start(with_measured_pixels(asked, data, listener), data.class_names, given)
+    run = replace(run, model=asked.model, start=asked.start)
+    config = model_config_of(asked, len(data.class_names), record)
     _refuse_run(run, data, config, found_device)  # before a folder is made
     folder = given or _free_folder(asked, data)
     if run != _with_rule_of(folder, asked):  # a run that an early version began goes on here
@@ -101,8 +101,7 @@ def train(
     with lock_run_folder(folder), deterministic(found_device):
         if not (folder / "config.json").exists():
             write_config(folder, run, command, _choose_compute(run, config, found_device))
-        # The configuration is on the disk before anything random happens: whoever kills the run from here on
-        # can continue it.
+        # It is on the disk before anything random happens: a run killed from here on can be continued.
         parts = build_parts(run, data, folder, listener, record)
         _complete_until_stopped(parts, found_device, from_scratch, position, listener)
     return folder

@@ -243,10 +243,10 @@ def _checks(result: MultiLabel, predictions: LabelPredictions) -> Iterator[tuple
     whole = result.mean_average_precision_interval
     yield "mean_average_precision_interval", "two shares", whole, all(map(_is_share, whole or ()))
     if result.repeated is not None:
-        found = result.repeated
-        ends = (found.mean_average_precision_without, *(found.interval_without or ()))
-        right = 0 <= found.count <= count and all(map(_is_share, ends))
-        yield "repeated", "a count and shares of the other images", found, right
+        known = result.repeated
+        others = (known.mean_average_precision_without, *(known.interval_without or ()))
+        sizes = 0 <= known.count <= count and all(map(_is_share, others))
+        yield "repeated", "a count and shares of the other images", known, sizes
     totals = predictions.targets.sum(0).tolist()
     for i, (score, total) in enumerate(zip(result.per_label, totals, strict=True)):
         found = (score.average_precision, score.precision, score.recall, score.f1, score.best_f1)
