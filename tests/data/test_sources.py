@@ -378,11 +378,12 @@ def write_parquet(
     label: str = "label",
     binary: bool = False,
     first: int = 0,
+    more: Mapping[str, Sequence[Any]] | None = None,
 ) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     files = [image_bytes(first + number) for number in range(len(labels))]
     cells: list[Any] = list(files) if binary else [{"bytes": file, "path": None} for file in files]
-    table = pa.table({image: cells, label: list(labels)})
+    table = pa.table({image: cells, label: list(labels), **(more or {})})
     if names is not None:
         info = {"info": {"features": {label: {"names": list(names), "_type": "ClassLabel"}}}}
         table = table.replace_schema_metadata({"huggingface": json.dumps(info)})
@@ -403,6 +404,34 @@ def test_parquet_with_class_names_in_its_metadata(tmp_path: Path) -> None:
     assert data.notes == ()
     copy = pickle.loads(pickle.dumps(data.splits["train"]))  # what a spawned worker gets
     np.testing.assert_array_equal(copy.decode(7), data.splits["train"].decode(7))
+
+
+def test_a_column_of_groups_in_parquet_is_never_torn(tmp_path: Path) -> None:
+    patients = [number // 3 for number in range(60)]
+    labels = [patient % 2 for patient in patients]
+    write_parquet(tmp_path / "0.parquet", labels[:31], more={"Patient": patients[:31]})
+    write_parquet(tmp_path / "1.parquet", labels[31:], first=31, more={"Patient": patients[31:]})
+    data = open_data(str(tmp_path), Splits(group="patient", rule=2))
+    place = {f"0.parquet row {row}": patients[row] for row in range(31)}
+    place |= {f"1.parquet row {row}": patients[31 + row] for row in range(29)}
+    found = {
+        name: {place[samples.key(i)] for i in range(len(samples))} for name, samples in data.splits.items()
+    }
+    every = [patient for patients in found.values() for patient in patients]
+    assert sorted(every) == list(range(20))  # each patient is in one split
+    assert {*found} == {"train", "val", "test"}
+    assert "Splits keep groups together: 20 groups by patient." in data.notes
+    kept = open_data(str(tmp_path), Splits(rule=2))
+    torn = {name: {place[s.key(i)] for i in range(len(s))} for name, s in kept.splits.items()}
+    assert torn["train"] & torn["test"]  # without the column they are torn
+
+
+def test_a_parquet_without_the_column_of_groups_is_one_sentence(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "a.parquet", [0, 1, 0, 1], more={"scene": ["x", None, "y", "y"]})
+    with pytest.raises(VitkitError, match=r"no column 'patient' .*image, label, scene"):
+        open_data(str(tmp_path / "a.parquet"), Splits(group="patient"))
+    with pytest.raises(VitkitError, match=r"a\.parquet row 1: scene is empty"):
+        open_data(str(tmp_path / "a.parquet"), Splits(group="scene"))
 
 
 def test_parquet_larger_than_memory_is_read_by_row_group(

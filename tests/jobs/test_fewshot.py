@@ -343,6 +343,7 @@ def test_one_checkpoint_at_the_command_line(
     data: str, start: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (Path(data) / "dark").rename(Path(data) / HOSTILE)
+    (Path(data) / "light").rename(Path(data) / "<i>light")
     assert run(["fewshot", start, "--data", data, "--shots", "1,4", "--out", "out"]) == 0
     shown = capsys.readouterr()
     assert "\x1b" not in shown.out
@@ -356,7 +357,8 @@ def test_one_checkpoint_at_the_command_line(
         "Next: ",
     ):
         assert words in shown.out
-    assert sorted(path.name for path in Path("out").iterdir()) == ["images.json", "images.png", "images.svg"]
+    kept = ["images.html", "images.json", "images.png", "images.svg"]
+    assert sorted(path.name for path in Path("out").iterdir()) == kept
     numbers = json.loads(Path("out/images.json").read_text())
     assert [(s["method"], s["shots"]) for s in numbers["models"][0]["scores"]][:2] == [
         ("ridge", 1),
@@ -365,6 +367,14 @@ def test_one_checkpoint_at_the_command_line(
     svg = Path("out/images.svg").read_text()
     assert "guessing" in svg
     assert "nearest neighbours" in svg
+    page = Path("out/images.html").read_text()
+    best = max(numbers["models"][0]["scores"], key=lambda score: (score["shots"], score["mean"]))
+    assert f"is right on {best['mean']:.1%} of" in page
+    assert "<svg" in page and "Class by class" in page
+    assert all(f"{score['mean']:.1%} ± " in page for score in numbers["models"][0]["scores"])
+    assert "<i>light" not in page
+    assert "&lt;i&gt;light" in page
+    assert "http" not in page.replace("http://www.w3.org", "").replace("http-equiv", "")  # needs no network
 
 
 def test_several_checkpoints_in_one_table_and_one_picture(
@@ -379,6 +389,9 @@ def test_several_checkpoints_in_one_table_and_one_picture(
     svg = Path("fewshot/images.svg").read_text()
     assert "other-start" in svg
     assert svg.count("nearest neighbours") == 1  # the title of its picture
+    page = Path("fewshot/images.html").read_text()
+    assert "The best of the checkpoints is" in page
+    assert page.count("<td>other-start</td>") == 2  # a row for each method
     assert run([*command, "--json"]) == 0
     numbers = json.loads(capsys.readouterr().out)
     assert [model["name"] for model in numbers["models"]] == ["start", "other-start"]
@@ -451,6 +464,11 @@ def test_few_shot_accuracy_is_logged_while_a_model_is_trained(data: str, tmp_pat
         json.loads(line) for line in (alone / "metrics.jsonl").read_text().splitlines()
     ]
     assert any("4 shots" in detail for _, _, detail in hearing.milestones)
+    page = (followed / "report.html").read_text()
+    assert "Few-shot accuracy while it was trained" in page and "; at step 6: 2 shots" in page
+    for line in measured:
+        assert f">{line['ridge_4_shots']:.1%}</td>" in page
+    assert "Few-shot accuracy while" not in (alone / "report.html").read_text()
     assert json.loads((followed / "config.json").read_text())["run"]["fewshot"]["data"] == other
     with pytest.raises(VitkitError, match="No data at"):
         vitkit.train(_training(data, FewShotTracking("nowhere")), "nothing")

@@ -21,8 +21,9 @@ from vitkit.data.sources_config import Splits
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.evaluation.label_predictions import LabelPredictions
-from vitkit.evaluation.multilabel import MultiLabel
+from vitkit.evaluation.multilabel import MultiLabel, multi_label
 from vitkit.jobs.run_config import Run
+from vitkit.jobs.start_config import StartConfig
 from vitkit.training.objectives_config import ClassificationConfig
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
@@ -180,6 +181,68 @@ def test_predictions_name_all_labels_from_a_half_on(
     assert "square" in table[1] and "disc" in table[1] and "none" in table[2]
     guesses = vitkit.Predictor(trained)("several.png")
     assert {guess.name for guess in guesses} == set(LABELS)
+
+
+def test_average_precision_is_given_with_and_without_training_images(tmp_path: Path) -> None:
+    """The last ten test images are copies of training images."""
+    sets = draw_images(tmp_path, 90)
+    names = list(sets)
+    rows = [
+        f"{name},{';'.join(sorted(sets[name]))},{'test' if i >= 60 else 'train'}"
+        for i, name in enumerate(names)
+    ]
+    for i in range(80, 90):
+        shutil.copy(tmp_path / names[i - 80], tmp_path / names[i])
+        rows[i] = f"{names[i]},{';'.join(sorted(sets[names[i - 80]]))},test"
+    table = tmp_path / "labels.csv"
+    table.write_text("\n".join(["path,labels,split", *rows]) + "\n")
+    hearing = Hearing()
+    short = replace(SMALL, data=str(table), training=replace(SMALL.training, steps=20, evaluate_every=10))
+    folder = vitkit.train(short, tmp_path / "run", listener=hearing)
+    found = vitkit.evaluate(folder)
+    result, predictions = found.result, found.predictions
+    kept = predictions.ids < 20
+    parts = (predictions.logits[kept], predictions.targets[kept], predictions.ids[kept], predictions.bad)
+    others = multi_label(LabelPredictions(*parts), result.class_names)
+    assert result.repeated.count == 10
+    assert result.repeated.mean_average_precision_without == others.mean_average_precision
+    assert result.repeated.interval_without == others.mean_average_precision_interval
+    assert others.mean_average_precision != result.mean_average_precision
+    stored = json.loads((folder / "evaluation" / "test.json").read_text())
+    assert stored["repeated"]["count"] == 10
+    assert any("10 images of test are in train too" in warning for warning in hearing.warnings)
+    assert any(
+        "10 images are training images too: without them" in line for _, rows in hearing.rows for line in rows
+    )
+    assert "10 of these images are training images too" in (folder / "report.html").read_text()
+    stored["repeated"]["count"] = 31
+    (folder / "evaluation" / "test.json").write_text(json.dumps(stored))
+    with pytest.raises(VitkitError, match="repeated"):
+        vitkit.write_report(folder)
+
+
+def test_a_classifier_is_fine_tuned_to_several_labels(tmp_path: Path, shapes: Path) -> None:
+    """Pre-trained to tell single shapes apart, it learns to find several in 30 steps."""
+    draw = np.random.default_rng(5)
+    for label in LABELS:
+        (tmp_path / "single" / label).mkdir(parents=True)
+        for number in range(60):
+            picture({label}, draw).save(tmp_path / "single" / label / f"{number}.png")
+    pretraining = replace(SMALL, data=str(tmp_path / "single"), task="classification")
+    start = vitkit.train(pretraining, tmp_path / "start")
+    few = replace(SMALL.training, steps=30, evaluate_every=30)
+    tuned = replace(SMALL, data=str(shapes), model="", start=StartConfig(str(start)), training=few)
+    folder = vitkit.train(tuned, tmp_path / "tuned")
+    model = load_model(folder)
+    assert isinstance(model.card, ModelCard) and model.card.task is not None
+    assert (model.card.task.name, model.card.loss) == ("multi-label", "sigmoid")
+    assert model.card.class_names == LABELS
+    assert model.card.origin["start"]["from"] == str(start)
+    result = vitkit.evaluate(folder).result
+    chance = sum(score.count for score in result.per_label) / (len(LABELS) * result.count)
+    assert result.mean_average_precision_interval[0] > chance + 0.1
+    assert {guess.name for guess in vitkit.Predictor(folder)(shapes.parent / "images/003.png")} == {*LABELS}
+    assert "mean average precision" in (folder / "report.html").read_text()
 
 
 def test_the_same_command_again_does_nothing(trained: Path, shapes: Path) -> None:

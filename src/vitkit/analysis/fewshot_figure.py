@@ -56,6 +56,28 @@ def fewshot_plot(
     return figure
 
 
+def tracking_plot(steps: Sequence[int], curves: Mapping[str, Sequence[float]], images: str) -> Figure:
+    """Draw few-shot accuracy against the steps of a training.
+
+    Args:
+        steps: at which it was measured.
+        curves: accuracies (0 to 1, NaN where there is none) at these steps by name ("5 shots").
+        images: what it was measured on, for the title.
+    """
+    with styled():
+        figure = Figure((WIDTH * 0.6, 3.4), layout="constrained")
+        axes = figure.subplots()
+        for (name, shares), dashes, colour in zip(curves.items(), *_looks(len(curves)), strict=True):
+            axes.plot(steps, shares, label=name, color=colour, linestyle=dashes, marker="o", markersize=3)
+        axes.set(xlabel="step", ylabel="share of test images right")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g}%"))
+        axes.grid(True)
+        title = f"Few-shot accuracy on {shortened(images, 60)}"
+        figure.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold")
+        figure.legend(loc="outside lower left", ncols=4)
+    return figure
+
+
 def _looks(count: int) -> tuple[list[str], list[str]]:
     """Dashes and colours of `count` lines, no two alike up to 28."""
     looks = itertools.cycle(itertools.product(DASHES, COLOURS))

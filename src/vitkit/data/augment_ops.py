@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageOps
 
+from vitkit.data.channels import to_rgb
 from vitkit.data.transforms_config import Augmentation
 
-Pixels = NDArray[np.uint8]  # (height, width, 3)
+Pixels = NDArray[np.uint8]  # (height, width, channels)
 
 MOST_DEGREES, MOST_SHEAR, MOST_SHIFT = 30.0, 0.3, 150 / 331
 """Ranges of rotations, shears and translations (a share of the side): AutoAugment's, on 331 pixels (Cubuk et
@@ -29,16 +30,21 @@ timm's `data/random_erasing.py`, after Zhong et al. 2017 (arXiv 1708.04896, whos
 
 
 def distort(image: Pixels, augmentation: Augmentation, rng: np.random.Generator) -> Pixels:
-    """Apply the operations and the erasing that an augmentation asks for; without any, nothing is drawn."""
+    """Apply the operations and the erasing that an augmentation asks for; without any, nothing is drawn.
+
+    The operations change a grey image (H, W, 1) as they do one of equal red, green and blue. They are not
+    made for other numbers of channels: `refuse_augmentation` refuses them.
+    """
     if augmentation.rand_augment:
-        picture = Image.frombytes("RGB", (image.shape[1], image.shape[0]), image.tobytes())
+        picture = Image.frombytes("RGB", (image.shape[1], image.shape[0]), to_rgb(image).tobytes())
         for _ in range(augmentation.rand_augment):
             # The operations are drawn with replacement, their direction always, used or not: what follows
             # does not depend on which one it was.
             operation = OPERATIONS[int(rng.random() * len(OPERATIONS))]
             strength = augmentation.rand_augment_magnitude / 10
             picture = operation(picture, strength if rng.random() < 0.5 else -strength)
-        image = np.frombuffer(picture.tobytes(), np.uint8).reshape(image.shape)
+        changed = np.frombuffer(picture.tobytes(), np.uint8).reshape(*image.shape[:2], 3)
+        image = changed[:, :, : image.shape[2]]
     if augmentation.random_erasing and rng.random() < augmentation.random_erasing:
         image = erase(image, rng)
     return image
@@ -55,7 +61,7 @@ def erase(image: Pixels, rng: np.random.Generator) -> Pixels:
         rows, columns = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
         if 1 <= rows < height and 1 <= columns < width:
             top, left = int(rng.random() * (height - rows + 1)), int(rng.random() * (width - columns + 1))
-            erased, box = image.copy(), rng.integers(0, 256, (rows, columns, 3), np.uint8)
+            erased, box = image.copy(), rng.integers(0, 256, (rows, columns, image.shape[2]), np.uint8)
             erased[top : top + rows, left : left + columns] = box
             return erased
     return image

@@ -1,4 +1,4 @@
-"""Decode any image file to RGB pixels, by one declared rule.
+"""Decode any image file to pixels, RGB unless the rule says otherwise, by one declared rule.
 
 The same function serves training, evaluation, prediction and serving, so that a model never meets an image
 turned, inverted or clipped in another way than it was trained on. Whatever Pillow does with a damaged file,
@@ -35,19 +35,16 @@ from PIL import (
     WebPImagePlugin,
 )
 
+from vitkit.data.arrays import MAGIC, ArrayFile, read_array
+from vitkit.data.channels import from_rgb
+from vitkit.data.converting import STRIP_PIXELS, make_converter, strips
 from vitkit.data.decode_config import BYTES_PER_PIXEL, DEFAULT_RULE, OVERHEAD_BYTES, DecodeRule
+from vitkit.data.decode_error import DecodeError as DecodeError
 from vitkit.data.decode_memory import MAX_JPEG_SCANS, decoding_bytes, jpeg_scans
 from vitkit.data.files import UnreadableFileError, read_regular_file
 from vitkit.data.jpeg import decoded_quickly
 from vitkit.data.orientation import INVERSE, orientation_of, upright
-from vitkit.errors import VitkitError
-
-# Pixels are converted in strips of about so many, so that intermediate images stay small.
-_STRIP_PIXELS = 1 << 18
-
-
-class DecodeError(VitkitError):
-    """One file that gives no pixels. The message is the reason alone: the caller knows which file it was."""
+from vitkit.data.stacks import read_pages, read_samples
 
 
 @dataclass(frozen=True)
@@ -124,10 +121,13 @@ Shrinking = Callable[[int, int], int]
 def decode(
     file: bytes | Path, rule: DecodeRule = DEFAULT_RULE, shrinking: Shrinking | None = None
 ) -> NDArray[np.uint8]:
-    """Decode one image file to RGB pixels, (height, width, 3) uint8; the array may be read-only.
+    """Decode one image file to pixels, (height, width, channels) uint8; the array may be read-only.
+
+    Three channels are RGB; `channels.py` says what others are.
 
     - The EXIF orientation is applied if the rule says so.
-    - Transparency (alpha, transparent palette entries, transparent colours) is composited on the background.
+    - Transparency (alpha, transparent palette entries, transparent colours) is composited on the background,
+      and kept as the last of four channels.
     - CMYK and YCCK become RGB, Adobe's inverted ones too.
     - 16-bit grey is scaled by 255/65535 and rounded, never clipped. Floating-point grey in [0, 1] is
       multiplied by 255, in [0, 255] kept; any other range, and 32-bit integers beyond 16 bits, is stretched
@@ -139,6 +139,8 @@ def decode(
     large, of another type.
     """
     with _opened(file, rule) as (image, stream, _):
+        if isinstance(image, ArrayFile):
+            return image.pixels(rule)
         if shrinking is not None and image.format == "JPEG":
             width, height = image.size
             turned = rule.apply_exif and orientation_of(image)[1] >= 5
@@ -165,6 +167,8 @@ def header(file: bytes | Path, rule: DecodeRule = DEFAULT_RULE) -> Header:
     """
     with _opened(file, rule) as (image, _, needed):
         width, height = image.size
+        if isinstance(image, ArrayFile):
+            return Header(image.format, image.mode, (height, width), needed)
         turned, turn = orientation_of(image)
         swapped = turn >= 5 and turned != rule.apply_exif
         size = (width, height) if swapped else (height, width)
@@ -177,7 +181,9 @@ def image_size(file: bytes | Path, rule: DecodeRule = DEFAULT_RULE) -> tuple[int
 
 
 @contextmanager
-def _opened(file: bytes | Path, rule: DecodeRule) -> Iterator[tuple[Image.Image, io.BytesIO, int]]:
+def _opened(
+    file: bytes | Path, rule: DecodeRule
+) -> Iterator[tuple[Image.Image | ArrayFile, io.BytesIO, int]]:
     """Open an image with the reader that its first bytes ask for, and check its size and memory.
 
     Yields the image, the stream it is read from, and the bytes of memory that decoding takes.
@@ -194,14 +200,29 @@ def _opened(file: bytes | Path, rule: DecodeRule) -> Iterator[tuple[Image.Image,
     # Inside a PNG only the animation chunk has a check that warns.
     talkative = name in _TALKATIVE or (name == "PNG" and b"acTL" in data)
     with _failures_explained(name), _silent() if talkative else nullcontext():
+        array = _array(name, data, rule)
+        if array is not None:
+            _check_size(*array.size, rule)
+            needed = held + array.decoding_bytes
+            _check_memory(array, needed, rule)
+            yield array, io.BytesIO(), needed
+            return
         buffered = name == "JPEG" and _needs_coefficients(data)
         stream = io.BytesIO(data)
         del data  # the stream's alone from here on, and free when that is closed
         with _FORMATS[name](stream, b"") as image:
             _check_size(*image.size, rule)
             needed = decoding_bytes(image, held, buffered)
+            needed += max(0, rule.channels - 3) * image.size[0] * image.size[1]
             _check_memory(image, needed, rule)
             yield image, stream, needed
+
+
+def _array(name: str, data: bytes, rule: DecodeRule) -> ArrayFile | None:
+    """Read a file that is an array; None where Pillow has to read it."""
+    if name == "NPY":
+        return read_array(data)
+    return read_samples(data, rule) if name == "TIFF" and rule.channels not in (1, 3) else None
 
 
 @contextmanager
@@ -243,6 +264,8 @@ def _recognise(data: bytes) -> str:
     if not data:
         raise DecodeError("the file is empty (0 bytes)")
     start = data[:16]
+    if start.startswith(MAGIC):
+        return "NPY"
     for name in _FORMATS:
         accept = Image.OPEN[name][1]
         # An accept function answers with a sentence when Pillow was built without the codec.
@@ -258,7 +281,7 @@ def _recognise(data: bytes) -> str:
         raise DecodeError("an SVG or XML file; only pixel images can be read")
     if data[4:12] in (b"ftypheic", b"ftypheix", b"ftypmif1", b"ftyphevc"):
         raise DecodeError("an HEIC image; convert it to JPEG or PNG")
-    raise DecodeError(f"not an image of a known format ({', '.join(_FORMATS)})")
+    raise DecodeError(f"not an image of a known format ({', '.join((*_FORMATS, 'NPY'))})")
 
 
 def _check_size(width: int, height: int, rule: DecodeRule) -> None:
@@ -271,7 +294,7 @@ def _check_size(width: int, height: int, rule: DecodeRule) -> None:
         )
 
 
-def _check_memory(image: Image.Image, needed: int, rule: DecodeRule) -> None:
+def _check_memory(image: Image.Image | ArrayFile, needed: int, rule: DecodeRule) -> None:
     if needed > rule.max_bytes:
         width, height = image.size
         raise DecodeError(
@@ -294,9 +317,12 @@ def _pixels(image: Image.Image, rule: DecodeRule, stream: IO[bytes] | None = Non
         width, height = size
         quick = decoded_quickly(stream.getbuffer(), image.mode, (height, width))
         if quick is not None:
+            quick = from_rgb(quick, rule.channels)
             return np.ascontiguousarray(upright(quick, turn if rule.apply_exif else 1))
-    image.load()
-    if image.size != size:
+    stack = read_pages(image, rule.channels) if image.format == "TIFF" else None
+    if stack is None:
+        image.load()
+    if image.size != size and stack is None:
         raise DecodeError(_other_size(size, image.size))
     if stream is not None:
         stream.close()  # frees the file before the array is made
@@ -304,68 +330,14 @@ def _pixels(image: Image.Image, rule: DecodeRule, stream: IO[bytes] | None = Non
         turn = 1
     elif turned:  # undo what the TIFF reader did: only the quarter turns are not their own inverse
         turn = INVERSE.get(turn, turn)
-    convert = _converter(image, rule)
+    if stack is not None:
+        return np.ascontiguousarray(upright(stack, turn))
+    convert = make_converter(image, rule)
     width, height = size
-    if width * height <= _STRIP_PIXELS:
+    if width * height <= STRIP_PIXELS:
         return np.ascontiguousarray(upright(convert(image), turn))
-    pixels = np.empty((width, height, 3) if turn >= 5 else (height, width, 3), dtype=np.uint8)
+    pixels = np.empty((*((width, height) if turn >= 5 else (height, width)), rule.channels), dtype=np.uint8)
     as_stored = upright(pixels, INVERSE.get(turn, turn))  # a view: the rows of the file, wherever they go
-    for top, strip in _strips(image):
+    for top, strip in strips(image):
         as_stored[top : top + strip.height] = convert(strip)
     return pixels
-
-
-def _strips(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
-    """Yield the image from top to bottom in full-width strips, each with the number of its first row."""
-    width, height = image.size
-    rows = max(1, _STRIP_PIXELS // width)
-    for top in range(0, height, rows):
-        yield top, image.crop((0, top, width, min(top + rows, height)))
-
-
-def _converter(image: Image.Image, rule: DecodeRule) -> Callable[[Image.Image], NDArray[np.uint8]]:
-    """Choose the function that makes RGB pixels, (height, width, 3), from a loaded image or a part of it."""
-    if image.mode.startswith(("I", "F")):
-        return _wide_grey_converter(image, rule)
-    if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
-        return lambda part: np.asarray(_composite(part, rule))
-    return lambda part: np.asarray(part.convert("RGB"))
-
-
-def _composite(image: Image.Image, rule: DecodeRule) -> Image.Image:
-    if image.mode == "La":  # the one mode Pillow cannot take straight to RGBA
-        image = image.convert("LA")
-    over = image.convert("RGBA")
-    under = Image.new("RGBA", image.size, (*rule.background, 255))
-    return Image.alpha_composite(under, over).convert("RGB")
-
-
-def _wide_grey_converter(image: Image.Image, rule: DecodeRule) -> Callable[[Image.Image], NDArray[np.uint8]]:
-    """Make the function that turns 16-bit, 32-bit and floating-point grey into RGB.
-
-    Pillow's own conversion clips such pixels at 255.
-    """
-    extremes = [(part.min(), part.max()) for part in (_wide_values(strip) for _, strip in _strips(image))]
-    low, high = min(low for low, _ in extremes), max(high for _, high in extremes)
-    if not all(np.isfinite(extremes).ravel()):
-        raise DecodeError("floating-point pixels with NaN or infinity")
-    transparent = image.info.get("transparency")
-
-    def convert(part: Image.Image) -> NDArray[np.uint8]:
-        values = _wide_values(part)
-        if image.mode.startswith("I") and low >= 0 and high <= 65535:
-            scaled = values * (255 / 65535)
-        elif image.mode == "F" and low >= 0 and high <= 255:
-            scaled = values * 255 if high <= 1 else values
-        else:
-            scaled = (values - low) * (255 / ((high - low) or 1))
-        pixels = np.repeat(np.floor(scaled + 0.5).astype(np.uint8)[:, :, None], 3, axis=2)
-        if isinstance(transparent, int):
-            pixels[values == transparent] = rule.background
-        return pixels
-
-    return convert
-
-
-def _wide_values(image: Image.Image) -> NDArray[np.float32]:
-    return np.asarray(image).astype(np.float32)  # exact to 24 bits, and half the memory

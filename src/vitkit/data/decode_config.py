@@ -1,4 +1,4 @@
-"""The rule by which any image file becomes RGB pixels. It needs no Pillow."""
+"""The rule by which any image file becomes pixels. It needs no Pillow."""
 
 from dataclasses import dataclass
 
@@ -12,10 +12,13 @@ OVERHEAD_BYTES = 16_000_000
 # images, not small images whose format needs much memory.
 _FEWEST_PIXELS = 16_000_000
 
+MOST_CHANNELS = 1024
+"""Bands of a hyperspectral image are some hundreds."""
+
 
 @dataclass(frozen=True)
 class DecodeRule:
-    """The rule by which an image file becomes RGB; it is saved with the model."""
+    """The rule by which an image file becomes pixels; it is saved with the model."""
 
     apply_exif: bool = True
     """Turn the image as the orientation in its EXIF block (or its TIFF tag) says. Published ImageNet figures
@@ -27,12 +30,18 @@ class DecodeRule:
     than 8 bytes for each of these pixels to decode, their file included (528 MB by default, 144 MB at
     least): WebP from 32 million pixels on, JPEG 2000 and AVIF from 26, progressive JPEGs without
     subsampling from 52."""
+    channels: int = 3
+    """Channels of the model's input. 3: red, green, blue; grey images are repeated. 1: grey; colours become
+    their luma. 4: with alpha, which is kept instead of shown on the background. Any number from arrays: .npy
+    of (height, width, channels), and TIFF files of so many grey pages. 16 bits are scaled to 8."""
 
     def __post_init__(self) -> None:
         if len(self.background) != 3 or not all(0 <= value <= 255 for value in self.background):
             raise VitkitError(f"background must be three numbers in 0..255, found {self.background}.")
         if self.max_pixels < 1:
             raise VitkitError(f"max_pixels must be at least 1, found {self.max_pixels}.")
+        if not 1 <= self.channels <= MOST_CHANNELS:
+            raise VitkitError(f"channels is from 1 to {MOST_CHANNELS}, found {self.channels}.")
 
     @property
     def max_bytes(self) -> int:

@@ -1,7 +1,7 @@
 """Folders of class folders, alone or below train/, val/ and test/."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +104,8 @@ class _ClassFolders:
         self.images: dict[str, list[str]] = {}
         self.loose = 0
         self.upward: list[str] = []
+        # Beside images, arrays are something else (masks, say): they are the images where there are none.
+        arrays: dict[str, list[str]] = {}
         where = root.resolve()
         above = frozenset(map(_identity, (where, *where.parents)))
         with os.scandir(root) as entries:
@@ -115,16 +117,20 @@ class _ClassFolders:
                 if _identity(root / entry.name) in above:
                     self.upward.append(entry.name)
                 else:
-                    self.images[entry.name] = sorted(
-                        self._below(root / entry.name, f"{entry.name}/", "", above)
-                    )
+                    files = sorted(self._below(root / entry.name, f"{entry.name}/", "", above))
+                    self.images[entry.name] = [file for file in files if not _is_array(file)]
+                    arrays[entry.name] = [file for file in files if _is_array(file)]
             elif _is_image(entry.name):
                 self.loose += 1
+        if any(self.images.values()):
+            self.other += sum(map(len, arrays.values()))
+        elif any(arrays.values()):
+            self.images = arrays
 
     def _below(
         self, folder: Path, name: str, prefix: str, above: frozenset[tuple[int, int]]
     ) -> Iterator[str]:
-        """Yield the paths of images relative to the class folder.
+        """Yield the paths of images and arrays relative to the class folder.
 
         Links to folders are followed, but not those to a folder above, whose images would come twice or
         under another class.
@@ -140,7 +146,7 @@ class _ClassFolders:
                 elif _is_folder(entry):
                     below = f"{prefix}{entry.name}/"
                     yield from self._below(folder / entry.name, name, below, above | {identity})
-                elif _is_image(entry.name):
+                elif _is_image(entry.name) or _is_array(entry.name):
                     yield prefix + entry.name
                 else:
                     self.other += 1
@@ -171,11 +177,18 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def image_files(root: Path) -> list[Path]:
-    """List every image below a folder, sorted; hidden files and folders are passed over."""
+    """List every image below a folder, sorted; where there is none, every array (.npy).
+
+    Hidden files and folders are passed over.
+    """
+    return _files_below(root, _is_image) or _files_below(root, _is_array)
+
+
+def _files_below(root: Path, wanted: Callable[[str], bool]) -> list[Path]:
     found: list[Path] = []
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if not is_ignored(name))
-        found += [Path(folder, name) for name in sorted(names) if _is_image(name) and not is_ignored(name)]
+        found += [Path(folder, name) for name in sorted(names) if wanted(name) and not is_ignored(name)]
     return found
 
 
@@ -219,6 +232,10 @@ def _agreed_classes(root: Path, scans: dict[str, _ClassFolders], partial: bool) 
 def _is_image(name: str) -> bool:
     stem, dot, suffix = name.rpartition(".")
     return bool(stem) and dot + suffix.lower() in _IMAGE_SUFFIXES
+
+
+def _is_array(name: str) -> bool:
+    return name.lower().endswith(".npy")
 
 
 def _folders(names: list[str]) -> str:

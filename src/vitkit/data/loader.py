@@ -32,7 +32,7 @@ class Batch:
     """Some images of a split with their labels."""
 
     images: Tensor
-    """(B, 3, H, W) uint8; zeros where the mask is False."""
+    """(B, C, H, W) uint8, C = 3 for RGB; zeros where the mask is False."""
     labels: Tensor
     """(B,) int64; (B, K) bool where an image has several labels, or none."""
     mask: Tensor
@@ -207,7 +207,7 @@ class _TrainBatches:
             image = self._image(index, drawn)
             drawn.pixels(image, out)
 
-        return _pixels(ids, self.preprocessing.image_size, view, reading)
+        return _pixels(ids, self.preprocessing, view, reading)
 
     def key(self, sample: int) -> str:
         return self.samples.key(sample)
@@ -246,7 +246,7 @@ class _EvaluationBatches:
         def view(index: int, slot: int, out: NDArray[np.uint8]) -> None:
             preprocess(self.samples.decode(index), self.preprocessing, out)
 
-        return _pixels(self.ids(number), self.preprocessing.image_size, view, reading)
+        return _pixels(self.ids(number), self.preprocessing, view, reading)
 
     def key(self, sample: int) -> str:
         return self.samples.key(sample)
@@ -254,21 +254,21 @@ class _EvaluationBatches:
 
 def _pixels(
     ids: NDArray[np.int64],
-    size: tuple[int, int],
+    rule: Preprocessing,
     view: Callable[[int, int, NDArray[np.uint8]], None],
     reading: Reading,
 ) -> Result:
-    """Compute the pixels of one batch (B, 3, H, W), and the reasons of the slots that could not be read.
+    """Compute the pixels of one batch (B, C, H, W), and the reasons of the slots that could not be read.
 
     Args:
         ids: the samples of the batch.
-        size: height and width of the model's input.
+        rule: says the height, width and channels of the model's input.
         view: makes the model's pixels of a sample from its index and its slot in the batch, and writes them
-            into an array (H, W, 3).
+            into an array (H, W, C).
         reading: called with the index of each sample before it is read.
     """
     # Zeros stay where a file cannot be read: the batch keeps its shape, and its slot is masked.
-    pixels = np.zeros((len(ids), 3, *size), dtype=np.uint8)
+    pixels = np.zeros((len(ids), rule.decode.channels, *rule.image_size), dtype=np.uint8)
     bad: dict[int, str] = {}
     for slot, index in enumerate(ids.tolist()):
         reading(index)

@@ -26,14 +26,16 @@ class MemorySamples:
         starts: NDArray[np.int64],
         sizes: NDArray[np.int64],
         bad: dict[int, str],
+        channels: int = 3,
     ) -> None:
         self.samples = samples
         # One flat array for all images, because they differ in size: a million small arrays of their own
         # would take more memory than their pixels.
-        self.pixels = pixels  # (sum of H * W * 3,)
+        self.pixels = pixels  # (sum of H * W * C,)
         self.starts = starts  # (N,) index of each image's first value in `pixels`
         self.sizes = sizes  # (N, 2) height and width; 0 where the file could not be read
         self.bad = bad  # index -> reason
+        self.channels = channels
 
     @property
     def labels(self) -> Labels:
@@ -51,7 +53,9 @@ class MemorySamples:
     def decode(self, index: int) -> NDArray[np.uint8]:
         height, width = self.size(index)
         start = int(self.starts[index])
-        return self.pixels[start : start + height * width * 3].reshape(height, width, 3)
+        return self.pixels[start : start + height * width * self.channels].reshape(
+            height, width, self.channels
+        )
 
     def header(self, index: int) -> Header:
         return self.samples.header(index)
@@ -68,6 +72,7 @@ def keep_in_memory(
     limit_bytes: int,
     progress: Callable[[int, int], None] | None = None,
     header_progress: Callable[[int, int], None] | None = None,
+    channels: int = 3,
 ) -> Samples:
     """Decode a split into memory if its pixels fit into `limit_bytes`, else return the split as given.
 
@@ -76,17 +81,17 @@ def keep_in_memory(
 
     Args:
         samples: the split.
-        limit_bytes: largest size of all its pixels, three bytes each.
+        limit_bytes: largest size of all its pixels, a byte for each channel.
         progress: called as `progress(done, total)` after each decoded image.
         header_progress: called in the same way after each header, all of which come first.
+        channels: of the decoded images.
 
     Raises:
         VitkitError: this machine does not have that memory.
     """
     total = len(samples)
     sizes = np.zeros((total, 2), dtype=np.int64)
-    bad: dict[int, str] = {}
-    needed = 0
+    bad, needed = dict[int, str](), 0
     for index in range(total):
         try:
             sizes[index] = samples.size(index)
@@ -94,11 +99,11 @@ def keep_in_memory(
             bad[index] = str(error)
         if header_progress is not None:
             header_progress(index + 1, total)
-        needed += 3 * int(sizes[index].prod())  # a bad file has size 0 x 0 and needs nothing
+        needed += channels * int(sizes[index].prod())  # a bad file has size 0 x 0 and needs nothing
         if needed > limit_bytes:
             return samples
     # The end of each image less its own length.
-    starts = np.cumsum(3 * sizes.prod(axis=1)) - 3 * sizes.prod(axis=1)
+    starts = np.cumsum(lengths := channels * sizes.prod(axis=1)) - lengths
     try:
         pixels = np.empty(needed, dtype=np.uint8)
     except MemoryError as error:
@@ -121,7 +126,7 @@ def keep_in_memory(
                 bad[index] = str(error)
         if progress is not None:
             progress(index + 1, total)
-    return MemorySamples(samples, pixels, starts, sizes, bad)
+    return MemorySamples(samples, pixels, starts, sizes, bad, channels)
 
 
 def largest_decoding(samples: Samples, look_at: int = 200) -> int:

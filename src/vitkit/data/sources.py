@@ -60,7 +60,7 @@ class Samples(Protocol):
         """Return the encoded image: its bytes, or the path of its file."""
 
     def decode(self, index: int) -> NDArray[np.uint8]:
-        """Decode an image to (H, W, 3) uint8. Raises DecodeError."""
+        """Decode an image to (H, W, C) uint8, C = 3 unless the rule says otherwise. Raises DecodeError."""
 
     def header(self, index: int) -> Header:
         """Read format, colour mode and size, without decoding. Raises DecodeError."""
@@ -143,8 +143,8 @@ def open_data(
     _check_names(spec, found.class_names)
     if splits.group is not None and found.groups is None:
         raise VitkitError(
-            f"{spec}: --splits.group takes a column of a .csv, or a level of folders below class folders; "
-            f"this is {found.kind}. Leave it out, or list the images in a .csv."
+            f"{spec}: --splits.group takes a column of a .csv or .parquet, or a level of folders below class "
+            f"folders; this is {found.kind}. Leave it out, or list the images in a .csv."
         )
     train = FileSamples(found.files, *found.splits["train"], rule) if "train" in found.splits else None
     listed, notes = with_missing_splits(found, splits, train)
@@ -250,7 +250,7 @@ def _list_path(path: Path, partial: bool, group: str | None) -> Listing:
     if path.suffix.lower() == ".parquet":
         if stage is not None:
             return list_split_parquets(path.parent, _parquet_files(path.parent), stage)
-        return list_parquet(path.parent, [path])
+        return list_parquet(path.parent, [path], group=group)
     if stage is not None or holds_lists(path):
         return list_split_lists(path if stage is None else path.parent, stage)
     if not path.is_dir():
@@ -259,7 +259,7 @@ def _list_path(path: Path, partial: bool, group: str | None) -> Listing:
     if holds_split_parquets(parquets):
         return list_split_parquets(path, parquets)
     if parquets:
-        return list_parquet(path, parquets)
+        return list_parquet(path, parquets, group=group)
     return list_folders(path, partial, group)
 
 

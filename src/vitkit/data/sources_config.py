@@ -25,7 +25,7 @@ class Splits:
 
     group: str | None = None
     """Groups of images that stay in one split, such as those of a patient or a scene: the name of a column of
-    the CSV; for class folders a level below them, 1 for the p7 of cats/p7/1.jpg."""
+    the CSV or Parquet; for class folders a level below them, 1 for the p7 of cats/p7/1.jpg."""
     folds: int | None = None
     """Cut the images into so many parts of equal size, one of which is the test split; --splits.fold says
     which."""

@@ -276,10 +276,12 @@ def list_parquet(
     paths: list[Path],
     split_of_file: Sequence[str] | None = None,
     class_names: tuple[str, ...] | None = None,
+    group: str | None = None,
 ) -> Listing:
     """List images in the layout of Hugging Face data sets: a column of encoded images and one of labels.
 
     The split of each file is read from its name, and class names from the files, where they are not given.
+    `group` is the name of a column that says which images stay in one split.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -307,6 +309,7 @@ def list_parquet(
     if not in_memory:
         notes.append("The Parquet files are read by row group: in shuffled order that is slow.")
 
+    groups = None if group is None else _parquet_groups(paths, group)
     splits, unlabelled = _labelled(split_of, values)
     if unlabelled:
         notes.append(f"{pluralize(unlabelled, 'row')} without a label ignored.")
@@ -316,7 +319,7 @@ def list_parquet(
     declared = declared or class_names
     if declared is None or any(isinstance(value, str) for value in values):
         names, listed = _named_by_value(root, splits)
-        return Listing("Parquet", names, rows, listed, tuple(notes))
+        return Listing("Parquet", names, rows, listed, tuple(notes), groups)
     listed = {split: (where, found.astype(np.int64)) for split, (where, found) in splits.items()}
     labels = np.concatenate([labels for _, labels in listed.values()])
     if labels.min() < 0 or labels.max() >= len(declared):
@@ -328,7 +331,21 @@ def list_parquet(
     absent = [name for number, name in enumerate(declared) if number not in present]
     if absent:
         notes.append(f"{pluralize(len(absent), 'class', 'classes')} without images: {join_names(absent)}.")
-    return Listing("Parquet", declared, rows, listed, tuple(notes))
+    return Listing("Parquet", declared, rows, listed, tuple(notes), groups)
+
+
+def _parquet_groups(paths: Sequence[Path], group: str) -> NDArray[np.int64]:
+    """Number the groups of all rows by the values of a column."""
+    import pyarrow.parquet as pq
+
+    names: list[str] = []
+    for path in paths:
+        column = _group_column(path, {name.lower(): name for name in pq.read_schema(path).names}, group)
+        for row, value in enumerate(pq.read_table(path, columns=[column], use_threads=False)[column]):
+            names.append(str(value.as_py() if value.is_valid else "").strip())
+            if not names[-1]:
+                raise VitkitError(f"{path} row {row}: {group} is empty. Fill it.")
+    return number_groups(names)
 
 
 def _labelled(

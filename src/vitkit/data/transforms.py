@@ -10,17 +10,18 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitkit.data.augment_ops import distort
+from vitkit.data.channels import border_of, by_threes
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.kernels.resample import PILLOW_FILTERS, Neighbours, resample, sample
 
-Pixels = NDArray[np.uint8]  # (height, width, 3)
+Pixels = NDArray[np.uint8]  # (height, width, channels), 3 unless the rule of decoding says otherwise
 
 Shape = tuple[int, int]
 """(height, width)"""
 
 
 def preprocess(image: Pixels, preprocessing: Preprocessing, out: Pixels | None = None) -> Pixels:
-    """Bring one image (H, W, 3) to (height, width, 3) of image_size, as evaluation and prediction see it.
+    """Bring one image (H, W, C) to (height, width, C) of image_size, as evaluation and prediction see it.
 
     It is written into `out` where that is given, whatever its strides, so that a batch needs no second copy.
     """
@@ -38,7 +39,7 @@ def augment(
     rng: np.random.Generator,
     out: Pixels | None = None,
 ) -> Pixels:
-    """Change one image (H, W, 3) at random to (height, width, 3) of image_size, as training sees it.
+    """Change one image (H, W, C) at random to (height, width, C) of image_size, as training sees it.
 
     All randomness comes from `rng`, in a fixed order of draws: crop, flip, rotation, shift, the
     operations of RandAugment, erasing.
@@ -78,7 +79,7 @@ class RandomView:
         return next((scale for scale in (8, 4, 2) if scale <= most), 1)
 
     def pixels(self, image: Pixels, out: Pixels | None = None) -> Pixels:
-        """Make the view (height, width, 3) of an image, and write it into `out` if that is given.
+        """Make the view (height, width, C) of an image, and write it into `out` if that is given.
 
         The image has the size that the crop was drawn for, or is that image at a smaller scale.
         """
@@ -200,7 +201,7 @@ def _offset(spare: int, preprocessing: Preprocessing) -> int:
 
 
 def _middle(image: Pixels, resized: Shape, preprocessing: Preprocessing, out: Pixels | None) -> Pixels:
-    """Resize the image to `resized` and cut out its middle: (height, width, 3) of image_size."""
+    """Resize the image to `resized` and cut out its middle: (height, width, C) of image_size."""
     (height, width), (rows, columns) = image.shape[:2], preprocessing.image_size
     top, left = _offset(resized[0] - rows, preprocessing), _offset(resized[1] - columns, preprocessing)
     # What there is of the image between the borders, if any: from (first, before) to (last, after).
@@ -208,8 +209,9 @@ def _middle(image: Pixels, resized: Shape, preprocessing: Preprocessing, out: Pi
     last, after = min(top + rows, resized[0]), min(left + columns, resized[1])
     inside = (last - first, after - before) == (rows, columns)
     if not inside:
-        out = np.empty((rows, columns, 3), np.uint8) if out is None else out
-        out[:] = preprocessing.border
+        channels = image.shape[2]
+        out = np.empty((rows, columns, channels), np.uint8) if out is None else out
+        out[:] = border_of(preprocessing.border, channels)
     target = out if inside or out is None else out[first - top : last - top, before - left : after - left]
     if preprocessing.resize != "crop" and resized[0] * resized[1] <= WHOLE_PIXELS:
         whole = (0.0, 0.0, float(height), float(width))
@@ -243,7 +245,7 @@ def _resize(
     """Resize the box (top, left, bottom, right) of the image to size (height, width).
 
     Args:
-        image: (H, W, 3).
+        image: (H, W, C).
         box: in pixels of the image, which need not be whole.
         size: of the result.
         preprocessing: the filter, and whether to average when shrinking.
@@ -255,6 +257,8 @@ def _resize(
     height, width = image.shape[:2]
     if (height, width) == size and box == (0.0, 0.0, float(height), float(width)):
         return _put(image[first:last, before:after], out)
+    if image.shape[2] != 3:
+        return by_threes(image, lambda part: _resize(part, box, size, preprocessing, cut), out)
     # Pillow averages only where it shrinks, so while enlarging both kinds are the same, and Pillow is faster.
     if preprocessing.antialias or (bottom - top <= size[0] and right - left <= size[1]):
         part = resample(image, box, size, preprocessing.interpolation, cut, out)
@@ -309,6 +313,8 @@ def _move(image: Pixels, down: int, right: int, degrees: float) -> Pixels:
 
     Pillow cuts the fraction off instead of rounding: turned pixels may be one level too dark.
     """
+    if image.shape[2] != 3:
+        return by_threes(image, lambda part: _move(part, down, right, degrees))
     height, width = image.shape[:2]
     pad = 0
     if degrees:  # as much as the corners reach beyond the sides, and a pixel for the interpolation

@@ -109,7 +109,7 @@ class Augmentation:
     since libjpeg shrinks by its own rule."""
     rand_augment: int = 0
     """Number of RandAugment's 14 operations that change each image after all that, usually 1 to 3 (arXiv
-    1909.13719); 0 for none. What they uncover gets the image's mean colour."""
+    1909.13719); 0 for none. What they uncover gets the image's mean colour. For images of 1 or 3 channels."""
     rand_augment_magnitude: float = 9.0
     """Strength of these operations, from 0 to 10 as in timm (DeiT: 9; less for small images)."""
     random_erasing: float = 0.0
@@ -135,3 +135,16 @@ class Augmentation:
             raise VitkitError(f"rand_augment_magnitude is from 0 to 10, found {self.rand_augment_magnitude}.")
         if not 0 <= self.random_erasing <= 1:
             raise VitkitError(f"random_erasing is a probability from 0 to 1, found {self.random_erasing}.")
+
+
+def refuse_augmentation(augmentation: Augmentation, channels: int) -> None:
+    """Refuse changes of colours for images that have none.
+
+    Raises:
+        VitkitError: RandAugment is asked for, and the images are neither grey nor RGB.
+    """
+    if augmentation.rand_augment and channels not in (1, 3):
+        raise VitkitError(
+            f"rand_augment changes the colours of grey and RGB images, found images of {channels} channels: "
+            "leave it out (--rand-augment 0). Crop, flip, shift, rotation and erasing work with any number."
+        )

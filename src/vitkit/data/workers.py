@@ -26,7 +26,7 @@ from vitkit.errors import VitkitError
 from vitkit.signals import ignore_stop_signals, stop_signals_blocked
 
 Result = tuple[Tensor, dict[int, str]]
-"""Pixels of a batch (B, 3, H, W) uint8, and the reason for each slot whose file could not be read."""
+"""Pixels of a batch (B, C, H, W) uint8, and the reason for each slot whose file could not be read."""
 
 Reading = Callable[[int], None]
 """Called with the index of each sample before it is read, so that a hanging read can be named."""

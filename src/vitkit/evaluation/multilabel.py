@@ -17,7 +17,7 @@ Conventions:
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,19 @@ class LabelScore:
 
 
 @dataclass(frozen=True)
+class RepeatedLabels:
+    """The images that are training images too, pixel for pixel, and the numbers without them."""
+
+    count: int
+    mean_average_precision_without: float | None
+    """On the other images, over the labels that occur there; None where there are none."""
+    interval_without: Interval | None
+    """95% by resampling the others; None if it cannot be told."""
+    labels_that_occur: int
+    """Labels of the other images."""
+
+
+@dataclass(frozen=True)
 class MultiLabel:
     """The numbers of one data set; fractions are from 0 to 1."""
 
@@ -97,6 +110,8 @@ class MultiLabel:
     labels_per_image: float
     predicted_per_image: float
     per_label: tuple[LabelScore, ...]
+    repeated: RepeatedLabels | None = None
+    """None where nobody looked for them."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -221,6 +236,35 @@ def multi_label(
         predicted_per_image=named / count,
         per_label=per_label,
     )
+
+
+def mark_repeated_labels(
+    result: MultiLabel, predictions: LabelPredictions, rows: NDArray[np.int64]
+) -> MultiLabel:
+    """Add the mean average precision without the images that were trained on.
+
+    Args:
+        result: the numbers of `predictions`.
+        predictions: of all images of a split.
+        rows: numbers of the images of the split that are training images too.
+    """
+    known = np.isin(predictions.ids, rows)
+    count = int(known.sum())
+    if not count:
+        mean, interval = result.mean_average_precision, result.mean_average_precision_interval
+        found = RepeatedLabels(0, mean, interval, result.labels_that_occur)
+    elif count == len(predictions):
+        found = RepeatedLabels(count, None, None, 0)
+    else:
+        kept = (predictions.logits[~known], predictions.targets[~known], predictions.ids[~known])
+        others = multi_label(LabelPredictions(*kept, predictions.bad), result.class_names)
+        found = RepeatedLabels(
+            count,
+            others.mean_average_precision,
+            others.mean_average_precision_interval,
+            others.labels_that_occur,
+        )
+    return replace(result, repeated=found)
 
 
 def _check(predictions: LabelPredictions, class_names: Sequence[str]) -> None:

@@ -28,7 +28,7 @@ from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import find_device
 from vitkit.jobs.probe import probe_features, probe_pixels
 from vitkit.jobs.recipes import recipe
-from vitkit.jobs.run_config import Run, full_name
+from vitkit.jobs.run_config import Run, full_name, new_model_config
 from vitkit.jobs.run_folder import absolute_spec
 from vitkit.jobs.start import Start, find_start, settle_start
 from vitkit.jobs.start_config import StartConfig
@@ -214,7 +214,7 @@ def _config(run: Run, data: ImageData) -> ModelConfig:
     settled, record = settle_start(run, data.class_names, None)
     if record is not None:
         return record.config
-    return settled.architecture.build_config(settled.model, len(data.class_names), settled.preprocessing)
+    return new_model_config(settled, len(data.class_names))
 
 
 def _option(

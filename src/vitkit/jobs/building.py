@@ -17,7 +17,7 @@ from vitkit.jobs.fewshot_evaluator import FEWSHOT, fewshot_evaluator
 from vitkit.jobs.listener import Listener
 from vitkit.jobs.machine import available_memory
 from vitkit.jobs.rejected_files import RejectedFiles
-from vitkit.jobs.run_config import Run, read_compute
+from vitkit.jobs.run_config import Run, new_model_config, read_compute
 from vitkit.jobs.run_folder import absolute_spec, run_card
 from vitkit.jobs.start import StartRecord, read_start_record, start_place, with_start
 from vitkit.models.build import build_model
@@ -81,7 +81,7 @@ def model_config_of(run: Run, num_classes: int, start: StartRecord | None) -> Mo
     """Give the configuration of a run's model: its start's, else that of the name."""
     if start is not None:
         return start.config
-    return run.architecture.build_config(run.model, num_classes, run.preprocessing)
+    return new_model_config(run, num_classes)
 
 
 def read_images(parts: Parts, listener: Listener) -> Parts:
@@ -91,7 +91,8 @@ def read_images(parts: Parts, listener: Listener) -> Parts:
     for split, samples in parts.data.splits.items():
         with listener.progress(f"reading {split} images") as progress:
             headers = partial(progress, detail="headers")
-            splits[split] = kept = keep_in_memory(samples, limit, progress, headers)
+            channels = parts.run.preprocessing.decode.channels
+            splits[split] = kept = keep_in_memory(samples, limit, progress, headers, channels)
         if not isinstance(kept, MemorySamples):
             warning = check_decode_memory(
                 largest_decoding(kept), worker_count(kept, loading), available_memory()

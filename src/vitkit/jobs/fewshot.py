@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from vitkit.analysis.drawing import save_figure
 from vitkit.analysis.fewshot_figure import fewshot_plot
-from vitkit.data.decode_config import DEFAULT_RULE, DecodeRule
+from vitkit.data.decode_config import DecodeRule
 from vitkit.data.listing import pluralize
 from vitkit.data.sources import Samples
-from vitkit.durable import replace_json
+from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import (
     FeatureCache,
@@ -34,6 +34,7 @@ from vitkit.jobs.fewshot_data import (
     test_features,
 )
 from vitkit.jobs.fewshot_options import METHODS, SHOTS, FewShotOptions
+from vitkit.jobs.fewshot_page import fewshot_page
 from vitkit.jobs.fewshot_result import FewShot, FewShotModel, remarks, short_names
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import find_device
@@ -43,7 +44,7 @@ from vitkit.jobs.unfinished import identify_any, load_model
 from vitkit.models.precision_config import Precision
 from vitkit.weights.card import TrainingData
 from vitkit.weights.files.cache import cache_folder
-from vitkit.weights.preprocessing import preprocessing_of
+from vitkit.weights.preprocessing import fitting, preprocessing_of
 
 
 def fewshot(
@@ -129,7 +130,7 @@ def run_fewshot(options: FewShotOptions, listener: Listener = SILENT) -> FewShot
 
 
 def keep_fewshot(options: FewShotOptions, found: FewShot, listener: Listener = SILENT) -> list[Path]:
-    """Write the numbers as JSON and the accuracy against the number of shots as PNG and SVG.
+    """Write the numbers as JSON, the accuracy against the number of shots as PNG and SVG, and a page of both.
 
     Returns:
         The files; none if the folder that was chosen here may not be written.
@@ -147,7 +148,10 @@ def keep_fewshot(options: FewShotOptions, found: FewShot, listener: Listener = S
         numbers = stem.with_name(stem.name + ".json")
         replace_json(numbers, found.to_json())
         images = f"{pluralize(found.test_images, f'{found.test_split} image')} of {found.data_name}"
-        return [numbers, *save_figure(fewshot_plot(curves, images, found.chance, found.seeds), stem)]
+        figures = save_figure(fewshot_plot(curves, images, found.chance, found.seeds), stem)
+        page = stem.with_name(stem.name + ".html")
+        replace_file(page, [fewshot_page(found).encode()])
+        return [numbers, *figures, page]
     except OSError as error:
         if options.out is not None:
             raise
@@ -190,8 +194,7 @@ def _identify(options: FewShotOptions) -> list[_Checkpoint]:
         reason = explain_no_features(identity.config)
         if reason:
             raise VitkitError(f"{start} {reason}.")
-        preprocessing, record = identity.card.preprocessing, identity.card.data
-        rule = DEFAULT_RULE if preprocessing is None else preprocessing.decode
+        record, rule = identity.card.data, fitting(identity.card.preprocessing, identity.config).decode
         same = record is not None and record.spec == absolute_spec(options.data)
         found.append(_Checkpoint(start, name, rule, record, same))
     # An image that is too large for one checkpoint is left out for all: the shots must be the same.

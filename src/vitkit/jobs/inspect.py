@@ -18,6 +18,7 @@ from vitkit.analysis.inspect import (
     patch_filters,
     position_similarity,
 )
+from vitkit.data.channels import to_rgb
 from vitkit.data.decode import DecodeError, decode
 from vitkit.data.image_paths import find_images
 from vitkit.data.transforms import preprocess
@@ -100,8 +101,11 @@ def _draw(model: ImageModel, images: Sequence[str], folder: Path, listener: List
     names, pixels = _images(model, images, listener) if has_attention_maps(model) else ([], [])
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
-    components, shares = patch_filters(model)
-    written += drawing.save_figure(model_figures.filter_grid(components, shares), folder / "filters")
+    if model.config.in_channels in (1, 3):
+        components, shares = patch_filters(model)
+        written += drawing.save_figure(model_figures.filter_grid(components, shares), folder / "filters")
+    else:
+        listener.note(f"No picture of the filters: {model.config.in_channels} channels are no colours.")
     similarity = position_similarity(model)
     if similarity is not None:
         figure = model_figures.position_similarity_map(similarity)
@@ -119,7 +123,8 @@ def _draw(model: ImageModel, images: Sequence[str], folder: Path, listener: List
             guesses = _guesses(model, batch[:SHOWN])
             captions = [f"{name}: {guess}" for name, guess in zip(captions, guesses, strict=True)]
         maps = attention_rollout(model, batch[:SHOWN])
-        figure = model_figures.rollout_gallery(pixels[:SHOWN], maps, captions)
+        shown = [to_rgb(image) for image in pixels[:SHOWN]]
+        figure = model_figures.rollout_gallery(shown, maps, captions)
         written += drawing.save_figure(figure, folder / "attention-rollout")
     return written
 

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitkit.data.channels import from_rgb
 from vitkit.data.decode import DecodeError, decode, decode_image
 from vitkit.data.image_paths import find_images, refuse_address
 from vitkit.data.transforms import preprocess
@@ -29,8 +30,8 @@ from vitkit.weights import LoadOptions
 from vitkit.weights.preprocessing import preprocessing_of
 
 ImageLike = str | os.PathLike[str] | bytes | IO[bytes] | Image.Image | NDArray[np.uint8] | torch.Tensor
-"""A path, the bytes of a file, a file opened for reading bytes, a Pillow image, an array (height, width, 3)
-or (height, width) of uint8, or a tensor (3, height, width) of uint8."""
+"""A path, the bytes of a file, a file opened for reading bytes, a Pillow image, an array (height, width, C)
+or (height, width) of uint8, or a tensor (C, height, width) of uint8, with the C channels of the model."""
 
 
 @dataclass(frozen=True)
@@ -169,14 +170,14 @@ class Predictor:
         return self.task.guesses(logits.cpu(), self.model.card, top)
 
     def _pixels(self, image: Any) -> NDArray[np.uint8]:
-        """Return one image as `(height, width, 3)`, whatever it is given as."""
+        """Return one image as `(height, width, C)`, whatever it is given as."""
         rule = self.preprocessing.decode
         if isinstance(image, Image.Image):
             return decode_image(image, rule)
         if isinstance(image, torch.Tensor):
-            return _from_tensor(image)
+            return _from_tensor(image, rule.channels)
         if isinstance(image, np.ndarray):
-            return _from_array(image)
+            return _from_array(image, rule.channels)
         if isinstance(image, str | os.PathLike):
             text = os.fspath(image)
             refuse_address(text)
@@ -198,26 +199,30 @@ class Predictor:
         )
 
 
-def _from_array(image: NDArray[Any]) -> NDArray[np.uint8]:
+def _from_array(image: NDArray[Any], channels: int) -> NDArray[np.uint8]:
     if image.dtype == np.uint8 and image.size:
-        if image.ndim == 3 and image.shape[2] == 3:
+        if image.ndim == 3 and image.shape[2] == channels:
             return image
         grey = image[:, :, 0] if image.ndim == 3 and image.shape[2] == 1 else image
-        if grey.ndim == 2:
-            return np.repeat(grey[:, :, None], 3, axis=2)
+        if grey.ndim == 2 and channels in (1, 3, 4):
+            return from_rgb(np.repeat(grey[:, :, None], 3, axis=2), channels)
     raise VitkitError(
-        "An array is an image if it is (height, width, 3), or (height, width) of grey, of uint8 in 0..255; "
+        f"An array is an image if it is (height, width, {channels}){_or_grey(channels)}, of uint8 in 0..255; "
         f"found {image.shape} of {image.dtype}."
     )
 
 
-def _from_tensor(image: torch.Tensor) -> NDArray[np.uint8]:
+def _from_tensor(image: torch.Tensor, channels: int) -> NDArray[np.uint8]:
     if image.dtype == torch.uint8 and image.numel():
-        if image.ndim == 3 and image.shape[0] in (1, 3):
-            return _from_array(image.permute(1, 2, 0).cpu().numpy())
+        if image.ndim == 3 and image.shape[0] in (1, channels):
+            return _from_array(image.permute(1, 2, 0).cpu().numpy(), channels)
         if image.ndim == 2:
-            return _from_array(image.cpu().numpy())
+            return _from_array(image.cpu().numpy(), channels)
     raise VitkitError(
-        "A tensor is an image if it is (3, height, width), or (height, width) of grey, of uint8 in 0..255; "
+        f"A tensor is an image if it is ({channels}, height, width){_or_grey(channels)}, of uint8 in 0..255; "
         f"found {tuple(image.shape)} of {str(image.dtype).removeprefix('torch.')}."
     )
+
+
+def _or_grey(channels: int) -> str:
+    return ", or (height, width) of grey" if channels in (1, 3, 4) else ""

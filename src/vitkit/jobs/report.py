@@ -18,7 +18,7 @@ from vitkit.jobs.advice_record import compare_with_advice
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.run_config import read_config, read_run
 from vitkit.jobs.run_folder import open_model_data, read_evaluations
-from vitkit.jobs.run_records import read_data_record, read_metrics, read_speed
+from vitkit.jobs.run_records import read_data_record, read_followed, read_metrics, read_speed
 from vitkit.jobs.series_record import is_series, read_series
 from vitkit.jobs.series_report import write_series_report
 from vitkit.jobs.unfinished import load_any
@@ -70,6 +70,7 @@ def write_report(run: str | Path, *, listener: Listener = SILENT) -> Path:
         data=record,
         metrics=metrics.lines,
         speed=speed.lines,
+        followed=read_followed(folder).lines,
         left_out=left_out,
         evaluations=evaluations,
         samples=samples,

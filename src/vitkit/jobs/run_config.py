@@ -18,6 +18,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.fewshot_options import FewShotTracking
 from vitkit.jobs.start_config import StartConfig
 from vitkit.models.card import TaskName
+from vitkit.models.channels_config import with_channels, with_statistics
 from vitkit.models.compute_config import Compute
 from vitkit.models.vit_config import ImagePoolKind, PositionKind
 from vitkit.models.zoo import ModelConfig, changed_name, model_config
@@ -67,12 +68,14 @@ class Architecture:
         require_finite(self)
 
     def build_config(self, name: str, num_classes: int, preprocessing: Preprocessing) -> ModelConfig:
-        """Make the configuration of the model `name` with these changes.
+        """Make the configuration of the model `name`, for the images' channels, with these changes.
 
         Raises:
             VitkitError: no such model, or a change that a ResNet does not know.
         """
         config = model_config(name, num_classes, preprocessing.image_size)
+        if preprocessing.decode.channels != config.in_channels:
+            config = with_channels(config, preprocessing.decode.channels)
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         changes = {key: value for key, value in given.items() if value is not None}
         known = {field.name for field in fields(config)}
@@ -108,6 +111,16 @@ class Run:
     loading: Loading = field(default_factory=Loading)
     fewshot: FewShotTracking = field(default_factory=FewShotTracking)
     recipe: str = ""
+
+
+def new_model_config(run: Run, num_classes: int) -> ModelConfig:
+    """Give the configuration of a model with new weights, with the pixel statistics that the run gives.
+
+    Raises:
+        VitkitError: as `Architecture.build_config`; or statistics of another number of channels.
+    """
+    config = run.architecture.build_config(run.model, num_classes, run.preprocessing)
+    return with_statistics(config, run.start.image_mean, run.start.image_std)
 
 
 def full_name(run: Run, num_classes: int) -> str:

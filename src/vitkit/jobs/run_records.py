@@ -40,6 +40,11 @@ def read_metrics(run: Path) -> Log:
     return _read_log(run / "metrics.jsonl", METRICS, ("train", "validation"), ("evaluation", "restart"))
 
 
+def read_followed(run: Path) -> Log:
+    """Read the lines of metrics.jsonl of evaluators other than the validation, with the number `step`."""
+    return _read_log(run / "metrics.jsonl", ("step",), ("evaluation",), ("train", "validation", "restart"))
+
+
 def read_speed(run: Path) -> Log:
     """Read the lines of speed.jsonl, with the numbers `step`, `images_per_second` and `seconds`."""
     return _read_log(run / "speed.jsonl", SPEED)

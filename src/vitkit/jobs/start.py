@@ -17,10 +17,11 @@ from vitkit.data.listing import pluralize
 from vitkit.data.transforms_config import Preprocessing
 from vitkit.durable import hash_file, read_json, replace_json
 from vitkit.errors import VitkitError
-from vitkit.jobs.run_config import Run, full_name, is_run, is_unfinished
+from vitkit.jobs.run_config import Run, full_name, is_run, is_unfinished, new_model_config
 from vitkit.jobs.run_folder import absolute_spec
 from vitkit.jobs.stopped_run import read_stopped_run
 from vitkit.models.build import FAMILIES
+from vitkit.models.channels_config import describe_channels, with_channels
 from vitkit.models.image_config import format_size
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig, changed_name
@@ -30,6 +31,7 @@ from vitkit.weights.card import ModelCard, card_of
 from vitkit.weights.files.address import is_address
 from vitkit.weights.files.source import read_json as read_settings
 from vitkit.weights.loading import Adapted, adapt, identify, read_weights, with_statistics
+from vitkit.weights.preprocessing import fitting
 
 RECORD = "start.json"
 NAMES_SHOWN = 5
@@ -84,10 +86,7 @@ class Start:
     @property
     def preprocessing(self) -> Preprocessing:
         """Return the way from an image file to its input; the original's where nothing is recorded."""
-        recorded = self.card.preprocessing
-        if recorded is None:
-            return Preprocessing(self.config.image_size, antialias=False)
-        return replace(recorded, image_size=self.config.image_size)
+        return fitting(self.card.preprocessing, self.config)
 
 
 def settle_start(run: Run, class_names: Sequence[str], folder: Path | None) -> tuple[Run, StartRecord | None]:
@@ -172,7 +171,9 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecor
             f"{run.model}. Leave --model out."
         )
     given = LoadOptions(image_mean=run.start.image_mean, image_std=run.start.image_std)
-    before, _ = with_statistics(start.config, start.card, given)
+    before, _ = with_statistics(
+        with_channels(start.config, run.preprocessing.decode.channels), start.card, given
+    )
     config = replace(before, image_size=run.preprocessing.image_size)
     if run.start.head == "new":
         config = replace(config.with_new_head(len(class_names)), head_bias_init=0.0)
@@ -256,7 +257,7 @@ def run_model(run: Run, num_classes: int, folder: Path) -> tuple[str, ModelConfi
         VitkitError: it was started from weights, and the record of them is missing or damaged.
     """
     if not run.start.start:
-        config = run.architecture.build_config(run.model, num_classes, run.preprocessing)
+        config = new_model_config(run, num_classes)
         return changed_name(run.model, config), config  # options may have made it another architecture
     record = read_start_record(folder)
     if record is None:
@@ -288,11 +289,6 @@ def _changes(run: Run, model: str, config: ModelConfig) -> dict[str, Any]:
 
 
 def _refuse_unfit(run: Run, start: Start, config: ModelConfig) -> None:
-    if config.in_channels != 3:
-        raise VitkitError(
-            f"{start.name} takes images of {pluralize(config.in_channels, 'channel')}, and images are read "
-            "as RGB, 3 channels: choose another start."
-        )
     unfit = find_task(run.task).explain_unfit(config)
     if unfit:
         raise VitkitError(f"{start.name} {unfit}.")
@@ -339,6 +335,7 @@ def _adapted(run: Run, start: Start, config: ModelConfig) -> Adapted:
             interpolation=options.position_interpolation,
             image_mean=options.image_mean,
             image_std=options.image_std,
+            channels=config.in_channels,
         ),
     )
 
@@ -370,7 +367,9 @@ def _lines(
         if changed
         else "preprocessing: the start's"
     )
-    if before != start.config:
+    if before.in_channels != start.config.in_channels:
+        lines.append(describe_channels(start.config.in_channels, before.in_channels))
+    if before != with_channels(start.config, before.in_channels):
         lines.append(f"pixels: mean {before.image_mean}, std {before.image_std} instead of the start's")
     return [*lines, *(f"! {note}" for note in start.notes)]
 

@@ -23,8 +23,11 @@ class StartConfig:
     position_interpolation: Interpolation = "original"
     """How position embeddings are resized for another image size."""
     image_mean: tuple[float, ...] | None = None
-    """Mean of pixels in [0, 1], a value for each channel or one for all; left out, that of the start."""
+    """Mean of pixels in [0, 1], a value for each channel or one for all; left out, that of the start, and 0.5
+    for new weights."""
     image_std: tuple[float, ...] | None = None
+    measure_pixels: bool = False
+    """Measure image_mean and image_std on up to 500 training images, where they are not given."""
     num_heads: int | None = None
     """Heads of the attention, where a file does not record them."""
 

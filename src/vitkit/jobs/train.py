@@ -9,6 +9,7 @@ import torch
 
 from vitkit.data.sources import ImageData
 from vitkit.data.sources_config import NEWEST_RULE
+from vitkit.data.transforms_config import refuse_augmentation
 from vitkit.errors import VitkitError
 from vitkit.jobs.advice_record import AdviceRecord, compare_with_advice, keep_advice
 from vitkit.jobs.building import (
@@ -29,6 +30,7 @@ from vitkit.jobs.length import settle_minutes
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import deterministic, find_device
 from vitkit.jobs.memory import require_memory
+from vitkit.jobs.pixel_statistics import with_measured_pixels
 from vitkit.jobs.report import write_report
 from vitkit.jobs.run_config import Run, changed_options, read_config, read_run, write_config
 from vitkit.jobs.run_folder import lock_run_folder, numbered_folders
@@ -90,8 +92,9 @@ def train(
     with listener.progress("listing images"):
         run, data = _open_data(asked, given)
     found_device = find_device(device)
-    asked, record = settle_start(asked, data.class_names, given)
-    run, config = replace(run, model=asked.model), model_config_of(asked, len(data.class_names), record)
+    asked, record = settle_start(with_measured_pixels(asked, data, listener), data.class_names, given)
+    run = replace(run, model=asked.model, start=asked.start)
+    config = model_config_of(asked, len(data.class_names), record)
     _refuse_run(run, data, config, found_device)  # before a folder is made
     folder = given or _free_folder(asked, data)
     if run != _with_rule_of(folder, asked):  # a run that an early version began goes on here
@@ -262,6 +265,7 @@ def _refuse_run(run: Run, data: ImageData, config: ModelConfig, device: torch.de
             "freeze and freeze_layers keep weights as they are, and new ones know nothing: give a start "
             "(--start), or leave them out."
         )
+    refuse_augmentation(run.augmentation, config.in_channels)
     require_memory(config, run, device)
     if run.optimizer.differs_by_layer:
         # Called for its error alone: layers that are not there.

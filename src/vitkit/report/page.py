@@ -33,6 +33,7 @@ from vitkit.report.pictures import (
     pictures,
     rollouts,
 )
+from vitkit.report.tracking import fewshot_section
 from vitkit.tasks import task_of
 from vitkit.tasks.page import Curve, Plot, Section, Table, Text, percent
 from vitkit.weights.card import card_of
@@ -92,6 +93,8 @@ class ReportContent:
     """Versions, machine, threads, date."""
     expected: str = ""
     """A sentence that compares what was expected of the run with what came out; empty where nothing was."""
+    followed: Sequence[Mapping[str, Any]] = ()
+    """The lines of metrics.jsonl of other evaluators: `evaluator`, `step` and what it measured."""
     left_out: Sequence[str] = ()
     """Sentences that say which of the run's records could not be read."""
 
@@ -150,7 +153,9 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
         "environment": content.environment,
     }
     say("pictures of images")
-    page["sections"] = [_drawn(section, evaluation) for section in told.sections]
+    followed = fewshot_section(content.followed, content.config)
+    sections = told.sections if followed is None else (followed, *told.sections)
+    page["sections"] = [_drawn(section, evaluation) for section in sections]
     if evaluation is not None:
         say("attention rollout")
         page["rollouts"] = (

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitkit.analysis import drawing, inspect, model_figures
+from vitkit.data.channels import to_rgb
 from vitkit.data.decode import DecodeError
 from vitkit.data.sources import Samples
 from vitkit.data.transforms import preprocess
@@ -53,7 +54,8 @@ def pictures(evaluation: ShownEvaluation, chosen: Pictures) -> list[Picture]:
     for shown in chosen.images:
         image = _decode(evaluation, shown.index)
         if image is not None:
-            made.append(_picture(evaluation, shown, "", (drawing.image_data_uri(_shrunk(image)),)))
+            source = drawing.image_data_uri(_shrunk(to_rgb(image)))
+            made.append(_picture(evaluation, shown, "", (source,)))
         if len(made) == chosen.most:
             break
     return made
@@ -75,7 +77,7 @@ def rollouts(model: ViT, evaluation: ShownEvaluation, chosen: Pictures) -> list[
     maps = [inspect.attention_rollout(model, pixels[i : i + size]) for i in range(0, len(pixels), size)]
     made = []
     for position, image, heat in zip(positions, images, np.concatenate(maps), strict=True):
-        enlarged = drawing.enlarged(image, THUMBNAIL)
+        enlarged = drawing.enlarged(to_rgb(image), THUMBNAIL)
         overlay = model_figures.heat_overlay(enlarged, heat)
         sources = tuple(drawing.image_data_uri(_shrunk(part)) for part in (enlarged, overlay))
         made.append(_picture(evaluation, chosen.images[position], "with its attention map, ", sources))
@@ -83,7 +85,7 @@ def rollouts(model: ViT, evaluation: ShownEvaluation, chosen: Pictures) -> list[
 
 
 def _decode(evaluation: ShownEvaluation, index: int) -> NDArray[np.uint8] | None:
-    """Decode an image of the split; None if the data is not there any more or cannot be read."""
+    """Decode an image (H, W, C) of the split; None if the data is gone or cannot be read."""
     if evaluation.samples is None:
         return None
     try:
@@ -98,7 +100,7 @@ def model_images(
     """Read the first `count` of the images `indices` that can be read.
 
     Returns:
-        Their positions among `indices`, and the images `(H, W, 3)` as the model sees them.
+        Their positions among `indices`, and the images `(H, W, C)` as the model sees them.
     """
     preprocessing = preprocessing_of(model)
     readable, images = [], []

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vitkit.config import from_json
 from vitkit.data.decode_config import DecodeRule
-from vitkit.data.listing import Labels
+from vitkit.data.listing import Labels, pluralize
 from vitkit.data.loader import Batch
 from vitkit.data.sources import ImageData, open_data
 from vitkit.data.sources_config import Splits
@@ -20,7 +20,13 @@ from vitkit.durable import read_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import explain_no_classes
 from vitkit.evaluation.label_predictions import LabelPredictions
-from vitkit.evaluation.multilabel import THRESHOLD, MultiLabel, multi_label, predict_labels
+from vitkit.evaluation.multilabel import (
+    THRESHOLD,
+    MultiLabel,
+    mark_repeated_labels,
+    multi_label,
+    predict_labels,
+)
 from vitkit.evaluation.scores import probabilities
 from vitkit.models import card
 from vitkit.models.card import Card, TaskName
@@ -117,8 +123,8 @@ class MultiLabelTask:
     def mark_repeats(
         self, result: MultiLabel, predictions: LabelPredictions, rows: NDArray[np.int64]
     ) -> MultiLabel:
-        """Average precision is not counted without them: whoever asks says how many they are."""
-        return result
+        """Add the mean average precision without them."""
+        return mark_repeated_labels(result, predictions, rows)
 
     def read_evaluation(self, path: Path) -> tuple[MultiLabel, LabelPredictions]:
         """Read numbers and logits, and compare the two."""
@@ -140,7 +146,10 @@ class MultiLabelTask:
         """Tell the mean average precision with its interval."""
         unread = f", {result.bad} unreadable" if result.bad else ""
         figure = _figure(result)
-        return f"{figure} mean average precision on {result.count:,} images{unread}{_interval(result)}"
+        return (
+            f"{figure} mean average precision on {result.count:,} images{unread}{_interval(result)}"
+            f"{_repeats(result)}"
+        )
 
     def summary(self, result: MultiLabel, images: str) -> tuple[str, str]:
         """Tell the mean average precision, and by other measures how good the model is."""
@@ -149,7 +158,7 @@ class MultiLabelTask:
             f"{images}{_interval(result)}; micro {_share(result.micro_average_precision)}, macro F1 "
             f"{_share(result.macro_f1)}, micro F1 {_share(result.micro_f1)}, all labels of an image right "
             f"{result.subset_accuracy:.2%}, single labels wrong {result.hamming_loss:.2%}; loss "
-            f"{result.loss:.4f}"
+            f"{result.loss:.4f}{_repeats(result)}"
         )
 
     def details(self, result: MultiLabel) -> Table:
@@ -212,6 +221,21 @@ def _interval(result: MultiLabel) -> str:
     return f" (95 % interval {percent(low)} to {percent(high)})"
 
 
+def _repeats(result: MultiLabel) -> str:
+    """Say how many of the images are training images, and the mean average precision without them."""
+    found = result.repeated
+    if found is None or not found.count:
+        return ""
+    is_known = pluralize(found.count, "image is a training image", "images are training images")
+    if found.count == result.count:
+        return f"; all {is_known} too"
+    without = _share(found.mean_average_precision_without)
+    if found.interval_without is not None:
+        low, high = found.interval_without
+        without += f" ({percent(low)} to {percent(high)})"
+    return f"; {is_known} too: without them {without}"
+
+
 def _checks(result: MultiLabel, predictions: LabelPredictions) -> Iterator[tuple[str, str, Any, bool]]:
     """Yield each field with what is expected, what it holds and whether that is right, the simplest first."""
     count, classes = predictions.targets.shape
@@ -228,6 +252,11 @@ def _checks(result: MultiLabel, predictions: LabelPredictions) -> Iterator[tuple
         yield name, "a share from 0 to 1", getattr(result, name), _is_share(getattr(result, name))
     whole = result.mean_average_precision_interval
     yield "mean_average_precision_interval", "two shares", whole, all(map(_is_share, whole or ()))
+    if result.repeated is not None:
+        known = result.repeated
+        others = (known.mean_average_precision_without, *(known.interval_without or ()))
+        sizes = 0 <= known.count <= count and all(map(_is_share, others))
+        yield "repeated", "a count and shares of the other images", known, sizes
     totals = predictions.targets.sum(0).tolist()
     for i, (score, total) in enumerate(zip(result.per_label, totals, strict=True)):
         found = (score.average_precision, score.precision, score.recall, score.f1, score.best_f1)

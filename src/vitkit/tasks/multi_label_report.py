@@ -105,11 +105,34 @@ def _answer(result: MultiLabel, split: str, images: str) -> tuple[Text, ...]:
         f"**{percent(result.subset_accuracy)}** of the images.",
         "answer",
     )
+    repeats = _repeats(result)
     if split == "test":
-        return (answer,)
-    return answer, Text(
-        f"**There is no evaluation on a test split**: these are {images}. If they helped to choose the "
-        "model or its settings, the figures on new images are probably somewhat lower."
+        return answer, *repeats
+    return (
+        answer,
+        *repeats,
+        Text(
+            f"**There is no evaluation on a test split**: these are {images}. If they helped to choose the "
+            "model or its settings, the figures on new images are probably somewhat lower."
+        ),
+    )
+
+
+def _repeats(result: MultiLabel) -> tuple[Text, ...]:
+    """Say how many of the images are training images, and the mean average precision without them."""
+    found = result.repeated
+    if found is None or not found.count:
+        return ()
+    without = "there are no others."
+    if found.count < result.count:
+        without = (
+            "**without them the mean average precision is "
+            f"{percent(found.mean_average_precision_without)}**, of {found.labels_that_occur} labels."
+        )
+    return (
+        Text(
+            f"{found.count:,} of these images are training images too, pixel for pixel: {without}", "warning"
+        ),
     )
 
 

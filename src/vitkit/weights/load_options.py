@@ -17,6 +17,8 @@ class LoadOptions:
     interpolation: Interpolation = "original"
     image_mean: tuple[float, ...] | None = None
     image_std: tuple[float, ...] | None = None
+    channels: int | None = None
+    """Of the images; left out, those of the weights. `vitkit.models.channels` makes the filters fit."""
 
     @property
     def size(self) -> tuple[int, int] | None:

@@ -13,7 +13,10 @@ from pathlib import Path
 from torch import Tensor
 
 from vitkit.errors import VitkitError
+from vitkit.models import channels_config
 from vitkit.models.build import build_empty, build_model
+from vitkit.models.channels import fit_filters
+from vitkit.models.channels_config import with_channels
 from vitkit.models.image_config import format_size
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit_config import Interpolation
@@ -26,6 +29,7 @@ from vitkit.weights.files.source import Source, open_source
 from vitkit.weights.formats import native
 from vitkit.weights.formats.known import FORMATS, named_prefix
 from vitkit.weights.load_options import LoadOptions
+from vitkit.weights.preprocessing import fitting
 from vitkit.weights.published import hides_published
 from vitkit.weights.table import CheckpointFormat, Hints, NotRecordedError, Translation
 
@@ -137,6 +141,9 @@ def adapt(config: ModelConfig, card: ModelCard, tensors: dict[str, Tensor], opti
         options: the same as for `load`.
     """
     head, num_classes, size = options.head, options.num_classes, options.size
+    if options.channels not in (None, config.in_channels):
+        tensors = fit_filters(config, tensors, options.channels)
+        config = with_channels(config, options.channels)
     config, card = with_statistics(config, card, options)
     notes = [*(assumption.sentence() for assumption in card.assumed), *_doubts(tensors)]
     if num_classes is None:
@@ -150,9 +157,9 @@ def adapt(config: ModelConfig, card: ModelCard, tensors: dict[str, Tensor], opti
         notes.append("its head is all zeros: it was never trained, and all classes look alike")
     if size is not None and size != config.image_size:
         config, tensors = _at_size(config, tensors, size, options.interpolation, notes)
-    # The card says how pictures become the model's input, so its size follows the model's.
+    # The card says how pictures become the model's input, so its size and channels follow the model's.
     if card.preprocessing is not None:
-        card = replace(card, preprocessing=replace(card.preprocessing, image_size=config.image_size))
+        card = replace(card, preprocessing=fitting(card.preprocessing, config))
     return Adapted(config, tensors, card, tuple(notes))
 
 
@@ -260,11 +267,8 @@ def with_statistics(
     Raises:
         VitkitError: another number of values, or such as no pixels have.
     """
-    channels, mean, std = config.in_channels, options.image_mean, options.image_std
-    if mean is not None:
-        config = replace(config, image_mean=mean * channels if len(mean) == 1 else mean)
-    if std is not None:
-        config = replace(config, image_std=std * channels if len(std) == 1 else std)
+    mean, std = options.image_mean, options.image_std
+    config = channels_config.with_statistics(config, mean, std)
     # With both of them given, nothing about the pixel statistics is assumed any more.
     if mean is not None and std is not None:
         left = tuple(one for one in card.assumed if one.what != "pixel statistics")

@@ -6,6 +6,7 @@ from typing import Any
 
 from vitkit.config import difference, to_json
 from vitkit.data.transforms_config import Preprocessing
+from vitkit.models.image_config import ImageConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.weights.card import card_of
 
@@ -13,13 +14,18 @@ from vitkit.weights.card import card_of
 def preprocessing_of(model: ImageModel) -> Preprocessing:
     """Return how images become the model's input.
 
-    The size is the model's: it may have been loaded for another one than its weights were made for. Where the
-    card records nothing, it is as the original evaluates: stretched, not antialiased.
+    Size and channels are the model's: it may have been loaded for others than its weights were made for.
+    Where the card records nothing, it is as the original evaluates: stretched, not antialiased.
     """
-    recorded = card_of(model).preprocessing
+    return fitting(card_of(model).preprocessing, model.config)
+
+
+def fitting(recorded: Preprocessing | None, config: ImageConfig) -> Preprocessing:
+    """Return what is recorded for a model, of its size and channels; the original's where nothing is."""
     if recorded is None:
-        return Preprocessing(model.config.image_size, antialias=False)
-    return replace(recorded, image_size=model.config.image_size)
+        recorded = Preprocessing(config.image_size, antialias=False)
+    decode = replace(recorded.decode, channels=config.in_channels)
+    return replace(recorded, image_size=config.image_size, decode=decode)
 
 
 def fraction_of(side: int, resized: int) -> float:

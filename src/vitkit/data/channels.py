@@ -1,0 +1,72 @@
+"""Images of other than three channels: grey (1), red, green, blue and alpha (4), or any number of bands.
+
+The rules are these. A colour image becomes grey by Pillow's luma, by which equal red, green and blue stay as
+they are. A grey image for three channels is repeated. An image without alpha is opaque. Any other number of
+channels comes from arrays and stacks alone (`arrays.py`), which have them as they are.
+
+Shapes: H x W pixels of C channels.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+Pixels = NDArray[np.uint8]  # (H, W, C)
+
+Colour = tuple[int, int, int]
+"""Red, green and blue in 0..255."""
+
+
+def from_rgb(pixels: Pixels, channels: int) -> Pixels:
+    """Give an RGB image (H, W, 3) one channel, its luma (ITU-R 601-2), three, or four, opaque."""
+    if channels == 1:
+        return np.asarray(Image.fromarray(np.ascontiguousarray(pixels)).convert("L"))[:, :, None]
+    if channels == 4:
+        return np.concatenate([pixels, np.full_like(pixels[:, :, :1], 255)], axis=2)
+    return pixels
+
+
+def to_rgb(pixels: Pixels) -> Pixels:
+    """Give an image of any number of channels as one to look at, (H, W, 3).
+
+    One channel is repeated, and so is the first of two; of more, the first three are shown, alpha is not.
+    """
+    return np.repeat(pixels[:, :, :1], 3, axis=2) if pixels.shape[2] < 3 else pixels[:, :, :3]
+
+
+def border_of(colour: Colour, channels: int) -> NDArray[np.uint8]:
+    """Give the values (C,) that surround an image of so many channels: a colour's luma, but for RGB.
+
+    Around an image with alpha the colour is transparent.
+    """
+    rgb = np.array([[colour]], np.uint8)
+    if channels == 3:
+        return np.asarray(colour, np.uint8)
+    if channels == 4:
+        return np.append(rgb[0, 0], np.uint8(0))
+    return np.repeat(from_rgb(rgb, 1)[0, 0], channels)
+
+
+def by_threes(image: Pixels, change: Callable[[Pixels], Pixels], out: Pixels | None = None) -> Pixels:
+    """Change an image of any number of channels by a function for three, each channel by itself.
+
+    So every channel becomes what it would as a colour of an RGB image, to the bit. Pillow's own RGBA would be
+    multiplied by alpha, which is wrong where the fourth channel is another one.
+
+    Args:
+        image: (H, W, C).
+        change: from (H, W, 3) to (H', W', 3), the same of each channel.
+        out: where the result (H', W', C) is written, if given.
+    """
+    channels = image.shape[2]
+    for start in range(0, channels, 3):
+        # The last one is repeated where fewer than three are left.
+        chosen = np.minimum(np.arange(start, start + 3), channels - 1)
+        part = change(np.ascontiguousarray(image[:, :, chosen]))
+        if out is None:
+            out = np.empty((*part.shape[:2], channels), np.uint8)
+        out[:, :, start : start + 3] = part[:, :, : channels - start]
+    assert out is not None  # an image has a channel
+    return out

@@ -1,0 +1,166 @@
+"""Images decoded, resized and augmented with one, four and more channels."""
+
+import io
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitkit.data.channels import by_threes, to_rgb
+from vitkit.data.decode import DecodeError, decode, decode_image, header
+from vitkit.data.decode_config import DecodeRule
+from vitkit.data.transforms import augment, preprocess
+from vitkit.data.transforms_config import Augmentation, Preprocessing, Resize, refuse_augmentation
+from vitkit.errors import VitkitError
+
+GREY, RGBA = DecodeRule(channels=1), DecodeRule(channels=4)
+
+
+def png(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def noise(*shape: int, seed: int = 0) -> NDArray[Any]:
+    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+
+
+def test_a_grey_image_is_its_own_values() -> None:
+    grey = noise(30, 20)
+    found = decode(png(Image.fromarray(grey)), GREY)
+    assert found.shape == (30, 20, 1)
+    assert np.array_equal(found[:, :, 0], grey)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "WEBP"])
+def test_colours_become_their_luma(kind: str) -> None:
+    file = png(Image.fromarray(noise(30, 20, 3)), kind)
+    red, green, blue = np.moveaxis(decode(file).astype(np.int64), 2, 0)
+    expected = (red * 19595 + green * 38470 + blue * 7471 + 32768) >> 16  # ITU-R 601-2 in 16 bits
+    assert np.array_equal(decode(file, GREY)[:, :, 0], expected)
+
+
+def test_alpha_is_kept_by_four_channels_and_composited_by_three() -> None:
+    pixels = noise(30, 20, 4)
+    file = png(Image.fromarray(pixels))
+    assert np.array_equal(decode(file, RGBA), pixels)
+    assert decode(file).shape == (30, 20, 3)
+    assert not np.array_equal(decode(file), pixels[:, :, :3])
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK", "1"])
+def test_an_image_without_alpha_is_opaque(mode: str) -> None:
+    image = Image.fromarray(noise(30, 20, 3)).convert(mode)
+    found = decode(png(image, "TIFF"), RGBA)
+    assert np.array_equal(found[:, :, :3], decode(png(image, "TIFF")))
+    assert (found[:, :, 3] == 255).all()
+
+
+def test_transparent_colours_and_palettes_are_alpha() -> None:
+    palette = Image.fromarray(noise(30, 20) // 64, "L").convert("P")
+    found = decode(png(palette, transparency=2), RGBA)
+    assert set(np.unique(found[:, :, 3])) == {0, 255}
+    assert np.array_equal(found[:, :, 3] == 0, np.asarray(palette) == 2)
+    wide = np.array([[0, 300, 65535]], np.uint16)
+    found = decode(png(Image.fromarray(wide), transparency=300), RGBA)
+    assert found[0, :, 3].tolist() == [255, 0, 255]
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_sixteen_bits_are_scaled_and_never_clipped(kind: str) -> None:
+    wide = np.array([[0, 128, 257, 1000, 32768, 65535]], np.uint16)
+    found = decode(png(Image.fromarray(wide), kind), GREY)
+    assert found[0, :, 0].tolist() == [0, 0, 1, 4, 128, 255]
+
+
+def test_a_large_image_in_strips_is_the_same_as_a_small_one() -> None:
+    pixels = noise(700, 500, 4)
+    file = png(Image.fromarray(pixels))
+    assert np.array_equal(decode(file, RGBA), pixels)
+    assert np.array_equal(decode(file, GREY)[:10], decode_image(Image.fromarray(pixels[:10]), GREY))
+
+
+def test_an_orientation_turns_all_channels() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    file = png(Image.fromarray(noise(30, 20, 4)), exif=exif)
+    assert decode(file, RGBA).shape == (20, 30, 4)
+    assert header(file, RGBA).size == (20, 30)
+    assert decode(file, GREY).shape == (20, 30, 1)
+
+
+def test_an_image_file_has_no_five_channels() -> None:
+    with pytest.raises(DecodeError, match=r"expected 5 channels, found .* RGB.*\.npy"):
+        decode(png(Image.fromarray(noise(30, 20, 3))), DecodeRule(channels=5))
+
+
+@pytest.mark.parametrize("channels", [1, 2, 4, 7])
+@pytest.mark.parametrize("resize", ["stretch", "crop", "longest"])
+@pytest.mark.parametrize("antialias", [True, False])
+def test_every_channel_is_resized_as_a_colour_is(channels: int, resize: Resize, antialias: bool) -> None:
+    image = noise(50, 31, channels)
+    rule = Preprocessing((16, 24), resize=resize, antialias=antialias, crop_fraction=0.9)
+    found = preprocess(image, rule)
+    assert found.shape == (16, 24, channels)
+    for channel in range(channels):
+        alone = np.repeat(image[:, :, channel : channel + 1], 3, axis=2)
+        assert np.array_equal(found[:, :, channel], preprocess(alone, rule)[:, :, 0])
+    out = np.zeros((channels, 16, 24), np.uint8)  # as a batch keeps it
+    preprocess(image, rule, out.transpose(1, 2, 0))
+    assert np.array_equal(out.transpose(1, 2, 0), found)
+
+
+def test_a_grey_image_is_augmented_as_one_of_equal_colours() -> None:
+    grey, rule = noise(50, 31, 1), Preprocessing((24, 24))
+    for augmentation in (
+        Augmentation(shift=3, rotate=20.0),
+        Augmentation(crop_area=None, rand_augment=2),
+        Augmentation(crop_area=(0.2, 1.0), rand_augment=3),
+    ):
+        for seed in range(20):
+            found = augment(grey, rule, augmentation, np.random.default_rng(seed))
+            expected = augment(to_rgb(grey), rule, augmentation, np.random.default_rng(seed))
+            assert found.shape == (24, 24, 1)
+            assert np.array_equal(np.repeat(found, 3, axis=2), expected)
+
+
+def test_any_number_of_channels_is_moved_and_erased() -> None:
+    image, rule = noise(50, 31, 5), Preprocessing((24, 24))
+    changes = Augmentation(shift=3, rotate=20.0, random_erasing=1.0)
+    found = augment(image, rule, changes, np.random.default_rng(0))
+    assert found.shape == (24, 24, 5)
+    still = augment(image, rule, replace(changes, random_erasing=0.0), np.random.default_rng(0))
+    erased = (found != still).any(axis=2)
+    assert 0.01 < erased.mean() < 0.5  # one box, of noise in all five channels
+    assert (found != still)[erased].mean() > 0.9
+
+
+def test_colour_operations_are_refused_for_other_channels() -> None:
+    refuse_augmentation(Augmentation(rand_augment=2), 1)
+    refuse_augmentation(Augmentation(), 5)
+    with pytest.raises(VitkitError, match=r"rand_augment.* 4 channels.*--rand-augment 0"):
+        refuse_augmentation(Augmentation(rand_augment=2), 4)
+
+
+def test_a_border_is_transparent_or_grey() -> None:
+    rule = Preprocessing((20, 20), resize="longest", crop_fraction=1.0, border=(200, 100, 0))
+    tall = np.full((20, 10, 4), 255, np.uint8)
+    assert preprocess(tall, rule)[0, 0].tolist() == [200, 100, 0, 0]
+    assert preprocess(tall[:, :, :1], rule)[0, 0].tolist() == [
+        118
+    ]  # 0.299 * 200 + 0.587 * 100, a little less in 16 bits
+
+
+def test_the_channels_of_a_rule_are_a_sensible_number() -> None:
+    for wrong in (0, -1, 5000):
+        with pytest.raises(VitkitError, match="channels is from 1 to"):
+            DecodeRule(channels=wrong)
+
+
+def test_channels_go_through_a_change_by_threes() -> None:
+    image = noise(6, 4, 8)
+    assert np.array_equal(by_threes(image, lambda part: part[::-1]), image[::-1])

@@ -1,0 +1,170 @@
+"""Runs on images of other than three channels, from the files to the predictions."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors.torch import load_file
+
+import vitkit
+from tests.jobs.hearing import Hearing
+from vitkit.data.decode_config import DecodeRule
+from vitkit.data.transforms_config import Augmentation, Preprocessing
+from vitkit.errors import VitkitError
+from vitkit.jobs import train as training
+from vitkit.jobs.run_config import Run
+from vitkit.jobs.start_config import StartConfig
+from vitkit.training.optim_config import OptimizerConfig
+from vitkit.training.trainer_config import TrainingConfig
+from vitkit.weights.card import card_of
+
+SIZE = (16, 16)
+STILL = OptimizerConfig(learning_rate=1e-30, weight_decay=0.0)
+
+
+@pytest.fixture
+def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pictures take seconds."""
+
+    def write_report(folder: Path, **_options: Any) -> Path:
+        (folder / "report.html").write_text("a report")
+        return folder / "report.html"
+
+    monkeypatch.setattr(training, "write_report", write_report)
+
+
+def run_of(data: Path, channels: int = 3, **changes: Any) -> Run:
+    run = Run(
+        data=str(data),
+        model="ViT-16x2x2/4",
+        preprocessing=Preprocessing(SIZE, decode=DecodeRule(channels=channels)),
+        augmentation=Augmentation(crop_area=None, flip=False),
+        optimizer=OptimizerConfig(learning_rate=0.01, warmup_steps=2),
+        training=TrainingConfig(
+            steps=60, batch_size=16, evaluate_every=30, checkpoint_every=60, log_every=30
+        ),
+    )
+    return replace(run, **changes)
+
+
+@pytest.fixture(scope="module")
+def seen_by_alpha(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images whose class is in their alpha alone: noise in the colours, a bright half in the alpha."""
+    root, rng = tmp_path_factory.mktemp("alpha"), np.random.default_rng(0)
+    for name, rows in (("above", slice(0, 8)), ("below", slice(8, 16))):
+        (root / name).mkdir()
+        for number in range(40):
+            pixels = rng.integers(100, 156, (*SIZE, 4), dtype=np.uint8)
+            pixels[..., 3] = 0
+            pixels[rows, :, 3] = 255
+            Image.fromarray(pixels).save(root / name / f"{number}.png")
+    return root
+
+
+@pytest.mark.usefixtures("_no_report")
+def test_four_channels_learn_from_alpha_and_predict_by_the_same_rule(
+    tmp_path: Path, seen_by_alpha: Path
+) -> None:
+    folder = training.train(run_of(seen_by_alpha, 4), tmp_path / "run")
+    model = vitkit.load_model(folder)
+    assert model.config.in_channels == 4
+    card = card_of(model)
+    assert card.preprocessing is not None and card.preprocessing.decode.channels == 4
+    assert vitkit.evaluate(folder).result.accuracy == 1.0
+    predictor = vitkit.Predictor(folder)
+    assert predictor(seen_by_alpha / "below/3.png", top=1)[0].name == "below"
+    assert predictor(Image.open(seen_by_alpha / "above/3.png"), top=1)[0].name == "above"
+    array = np.asarray(Image.open(seen_by_alpha / "above/5.png"))
+    assert predictor(array, top=1)[0].name == "above"
+    with pytest.raises(VitkitError, match=r"\(height, width, 4\)"):
+        predictor(array[:, :, :3])
+
+
+@pytest.mark.usefixtures("_no_report")
+def test_a_start_of_three_channels_begins_on_grey_images_where_it_was(tmp_path: Path) -> None:
+    """At a rate of 1e-30 nothing moves: the logits of the two runs are those of the same start."""
+    base = replace(run_of(Path("digits")), data="digits")
+    pretrained = training.train(base, tmp_path / "pretrained")
+    begun = replace(base, model="", start=StartConfig(str(pretrained), head="keep"), optimizer=STILL)
+    hearing = Hearing()
+    grey = replace(begun, preprocessing=Preprocessing(SIZE, decode=DecodeRule(channels=1)))
+    folder = training.train(grey, tmp_path / "grey", listener=hearing)
+    assert load_file(folder / "model.safetensors")["stem.weight"].shape == (16, 1, 4, 4)
+    said = dict(hearing.rows)["start"]
+    assert "channels: 1 instead of 3, the filters that see the pixels are summed" in said
+    before, after = vitkit.evaluate(pretrained), vitkit.evaluate(folder)
+    assert before.predictions.logits.std() > 0.01  # else any model would pass
+    assert np.allclose(before.predictions.logits, after.predictions.logits, atol=1e-4)
+    image = np.random.default_rng(0).integers(0, 256, (20, 20), dtype=np.uint8)
+    first, second = (vitkit.Predictor(one)(image, top=1)[0] for one in (pretrained, folder))
+    assert first.name == second.name
+    assert first.probability == pytest.approx(second.probability, abs=1e-5)
+
+
+@pytest.fixture(scope="module")
+def bands(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Arrays of five bands: the class is which of the last two is the brighter; the first is constant."""
+    root, rng = tmp_path_factory.mktemp("bands"), np.random.default_rng(0)
+    for name, band in (("crop", 3), ("soil", 4)):
+        (root / name).mkdir()
+        for number in range(40):
+            values = rng.uniform(0.1, 0.3, (20, 20, 5)).astype(np.float32)
+            values[..., 0], values[..., band] = 0.5, values[..., band] + 0.6
+            np.save(root / name / f"{number}.npy", values)
+    return root
+
+
+@pytest.mark.usefixtures("_no_report")
+def test_bands_of_arrays_are_learned_with_measured_pixels(tmp_path: Path, bands: Path) -> None:
+    run = run_of(bands, 5, start=StartConfig(measure_pixels=True))
+    folder = training.train(run, tmp_path / "run")
+    config = vitkit.load_model(folder).config
+    assert config.image_mean == pytest.approx((128 / 255, 0.2, 0.2, 0.5, 0.5), abs=0.01)
+    assert config.image_std[0] == pytest.approx(1 / 255, abs=1e-4)  # a constant band
+    assert config.image_std[3:] == pytest.approx((0.3, 0.3), abs=0.02)
+    assert vitkit.evaluate(folder).result.accuracy == 1.0
+    assert vitkit.Predictor(folder)(bands / "soil/2.npy", top=1)[0].name == "soil"
+    before = (folder / "model.safetensors").read_bytes()
+    training.train(run, folder)  # the same again is the same run, which has finished
+    assert (folder / "model.safetensors").read_bytes() == before
+    other = replace(run, start=StartConfig(image_mean=(0.5,)))
+    with pytest.raises(VitkitError, match="holds another run"):
+        training.train(other, folder)
+
+
+@pytest.mark.usefixtures("_no_report")
+def test_given_pixel_statistics_go_before_measured_ones(tmp_path: Path, bands: Path) -> None:
+    given = StartConfig(measure_pixels=True, image_mean=(0.25,), image_std=(0.5, 0.5, 0.5, 0.5, 1.0))
+    folder = training.train(run_of(bands, 5, start=given), tmp_path / "run")
+    config = vitkit.load_model(folder).config
+    assert config.image_mean == (0.25,) * 5
+    assert config.image_std == (0.5, 0.5, 0.5, 0.5, 1.0)
+
+
+@pytest.mark.usefixtures("_no_report")
+def test_a_start_of_three_channels_is_fine_tuned_on_five(tmp_path: Path, bands: Path) -> None:
+    pretrained = training.train(replace(run_of(Path("digits")), data="digits"), tmp_path / "pretrained")
+    start = StartConfig(str(pretrained), measure_pixels=True)
+    hearing = Hearing()
+    folder = training.train(run_of(bands, 5, model="", start=start), tmp_path / "run", listener=hearing)
+    said = dict(hearing.rows)["start"]
+    assert "channels: 5 instead of 3, the filters that see the pixels are repeated in turn, times 3/5" in said
+    assert any(line.startswith("pixels: mean (0.50") for line in said)
+    assert vitkit.evaluate(folder).result.accuracy > 0.9
+
+
+@pytest.mark.usefixtures("_no_report")
+def test_colours_of_four_channels_are_not_augmented(tmp_path: Path, seen_by_alpha: Path) -> None:
+    run = run_of(seen_by_alpha, 4, augmentation=Augmentation(rand_augment=2))
+    with pytest.raises(VitkitError, match="rand_augment"):
+        training.train(run, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_report_shows_images_of_four_channels(tmp_path: Path, seen_by_alpha: Path) -> None:
+    folder = training.train(run_of(seen_by_alpha, 4), tmp_path / "run")
+    page = (folder / "report.html").read_text()
+    assert page.count("data:image/") >= 4
