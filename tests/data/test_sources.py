@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from vitkit.data import tables
+from vitkit.data import parquet
 from vitkit.data.decode import DecodeError
 from vitkit.data.decode_config import DecodeRule
 from vitkit.data.sources import ImageData, open_data
@@ -438,7 +438,7 @@ def test_parquet_larger_than_memory_is_read_by_row_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_parquet(tmp_path / "train.parquet", ["x", "y"] * 5)
-    monkeypatch.setattr(tables, "_PARQUET_IN_MEMORY", 10)
+    monkeypatch.setattr(parquet, "_PARQUET_IN_MEMORY", 10)
     data = open_data(str(tmp_path), WHOLE)
     assert data.notes == ("The Parquet files are read by row group: in shuffled order that is slow.",)
     train = data.splits["train"]

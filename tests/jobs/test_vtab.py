@@ -403,7 +403,7 @@ def test_a_stop_says_how_to_go_on(
     start: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def train(*_arguments: Any, **_options: Any) -> Path:
-        raise InterruptedTraining("Stopped after step 3", signal.SIGTERM)
+        raise InterruptedTraining("after step 3", "vitkit train --resume", signal.SIGTERM)
 
     monkeypatch.setattr(job, "train", train)
     words = r"Stopped in task 1 of 2, oxford_iiit_pet; .* same command"

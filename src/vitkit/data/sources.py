@@ -32,6 +32,7 @@ from vitkit.data.listing import (
     join_names,
     pluralize,
 )
+from vitkit.data.parquet import list_parquet
 from vitkit.data.sources_config import DEFAULT_SPLITS, Splits
 from vitkit.data.split_lists import (
     holds_lists,
@@ -40,7 +41,7 @@ from vitkit.data.split_lists import (
     list_split_lists,
     list_split_parquets,
 )
-from vitkit.data.tables import list_csv, list_parquet
+from vitkit.data.tables import list_csv
 from vitkit.errors import VitkitError
 
 

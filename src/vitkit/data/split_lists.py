@@ -18,7 +18,7 @@ import numpy as np
 
 from vitkit.data.files import UnreadableFileError, regular_file
 from vitkit.data.listing import Listing, Paths, SplitListing
-from vitkit.data.tables import list_parquet
+from vitkit.data.parquet import list_parquet
 from vitkit.data.vtab_tasks import task_of_folder
 from vitkit.errors import VitkitError
 

@@ -34,7 +34,7 @@ from vitkit.jobs.pixel_statistics import with_measured_pixels
 from vitkit.jobs.report import write_report
 from vitkit.jobs.run_config import Run, changed_options, read_config, read_run, write_config
 from vitkit.jobs.run_folder import lock_run_folder, numbered_folders
-from vitkit.jobs.start import settle_start, take_start
+from vitkit.jobs.start import StartRecord, settle_start, take_start
 from vitkit.jobs.starting_point import starting_point, tell_set_aside
 from vitkit.models.build import build_empty, build_model
 from vitkit.models.compute_config import Compute
@@ -89,11 +89,8 @@ def train(
         torch.set_num_threads(threads)
     given = None if out is None else Path(out)
     asked = settle_minutes(with_absolute_paths(run), given, device=device, listener=listener)
-    with listener.progress("listing images"):
-        run, data = _open_data(asked, given)
     found_device = find_device(device)
-    asked, record = settle_start(with_measured_pixels(asked, data, listener), data.class_names, given)
-    run = replace(run, model=asked.model, start=asked.start)
+    asked, run, data, record = _settle(asked, given, listener)
     config = model_config_of(asked, len(data.class_names), record)
     _refuse_run(run, data, config, found_device)  # before a folder is made
     folder = given or _free_folder(asked, data)
@@ -111,6 +108,21 @@ def train(
         parts = build_parts(run, data, folder, listener, record)
         _complete_until_stopped(parts, found_device, from_scratch, position, listener)
     return folder
+
+
+def _settle(
+    asked: Run, folder: Path | None, listener: Listener
+) -> tuple[Run, Run, ImageData, StartRecord | None]:
+    """Find out what a run's images and its start decide.
+
+    Returns:
+        The run as it was asked for, with its start; the same with the rule by which its splits are cut; its
+        images; and its start.
+    """
+    with listener.progress("listing images"):
+        run, data = _open_data(asked, folder)
+    asked, record = settle_start(with_measured_pixels(asked, data, listener), data.class_names, folder)
+    return asked, replace(run, model=asked.model, start=asked.start), data, record
 
 
 def _complete_until_stopped(

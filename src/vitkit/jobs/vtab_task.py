@@ -137,9 +137,8 @@ class TaskAtWork:
         try:
             train(run, folder, device=self.options.device, threads=self.options.threads, listener=listener)
         except InterruptedTraining as stopped:
-            number = stopped.exit_code - 128
-            words = f"Stopped in {self.place}; what is done is kept. To go on, run the same command again."
-            raise InterruptedTraining(words, number) from None
+            where = f"in {self.place}; what is done is kept"
+            raise InterruptedTraining(where, "the same command", stopped.signal_number) from None
         except NonFiniteError as error:
             raise NonFiniteError(f"{self.data.folder}, {what}: {error}") from None
 
