@@ -15,6 +15,7 @@ from vitkit.data.files import UnreadableFileError, regular_file
 from vitkit.data.listing import (
     SPLIT_NAMES,
     Listing,
+    SplitListing,
     join_names,
     number_groups,
     pluralize,
