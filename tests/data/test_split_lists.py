@@ -85,6 +85,7 @@ def test_a_folder_of_class_folders_beside_a_test_list_is_what_it_was(tmp_path: P
 
 BAD_LINES = {
     "images/train800/000001.jpg": "line 2: expected a path and a class number",
+    "images/\0train800/000001.jpg 1": "line 2: expected a path and a class number",
     "images/train800/000001.jpg cat": "line 2: expected a class number, .* found 'cat'",
     "images/train800/000001.jpg 1.5": "line 2: expected a class number, .* found '1.5'",
     "images/train800/000001.jpg -1": "line 2: expected a class number, .* found '-1'",

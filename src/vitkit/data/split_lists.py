@@ -176,7 +176,7 @@ def _read_list(path: Path) -> _List:
 def _parsed(where: str, line: str) -> tuple[str, int]:
     """Return path and class number of a line; the path may hold spaces."""
     words = line.rsplit(maxsplit=1)
-    if len(words) != 2:
+    if len(words) != 2 or "\0" in line:  # no path has a zero byte, and the system would not say which line
         raise VitkitError(f"{where}: expected {_LINE}, found {line.strip()[:80]!r}.")
     name, label = words[0].strip(), words[1]
     if not re.fullmatch(r"[0-9]{1,7}", label) or int(label) > _LARGEST_LABEL:
