@@ -7,7 +7,6 @@ stands for all 1,000 training images and the test images, that of train800.txt f
 the test images, which a search for options must not see.
 """
 
-import io
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -150,8 +149,9 @@ def _read_list(path: Path) -> _List:
     """Read a list. Raises VitkitError: it cannot be read, is empty or has a line that is none."""
     found, line_of = _List(path, [], [], []), dict[str, int]()
     try:
-        with regular_file(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig") as stream:
-            for number, line in enumerate(stream, start=1):
+        with regular_file(path) as file:
+            for number, content in enumerate(file, start=1):
+                line = _decoded(f"{path} line {number}", content)
                 if not line.strip():
                     continue
                 name, label = _parsed(f"{path} line {number}", line)
@@ -166,11 +166,17 @@ def _read_list(path: Path) -> _List:
                 found.lines.append(number)
     except UnreadableFileError as error:
         raise VitkitError(f"{path} cannot be read as a list of images: {error}.") from error
-    except UnicodeDecodeError as error:
-        raise VitkitError(f"{path} is no text in UTF-8: {error}. Save it again as UTF-8.") from error
     if not found.paths:
         raise VitkitError(f"{path} is empty: expected lines of {_LINE}.")
     return found
+
+
+def _decoded(where: str, content: bytes) -> str:
+    """Decode a line; editors on Windows put a byte order mark before the first one."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise VitkitError(f"{where} is no text in UTF-8: {error}. Save the list again as UTF-8.") from error
 
 
 def _parsed(where: str, line: str) -> tuple[str, int]:
