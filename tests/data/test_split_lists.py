@@ -76,6 +76,15 @@ def test_paths_may_hold_spaces_and_lines_may_be_blank(task: Path) -> None:
     assert (data.splits["test"].key(50), data.splits["test"].labels[50]) == ("images/a photo.jpg", 2)
 
 
+def test_lists_from_windows_are_read(task: Path) -> None:
+    for name in ("train800", "test"):
+        lines = (task / f"{name}.txt").read_bytes()
+        (task / f"{name}.txt").write_bytes(b"\xef\xbb\xbf" + lines.replace(b"\n", b"\r\n"))
+    data = open_data(str(task))
+    assert counts(data) == {"train": 40, "val": 10, "test": 50}
+    assert data.splits["train"].key(0) == "images/train800/000000.jpg"
+
+
 def test_a_folder_of_class_folders_beside_a_test_list_is_what_it_was(tmp_path: Path, task: Path) -> None:
     for name in ("cats", "dogs"):
         shutil.copytree(task / "images/val200", tmp_path / "pets" / name)
@@ -85,6 +94,7 @@ def test_a_folder_of_class_folders_beside_a_test_list_is_what_it_was(tmp_path: P
 
 BAD_LINES = {
     "images/train800/000001.jpg": "line 2: expected a path and a class number",
+    "images/\0train800/000001.jpg 1": "line 2: expected a path and a class number",
     "images/train800/000001.jpg cat": "line 2: expected a class number, .* found 'cat'",
     "images/train800/000001.jpg 1.5": "line 2: expected a class number, .* found '1.5'",
     "images/train800/000001.jpg -1": "line 2: expected a class number, .* found '-1'",
@@ -124,8 +134,8 @@ def test_train800val200_may_repeat_the_paths_of_the_others(task: Path) -> None:
 
 
 def test_lists_that_are_no_text_are_refused(task: Path) -> None:
-    (task / "test.txt").write_bytes(b"images/\xff.jpg 1\n")
-    assert f"{task / 'test.txt'} is no text in UTF-8" in refusal(task)
+    (task / "test.txt").write_bytes(b"images/test/000000.jpg 1\nimages/\xff.jpg 1\n")
+    assert f"{task / 'test.txt'} line 2 is no text in UTF-8" in refusal(task)
     (task / "test.txt").write_text("\n\n")
     assert f"{task / 'test.txt'} is empty" in refusal(task)
     (task / "test.txt").unlink()

@@ -7,7 +7,6 @@ stands for all 1,000 training images and the test images, that of train800.txt f
 the test images, which a search for options must not see.
 """
 
-import io
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -150,8 +149,9 @@ def _read_list(path: Path) -> _List:
     """Read a list. Raises VitkitError: it cannot be read, is empty or has a line that is none."""
     found, line_of = _List(path, [], [], []), dict[str, int]()
     try:
-        with regular_file(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig") as stream:
-            for number, line in enumerate(stream, start=1):
+        with regular_file(path) as file:
+            for number, content in enumerate(file, start=1):
+                line = _decoded(f"{path} line {number}", content)
                 if not line.strip():
                     continue
                 name, label = _parsed(f"{path} line {number}", line)
@@ -166,17 +166,23 @@ def _read_list(path: Path) -> _List:
                 found.lines.append(number)
     except UnreadableFileError as error:
         raise VitkitError(f"{path} cannot be read as a list of images: {error}.") from error
-    except UnicodeDecodeError as error:
-        raise VitkitError(f"{path} is no text in UTF-8: {error}. Save it again as UTF-8.") from error
     if not found.paths:
         raise VitkitError(f"{path} is empty: expected lines of {_LINE}.")
     return found
 
 
+def _decoded(where: str, content: bytes) -> str:
+    """Decode a line; editors on Windows put a byte order mark before the first one."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise VitkitError(f"{where} is no text in UTF-8: {error}. Save the list again as UTF-8.") from error
+
+
 def _parsed(where: str, line: str) -> tuple[str, int]:
     """Return path and class number of a line; the path may hold spaces."""
     words = line.rsplit(maxsplit=1)
-    if len(words) != 2:
+    if len(words) != 2 or "\0" in line:  # no path has a zero byte, and the system would not say which line
         raise VitkitError(f"{where}: expected {_LINE}, found {line.strip()[:80]!r}.")
     name, label = words[0].strip(), words[1]
     if not re.fullmatch(r"[0-9]{1,7}", label) or int(label) > _LARGEST_LABEL:

@@ -37,17 +37,14 @@ def render_vtab(found: Vtab) -> str:
 
 
 def _table(found: Vtab) -> Table:
-    headings = ("group", "task", "accuracy", "95 % interval", "test images", "rate", *PAPER_MODELS)
-    return Table(headings, tuple(_row(*row) for row in found.table()))
+    headings = ("task", "accuracy", "95 % interval", "test images", "rate", *PAPER_MODELS)
+    return Table(headings, tuple(_row(name, score, paper) for _, name, score, paper in found.table()))
 
 
-def _row(
-    group: str, name: str, score: TaskScore | Mean, paper: tuple[float, ...]
-) -> tuple[str | Number, ...]:
+def _row(name: str, score: TaskScore | Mean, paper: tuple[float, ...]) -> tuple[str | Number, ...]:
     low, high = score.interval
     images, rate = cells(score)
     return (
-        group,
         name,
         fraction_cell(score.accuracy),
         Number(f"{low:.1%} to {high:.1%}", low),
