@@ -1,12 +1,13 @@
 #!/usr/bin/env python
-"""What input costs beside timm's: transforms in one thread, loaders with two workers, in CPU time an image.
+"""Measure the cost of input beside timm's: transforms in one thread, loaders with two workers.
 
     python benchmarks/input.py [--images FOLDER] [--repeats 7] [--json FILE]
 
 The same JPEG files for both, of 224 x 224 and of 500 x 375 pixels: made from those of a folder, or synthetic.
 Both sides take turns, so that a busy machine slows both; what counts is the ratio of one turn. vitkit hands
 over uint8, and so does `timm uint8`, timm's cheapest way; `timm` hands over normalised floats, as it does on
-a CPU by default. CPU time is that of all processes. Without timm, vitkit alone is measured.
+a CPU by default. The cost is the CPU time of all processes for each image. Without timm, vitkit alone is
+measured.
 """
 
 import argparse
@@ -14,10 +15,10 @@ import json
 import platform
 import resource
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from vitkit.data.sources import open_data
 from vitkit.data.sources_config import Splits
 from vitkit.data.transforms import augment, preprocess
 from vitkit.data.transforms_config import Augmentation, Preprocessing
+from vitkit.jobs.library_models import import_library
 from vitkit.kernels.resample import prepare_resampling
 
 SIZE, FRACTION, BATCH, WORKERS, FILES = 224, 0.875, 64, 2, 256
@@ -106,13 +108,11 @@ class Folder(torch.utils.data.Dataset[Any]):
 
 
 def timm_sides(paths: list[Path], rounds: int, as_bytes: bool) -> dict[str, Side]:
-    from timm.data import create_transform  # type: ignore[import-not-found,unused-ignore]
-    from timm.data.loader import fast_collate  # type: ignore[import-not-found,unused-ignore]
-
+    data, collate = import_library("timm").data, import_module("timm.data.loader").fast_collate
     shared = {"use_prefetcher": as_bytes, "interpolation": "bilinear"}
     kinds = {
-        "evaluation": create_transform(SIZE, is_training=False, crop_pct=FRACTION, **shared),
-        "training": create_transform(SIZE, is_training=True, color_jitter=None, **shared),
+        "evaluation": data.create_transform(SIZE, is_training=False, crop_pct=FRACTION, **shared),
+        "training": data.create_transform(SIZE, is_training=True, color_jitter=None, **shared),
     }
 
     def transform(kind: str) -> Side:
@@ -131,7 +131,7 @@ def timm_sides(paths: list[Path], rounds: int, as_bytes: bool) -> dict[str, Side
                 BATCH,
                 shuffle=kind == "training",
                 num_workers=WORKERS,
-                collate_fn=fast_collate if as_bytes else None,
+                collate_fn=collate if as_bytes else None,
             )
             return sum(len(images) for images, _ in batches)
 
@@ -185,13 +185,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     try:
-        sys.path.insert(0, str(Path(__file__).parents[1]))
-        from tests.peers.operators import register_missing_operators
-
-        register_missing_operators()
-        import timm  # type: ignore[import-not-found,unused-ignore]
-
-        peer: str | None = timm.__version__
+        peer: str | None = import_library("timm").__version__
     except ImportError as error:
         peer = None
         print(f"timm cannot be imported ({error}); vitkit alone is measured. See scripts/test-peers.")

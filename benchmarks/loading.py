@@ -16,16 +16,17 @@ from pathlib import Path
 
 import torch
 
+from vitkit import load_model
 from vitkit.models.build import create_model
 from vitkit.models.cost import count_parameters
-from vitkit.weights import FORMATS, load_model, save_model
+from vitkit.weights import FORMATS, save_model
 
 REPEATS = 5
 
 CHILD = """
 import sys, time
 import torch
-from vitkit.weights import load_model
+from vitkit import load_model
 from vitkit.models.build import create_model
 path, heads, twice = sys.argv[1:]
 create_model("ViT-16x1x2/16")(torch.zeros(1, 3, 224, 224))  # libraries loaded, threads started

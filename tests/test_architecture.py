@@ -146,6 +146,23 @@ def test_families_answer_for_themselves() -> None:
     assert len(found) <= 2, found
 
 
+FRAGMENT = re.compile(r"(Of|By|As|That|To|With|From|What|Whose|Which)\b")
+
+
+def test_docstrings_do_not_begin_in_the_middle_of_a_sentence() -> None:
+    """A reader who opens a file at any place has not read the words that such a beginning leaves out."""
+    found = [
+        f"{path.relative_to(SOURCE)}:{node.lineno}: {node.value.value.splitlines()[0]}"
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+        and FRAGMENT.match(node.value.value)
+    ]
+    assert not found
+
+
 def test_training_knows_files_of_weights_and_no_formats() -> None:
     for path in (SOURCE / "training").rglob("*.py"):
         assert not any(name.startswith("vitkit.weights.formats") for name in imports(path)), path

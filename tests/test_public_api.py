@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -61,6 +62,27 @@ def test_looking_does_not_import_torch(command: list[str]) -> None:
     )
     imported = {line.rsplit("|", 1)[-1].strip() for line in result.stderr.splitlines()}
     assert not imported & {"torch", "numpy", "PIL", "tyro", "rich", "matplotlib"}
+
+
+USE = """
+import sys
+import numpy as np
+import vitkit
+folder = sys.argv[1]
+vitkit.save_model(vitkit.create_model("ViT-16x1x2/4", num_classes=10, image_size=8), folder)
+vitkit.Predictor(folder)(np.zeros((8, 8, 3), np.uint8))
+vitkit.load_model(folder)
+vitkit.evaluate
+vitkit.finetune
+print(*sys.modules)
+"""
+
+
+def test_whoever_loads_and_predicts_does_not_wait_for_what_draws(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", USE, str(tmp_path / "model")], capture_output=True, text=True, check=True
+    )
+    assert not {"matplotlib", "jinja2", "sklearn", "pyarrow", "rich"} & set(result.stdout.split())
 
 
 HELP = [

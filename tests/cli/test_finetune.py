@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 
 import vitkit
+from vitkit import load_model
 from vitkit.cli.main import run
 from vitkit.jobs import train as training
 from vitkit.jobs.run_config import read_run
 from vitkit.jobs.start_config import StartConfig
-from vitkit.weights import load_model
 from vitkit.weights.card import card_of
 
 SMALL = ["--batch-size", "16", "--steps", "20", "--evaluate-every", "10", "--threads", "1"]

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tests.jobs.recorder import Recorder
+from vitkit import load_model
 from vitkit.cli.main import run
 from vitkit.data.decode_config import DecodeRule
 from vitkit.data.transforms_config import Preprocessing
@@ -25,7 +26,7 @@ from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.zoo import vit_config
-from vitkit.weights import FORMATS, Format, Saved, load_model, save, save_model
+from vitkit.weights import FORMATS, Format, Saved, save, save_model
 from vitkit.weights.card import ModelCard, Task, card_of
 from vitkit.weights.format_names import format_for
 from vitkit.weights.formats.known import find_format

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.jobs.hearing import Hearing
+from vitkit import load_model
 from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs import train as training
@@ -20,7 +21,7 @@ from vitkit.jobs.start_config import StartConfig
 from vitkit.models.build import create_model
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
-from vitkit.weights import load_model, save_model
+from vitkit.weights import save_model
 from vitkit.weights.card import card_of
 
 SMALL = Run(

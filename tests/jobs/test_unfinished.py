@@ -15,6 +15,7 @@ from tests.jobs.test_unkillable import command, finish, results
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 from vitkit.jobs import unfinished
+from vitkit.jobs.run_config import is_unfinished
 from vitkit.training.checkpoint import load_weights
 from vitkit.training.checkpoint_files import newest_first, read_progress
 
@@ -130,7 +131,7 @@ def test_a_run_that_goes_on_is_not_disturbed(tmp_path: Path) -> None:
     out, read = tmp_path / "read", set()
     process = subprocess.Popen(command(out, *OPTIONS), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while process.poll() is None:
-        if not list(out.glob("checkpoints/step-*/COMMIT")) or not unfinished.is_unfinished(out):
+        if not list(out.glob("checkpoints/step-*/COMMIT")) or not is_unfinished(out):
             time.sleep(0.02)
             continue
         model = unfinished.load_any(out).model

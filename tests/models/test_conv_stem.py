@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.jobs.run_config import Architecture, Run
 from vitkit.models.build import build_model, create_model
@@ -14,7 +15,7 @@ from vitkit.models.conv_stem import ConvStem
 from vitkit.models.vit import ViT
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import model_config, vit_config
-from vitkit.weights import load_model, save_model
+from vitkit.weights import save_model
 
 SMALL = vit_config("ViT-32x2x2/4-conv", num_classes=5, image_size=(18, 23))
 

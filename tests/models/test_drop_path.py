@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from tests.models.test_vit import TINY, model_with_random_head
+from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.parts import drop_path
-from vitkit.weights import load_model, save_model
+from vitkit.weights import save_model
 
 DEEP = dataclasses.replace(TINY, depth=5, drop_path=0.4)
 

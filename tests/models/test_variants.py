@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.models.test_vit import model_with_random_head
+from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.parts import Block, RelativeAttention
@@ -22,7 +23,7 @@ from vitkit.models.position import LearnedPosition2D, RotaryPosition2D, resize_l
 from vitkit.models.vit import ViT
 from vitkit.models.vit_config import DINOV3_ROTARY, EVA02_ROTARY, RotaryConfig, ViTConfig
 from vitkit.models.zoo import vit_config
-from vitkit.weights import load_model, save_model
+from vitkit.weights import save_model
 
 SMALL = ViTConfig((12, 16), (4, 4), width=24, depth=2, num_heads=3, mlp_dim=48, num_classes=5)
 IMAGES = torch.randn(2, 3, 12, 16, generator=torch.Generator().manual_seed(1))

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fixture_files import load_fixture, write_npz
+from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model, create_model
 from vitkit.models.cost import count_parameters
@@ -20,7 +21,6 @@ from vitkit.models.pool import AttentionPool
 from vitkit.models.vit import ViT
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import vit_config
-from vitkit.weights import load_model
 
 # original-code.md section 1: at 1000 classes and 224 pixels (vision_transformer models_test.py:25-57)
 PARAMETERS = {

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import torch
 
 from tests.peers.case import Case
-from tests.peers.operators import register_missing_operators
+from vitkit.jobs.library_models import import_library
 
 LIBRARIES = ("timm", "huggingface")
 HEADER = "| model | direction | size | largest difference | allowed | top-1 agreement |"
@@ -31,7 +31,7 @@ def cases() -> Iterator[Case]:
 def main() -> int:
     torch.set_num_threads(1)
     logging.getLogger("vitkit").setLevel(logging.ERROR)  # that positions are resized is known here
-    register_missing_operators()
+    import_library("timm")
     done = []
     for case in cases():
         done.append(case)

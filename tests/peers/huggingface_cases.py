@@ -17,11 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from tests.peers.case import Case
+from vitkit import load_model
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.zoo import ModelConfig, model_config, vit_config
-from vitkit.weights import load_model, save_model
+from vitkit.weights import save_model
 from vitkit.weights.card import ModelCard
 
 IMAGES = 8

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tests.fixture_files import FOLDER
-from tests.peers.operators import register_missing_operators
 from tests.pixel_cases import CASES, SHAPES, PixelCase, image, sample
 from tests.weights.test_pixels import ALLOWED, preprocessing_of_case
 from vitkit.data.transforms import preprocess
+from vitkit.jobs.library_models import import_library
 
 MORE_SHAPES = tuple((37 + 61 * i % 701, 29 + 97 * i % 911) for i in range(1, 25))
 """Compared here and not kept."""
@@ -50,7 +50,7 @@ def theirs(case: PixelCase, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def main(arguments: list[str]) -> int:
-    register_missing_operators()
+    import_library("timm")
     kept = {}
     failed = False
     print("| transform | largest difference (levels) | mean | pixels that differ |")

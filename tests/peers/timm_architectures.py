@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from tests.peers.operators import register_missing_operators
 from tests.peers.timm_cases import BIT_ALLOWED, VIT_ALLOWED, compare, randomize
+from vitkit import load_model
 from vitkit.errors import VitkitError
-from vitkit.weights import load_model
+from vitkit.jobs.library_models import import_library
 
 PATTERNS = ("vit_*", "deit*", "flexivit*", "resnetv2_*bit*")
 
@@ -61,7 +61,7 @@ def outcome(name: str, folder: Path) -> tuple[str, str]:
 
 def main() -> int:
     torch.set_num_threads(1)
-    register_missing_operators()
+    import_library("timm")
     counts: Counter[str] = Counter()
     wanted = sys.argv[1:] or architectures()
     for name in wanted:

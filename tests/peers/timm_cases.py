@@ -13,12 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from tests.peers.case import Case
+from vitkit import load_model
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig, model_config
-from vitkit.weights import load_model, save_model
+from vitkit.weights import save_model
 
 VIT_ALLOWED = 1e-5
 BIT_ALLOWED = 1e-4

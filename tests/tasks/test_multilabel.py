@@ -15,6 +15,7 @@ from PIL import Image, ImageDraw
 import vitkit
 from tests.jobs.forked_runs import Case, fork_server
 from tests.jobs.hearing import Hearing
+from vitkit import load_model
 from vitkit.cli.main import run
 from vitkit.data.sources_config import Splits
 from vitkit.data.transforms_config import Augmentation, Preprocessing
@@ -25,7 +26,6 @@ from vitkit.jobs.run_config import Run
 from vitkit.training.objectives_config import ClassificationConfig
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
-from vitkit.weights import load_model
 from vitkit.weights.card import ModelCard
 
 LABELS = ("bar", "disc", "square")

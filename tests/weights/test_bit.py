@@ -10,11 +10,12 @@ import torch
 
 from tests.fixture_files import load_fixture, write_npz
 from tests.weights.test_official import same_bits, without
+from vitkit import load_model
 from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.resnet_config import ResNetConfig
-from vitkit.weights import load_model, save_model
+from vitkit.weights import save_model
 from vitkit.weights.card import card_of
 
 FIXTURES = ["g_bit_eps_probe", "g_bit_r111", "g_bit_r1111_fourblocks", "g_bit_r21_gauss"]

@@ -11,10 +11,11 @@ import torch
 import xxhash
 
 from tests.weights.test_timm import TINY, random_model
+from vitkit import load_model
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
-from vitkit.weights import identify, load, load_model, save_model
+from vitkit.weights import identify, load, save_model
 from vitkit.weights.formats import native
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from tests.models.test_vit import TINY
 from tests.weights.test_pixels import source
+from vitkit import load_model
 from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
@@ -23,7 +24,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig, model_config
-from vitkit.weights import load_model, save_model
+from vitkit.weights import save_model
 from vitkit.weights.card import ModelCard, Task, card_of
 from vitkit.weights.formats.huggingface.pixels import read_pixels, read_rule
 from vitkit.weights.preprocessing import changed_pixels, preprocessing_of

@@ -15,12 +15,13 @@ import torch
 from safetensors.torch import save_file
 
 from tests.weights.test_timm import TINY, config_json, folder_of, random_model, state
+from vitkit import load_model
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 from vitkit.jobs.convert import convert
 from vitkit.jobs.predict import Predictor
 from vitkit.models.resnet_config import BackboneConfig
-from vitkit.weights import FORMATS, Format, LoadOptions, load, load_model, loading, save_model
+from vitkit.weights import FORMATS, Format, LoadOptions, load, loading, save_model
 from vitkit.weights.accounting import names_that_are_not_finite
 from vitkit.weights.files.source import Source, open_source
 from vitkit.weights.format_names import MODULES

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from tests.models.test_vit import TINY, model_with_random_head
+from vitkit import load_model
 from vitkit.config import to_json
 from vitkit.data.decode_config import DecodeRule
 from vitkit.data.sources_config import Splits
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.weights import load_model, save_model
+from vitkit.weights import save_model
 from vitkit.weights.assumptions import Assumption
 from vitkit.weights.card import ModelCard, Task, TrainingData, card_of
 from vitkit.weights.formats.native import describe, read_description

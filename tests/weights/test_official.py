@@ -11,6 +11,7 @@ import torch
 
 from tests.fixture_files import load_fixture, write_npz
 from tests.models.test_vit import TINY, model_with_random_head
+from vitkit import load_model
 from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
@@ -18,7 +19,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import BackboneConfig
 from vitkit.models.vit import ViT
 from vitkit.models.vit_config import ViTConfig
-from vitkit.weights import load_model, save_model
+from vitkit.weights import save_model
 from vitkit.weights.card import card_of
 from vitkit.weights.formats.official import LINEN, RELEASED
 

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from tests.fixture_files import FOLDER
 from tests.pixel_cases import CASES, SHAPES, PixelCase, image, sample
+from vitkit import load_model
 from vitkit.data.transforms import preprocess
 from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.build import create_model
 from vitkit.models.vit_config import ViTConfig
-from vitkit.weights import load_model, save_model
+from vitkit.weights import save_model
 from vitkit.weights.card import ModelCard, card_of
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats import torchvision

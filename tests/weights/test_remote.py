@@ -26,9 +26,10 @@ import torch
 from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
 from safetensors.torch import save
 
+from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.build import create_model
-from vitkit.weights import load_model, save_model
+from vitkit.weights import save_model
 from vitkit.weights.card import card_of
 from vitkit.weights.files import remote, transport
 from vitkit.weights.files.cache import cache_folder

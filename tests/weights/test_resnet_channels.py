@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from tests.weights.test_timm import random_model
+from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.resnet_config import ResNetConfig
-from vitkit.weights import Format, load_model, save_model
+from vitkit.weights import Format, save_model
 
 UNITS = (3, 4, 6, 3)
 """Of resnetv2_50x1_bit: timm has no architecture without units of its own."""

@@ -7,12 +7,13 @@ from typing import get_args
 import pytest
 import torch
 
+from vitkit import load_model
 from vitkit.models.build import build_model
 from vitkit.models.cost import count_parameters
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.zoo import NAMES, ModelConfig, model_config
-from vitkit.weights import Format, load_model, save_model, unsupported
+from vitkit.weights import Format, save_model, unsupported
 
 FORMATS: tuple[Format, ...] = get_args(Format)
 LARGEST = 700_000_000

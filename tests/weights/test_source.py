@@ -18,9 +18,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.build import create_model
-from vitkit.weights import load_model, save_model
+from vitkit.weights import save_model
 from vitkit.weights.files.source import open_source
 
 STATE = {"a.weight": torch.arange(6.0).reshape(2, 3), "a.bias": torch.tensor([1.0, -1.0])}

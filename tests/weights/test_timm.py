@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from vitkit import load_model
 from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
@@ -20,7 +21,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
-from vitkit.weights import LoadOptions, load, load_model, save_model
+from vitkit.weights import LoadOptions, load, save_model
 from vitkit.weights.card import ModelCard, card_of
 from vitkit.weights.formats.timm.write import _ratio
 from vitkit.weights.preprocessing import preprocessing_of

@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from vitkit import load_model
 from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig, model_config, vit_config
-from vitkit.weights import load_model, save_model
+from vitkit.weights import save_model
 from vitkit.weights.card import card_of
 from vitkit.weights.preprocessing import preprocessing_of
 

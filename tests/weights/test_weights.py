@@ -14,12 +14,13 @@ import torch
 from safetensors.torch import load_file
 
 from tests.models.test_vit import TINY, model_with_random_head
+from vitkit import load_model
 from vitkit.data.sources_config import Splits
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.build import create_model
 from vitkit.models.cost import count_parameters
-from vitkit.weights import Format, load_model, save_model
+from vitkit.weights import Format, save_model
 from vitkit.weights.assumptions import Assumption
 from vitkit.weights.card import ModelCard, Task, TrainingData, card_of
 from vitkit.weights.files.safetensors import read_safetensors, safetensors_chunks
@@ -246,7 +247,7 @@ def test_a_square_is_resized_to_a_rectangle_of_as_many_patches(
 CHILD = """
 import sys
 import torch
-from vitkit.weights import load_model
+from vitkit import load_model
 
 def highest():  # bytes that were ever resident
     return 1024 * next(int(line.split()[1]) for line in open("/proc/self/status") if "VmHWM" in line)

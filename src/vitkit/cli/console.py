@@ -7,7 +7,7 @@ import io
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, Any, cast
 
@@ -40,6 +40,7 @@ from vitkit.text import format_bytes, format_duration, json_text, visible
 
 WIDTH_OF_PIPES = 110
 LINE_SECONDS = 60.0
+REJECTS_SHOWN = 10
 """Seconds between two lines of progress of a long loop, where there is no terminal."""
 
 
@@ -202,6 +203,20 @@ class _Left(TimeRemainingColumn):
     def render(self, task: Task) -> Text:
         time_left = super().render(task)
         return time_left.append(" left") if time_left.plain else time_left
+
+
+def print_rejects(rejects: Mapping[str, str], fate: str) -> None:
+    """Print how many images could not be read, and the first of them with the reason.
+
+    Args:
+        rejects: the reason for each image, by its key.
+        fate: a verb that says what became of them in the numbers, such as "were left out".
+    """
+    if not rejects:
+        return
+    out.print(f"{len(rejects):,} of the images could not be read and {fate}:")
+    for key, reason in list(rejects.items())[:REJECTS_SHOWN]:
+        out.print(f"  {key}: {reason}", markup=False)
 
 
 def progress_bar(in_bytes: bool = False) -> Progress:

@@ -1,4 +1,4 @@
-"""`vitkit evaluate`: how good a model is on images it was not trained on."""
+"""`vitkit evaluate`: measure a model on images it was not trained on."""
 
 import shlex
 from typing import TYPE_CHECKING, Annotated
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from vitkit.jobs.evaluate import Evaluation
     from vitkit.tasks.page import Table as TaskTable
 
-REJECTS_SHOWN = 10
 ROWS_SHOWN = 40
 WORST_SHOWN = 10
 
 
 def main(arguments: list[str]) -> None:
+    """Parse the command line, evaluate, and print the numbers."""
     parse(_evaluate, arguments, "evaluate")
 
 
@@ -73,7 +73,7 @@ def _print(found: "Evaluation") -> None:
     details = found.task.details(found.result)
     if details is not None:
         _print_table(details)
-    _print_rejects(found.rejects)
+    console.print_rejects(found.rejects, "count for nothing")
 
 
 def _print_protocol(result: "ProtocolResult", rejects: dict[str, str]) -> None:
@@ -85,21 +85,13 @@ def _print_protocol(result: "ProtocolResult", rejects: dict[str, str]) -> None:
     )
     for reason, count in result.left_out.items():
         console.out.print(f"Left out: {count:,} image{'s' * (count != 1)}, {reason}.", markup=False)
-    _print_rejects(rejects)
+    console.print_rejects(rejects, "count for nothing")
     console.out.print(f"The {result.note}.", markup=False, soft_wrap=True)
     table = Table("worst classes", "right", "images", box=None, pad_edge=False)
     for score in result.per_class[:WORST_SHOWN]:
         table.add_row(escape(visible(score.name)), f"{score.accuracy:.1%}", f"{score.count:,}")
     console.out.print(table)
     console.out.print("Next: the same with --json has every class.")
-
-
-def _print_rejects(rejects: dict[str, str]) -> None:
-    """Print the first of the files that could not be read."""
-    if rejects:
-        console.out.print(f"{len(rejects)} images could not be read and count for nothing:")
-        for key, reason in list(rejects.items())[:REJECTS_SHOWN]:
-            console.out.print(f"  {key}: {reason}", markup=False)
 
 
 def _print_table(details: "TaskTable") -> None:

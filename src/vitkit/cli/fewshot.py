@@ -1,4 +1,4 @@
-"""`vitkit fewshot`: how well classes are learned from a few images by the features of a checkpoint."""
+"""`vitkit fewshot`: learn classes from a few images by the features of a checkpoint."""
 
 import shlex
 from typing import TYPE_CHECKING, Annotated
@@ -15,7 +15,6 @@ from vitkit.jobs.fewshot_options import FewShotOptions
 if TYPE_CHECKING:
     from vitkit.jobs.fewshot_result import FewShot, FewShotModel
 
-REJECTS_SHOWN = 10
 HARDEST_SHOWN = 3
 
 
@@ -111,7 +110,4 @@ def _print_more(found: "FewShot") -> None:
                 f"Hardest for {model.name} ({best.method}, {best.shots:,} shots): {hardest}.",
                 markup=False,
             )
-    if found.rejects:
-        console.out.print(f"{len(found.rejects):,} images could not be read and were left out:")
-        for key, reason in list(found.rejects.items())[:REJECTS_SHOWN]:
-            console.out.print(f"  {key}: {reason}", markup=False)
+    console.print_rejects(found.rejects, "were left out")

@@ -1,4 +1,4 @@
-"""How the terminal hears a job: bars with time left and sentences on stderr, summaries on stdout."""
+"""Show the progress of a job on a terminal: bars and sentences on stderr, summaries on stdout."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -20,7 +20,7 @@ COMMA_SEPARATED = (tuple[int, ...], tuple[Method, ...])
 """Types of options whose several values are one word with commas, as in `--shots 1,5,10`."""
 
 CONSTRUCTORS = ConstructorRegistry()
-"""How types of options are read that the parser reads otherwise by itself."""
+"""Readers for the types of options that the parser would read in another way."""
 
 
 @CONSTRUCTORS.primitive_rule

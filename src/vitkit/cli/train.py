@@ -66,12 +66,12 @@ START is a run folder, a file or folder of weights, or an address (hf:org/name, 
 replaced by a new one. What is left out suits the start and the number of images; --recipe paper is the
 paper's fine-tuning, --resume RUN continues a run folder.""",
 }
-"""What each verb does, as its help says."""
+"""The first paragraph of each verb's help."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a command line asks for."""
+    """The options of a command line, read."""
 
     run: Run
     out: str | None

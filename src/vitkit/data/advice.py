@@ -1,4 +1,4 @@
-"""What to do with a data set, said before anyone waits for it."""
+"""Advice on a data set, given before anyone waits for a training."""
 
 from collections.abc import Sequence
 

@@ -16,12 +16,12 @@ from vitkit.data.transforms_config import Augmentation
 Pixels = NDArray[np.uint8]  # (height, width, 3)
 
 MOST_DEGREES, MOST_SHEAR, MOST_SHIFT = 30.0, 0.3, 150 / 331
-"""Of rotations, shears and translations (a share of the side): AutoAugment's, on 331 pixels (Cubuk et al.
-2018, arXiv 1805.09501, Table 6)."""
+"""Ranges of rotations, shears and translations (a share of the side): AutoAugment's, on 331 pixels (Cubuk et
+al. 2018, arXiv 1805.09501, Table 6)."""
 MOST_CHANGE = 0.9
 """Colour, contrast, brightness and sharpness are multiplied by 1 plus or minus this at most (same table)."""
 LEAST_BITS = 4
-"""To which posterising reduces each colour at most (same table; torchvision)."""
+"""The fewest bits to which posterising reduces each colour (same table; torchvision)."""
 
 ERASED_AREA, ERASED_ASPECT, ERASING_ATTEMPTS = (0.02, 1 / 3), (0.3, 1 / 0.3), 10
 """Share of the image and height / width of an erased box, and how often one that does not fit is drawn anew:

@@ -141,7 +141,7 @@ def check_data(
 
 @dataclass
 class _ReadFiles:
-    """What was found in the files of a data set."""
+    """The findings in the files of a data set."""
 
     sizes: list[tuple[int, int]] = field(default_factory=list)
     """(height, width) of each image that could be read."""

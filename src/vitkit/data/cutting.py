@@ -1,4 +1,4 @@
-"""How splits that a data set lacks are cut from its training images: by shares or folds, whole groups."""
+"""Cut the splits that a data set lacks from its training images: by shares or folds, in whole groups."""
 
 import math
 
@@ -80,7 +80,7 @@ def _torn_groups(found: Listing) -> list[str]:
 def _kept_together(
     found: Listing, splits: Splits, train: Images
 ) -> tuple[NDArray[np.int64] | None, list[str]]:
-    """Which of the images to cut from must stay together, (N,), and what is to be said of that."""
+    """Return the group of each image to cut from, (N,), and notes for the user; None without groups."""
     groups, notes = None, []
     if found.groups is not None:
         groups = found.groups[found.splits["train"][0]]
@@ -98,8 +98,8 @@ def _kept_together(
 
 
 def _fold(labels: Labels, groups: NDArray[np.int64] | None, splits: Splits) -> NDArray[np.bool_]:
-    """Which images are those of the fold, (N,). Folds are cut one after the other from what is left, so that
-    each image is in one of them."""
+    """Return whether each image is in the fold, (N,). Folds are cut one after the other from what is left, so
+    that each image is in one of them."""
     assert splits.folds is not None and splits.fold is not None
     left = np.arange(len(labels))
     for fold in range(splits.folds):

@@ -24,8 +24,8 @@ class Loading:
     bad_quota: float = 0.05
     """Fraction of the training files, from 0 to 1, that may be unreadable before training stops."""
     check_images: Literal["time", "content", "names"] = "time"
-    """What must be unchanged in every image file when a run is continued. time: its size and time of change.
-    content: all of its bytes, which are then read at every start. names: only its name."""
+    """The property of every image file that must be unchanged when a run is continued. time: its size and
+    time of change. content: all of its bytes, which are then read at every start. names: only its name."""
     worker_timeout: float = WORKER_TIMEOUT
     """Seconds to wait for a batch before the process that loads it is considered stuck, which ends the run; 0
     waits for ever."""

@@ -24,13 +24,13 @@ class Splits:
     whichever is found."""
 
     group: str | None = None
-    """What must not be torn apart, a patient or a scene: a column of the CSV; of class folders a level below
-    them, 1 for the p7 of cats/p7/1.jpg."""
+    """Groups of images that stay in one split, such as those of a patient or a scene: the name of a column of
+    the CSV; for class folders a level below them, 1 for the p7 of cats/p7/1.jpg."""
     folds: int | None = None
     """Cut the images into so many parts of equal size, one of which is the test split; --splits.fold says
     which."""
     fold: int | None = None
-    """Which of the folds is the test split, from 0."""
+    """The fold that is the test split, from 0."""
     rule: int | None = None
     """Version of the rule by which splits are cut. 1: image by image. 2: images of the same pixels stay
     together. Left out: 2 in a run that begins; 1 in one that does not record it, as early versions."""

@@ -26,7 +26,7 @@ class CalibrationBin:
 
 @dataclass(frozen=True)
 class Overconfidence:
-    """How much surer a model is than it is right, over all images."""
+    """The mean confidence of a model minus its accuracy, over all images."""
 
     mean: float
     """Mean confidence - accuracy; below 0: it is not sure enough."""

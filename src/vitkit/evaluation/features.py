@@ -32,7 +32,8 @@ from vitkit.models.zoo import ModelConfig
 CACHE_LIMIT = 4 << 30
 """Bytes of features that are kept on the disk; those used longest ago make room."""
 LAYOUT = 1
-"""Of the cache's files; another layout is another key, so that old files are never read as new ones."""
+"""The version of the cache's files; another layout has another key, so that old files are never read as new
+ones."""
 _DIGEST = 32  # bytes of SHA-256
 
 

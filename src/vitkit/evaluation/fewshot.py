@@ -28,11 +28,12 @@ STD_EPS = 1e-5
 NEIGHBOURS = (1, 3, 5, 10, 20, 50)
 """Numbers of neighbours that are tried on the shots."""
 INVERSE_PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
-"""What scikit-learn calls C, the strongest penalty first; tried on a held-out part of the shots."""
+"""The values of scikit-learn's C that are tried on a held-out part of the shots, the strongest penalty first.
+"""
 HELD_OUT = 5
 """One shot in so many, of each class, is held out for that; of two to nine shots, one."""
 MAX_ITERATIONS = 2000
-"""Of L-BFGS; on standardised features a hundred or two are usual."""
+"""The most iterations of L-BFGS; on standardised features a hundred or two are usual."""
 PART = 1 << 22
 """Numbers in an array that is made of a part of the rows: 32 MiB in float64."""
 
@@ -44,7 +45,7 @@ class Fitted:
     predict: Callable[[Floats], Integers]
     """Features `(M, D)` to class numbers `(M,)`."""
     setting: float
-    """What it was fitted with: the penalty of `ridge`, the k of `knn`, the C of `logistic`."""
+    """The setting it was fitted with: the penalty of `ridge`, the k of `knn`, the C of `logistic`."""
     converged: bool = True
     """Whether the optimiser of `logistic` came to an end before its last iteration."""
 

@@ -1,4 +1,4 @@
-"""What can be chosen of few-shot evaluation."""
+"""The options of few-shot evaluation."""
 
 from typing import Literal
 

@@ -55,7 +55,7 @@ class FewShotScore:
     class_accuracy: tuple[float | None, ...]
     """Share of each class's test images that are right, mean over seeds; None of a class without any."""
     settings: tuple[float, ...]
-    """What each seed was fitted with: the penalty of ridge, the k of knn, the C of logistic."""
+    """The setting each seed was fitted with: the penalty of ridge, the k of knn, the C of logistic."""
     converged: tuple[bool, ...]
     """Whether the optimiser of logistic came to an end, for each seed."""
 

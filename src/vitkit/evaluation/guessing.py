@@ -14,7 +14,7 @@ class Guessing:
     """A model beside the guess that is right most often: always the most frequent class of these images."""
 
     class_name: str
-    """That class; the first of several."""
+    """The largest class; the first where several are equally large."""
     accuracy: float
     """Its share of the images."""
     model_only: int

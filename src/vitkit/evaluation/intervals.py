@@ -1,4 +1,4 @@
-"""How much a number that was counted on a sample says about others like it: intervals and tests.
+"""Intervals and tests: how far a number that was counted on a sample holds for others like it.
 
 All are formulas: nothing is drawn at random, so that the same predictions give the same words.
 """

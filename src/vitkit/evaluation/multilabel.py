@@ -1,4 +1,4 @@
-"""How well a model finds the labels of images that have several, or none.
+"""Scores of a model that finds the labels of images, which have several, or none.
 
 `predict_labels` runs the model once; `multi_label` counts. Each label is a yes or no of its own, scored by
 the sigmoid of its logit.

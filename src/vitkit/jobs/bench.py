@@ -1,4 +1,4 @@
-"""How fast models are on this machine: images per second, latency, memory, and beside other libraries.
+"""Measure models on this machine: images per second, latency and memory, also beside other libraries.
 
 The paper's Appendix D.5 measures the same: images per second and the largest batch, over image sizes.
 """
@@ -51,7 +51,7 @@ from vitkit.training.checkpoint import processor_name
 
 SCRIPT = "scripts/bench-peers"
 PATIENCE = 2.0
-"""What is skipped would take so many times its share of the time."""
+"""A measurement is skipped where it would take this many times its share of the time."""
 PROBE = 0.2
 """Seconds that matrix products are timed for, to guess how long a step takes."""
 

@@ -11,7 +11,8 @@ PAPER_SIZES = (64, 128, 224, 384, 512)
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """Which models are timed, and for how long. VITKIT_NO_KERNELS=1 switches compiled kernels off."""
+    """The options of a benchmark: which models are timed, and for how long. VITKIT_NO_KERNELS=1 switches
+    compiled kernels off."""
 
     models: tuple[str, ...]
     """names (ViT-S/16), run folders or checkpoints; only their shapes matter."""

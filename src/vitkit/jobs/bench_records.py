@@ -1,4 +1,4 @@
-"""What a benchmark has measured: records of speed, latency and memory, as JSON and as the paper's figure."""
+"""Write the records of a benchmark, speed, latency and memory, as JSON and as the paper's figure."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from vitkit.jobs.bench_timing import Latency
 
 @dataclass(frozen=True)
 class Response:
-    """How soon one image is answered."""
+    """The time from one image to its logits."""
 
     model: str
     image_size: tuple[int, int]
@@ -25,7 +25,7 @@ class Response:
 
 @dataclass(frozen=True)
 class Memory:
-    """What a step of vitkit needs."""
+    """The memory of a step of vitkit."""
 
     model: str
     image_size: tuple[int, int]
@@ -47,7 +47,7 @@ Record = Speed | Response | Memory
 
 @dataclass(frozen=True)
 class Bench:
-    """What was measured, and on what."""
+    """The measurements of one model, and what they were made on."""
 
     machine: dict[str, Any]
     records: tuple[Record, ...]

@@ -1,4 +1,4 @@
-"""How fast contestants are beside one another, and beside the matrix products of the machine."""
+"""Measure the speed of contestants in turn, beside the matrix products of the machine."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ LEARNING_RATE = 1e-5
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast one contestant is."""
+    """The speed of one contestant."""
 
     model: str
     image_size: tuple[int, int]
@@ -33,11 +33,11 @@ class Speed:
     batch_size: int
     rounds: int
     images_per_second: float
-    """By the median of its rounds."""
+    """The median of its rounds."""
     quartiles: tuple[float, float]
-    """Of the images per second."""
+    """The spread of the images per second."""
     seconds: float
-    """Of a step, by the median."""
+    """Seconds of a step, the median."""
     least_seconds: float
     reference: str
     """The contestant that ratios are taken to."""

@@ -22,7 +22,7 @@ LEAST_FOR_P99 = 100
 
 @dataclass(frozen=True)
 class Clock:
-    """What a device's time is measured by.
+    """The means by which a device's time is measured.
 
     A GPU's by its own events. A single thread's by the time of its processor, which other programs on the
     machine do not lengthen; that of several threads by the clock on the wall, for they wait for one another.

@@ -39,10 +39,10 @@ class Parts:
     folder: Path
     """The run folder, locked."""
     model: ImageModel
-    """With its card; on the device from when the trainer is built."""
+    """The model with its card; it is moved to the device when the trainer is built."""
     rejects: RejectedFiles
     start: StartRecord | None = None
-    """What the run begins from; None for new weights."""
+    """The start that the run begins from; None for new weights."""
 
 
 def build_parts(

@@ -1,4 +1,4 @@
-"""How a model computes on this machine: the rule of `models/compute_config.py`, told what the machine has."""
+"""Choose how a model computes on this machine: the rule of `models/compute_config.py`, told what it has."""
 
 from dataclasses import replace
 

@@ -41,7 +41,7 @@ class Converted:
     beside_library: Parity | None = None
     """Between ours and the other library's own model, where that was asked for."""
     lost: tuple[str, ...] = ()
-    """What the format cannot store, in words."""
+    """The properties that the format cannot store, in words."""
     notes: tuple[str, ...] = ()
     """Sentences that a user should know about the source, as `load_model` logs them."""
 

@@ -18,9 +18,9 @@ from vitkit.jobs.computing import prepare
 from vitkit.jobs.evaluate_options import EvaluateOptions
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import find_device
-from vitkit.jobs.run_config import is_run
+from vitkit.jobs.run_config import is_run, is_unfinished
 from vitkit.jobs.run_folder import absolute_spec, open_model_data, write_evaluation
-from vitkit.jobs.unfinished import is_unfinished, load_model
+from vitkit.jobs.unfinished import load_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.precision_config import Precision
 from vitkit.tasks import learned_by, task_of

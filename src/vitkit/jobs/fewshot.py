@@ -162,7 +162,7 @@ class _Checkpoint:
     start: str
     name: str
     rule: DecodeRule
-    """By which its images are decoded."""
+    """The rule by which its images are decoded."""
     trained_on: TrainingData | None
     trained_on_these: bool
 

@@ -17,7 +17,7 @@ class FewShotModel:
     """The few-shot accuracy of one checkpoint."""
 
     start: str
-    """As it was given."""
+    """The path or address as it was given."""
     name: str
     """Short, unlike that of the other checkpoints."""
     features: int
@@ -25,7 +25,7 @@ class FewShotModel:
     trained_on_these: bool
     """Whether the model was trained on this data."""
     scores: tuple[FewShotScore, ...]
-    """Of each method, and in it of each number of shots."""
+    """The scores of each method, and in it of each number of shots."""
 
     def of_method(self, method: Method) -> tuple[FewShotScore, ...]:
         """Return the scores of one method, by the number of shots."""
@@ -43,12 +43,12 @@ class FewShot:
     """The few-shot accuracy of checkpoints, all with the same shots and the same test images."""
 
     data: str
-    """As it was given."""
+    """The path or address as it was given."""
     data_name: str
     class_names: tuple[str, ...]
     test_split: str
     test_images: int
-    """That could be read."""
+    """The number of images that could be read."""
     chance: float
     """Accuracy of guessing among all classes alike."""
     majority: float
@@ -63,7 +63,7 @@ class FewShot:
     """Key and reason of images that could not be read: others of their class stood in for the shots among
     them, test images were left out."""
     notes: tuple[str, ...]
-    """What is to be said of the data."""
+    """Sentences about the data."""
     models: tuple[FewShotModel, ...]
 
     def to_json(self) -> dict[str, Any]:

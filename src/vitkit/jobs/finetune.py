@@ -24,9 +24,10 @@ from vitkit.training.trainer_config import TrainingConfig
 # images are seen often, many a few times. The paper's 500 steps of 512 are 256,000 images for any of them.
 LENGTHS = ((1_000, 50, 32), (10_000, 20, 64), (100_000, 10, 128), (1 << 62, 3, 128))
 RATE, HEAD_RATE = 5e-4, 3e-3
-"""Of AdamW for all layers; and for the head alone, which has nothing to forget."""
+"""Learning rates of AdamW: for all layers; and for the head alone, which has nothing to forget."""
 LAYER_DECAY = 0.75
-"""Of a model of 12 layers, as in BEiT and MAE; a deeper one gets that which makes its first layer as slow."""
+"""For a model of 12 layers, as in BEiT and MAE; a deeper one gets that which makes its first layer as slow.
+"""
 
 
 def finetune(

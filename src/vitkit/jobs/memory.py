@@ -1,18 +1,16 @@
 """Check whether a run fits into the memory of its machine, before anything is built."""
 
 import resource
-from pathlib import Path
 
 import torch
 
 from vitkit.analysis.cost import parameters
 from vitkit.errors import VitkitError
+from vitkit.jobs.machine import available_memory
 from vitkit.jobs.run_config import Run
 from vitkit.models.zoo import ModelConfig
 from vitkit.text import format_bytes, format_count
 from vitkit.training.optim_config import OptimizerConfig
-
-_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def require_memory(config: ModelConfig, run: Run, device: torch.device) -> None:
@@ -23,7 +21,7 @@ def require_memory(config: ModelConfig, run: Run, device: torch.device) -> None:
     Raises:
         VitkitError: it does not fit; the message says how much is needed, and how much there is.
     """
-    available = available_memory(device)
+    available = _free_memory(device)
     if available is None:
         return
     count = parameters(config)
@@ -51,22 +49,10 @@ def bytes_per_weight(optimizer: OptimizerConfig) -> int:
     return 4 + 4 + first + second + (4 if optimizer.polyak is not None else 0)
 
 
-def available_memory(device: torch.device) -> int | None:
-    """Estimate the free bytes of the GPU, or of the process; None where the system does not say."""
+def _free_memory(device: torch.device) -> int | None:
+    """Estimate the free bytes of the GPU, or of this process; None where the system does not say."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    limits = [resource.getrlimit(resource.RLIMIT_AS)[0]]
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        fields = {
-            name: int(value.split()[0]) * 1024 for name, _, value in (line.partition(":") for line in lines)
-        }
-        limits.append(fields["MemAvailable"] + fields.get("SwapFree", 0))
-    except (OSError, ValueError, KeyError, IndexError):
-        pass
-    for path in _CGROUP_LIMITS:
-        try:
-            limits.append(int(Path(path).read_text()))
-        except (OSError, ValueError):  # no such file, or "max"
-            continue
-    return min((limit for limit in limits if limit > 0), default=None)  # below 0: no limit
+    space = resource.getrlimit(resource.RLIMIT_AS)[0]
+    known = [limit for limit in (available_memory(), None if space < 0 else space) if limit is not None]
+    return min(known, default=None)

@@ -105,7 +105,7 @@ class Predictor:
             has it.
         exact: Whether it computes as the first version did, without the faster ways to the same result.
 
-    `notes` holds what the user should know about the weights, as `load_model` logs it.
+    `notes` holds what the user should know about the weights, as `vitkit.load_model` logs it.
 
     Raises:
         VitkitError: no checkpoint there, or a model that names no classes.

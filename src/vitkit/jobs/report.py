@@ -20,7 +20,6 @@ from vitkit.jobs.run_folder import open_model_data, read_evaluations
 from vitkit.jobs.run_records import read_data_record, read_metrics, read_speed
 from vitkit.jobs.unfinished import load_any
 from vitkit.models.image_model import ImageModel
-from vitkit.report.page import ReportContent, render_report
 from vitkit.tasks import learned_by, task_of
 from vitkit.tasks.task import Task
 from vitkit.training.checkpoint import find_checkpoint, processor_name
@@ -40,6 +39,8 @@ def write_report(run: str | Path, *, listener: Listener = SILENT) -> Path:
         VitkitError: it is no run folder, nothing of it is committed yet, or one of its files is damaged. Of a
             log only the damaged lines are left out, which the page says and the listener hears.
     """
+    from vitkit.report.page import ReportContent, render_report  # matplotlib: no training waits for it
+
     folder = Path(run)
     read_run(folder)  # refuses a configuration that is none
     config = read_config(folder)
@@ -54,11 +55,7 @@ def write_report(run: str | Path, *, listener: Listener = SILENT) -> Path:
     left_out += [f"{note[0].upper()}{note[1:]}." for note in loaded.notes]
     for sentence in left_out:
         listener.note(sentence)
-    try:
-        samples = open_model_data(model).splits
-    except VitkitError as error:
-        listener.note(f"Without pictures of images: {error}")
-        samples = {}
+    samples = _open_samples(model, listener)
     _check_ids(folder, evaluations, samples)
     quoted = shlex.quote(str(folder))
     content = ReportContent(
@@ -84,6 +81,15 @@ def write_report(run: str | Path, *, listener: Listener = SILENT) -> Path:
         page = render_report(content, lambda part: progress(0, detail=part))
     replace_file(path, [page.encode()])
     return path
+
+
+def _open_samples(model: ImageModel, listener: Listener) -> Mapping[str, Samples]:
+    """Open the images of the run by split; none where they are gone, and then the page lacks pictures."""
+    try:
+        return open_model_data(model).splits
+    except VitkitError as error:
+        listener.note(f"Without pictures of images: {error}")
+        return {}
 
 
 def _outdated(

@@ -89,7 +89,8 @@ class Run:
     """Images with labels: "digits" (built in), a folder of class folders, a .csv or a folder of .parquet;
     for multi-label a .csv or a folder of images with a text file of labels each."""
     task: TaskName = "classification"
-    """What is learned: classification, one class for each image; multi-label, any number of labels."""
+    """The task that is learned: classification, one class for each image; multi-label, any number of labels.
+    """
     model: str = "ViT-Ti/16"
     """Name of the model, as `vitkit models` lists them (ViT-B/16, R50+ViT-B/16, BiT-R50x1), or
     ViT-WIDTHxDEPTHxHEADS/PATCH, such as ViT-192x9x3/8; with a start, that of the start."""
@@ -166,6 +167,13 @@ def is_run(folder: Path) -> bool:
     except VitkitError:
         return False
     return True
+
+
+def is_unfinished(path: str | Path) -> bool:
+    """Whether a path is the folder of a run that has not written its model yet."""
+    folder = Path(path)
+    # Both files are asked for: a run that was killed between writing them has not finished.
+    return is_run(folder) and not all((folder / f"model.{end}").exists() for end in ("safetensors", "json"))
 
 
 def read_run(folder: Path) -> Run:

@@ -23,6 +23,7 @@ from vitkit.data.sources import ImageData
 from vitkit.data.sources_config import Splits
 from vitkit.durable import replace_json
 from vitkit.errors import VitkitError
+from vitkit.jobs.data_record import DataRecord
 from vitkit.jobs.run_config import Run
 from vitkit.models.image_model import ImageModel
 from vitkit.tasks import find_task, task_of
@@ -114,7 +115,7 @@ def absolute_spec(spec: str) -> str:
         return str(path)
 
 
-def run_card(run: Run, data: ImageData, fingerprint: str, name: str) -> ModelCard:
+def run_card(run: Run, data: ImageData | DataRecord, fingerprint: str, name: str) -> ModelCard:
     """Make the card of a model called `name` that a run trains; its origin is completed when the run ends."""
     return ModelCard(
         name=name,

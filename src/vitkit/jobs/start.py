@@ -17,7 +17,7 @@ from vitkit.data.listing import pluralize
 from vitkit.data.transforms_config import Preprocessing
 from vitkit.durable import hash_file, read_json, replace_json
 from vitkit.errors import VitkitError
-from vitkit.jobs.run_config import Run, full_name, is_run
+from vitkit.jobs.run_config import Run, full_name, is_run, is_unfinished
 from vitkit.jobs.run_folder import absolute_spec
 from vitkit.jobs.stopped_run import read_stopped_run
 from vitkit.models.build import FAMILIES
@@ -42,16 +42,16 @@ class StartRecord:
     """The contents of `start.json`."""
 
     start: str
-    """As it was given, with an absolute path."""
+    """The start as it was given, with an absolute path."""
     model: str
     """The name of the model."""
     family: str
     architecture: Mapping[str, Any]
-    """Of the run's own model: the start's, with another head and image size."""
+    """The configuration of the run's own model: the start's, with another head and image size."""
     lines: tuple[str, ...]
-    """What was taken over and what is new, in words."""
+    """Sentences on what was taken over and what is new."""
     origin: Mapping[str, Any]
-    """Where the start came from, for the card of the model."""
+    """The origin of the start, for the card of the model."""
     files: Mapping[str, str]
     """SHA-256 of the files of weights by name."""
 
@@ -69,7 +69,7 @@ class Start:
     """Weights to begin from, found and described; they are read when they are asked for."""
 
     name: str
-    """How it is called in messages."""
+    """Its name in messages."""
     model: str
     """A name of the zoo, or the family's."""
     config: ModelConfig
@@ -78,12 +78,12 @@ class Start:
     notes: tuple[str, ...]
     files: tuple[Path, ...]
     sha256: str | None
-    """Of the one file, where it is known already."""
+    """The hash of the one file, where it is known already."""
     read: Callable[[], dict[str, Tensor]]
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """From an image file to its input; the original's where nothing is recorded."""
+        """Return the way from an image file to its input; the original's where nothing is recorded."""
         recorded = self.card.preprocessing
         if recorded is None:
             return Preprocessing(self.config.image_size, antialias=False)
@@ -127,12 +127,9 @@ def find_start(run: Run) -> Start:
             f"--start-from {options.start_from} chooses among the checkpoints of a run, and {options.start} "
             "is no run folder: leave it out."
         )
-    # Both files: a run that was killed between writing them has not ended.
-    ended = all((folder / f"model.{end}").exists() for end in ("safetensors", "json"))
-    if of_run and (options.start_from != "end" or not ended):
+    if of_run and (options.start_from != "end" or is_unfinished(folder)):
         stopped = read_stopped_run(folder, options.start_from)
-        config = run_model_config(stopped.run, len(stopped.card.class_names), folder)
-        name = stopped.run.model if stopped.run.start.start else changed_name(stopped.run.model, config)
+        name, config = run_model(stopped.run, len(stopped.card.class_names), folder)
         return Start(
             f"{options.start} ({stopped.which})",
             name,
@@ -252,20 +249,21 @@ def read_start_record(folder: Path) -> StartRecord | None:
         return None
 
 
-def run_model_config(run: Run, num_classes: int, folder: Path) -> ModelConfig:
-    """Give the configuration of the model that is trained in a run folder.
+def run_model(run: Run, num_classes: int, folder: Path) -> tuple[str, ModelConfig]:
+    """Return the name and the configuration of the model that is trained in a run folder.
 
     Raises:
         VitkitError: it was started from weights, and the record of them is missing or damaged.
     """
     if not run.start.start:
-        return run.architecture.build_config(run.model, num_classes, run.preprocessing)
+        config = run.architecture.build_config(run.model, num_classes, run.preprocessing)
+        return changed_name(run.model, config), config  # options may have made it another architecture
     record = read_start_record(folder)
     if record is None:
         raise VitkitError(
             f"{folder / RECORD}, which says what the run was started from, is missing. Put it back."
         )
-    return record.config
+    return record.model, record.config
 
 
 def _changes(run: Run, model: str, config: ModelConfig) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a run begins from in place of new weights. It needs no torch."""
+"""Options of the start of a run, which takes the place of new weights. This file needs no torch."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -15,18 +15,18 @@ class StartConfig:
     """A run folder, a file or folder of weights, or an address (hf:org/name, https://...); left out, new
     weights are drawn."""
     start_from: Literal["end", "best", "last"] = "end"
-    """Of a run folder: the model it ended with; or the best, or the last, of its checkpoints. Of a run that
-    has not ended, "end" is its best checkpoint so far."""
+    """The weights taken from a run folder: the model it ended with; or the best, or the last, of its
+    checkpoints. Of a run that has not ended, "end" is its best checkpoint so far."""
     head: Literal["new", "keep"] = "new"
     """new: a linear layer of zeros in place of the whole head (paper 3.1). keep: the head as it is, which
     needs the same classes, matched by their names."""
     position_interpolation: Interpolation = "original"
     """How position embeddings are resized for another image size."""
     image_mean: tuple[float, ...] | None = None
-    """Of pixels in [0, 1], a value for each channel or one for all; left out, that of the start."""
+    """Mean of pixels in [0, 1], a value for each channel or one for all; left out, that of the start."""
     image_std: tuple[float, ...] | None = None
     num_heads: int | None = None
-    """Of the attention, where a file does not say it."""
+    """Heads of the attention, where a file does not record them."""
 
     def __post_init__(self) -> None:
         require_finite(self)

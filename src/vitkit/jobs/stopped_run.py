@@ -1,7 +1,7 @@
 """A run that has not ended, or one of its checkpoints: what is known of its model, and its weights."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -10,8 +10,8 @@ from torch import Tensor
 from vitkit.errors import VitkitError
 from vitkit.jobs.data_record import read_record
 from vitkit.jobs.run_config import Run, read_run
-from vitkit.tasks import find_task
-from vitkit.training.checkpoint import load_weights
+from vitkit.jobs.run_folder import run_card
+from vitkit.training.checkpoint import load_weights, weights_file
 from vitkit.training.checkpoint_files import (
     FOLDER,
     find_damage,
@@ -20,7 +20,7 @@ from vitkit.training.checkpoint_files import (
     step_name,
     survey,
 )
-from vitkit.weights.card import ModelCard, TrainingData
+from vitkit.weights.card import ModelCard
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class CommittedModel:
     run: Run
     card: ModelCard
     which: str
-    """Which checkpoint it is, in words: "its best checkpoint, step 120"."""
+    """The choice of the checkpoint, in words: "its best checkpoint, step 120"."""
     file: Path
     sha256: str
     read: Callable[[], dict[str, Tensor]]
@@ -62,18 +62,13 @@ def read_stopped_run(folder: Path, which: Literal["end", "best", "last"]) -> Com
                 f"{chosen}, the best checkpoint, is not whole: {reason}. Give --start-from last to begin "
                 f"from {FOLDER}/{last.name}."
             )
-    files = read_manifest(chosen).files
-    name = "average.safetensors" if "average.safetensors" in files else "model.safetensors"
-    step = read_progress(chosen).step
-    card = ModelCard(
-        name=run.model,
-        class_names=record.class_names,
-        task=find_task(run.task).learned(run.objective),
-        preprocessing=run.preprocessing,
-        augmentation=run.augmentation,
-        data=TrainingData(run.data, record.name, run.splits, record.fingerprint),
-        origin={"recipe": run.recipe, "weights": f"{words} of step {step}"},
-    )
+    file, step = weights_file(chosen), read_progress(chosen).step
+    card = run_card(run, record, record.fingerprint, run.model)
     return CommittedModel(
-        run, card, f"{words}, step {step:,}", chosen / name, files[name].sha256, lambda: load_weights(chosen)
+        run,
+        replace(card, origin={**card.origin, "weights": f"{words} of step {step}"}),
+        f"{words}, step {step:,}",
+        file,
+        read_manifest(chosen).files[file.name].sha256,
+        lambda: load_weights(chosen),
     )

@@ -5,7 +5,7 @@ is the last one where the run ends with its last weights. The run is only read: 
 its files is touched, and a process that trains in it may remove a checkpoint while it is read.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,15 +13,13 @@ from torch import Tensor
 
 from vitkit.errors import VitkitError
 from vitkit.jobs.data_record import read_record
-from vitkit.jobs.run_config import is_run, read_run
-from vitkit.jobs.run_folder import absolute_spec
-from vitkit.jobs.start import run_model_config
+from vitkit.jobs.run_config import is_unfinished, read_run
+from vitkit.jobs.run_folder import run_card
+from vitkit.jobs.start import run_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import current_name
 from vitkit.models.vit_config import Interpolation
-from vitkit.models.zoo import changed_name
-from vitkit.tasks import find_task
-from vitkit.training.checkpoint import load_weights
+from vitkit.training.checkpoint import load_weights, weights_file
 from vitkit.training.checkpoint_files import (
     FOLDER,
     UnreadableError,
@@ -32,11 +30,10 @@ from vitkit.training.checkpoint_files import (
     step_name,
 )
 from vitkit.weights import Identity, Loaded, LoadOptions, identify, load
-from vitkit.weights.card import ModelCard, TrainingData
 from vitkit.weights.loading import fit_to_options, log_notes
 
 TRIES = 20
-"""How often checkpoints are listed again because one was removed while it was read."""
+"""The number of times that checkpoints are listed again because one was removed while it was read."""
 
 
 @dataclass(frozen=True)
@@ -54,21 +51,15 @@ class Snapshot:
         return f"step {self.step:,}, {which}"
 
 
-def is_unfinished(path: str | Path) -> bool:
-    """Whether it is the folder of a run that has not written its model yet."""
-    folder = Path(path)
-    return is_run(folder) and not all((folder / f"model.{end}").exists() for end in ("safetensors", "json"))
-
-
 def load_any(path: str | Path, options: LoadOptions | None = None) -> Loaded:
     """Load a checkpoint as `vitkit.weights.load` does, or the model of a run that has not finished.
 
     Args:
-        path: as for `load_model`.
+        path: as for `vitkit.load_model`.
         options: left out, the checkpoint as it is.
 
     Raises:
-        VitkitError: as `load_model`; or the run has no checkpoint yet, or none that is whole.
+        VitkitError: as `vitkit.load_model`; or the run has no checkpoint yet, or none that is whole.
     """
     if not is_unfinished(path):
         return load(path, options)
@@ -112,17 +103,21 @@ def load_model(
 
     Args:
         path: a run folder, of a run that has not finished too, whose best committed checkpoint is taken; or
-            a file or folder of any layout we know: ours, the original release's, timm's and so on; or an
+            a file or folder of any known format: vitkit's, the original release's, timm's and so on; or an
             address, `hf:org/name`, `https://...`, `gs://...`, which is fetched and kept.
-        num_classes: left out, the head stays as it is.
-        image_size: left out, the size of the weights. Another one resizes the position embeddings.
+        num_classes: the number of logits; left out, the head stays as it is.
+        image_size: pixels, one number or `(height, width)`; left out, the size of the weights. Another one
+            resizes the position embeddings (paper 3.2).
         head: "keep" the whole head, the tanh layer with it; or "new", the original's rule for fine-tuning:
             the tanh layer is dropped and the head is a new linear layer of zeros. Left out: kept, unless
             `num_classes` is another number than the file's.
-        num_heads: of the attention, where a file does not say it.
-        interpolation: how position embeddings are resized.
-        image_mean, image_std: of pixels in [0, 1], a value for each channel or one for all, where a file does
-            not say them; they count before what it says.
+        num_heads: heads of the attention, where a file does not record them.
+        interpolation: the rule by which position embeddings are resized.
+        image_mean, image_std: mean and standard deviation of pixels in [0, 1], a value for each channel or
+            one for all. They replace those that the file records.
+
+    Returns:
+        The model in evaluation mode, with its card.
 
     Raises:
         VitkitError: no checkpoint there, one of another architecture, or a damaged one.
@@ -153,7 +148,7 @@ def read_snapshot(folder: Path) -> Snapshot:
             if reason is None:
                 step = read_progress(chosen).step
                 weights = load_weights(chosen)
-                return Snapshot(_weights_file(chosen), step, step == best, weights)
+                return Snapshot(weights_file(chosen), step, step == best, weights)
         except (UnreadableError, OSError, VitkitError) as error:
             reason = str(error)
         if chosen.exists():  # else it was removed after newer ones were committed: those are looked for again
@@ -171,28 +166,16 @@ def _is_committed(checkpoint: Path) -> bool:
     return bool(commit_size(checkpoint))
 
 
-def _weights_file(checkpoint: Path) -> Path:
-    average = checkpoint / "average.safetensors"
-    return average if average.exists() else checkpoint / "model.safetensors"
-
-
 def _identity(folder: Path, found: Snapshot) -> Identity:
-    """What the model of a run is, from its configuration and the record of its images."""
+    """Describe the model of a run by its configuration and the record of its images."""
     run, record = read_run(folder), read_record(folder)
     if record is None:
         raise VitkitError(
             f"{folder / 'data.json'}, which names the classes of the run, is missing. Put it back, or "
             "continue the run with vitkit train --resume, which writes it again."
         )
-    config = run_model_config(run, len(record.class_names), folder)
-    card = ModelCard(
-        name=run.model if run.start.start else changed_name(run.model, config),
-        class_names=record.class_names,
-        task=find_task(run.task).learned(run.objective),
-        preprocessing=run.preprocessing,
-        augmentation=run.augmentation,
-        data=TrainingData(absolute_spec(run.data), record.name, run.splits, record.fingerprint),
-        origin={"recipe": run.recipe, "weights": f"{found}, of a run that has not finished"},
-    )
+    name, config = run_model(run, len(record.class_names), folder)
+    card = run_card(run, record, record.fingerprint, name)
+    card = replace(card, origin={**card.origin, "weights": f"{found}, of a run that has not finished"})
     note = f"this run has not finished: the weights are those of {found}"
     return Identity(found.file, "vitkit", config, card, {}, (note,))

@@ -25,7 +25,7 @@ TIMEOUT = 60
 """Seconds for a compilation that takes a fraction of one."""
 DIGEST_BYTES = 32
 _PROCESSOR_FIELDS = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
-"""What -march=native goes by, as /proc/cpuinfo names it."""
+"""The properties that -march=native goes by, as /proc/cpuinfo names them."""
 
 
 @dataclass(frozen=True)

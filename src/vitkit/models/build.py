@@ -43,7 +43,7 @@ class Family:
 FAMILIES = {
     family.config.family: family for family in (Family(ViTConfig, build_vit), Family(ResNetConfig, ResNet))
 }
-"""By the name that a configuration gives its family, which `model.json` records."""
+"""The families by the name that a configuration gives its family, which `model.json` records."""
 
 
 def build_model(config: ModelConfig, generator: torch.Generator | None = None) -> ImageModel:

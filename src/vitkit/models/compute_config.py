@@ -1,4 +1,4 @@
-"""How a model computes: several ways to one result, and the rule that chooses among them.
+"""Choose how a model computes: the several ways to one result, and the rule that picks one.
 
 The plain way is that of the first version, whose bits it keeps. Each of the others gives the same result up
 to rounding and is faster somewhere; `docs/decisions.md` has the measurements behind the rule. What was chosen
@@ -41,7 +41,7 @@ class Compute:
     last_block: Literal["every_token", "class_token"] = "every_token"
     """The tokens that the last block computes, where only the class token is read."""
     gelu: Literal["pytorch", "compiled"] = "pytorch"
-    """Whose kernel computes the tanh form: PyTorch's, or `kernels/gelu.c`, handed to the model."""
+    """The kernel that computes the tanh form: PyTorch's, or `kernels/gelu.c`, handed to the model."""
     pixels: Literal["normalized", "folded"] = "normalized"
     """Whether uint8 images are normalised, or the patch embedding's weights are instead."""
 

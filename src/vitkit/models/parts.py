@@ -26,7 +26,7 @@ from vitkit.models.resize import resize_line
 from vitkit.models.vit_config import Gelu, Interpolation
 
 QUICK_GELU_SLOPE = 1.702
-"""With it the logistic function is nearest to the normal distribution's (Hendrycks and Gimpel 2016)."""
+"""This slope brings the logistic function nearest to the normal distribution's (Hendrycks, Gimpel 2016)."""
 
 CENTRE = 128
 """A whole number near the middle of the levels 0 to 255, so that no difference to it is rounded."""

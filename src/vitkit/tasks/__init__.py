@@ -19,12 +19,10 @@ def find_task(name: TaskName) -> Task[Any, Any]:
     """Return the task of a name.
 
     Raises:
-        VitkitError: this version knows the name but not yet the task.
+        VitkitError: no task has it; a model of a later version may say so.
     """
     if name not in TASKS:
-        raise VitkitError(
-            f"Expected one of the tasks {', '.join(TASKS)}, found {name}, which is not there yet."
-        )
+        raise VitkitError(f"Expected one of the tasks {', '.join(TASKS)}, found {name}.")
     return TASKS[name]
 
 

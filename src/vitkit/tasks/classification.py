@@ -25,7 +25,6 @@ from vitkit.models import card
 from vitkit.models.card import Card, TaskName
 from vitkit.models.precision_config import Precision
 from vitkit.models.zoo import ModelConfig
-from vitkit.tasks.classification_report import CURVE, report
 from vitkit.tasks.page import Curve, TaskReport
 from vitkit.tasks.task import Guess, Validation
 from vitkit.training.evaluators import Evaluator, Monitor
@@ -34,6 +33,13 @@ from vitkit.training.objectives_config import ClassificationConfig
 
 # With few validation images the accuracy soon stops changing; among equal accuracies the smaller loss wins.
 MONITOR = Monitor("accuracy", "max", tie_breaker="loss", tie_direction="min")
+
+CURVE = Curve(
+    metric="accuracy",
+    title="Validation accuracy",
+    label="share of images right",
+    caption="the share of validation images classified rightly; the circle is the best.",
+)
 
 
 @dataclass(frozen=True)
@@ -197,6 +203,8 @@ class ClassificationTask:
         split: str | None,
     ) -> TaskReport:
         """Say how good the model is, where it fails, and whether it is as sure as it should be."""
+        from vitkit.tasks.classification_report import report  # matplotlib: only a report draws
+
         return report(evaluations, split)
 
 

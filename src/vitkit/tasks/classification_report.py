@@ -1,4 +1,4 @@
-"""What classification says in the report: how good the model is, where it fails, whether it is too sure."""
+"""The part of the report on classification: how good the model is, where it fails, whether it is too sure."""
 
 import math
 from collections.abc import Mapping
@@ -10,7 +10,6 @@ from vitkit.analysis import figures
 from vitkit.evaluation.classify import Classification, ClassScore
 from vitkit.evaluation.predictions import Predictions
 from vitkit.tasks.page import (
-    Curve,
     Number,
     Pictures,
     Plot,
@@ -23,24 +22,25 @@ from vitkit.tasks.page import (
     describe_images,
     fraction_cell,
     percent,
+    without_evaluation,
 )
 
 MISTAKES_SHOWN = 24
 ATTENTION_SHOWN = 12
 TIES_SHOWN = 3
 
-CURVE = Curve(
-    metric="accuracy",
-    title="Validation accuracy",
-    label="share of images right",
-    caption="the share of validation images classified rightly; the circle is the best.",
+SECTIONS_WITHOUT_EVALUATION = (
+    ("confusion", "Confusions", "What is taken for what", "No evaluation, no confusions."),
+    ("classes", "Classes", "Class by class", "No evaluation, no scores."),
+    ("mistakes", "Mistakes", "Most confident mistakes", "No evaluation, no mistakes."),
+    ("calibration", "Calibration", "Is it as sure as it should be?", "No evaluation, no calibration."),
 )
 
 
 def report(evaluations: Mapping[str, tuple[Classification, Predictions]], split: str | None) -> TaskReport:
     """Make the task's part of the report; see `vitkit.tasks.task.Task.report`."""
     if split is None:
-        return _without_evaluation()
+        return without_evaluation("accuracy", SECTIONS_WITHOUT_EVALUATION)
     result, predictions = evaluations[split]
     images = describe_images(result.count, split)
     return TaskReport(
@@ -59,24 +59,6 @@ def report(evaluations: Mapping[str, tuple[Classification, Predictions]], split:
             _calibration(result, images),
         ),
         attention=_attention(result, predictions),
-    )
-
-
-def _without_evaluation() -> TaskReport:
-    """Say that there is nothing to say, section by section."""
-    sections = (
-        ("confusion", "Confusions", "What is taken for what", "No evaluation, no confusions."),
-        ("classes", "Classes", "Class by class", "No evaluation, no scores."),
-        ("mistakes", "Mistakes", "Most confident mistakes", "No evaluation, no mistakes."),
-        ("calibration", "Calibration", "Is it as sure as it should be?", "No evaluation, no calibration."),
-    )
-    return TaskReport(
-        answer=(Text("This run has not been evaluated: there is no accuracy to report.", "answer"),),
-        facts=(),
-        splits=None,
-        splits_caption="",
-        sections=tuple(Section(name, menu, title, (Text(words),)) for name, menu, title, words in sections),
-        attention=Pictures((), ATTENTION_SHOWN, "", "No evaluation, no images to look at."),
     )
 
 

@@ -26,7 +26,6 @@ from vitkit.models import card
 from vitkit.models.card import Card, TaskName
 from vitkit.models.precision_config import Precision
 from vitkit.models.zoo import ModelConfig
-from vitkit.tasks.multi_label_report import CURVE, label_table, report
 from vitkit.tasks.page import Curve, Table, TaskReport, percent
 from vitkit.tasks.task import Guess, Validation
 from vitkit.training.evaluators import Evaluator, Monitor
@@ -34,6 +33,13 @@ from vitkit.training.objectives import MultiLabel as Objective
 from vitkit.training.objectives_config import ClassificationConfig
 
 MONITOR = Monitor("mean_average_precision", "max", tie_breaker="loss", tie_direction="min")
+
+CURVE = Curve(
+    metric="mean_average_precision",
+    title="Validation mAP",
+    label="mean average precision",
+    caption="the mean of the labels' average precisions on validation images; the circle is the best.",
+)
 
 
 @dataclass(frozen=True)
@@ -148,6 +154,8 @@ class MultiLabelTask:
 
     def details(self, result: MultiLabel) -> Table:
         """Tell the numbers of every label, the worst first."""
+        from vitkit.tasks.multi_label_report import label_table
+
         return label_table(result, worst_first=True)
 
     def guesses(self, outputs: Tensor, card: Card, top: int) -> list[list[Guess]]:
@@ -184,6 +192,8 @@ class MultiLabelTask:
         self, evaluations: Mapping[str, tuple[MultiLabel, LabelPredictions]], split: str | None
     ) -> TaskReport:
         """Say how well the labels are found, and where they are not."""
+        from vitkit.tasks.multi_label_report import report  # matplotlib: only a report draws
+
         return report(evaluations, split)
 
 

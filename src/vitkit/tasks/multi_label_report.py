@@ -1,4 +1,4 @@
-"""What multi-label classification says in the report: how well labels are found, and where they are not."""
+"""The part of the report on multi-label classification: how well labels are found, and where they are not."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,6 @@ from vitkit.evaluation.label_predictions import LabelPredictions
 from vitkit.evaluation.multilabel import MultiLabel
 from vitkit.evaluation.scores import probabilities
 from vitkit.tasks.page import (
-    Curve,
     Number,
     Pictures,
     Plot,
@@ -23,6 +22,7 @@ from vitkit.tasks.page import (
     describe_images,
     fraction_cell,
     percent,
+    without_evaluation,
 )
 
 MISTAKES_SHOWN = 24
@@ -31,18 +31,16 @@ ATTENTION_TRIED = 24
 """Images of each label that are tried, as some may not be readable any more."""
 LABELS_SHOWN = 6
 
-CURVE = Curve(
-    metric="mean_average_precision",
-    title="Validation mAP",
-    label="mean average precision",
-    caption="the mean of the labels' average precisions on validation images; the circle is the best.",
+SECTIONS_WITHOUT_EVALUATION = (
+    ("labels", "Labels", "Label by label", "No evaluation, no scores."),
+    ("mistakes", "Mistakes", "Most confident mistakes", "No evaluation, no mistakes."),
 )
 
 
 def report(evaluations: Mapping[str, tuple[MultiLabel, LabelPredictions]], split: str | None) -> TaskReport:
     """Make the task's part of the report; see `vitkit.tasks.task.Task.report`."""
     if split is None:
-        return _without_evaluation()
+        return without_evaluation("average precision", SECTIONS_WITHOUT_EVALUATION)
     result, predictions = evaluations[split]
     images = describe_images(result.count, split)
     return TaskReport(
@@ -89,22 +87,6 @@ def label_table(result: MultiLabel, worst_first: bool = False) -> Table:
 
 def _threshold(probability: float | None) -> Number:
     return Number("–", -1.0) if probability is None else Number(f"{probability:.3f}", probability)
-
-
-def _without_evaluation() -> TaskReport:
-    """Say that there is nothing to say, section by section."""
-    sections = (
-        ("labels", "Labels", "Label by label", "No evaluation, no scores."),
-        ("mistakes", "Mistakes", "Most confident mistakes", "No evaluation, no mistakes."),
-    )
-    return TaskReport(
-        answer=(Text("This run has not been evaluated: there is no average precision to report.", "answer"),),
-        facts=(),
-        splits=None,
-        splits_caption="",
-        sections=tuple(Section(name, menu, title, (Text(words),)) for name, menu, title, words in sections),
-        attention=Pictures((), ATTENTION_SHOWN, "", "No evaluation, no images to look at."),
-    )
 
 
 def _answer(result: MultiLabel, split: str, images: str) -> tuple[Text, ...]:

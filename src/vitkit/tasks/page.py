@@ -6,9 +6,10 @@ Texts are plain words: whatever they hold is escaped, but that words between two
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from matplotlib.figure import Figure
+if TYPE_CHECKING:  # whoever predicts or evaluates draws nothing, and does not wait for matplotlib
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Text:
 class Plot:
     """A figure of `vitkit.analysis`."""
 
-    figure: Figure
+    figure: "Figure"
     name: str
     """Different from that of every other plot of the page: the ids inside the drawing begin with it."""
     alt: str
@@ -56,11 +57,11 @@ class ShownImage:
     index: int
     """Number of the image in its split."""
     true: str
-    """What the image shows, in words."""
+    """The true classes of the image, in words."""
     predicted: str
-    """What the model says that it shows, in words."""
+    """The classes that the model predicts, in words."""
     confidence: float
-    """How sure the model is of it, from 0 to 1."""
+    """The model's confidence in them, from 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Pictures:
     images: Sequence[ShownImage]
     """In the order in which they are tried: those that cannot be read are passed over."""
     most: int
-    """How many are shown at most."""
+    """The largest number of images that are shown."""
     caption: str
     """Text below the images; `{count}` in it stands for the number of those that are shown."""
     none: str
@@ -102,7 +103,7 @@ class Curve:
     label: str
     """Label of its axis."""
     caption: str
-    """What follows "Middle: "."""
+    """The words that follow "Middle: "."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,23 @@ class TaskReport:
     """In the order of the page, after the training curves."""
     attention: Pictures
     """The images whose attention is shown, if the model has attention over the image."""
+
+
+def without_evaluation(figure: str, sections: Sequence[tuple[str, str, str, str]]) -> TaskReport:
+    """Make the report of a run that was not evaluated: its sections say that there is nothing to show.
+
+    Args:
+        figure: the number that is lacking, such as "accuracy".
+        sections: name, menu, title and the words in place of the contents, for each section.
+    """
+    return TaskReport(
+        answer=(Text(f"This run has not been evaluated: there is no {figure} to report.", "answer"),),
+        facts=(),
+        splits=None,
+        splits_caption="",
+        sections=tuple(Section(name, menu, title, (Text(words),)) for name, menu, title, words in sections),
+        attention=Pictures((), 0, "", "No evaluation, no images to look at."),
+    )
 
 
 def describe_images(count: int, split: str) -> str:

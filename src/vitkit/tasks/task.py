@@ -95,7 +95,7 @@ class Task(Protocol[R, P]):
 
     @property
     def monitor(self) -> Monitor:
-        """Which number of its evaluators decides what is best."""
+        """The number of its evaluators that decides which weights are best."""
 
     def open_data(
         self, spec: str, splits: Splits, rule: DecodeRule, class_names: Sequence[str] | None = None
@@ -245,7 +245,7 @@ class Task(Protocol[R, P]):
 
     @property
     def curve(self) -> Curve:
-        """What the report draws of the validations."""
+        """The curve of the validations in the report."""
 
     def report(self, evaluations: Mapping[str, tuple[R, P]], split: str | None) -> TaskReport:
         """Make the task's part of the report.

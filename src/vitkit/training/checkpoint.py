@@ -245,8 +245,13 @@ def load_weights(checkpoint: Path) -> dict[str, Tensor]:
     Raises:
         VitkitError: the file is damaged.
     """
+    return read_safetensors(weights_file(checkpoint))
+
+
+def weights_file(checkpoint: Path) -> Path:
+    """Return the path of the file that `load_weights` reads."""
     average = checkpoint / "average.safetensors"
-    return read_safetensors(average if average.exists() else checkpoint / "model.safetensors")
+    return average if average.exists() else checkpoint / "model.safetensors"
 
 
 def _contents(state: TrainState) -> dict[str, list[bytes | memoryview]]:

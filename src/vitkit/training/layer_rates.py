@@ -1,4 +1,4 @@
-"""Which weights of a model learn how fast in fine-tuning: frozen ones, slower ones, those that wait.
+"""Learning rates by layer in fine-tuning: weights that are frozen, that learn slowly, that wait.
 
 The layers are numbered as in BEiT and MAE (`util/lr_decay.py` there): 0 is all that comes before the first
 block, block i is i + 1, and the final norm, the pooling and the head come after the last one.

@@ -103,7 +103,8 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
 
 
 CUTMIX_PROBABILITY = 0.5
-"""Of CutMix for a batch where mixup is asked for too: timm's `switch_prob` (`data/mixup.py`), as in DeiT."""
+"""The probability of CutMix for a batch where mixup is asked for too: timm's `switch_prob`
+(`data/mixup.py`), as in DeiT."""
 
 
 def mix(

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from vitkit.weights.format_names import Format
     from vitkit.weights.formats.known import FORMATS
     from vitkit.weights.load_options import LoadOptions
-    from vitkit.weights.loading import Identity, Loaded, identify, load, load_model
+    from vitkit.weights.loading import Identity, Loaded, identify, load
     from vitkit.weights.saving import Saved, lost_numerics, save, save_model, unsupported
 
 _HOMES = {
@@ -22,7 +22,6 @@ _HOMES = {
     "Saved": "vitkit.weights.saving",
     "identify": "vitkit.weights.loading",
     "load": "vitkit.weights.loading",
-    "load_model": "vitkit.weights.loading",
     "lost_numerics": "vitkit.weights.saving",
     "save": "vitkit.weights.saving",
     "save_model": "vitkit.weights.saving",
@@ -38,7 +37,6 @@ __all__ = [
     "Saved",
     "identify",
     "load",
-    "load_model",
     "lost_numerics",
     "save",
     "save_model",

@@ -31,7 +31,7 @@ class ModelCard(Card):
     """Everything known about a model besides its weights and architecture."""
 
     preprocessing: Preprocessing | None = None
-    """From an image file to the model's input; the same in training, evaluation and prediction."""
+    """The way from an image file to the model's input; the same in training, evaluation and prediction."""
     augmentation: Augmentation | None = None
     """The augmentation that training added."""
     data: TrainingData | None = None

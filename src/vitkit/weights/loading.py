@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from torch import Tensor
 
@@ -70,11 +69,12 @@ def load(path: str | Path, options: LoadOptions | None = None) -> Loaded:
     """Load a checkpoint, and return with the model what was found on the way.
 
     Args:
-        path: as for `load_model`, which logs the notes and returns the model alone.
+        path: as for `vitkit.load_model`, which logs the notes and returns the model alone; but a run folder
+            must be that of a run that has ended.
         options: another head, image size or pixel statistics; left out, the checkpoint is loaded as it is.
 
     Raises:
-        VitkitError: as `load_model`.
+        VitkitError: as `vitkit.load_model`.
     """
     options = options or LoadOptions()
     with _opened(path, Hints(options.size, options.num_heads)) as (source, identity, translation):
@@ -111,7 +111,7 @@ def read_weights(path: str | Path, num_heads: int | None = None) -> dict[str, Te
     """Read the tensors of a checkpoint under our names, every one accounted for; the model is not built.
 
     Raises:
-        VitkitError: as `load_model`.
+        VitkitError: as `vitkit.load_model`.
     """
     with _opened(path, Hints(None, num_heads)) as (source, identity, translation):
         tensors = translate(source, translation)
@@ -164,43 +164,6 @@ def _refuse_kept_head(path: str | Path, identity: Identity, options: LoadOptions
         )
 
 
-def load_model(
-    path: str | Path,
-    num_classes: int | None = None,
-    image_size: int | tuple[int, int] | None = None,
-    *,
-    head: Literal["keep", "new"] | None = None,
-    num_heads: int | None = None,
-    interpolation: Interpolation = "original",
-    image_mean: tuple[float, ...] | None = None,
-    image_std: tuple[float, ...] | None = None,
-) -> ImageModel:
-    """Load a model with the weights of a checkpoint; log as warnings what the user should know about it.
-
-    Args:
-        path: a run folder, or a file or folder of any known format: vitkit's, the original release's, timm's
-            and so on; or an address, `hf:org/name`, `https://...`, `gs://...`, which is fetched and kept.
-        num_classes: the number of logits; left out, the head stays as it is.
-        image_size: pixels, one number or `(height, width)`; left out, the size of the weights. Another one
-            resizes the position embeddings (paper 3.2).
-        head: "keep" the whole head, the tanh layer with it; or "new", the original's rule for fine-tuning:
-            the tanh layer is dropped and the head is a new linear layer of zeros. Left out: kept, unless
-            `num_classes` is another number than the file's.
-        num_heads: heads of the attention, where a file does not record them.
-        interpolation: the rule by which position embeddings are resized.
-        image_mean, image_std: mean and standard deviation of pixels in [0, 1], a value for each channel or
-            one for all. They replace those that the file records.
-
-    Returns:
-        The model in evaluation mode, with its card.
-
-    Raises:
-        VitkitError: no checkpoint there, one of another architecture, or a damaged one.
-    """
-    options = LoadOptions(num_classes, image_size, head, num_heads, interpolation, image_mean, image_std)
-    return log_notes(path, load(path, options))
-
-
 def log_notes(path: str | Path, loaded: Loaded) -> ImageModel:
     """Log what the user should know about a checkpoint, as warnings; returns the model."""
     for reason, keys in loaded.identity.left_out.items():
@@ -216,11 +179,11 @@ def identify(
     """Describe a checkpoint: format, architecture, numerics, card. The weights stay on the disk.
 
     Args:
-        path: as for `load_model`.
-        image_size, num_heads: what the file does not record, as for `load_model`.
+        path: as for `load`.
+        image_size, num_heads: what the file does not record, as for `vitkit.load_model`.
 
     Raises:
-        VitkitError: as `load_model`.
+        VitkitError: as `vitkit.load_model`.
     """
     with _opened(path, Hints(image_size, num_heads)) as (_source, identity, _translation):
         return identity

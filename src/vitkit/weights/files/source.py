@@ -58,7 +58,7 @@ class Source:
     settings: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     """JSON files beside the weights, by file name."""
     notes: list[str] = field(default_factory=list)
-    """What readers find in the file that its user should know, in words that follow its path: they add to it,
+    """Notes of the readers for the user of the file, in words that follow its path: they add to it,
     and whoever loads the model shows them."""
 
     @property

@@ -46,7 +46,8 @@ ROOTS = (*official.ROOTS, *(f"{root}img/" for root in official.ROOTS))
 """The image tower of a model with two, image and text: it alone is read."""
 
 WRITTEN_UNDER = "params/"
-"""As in big_vision's own checkpoints; its `vit.load` takes bare names too, but other readers may not."""
+"""The prefix in big_vision's own checkpoints; its `vit.load` takes bare names too, but other readers may
+not."""
 
 
 def recognises(source: Source) -> bool:
@@ -95,7 +96,7 @@ def big_vision_config(source: Source, image_size: tuple[int, int] | None = None)
 
     Args:
         source: the parameters alone, unstacked.
-        image_size: the one the weights were made for, as `load_model` has it.
+        image_size: the one the weights were made for, as `vitkit.load_model` has it.
 
     Raises:
         VitkitError: arrays that are needed to know are missing, or the image size is not known and not given.

@@ -43,7 +43,7 @@ from vitkit.weights.table import (
 
 NORM_EPS = 1e-6
 HEADS = {768: 12, 1024: 16, 1280: 16}
-"""By width, of the five models that torchvision names."""
+"""Heads by width, of the five models that torchvision names."""
 
 
 def recognises(source: Source) -> bool:

@@ -15,7 +15,7 @@ from vitkit.weights.preprocessing import changed_pixels_noted, fraction_of, prep
 from vitkit.weights.settings import LARGEST
 
 RESAMPLING: tuple[Interpolation, ...] = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
-"""By Pillow's numbers."""
+"""The filters by Pillow's numbers."""
 
 
 def read_pixels(source: Source, channels: int) -> tuple[Processor, tuple[float, ...], tuple[float, ...]]:

@@ -96,7 +96,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "Bit": CLIP,
     "CLIP": CLIP,
 }
-"""By the first word of `image_processor_type`: where a processor's defaults are not those of ViT's."""
+"""Defaults by the first word of `image_processor_type`, where they are not those of ViT's processor."""
 SHORTEST_EDGE = ("Bit", "CLIP")
 """Processors that take a size of one number for the shortest edge; the others take it for a square."""
 
