@@ -38,9 +38,9 @@ class LabelledImages:
     groups: tuple[str, ...]
     """The names of the set's own classes."""
     accepted: tuple[tuple[int, ...], ...]
-    """Of each group the ImageNet classes, from 0 to 999, that are right for its images."""
+    """The ImageNet classes, from 0 to 999, that are right for the images of each group."""
     members: tuple[tuple[int, ...], ...]
-    """Of each image the groups that it belongs to: several where it has several labels."""
+    """The groups that each image belongs to: several where it has several labels."""
     left_out: Mapping[str, int] = field(default_factory=dict)
     """Reason -> number of images that are there and not scored."""
 
