@@ -12,6 +12,7 @@ from PIL import Image
 
 import vitkit
 from tests.jobs.hearing import Hearing
+from vitkit import load_model
 from vitkit.data.sources import open_data
 from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
@@ -27,7 +28,7 @@ from vitkit.models.build import create_model
 from vitkit.training.optim import SGD, create_optimizer, learning_rate
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
-from vitkit.weights import load_model, save_model
+from vitkit.weights import save_model
 
 SMALL = Run(
     data="digits",
