@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitkit.data.arrays import to_levels
+from vitkit.data.check import check_data
 from vitkit.data.decode import DecodeError, decode, header
 from vitkit.data.decode_config import DecodeRule
 from vitkit.data.sources import open_data
@@ -263,3 +264,22 @@ def test_arrays_beside_images_are_no_images(tmp_path: Path) -> None:
     data = open_data(str(tmp_path), Splits(test_fraction=0, val_fraction=0, rule=1))
     assert len(data.splits["train"]) == 2
     assert any("2 files in class folders ignored" in note for note in data.notes)
+
+
+def test_the_check_says_what_is_converted_and_leaves_arrays_alone(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "arrays" / name).mkdir(parents=True)
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for number in range(4):
+            np.save(tmp_path / "arrays" / name / f"{number}.npy", noise(40, 40, 5) // 8 + number)
+            wide = noise(40, 40).astype(np.uint16) * 256 + number
+            Image.fromarray(wide).save(tmp_path / "images" / name / f"{number}.png")
+
+    def warnings(folder: str, channels: int) -> str:
+        return " ".join(
+            check_data(open_data(str(tmp_path / folder), rule=DecodeRule(channels=channels))).warnings
+        )
+
+    assert "converted" not in warnings("arrays", 5)
+    assert "are converted to RGB: 8 I;16." in warnings("images", 3)
+    assert "are converted to grey: 8 I;16." in warnings("images", 1)

@@ -69,6 +69,8 @@ def tracking_plot(steps: Sequence[int], curves: Mapping[str, Sequence[float]], i
         axes = figure.subplots()
         for (name, shares), dashes, colour in zip(curves.items(), *_looks(len(curves)), strict=True):
             axes.plot(steps, shares, label=name, color=colour, linestyle=dashes, marker="o", markersize=3)
+        low, high = axes.get_ylim()
+        axes.set_ylim(min(low, 0.9), min(high, 1.01))  # no share is above 1
         axes.set(xlabel="step", ylabel="share of test images right")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g}%"))
         axes.grid(True)

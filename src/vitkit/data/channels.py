@@ -2,7 +2,7 @@
 
 The rules are these. A colour image becomes grey by Pillow's luma, by which equal red, green and blue stay as
 they are. A grey image for three channels is repeated. An image without alpha is opaque. Any other number of
-channels comes from arrays and stacks alone (`arrays.py`), which have them as they are.
+channels comes from arrays and stacks alone (`arrays.py`, `stacks.py`), which have them as they are.
 
 Shapes: H x W pixels of C channels.
 """

@@ -18,7 +18,9 @@ from vitkit.data.sources import ImageData
 _SMALL_SIDE = 32  # pixels
 _FEW_IMAGES = 10
 _IMBALANCE = 10  # most frequent class / rarest class
-_PLAIN_MODES = ("RGB", "L")
+# By the number of channels: modes that are taken as they are (of more channels all), and what others become.
+_PLAIN_MODES = {1: ("L",), 3: ("RGB", "L"), 4: ("RGBA",)}
+_BECOME = {1: "grey", 3: "RGB", 4: "RGB and alpha"}
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ def check_data(
     start = advise_on_start(data.spec, images.get("train", 0), len(data.class_names))
     warnings = [
         *_about_bad_files(bad, images, bad_quota),
-        *_about_images(sizes, read.modes),
+        *_about_images(sizes, read.modes, read.channels),
         *_about_classes(counts, data.multi_label),
         *_about_duplicates(duplicates, contradictions, leaks),
     ]
@@ -147,6 +149,8 @@ class _ReadFiles:
     """(height, width) of each image that could be read."""
     formats: Counter[str] = field(default_factory=Counter)
     modes: Counter[str] = field(default_factory=Counter)
+    channels: int = 3
+    """Of the decoded images."""
     bad: list[BadFile] = field(default_factory=list)
     same: dict[bytes, list[Copy]] = field(default_factory=dict)
     """Images by the digest of their pixels."""
@@ -166,7 +170,7 @@ def _read_all(data: ImageData, progress: Callable[[int, int], None] | None) -> _
             else:
                 found.formats[head.format] += 1
                 found.modes[head.mode] += 1
-                height, width = pixels.shape[:2]
+                height, width, found.channels = pixels.shape
                 found.sizes.append((height, width))
                 label = _label(samples.labels, index, data.class_names)
                 found.same.setdefault(pixel_digest(pixels), []).append(Copy(split, key, label))
@@ -219,16 +223,18 @@ def _about_bad_files(bad: list[BadFile], images: dict[str, int], bad_quota: floa
     return [f"{unread}; training and evaluation leave them out."] if bad else []
 
 
-def _about_images(sizes: list[tuple[int, int]], modes: Counter[str]) -> list[str]:
+def _about_images(sizes: list[tuple[int, int]], modes: Counter[str], channels: int) -> list[str]:
     warnings = []
     small = sum(min(size) < _SMALL_SIDE for size in sizes)
     if small:
         are = "image is" if small == 1 else "images are"
         warnings.append(f"{small:,} {are} smaller than {_SMALL_SIDE} pixels on one side.")
-    converted = {mode: count for mode, count in modes.items() if mode not in _PLAIN_MODES}
+    plain = _PLAIN_MODES.get(channels, tuple(modes))
+    # Arrays, "uint16 x 4", are never colours.
+    converted = {mode: count for mode, count in modes.items() if mode not in plain and " x " not in mode}
     if converted:
         listed = ", ".join(f"{count:,} {mode}" for mode, count in converted.items())
-        warnings.append(f"Images in other colour modes are converted to RGB: {listed}.")
+        warnings.append(f"Images in other colour modes are converted to {_BECOME[channels]}: {listed}.")
     return warnings
 
 
