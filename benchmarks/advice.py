@@ -8,8 +8,8 @@ the start nor the run has seen. `outcomes.jsonl` gets a line for each; what is t
 In the end a table is printed, and how often the truth was inside.
 
 The constants of `vitkit.jobs.forecast` come from this script: `fit` on the outcomes of all data sets. The
-coverage that is printed first is never of outcomes that a rule was fitted to: each data set is predicted by
-the rule of the other three. Runs from scratch are of a small ViT at 28 pixels with the options of the recipe
+coverage that is printed first is never of outcomes that a relation was fitted to: each data set is predicted by
+the relation of the other three. Runs from scratch are of a small ViT at 28 pixels with the options of the recipe
 small-images, shortened to 15 epochs, or 150 steps where that is more.
 """
 
@@ -32,7 +32,7 @@ from vitkit.data.sources import open_data
 from vitkit.data.sources_config import Splits
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.jobs import train as training
-from vitkit.jobs.forecast import FINETUNED, SCRATCH, Outcome, Rule, evidence_of, fit, predict
+from vitkit.jobs.forecast import FINETUNED, SCRATCH, Outcome, Relation, evidence_of, fit, predict
 from vitkit.jobs.run_config import Architecture, Run
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
@@ -174,8 +174,8 @@ def outcome(case: Case, data: Path, out: Path) -> dict[str, Any]:
     }
 
 
-def summarise(lines: Sequence[dict[str, Any]], kind: str, shipped: Rule) -> None:
-    """Print a table of runs of a kind, the rule that fits them all, and how often the truth was inside."""
+def summarise(lines: Sequence[dict[str, Any]], kind: str, shipped: Relation) -> None:
+    """Print a table of runs of a kind, the relation that fits them all, and how often the truth was inside."""
     if len(lines) < 6:
         return
     runs = {line["name"]: from_json(Outcome, {key: line[key] for key in FIELDS}, kind) for line in lines}
@@ -192,9 +192,9 @@ def summarise(lines: Sequence[dict[str, Any]], kind: str, shipped: Rule) -> None
         inside, by_shipped = inside + hit, by_shipped + (by_all.low <= accuracy <= by_all.high)
         probe = run.found.right / run.found.images
         print(f"| {line['name']} | {probe:.1%} | {said.words} | {accuracy:.1%} | {'yes' if hit else 'no'} |")
-    print(f"\ninside, each data set by the rule of the others: {inside} of {len(runs)}")
-    print(f"inside, by the rule in vitkit.jobs.forecast: {by_shipped} of {len(runs)}")
-    print(f"the rule that fits all: {fit(list(runs.values()))}")
+    print(f"\ninside, each data set by the relation of the others: {inside} of {len(runs)}")
+    print(f"inside, by that in vitkit.jobs.forecast: {by_shipped} of {len(runs)}")
+    print(f"the relation that fits all: {fit(list(runs.values()))}")
 
 
 def main() -> None:

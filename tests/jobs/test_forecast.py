@@ -17,7 +17,7 @@ from vitkit.jobs.forecast import (
     Evidence,
     Forecast,
     Outcome,
-    Rule,
+    Relation,
     evidence_of,
     extrapolate,
     fit,
@@ -28,7 +28,7 @@ from vitkit.jobs.forecast import (
 
 FLAT = Evidence(images=1000, right=700, right_of_half=700, learned_from=800)
 """A probe that more images do not help."""
-PLAIN = Rule(offset=0.0, doubling=0.0, spread=0.3, runs=1000)
+PLAIN = Relation(offset=0.0, doubling=0.0, spread=0.3, runs=1000)
 
 
 def test_shares_and_log_odds_are_inverse() -> None:
@@ -77,33 +77,33 @@ def test_more_images_raise_what_is_expected_with_less_and_less_gain() -> None:
 
 
 @pytest.mark.parametrize("right", [0, 5, 10])
-@pytest.mark.parametrize("rule", [FINETUNED, SCRATCH])
-def test_no_probe_is_too_good_or_too_bad(right: int, rule: Rule) -> None:
+@pytest.mark.parametrize("relation", [FINETUNED, SCRATCH])
+def test_no_probe_is_too_good_or_too_bad(right: int, relation: Relation) -> None:
     worst = Evidence(images=10, right=right, right_of_half=0, learned_from=8)
-    found = predict(worst, 8, 1, rule)
+    found = predict(worst, 8, 1, relation)
     assert 0 <= found.low < found.accuracy < found.high <= 1
 
 
-def simulated(draw: np.random.Generator, rule: Rule) -> Outcome:
-    """A run whose accuracy follows a rule, with the counting of a probe and of a test set."""
+def simulated(draw: np.random.Generator, relation: Relation) -> Outcome:
+    """A run whose accuracy follows a relation, with the counting of a probe and of a test set."""
     truth = draw.normal(0.5, 1.0)
     images, tested = int(draw.integers(50, 2000)), int(draw.integers(300, 1000))
     right = int(draw.binomial(images, share(truth)))
-    final = truth + rule.offset + rule.doubling * math.log2(images / BASE_IMAGES)
-    final += draw.normal(0, rule.spread)
+    final = truth + relation.offset + relation.doubling * math.log2(images / BASE_IMAGES)
+    final += draw.normal(0, relation.spread)
     found = Evidence(images, right, right, images * 0.8)
     return Outcome(found, images, int(draw.binomial(tested, share(final))), tested)
 
 
 def test_the_interval_holds_as_many_runs_as_it_says_and_the_fit_finds_the_rule() -> None:
-    rule, draw = Rule(0.4, 0.2, 0.5, 400), np.random.default_rng(0)
-    found = fit([simulated(draw, rule) for _ in range(rule.runs)])
+    relation, draw = Relation(0.4, 0.2, 0.5, 400), np.random.default_rng(0)
+    found = fit([simulated(draw, relation) for _ in range(relation.runs)])
     assert found.offset == pytest.approx(0.4, abs=0.1)
     assert found.spread == pytest.approx(0.5, abs=0.08)
     assert found.doubling == pytest.approx(0.2, abs=0.05)
     inside = []
     for _ in range(2000):
-        run = simulated(draw, rule)
+        run = simulated(draw, relation)
         said = predict(run.found, run.images, run.tested, found)
         inside.append(said.low <= run.right / run.tested <= said.high)
     assert 0.77 < np.mean(inside) < 0.83
@@ -111,20 +111,20 @@ def test_the_interval_holds_as_many_runs_as_it_says_and_the_fit_finds_the_rule()
 
 def test_few_runs_make_a_rule_that_still_holds() -> None:
     """Fitted to ten runs, the interval is wider by Student's t, and holds about as many."""
-    rule, draw, inside = Rule(0.4, 0.2, 0.5, 10), np.random.default_rng(1), []
+    relation, draw, inside = Relation(0.4, 0.2, 0.5, 10), np.random.default_rng(1), []
     for _ in range(60):
-        found = fit([simulated(draw, rule) for _ in range(10)])
-        for run in [simulated(draw, rule) for _ in range(10)]:
+        found = fit([simulated(draw, relation) for _ in range(10)])
+        for run in [simulated(draw, relation) for _ in range(10)]:
             said = predict(run.found, run.images, run.tested, found)
             inside.append(said.low <= run.right / run.tested <= said.high)
     assert 0.75 < np.mean(inside) < 0.9
 
 
 def test_a_rule_does_not_go_on_beyond_the_runs_it_was_fitted_to() -> None:
-    rule = Rule(0.0, 0.5, 0.3, 50)
-    assert rule.line(MOST) == pytest.approx(1.0) == rule.line(10**6)
-    assert rule.line(BASE_IMAGES) == 0.0
-    assert rule.line(FEWEST) == rule.line(1) < 0
+    relation = Relation(0.0, 0.5, 0.3, 50)
+    assert relation.line(MOST) == pytest.approx(1.0) == relation.line(10**6)
+    assert relation.line(BASE_IMAGES) == 0.0
+    assert relation.line(FEWEST) == relation.line(1) < 0
 
 
 def test_the_evidence_is_that_of_the_best_method() -> None:

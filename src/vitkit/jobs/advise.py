@@ -23,7 +23,7 @@ from vitkit.jobs.advice_words import advice_words, refuse_to_go
 from vitkit.jobs.advise_options import AdviseOptions
 from vitkit.jobs.computing import choose_for
 from vitkit.jobs.finetune import fit_data, suit_run
-from vitkit.jobs.forecast import FINETUNED, SCRATCH, Forecast, Rule, evidence_of, predict
+from vitkit.jobs.forecast import FINETUNED, SCRATCH, Forecast, Relation, evidence_of, predict
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import find_device
 from vitkit.jobs.probe import probe_features, probe_pixels
@@ -306,10 +306,10 @@ def _cost(
     return Option(run.start.start, run, steps, seconds, memory.peak, float(forward_flops(config, head=True)))
 
 
-def _forecast(folded: Folded, data: ImageData, rule: Rule) -> Forecast:
+def _forecast(folded: Folded, data: ImageData, relation: Relation) -> Forecast:
     """Forecast the test accuracy of a run by its probe."""
     images, tested = len(data.splits["train"]), _count(data, "test") or UNTESTED
-    return predict(evidence_of(folded), images, tested, rule)
+    return predict(evidence_of(folded), images, tested, relation)
 
 
 def _extent(data: ImageData) -> tuple[int, int]:

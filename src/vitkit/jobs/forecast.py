@@ -1,6 +1,6 @@
 """Forecast the accuracy of a run from a probe: cross-validated classifiers of frozen features, or of pixels.
 
-A rule says what a finished run has over the probe, both as log-odds, and how much runs scatter around that.
+A relation says what a finished run has over the probe, both as log-odds, and how much runs scatter around that.
 It was fitted to runs that have ended (`benchmarks/advice.py`). Everything here is a formula; nothing is drawn
 at random.
 """
@@ -16,10 +16,10 @@ from vitkit.evaluation.fewshot_folds import Folded
 LEVEL = 0.8
 """Part of the runs whose accuracy should lie inside the interval."""
 BASE_IMAGES, FEWEST, MOST = 500, 40, 2_000
-"""Training images from which doublings are counted, and those between which runs were there to fit a rule:
+"""Training images from which doublings are counted, and those between which runs were there to fit a relation:
 beyond, it does not go on."""
 FITTED = 2
-"""Numbers of a rule that are fitted beside its spread."""
+"""Numbers of a relation that are fitted beside its spread."""
 DECAY = 0.7
 """What a doubling of the images is worth of what the one before was worth, in log-odds: a curve that becomes
 flat, where a straight line would promise too much."""
@@ -28,7 +28,7 @@ MOST_DOUBLINGS = 6.0
 
 
 @dataclass(frozen=True)
-class Rule:
+class Relation:
     """How the accuracy of a run follows from that of a probe, in log-odds."""
 
     offset: float
@@ -45,9 +45,9 @@ class Rule:
         return self.offset + self.doubling * doublings(images)
 
 
-FINETUNED = Rule(offset=0.13, doubling=0.25, spread=0.31, runs=18)
+FINETUNED = Relation(offset=0.13, doubling=0.25, spread=0.31, runs=18)
 """From frozen features of a start to the start fine-tuned by default options."""
-SCRATCH = Rule(offset=-0.5, doubling=0.0, spread=0.8, runs=10)
+SCRATCH = Relation(offset=-0.5, doubling=0.0, spread=0.8, runs=10)
 """From small pictures to a small model with new weights."""
 
 
@@ -133,25 +133,25 @@ def extrapolate(found: Evidence, images: int) -> float:
     return here + gain * DECAY * (1 - math.pow(DECAY, further)) / (1 - DECAY)
 
 
-def predict(found: Evidence, images: int, tested: int, rule: Rule, level: float = LEVEL) -> Forecast:
+def predict(found: Evidence, images: int, tested: int, relation: Relation, level: float = LEVEL) -> Forecast:
     """Forecast the test accuracy of a run.
 
     Args:
         found: by the probe.
         images: training images of the run.
         tested: test images that its accuracy will be counted on: few of them make it less certain.
-        rule: for this kind of run.
+        relation: for this kind of run.
         level: part of the runs that should lie inside.
     """
     from scipy.special import stdtrit  # half a second to import: only who forecasts waits
 
-    centre = extrapolate(found, images) + rule.line(images)
+    centre = extrapolate(found, images) + relation.line(images)
     expected = share(centre)
     # Where nearly all are right, or none, the counts of the test images are as coarse as one image.
-    variance = rule.spread**2 + found.variance + 1 / max(tested * expected * (1 - expected), 0.5)
+    variance = relation.spread**2 + found.variance + 1 / max(tested * expected * (1 - expected), 0.5)
     # Offset and doubling are uncertain themselves, as they were fitted to so many runs.
-    variance *= 1 + FITTED / rule.runs
-    half = float(stdtrit(max(rule.runs - FITTED, 1), (1 + level) / 2)) * math.sqrt(variance)
+    variance *= 1 + FITTED / relation.runs
+    half = float(stdtrit(max(relation.runs - FITTED, 1), (1 + level) / 2)) * math.sqrt(variance)
     return Forecast(expected, share(centre - half), share(centre + half))
 
 
@@ -165,8 +165,8 @@ class Outcome:
     tested: int
 
 
-def fit(outcomes: Sequence[Outcome]) -> Rule:
-    """Fit a rule to runs that have ended, by restricted maximum likelihood.
+def fit(outcomes: Sequence[Outcome]) -> Relation:
+    """Fit a relation to runs that have ended, by restricted maximum likelihood.
 
     Each run counts by what is certain about it: the variance of its counts and the spread, which is searched
     from 0.01 to 3.
@@ -174,7 +174,7 @@ def fit(outcomes: Sequence[Outcome]) -> Rule:
     rows = np.array([[1.0, doublings(run.images)] for run in outcomes])
     gains = [log_odds(run.right, run.tested) - extrapolate(run.found, run.images) for run in outcomes]
     counted = np.array([_variance(run.right, run.tested) + run.found.variance for run in outcomes])
-    best: tuple[float, Rule] | None = None
+    best: tuple[float, Relation] | None = None
     for spread in (np.arange(1, 301) / 100).tolist():
         weights = 1 / (spread**2 + counted)
         root = np.sqrt(weights)
@@ -183,7 +183,7 @@ def fit(outcomes: Sequence[Outcome]) -> Rule:
         certainty = np.linalg.slogdet(rows.T @ (weights[:, None] * rows))[1]
         score = float((weights * left**2).sum() - np.log(weights).sum() + certainty)
         if best is None or score < best[0]:
-            best = score, Rule(float(line[0]), float(line[1]), spread, len(outcomes))
+            best = score, Relation(float(line[0]), float(line[1]), spread, len(outcomes))
     assert best is not None
     return best[1]
 
