@@ -8,9 +8,9 @@ the start nor the run has seen. `outcomes.jsonl` gets a line for each; what is t
 In the end a table is printed, and how often the truth was inside.
 
 The constants of `vitkit.jobs.forecast` come from this script: `fit` on the outcomes of all data sets. The
-coverage that is printed first is never of outcomes that a relation was fitted to: each data set is predicted by
-the relation of the other three. Runs from scratch are of a small ViT at 28 pixels with the options of the recipe
-small-images, shortened to 15 epochs, or 150 steps where that is more.
+coverage that is printed first is never of outcomes that a relation was fitted to: each data set is predicted
+by the relation of the other three. Runs from scratch are of a small ViT at 28 pixels with the options of the
+recipe small-images, shortened to 15 epochs, or 150 steps where that is more.
 """
 
 import argparse
@@ -175,7 +175,7 @@ def outcome(case: Case, data: Path, out: Path) -> dict[str, Any]:
 
 
 def summarise(lines: Sequence[dict[str, Any]], kind: str, shipped: Relation) -> None:
-    """Print a table of runs of a kind, the relation that fits them all, and how often the truth was inside."""
+    """Print a table of runs of a kind, how often the truth was inside, and what fits them all."""
     if len(lines) < 6:
         return
     runs = {line["name"]: from_json(Outcome, {key: line[key] for key in FIELDS}, kind) for line in lines}

@@ -1,8 +1,8 @@
 """Forecast the accuracy of a run from a probe: cross-validated classifiers of frozen features, or of pixels.
 
-A relation says what a finished run has over the probe, both as log-odds, and how much runs scatter around that.
-It was fitted to runs that have ended (`benchmarks/advice.py`). Everything here is a formula; nothing is drawn
-at random.
+A relation says what a finished run has over the probe, both as log-odds, and how much runs scatter around
+that. It was fitted to runs that have ended (`benchmarks/advice.py`). Everything here is a formula; nothing is
+drawn at random.
 """
 
 import math
@@ -16,8 +16,8 @@ from vitkit.evaluation.fewshot_folds import Folded
 LEVEL = 0.8
 """Part of the runs whose accuracy should lie inside the interval."""
 BASE_IMAGES, FEWEST, MOST = 500, 40, 2_000
-"""Training images from which doublings are counted, and those between which runs were there to fit a relation:
-beyond, it does not go on."""
+"""Training images from which doublings are counted, and those between which there were runs to fit a relation
+to: beyond, it does not go on."""
 FITTED = 2
 """Numbers of a relation that are fitted beside its spread."""
 DECAY = 0.7
