@@ -8,9 +8,9 @@ the start nor the run has seen. `outcomes.jsonl` gets a line for each; what is t
 In the end a table is printed, and how often the truth was inside.
 
 The constants of `vitkit.jobs.forecast` come from this script: `fit` on the outcomes of all data sets. The
-coverage that is printed first is never of outcomes that a rule was fitted to: each data set is predicted by
-the rule of the other three. Runs from scratch are of a small ViT at 28 pixels with the options of the recipe
-small-images, shortened to 15 epochs, or 150 steps where that is more.
+coverage that is printed first is never of outcomes that a relation was fitted to: each data set is predicted
+by the relation of the other three. Runs from scratch are of a small ViT at 28 pixels with the options of the
+recipe small-images, shortened to 15 epochs, or 150 steps where that is more.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from vitkit.data.sources import open_data
 from vitkit.data.sources_config import Splits
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.jobs import train as training
-from vitkit.jobs.forecast import FINETUNED, SCRATCH, Outcome, Rule, evidence_of, fit, predict
+from vitkit.jobs.forecast import FINETUNED, SCRATCH, Outcome, Relation, evidence_of, fit, predict
 from vitkit.jobs.run_config import Architecture, Run
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
@@ -157,8 +157,8 @@ def without_report(folder: Path, **_options: Any) -> Path:
 def outcome(case: Case, data: Path, out: Path) -> dict[str, Any]:
     """Give advice, run the case, and put both together."""
     advice = vitkit.advise(str(data), str(out / (case.start or "from-mnist")))
-    options = (advice.options[0], advice.scratch) if case.start else (advice.scratch,)
-    found = [evidence_of(option.folded) for option in options if option.folded is not None]
+    option = advice.options[0] if case.start else advice.scratch
+    assert option.folded is not None
     right, tested = truth(case, data, out)
     clock = (out / "runs" / case.name / "speed.jsonl").read_text().split("\n")
     return {
@@ -166,20 +166,20 @@ def outcome(case: Case, data: Path, out: Path) -> dict[str, Any]:
         "data": case.data,
         "start": case.start,
         "images": advice.images,
-        "found": [to_json(one) for one in found],
+        "found": to_json(evidence_of(option.folded)),
         "right": right,
         "tested": tested,
-        "seconds_expected": options[0].seconds,
+        "seconds_expected": option.seconds,
         "seconds": max(json.loads(line)["seconds"] for line in clock if line.strip()),
     }
 
 
-def summarise(lines: Sequence[dict[str, Any]], kind: str, shipped: Rule) -> None:
-    """Print a table of runs of a kind, the rule that fits them all, and how often the truth was inside."""
+def summarise(lines: Sequence[dict[str, Any]], kind: str, shipped: Relation) -> None:
+    """Print a table of runs of a kind, how often the truth was inside, and what fits them all."""
     if len(lines) < 6:
         return
     runs = {line["name"]: from_json(Outcome, {key: line[key] for key in FIELDS}, kind) for line in lines}
-    print(f"\n{kind}: {len(runs)} runs\n\n| run | probes | expected by the others | came out | inside |")
+    print(f"\n{kind}: {len(runs)} runs\n\n| run | probe | expected by the others | came out | inside |")
     print("| --- | --- | --- | --- | --- |")
     inside, by_shipped = 0, 0
     for line in lines:
@@ -190,11 +190,11 @@ def summarise(lines: Sequence[dict[str, Any]], kind: str, shipped: Rule) -> None
         hit = said.low <= accuracy <= said.high
         by_all = predict(run.found, run.images, run.tested, shipped)
         inside, by_shipped = inside + hit, by_shipped + (by_all.low <= accuracy <= by_all.high)
-        probes = ", ".join(f"{one.right / one.images:.1%}" for one in run.found)
-        print(f"| {line['name']} | {probes} | {said.words} | {accuracy:.1%} | {'yes' if hit else 'no'} |")
-    print(f"\ninside, each data set by the rule of the others: {inside} of {len(runs)}")
-    print(f"inside, by the rule in vitkit.jobs.forecast: {by_shipped} of {len(runs)}")
-    print(f"the rule that fits all: {fit(list(runs.values()))}")
+        probe = run.found.right / run.found.images
+        print(f"| {line['name']} | {probe:.1%} | {said.words} | {accuracy:.1%} | {'yes' if hit else 'no'} |")
+    print(f"\ninside, each data set by the relation of the others: {inside} of {len(runs)}")
+    print(f"inside, by that in vitkit.jobs.forecast: {by_shipped} of {len(runs)}")
+    print(f"the relation that fits all: {fit(list(runs.values()))}")
 
 
 def main() -> None:

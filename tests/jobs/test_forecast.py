@@ -10,12 +10,14 @@ from vitkit.evaluation.fewshot_folds import Folded
 from vitkit.jobs.forecast import (
     BASE_IMAGES,
     DECAY,
+    FEWEST,
     FINETUNED,
+    MOST,
     SCRATCH,
     Evidence,
     Forecast,
     Outcome,
-    Rule,
+    Relation,
     evidence_of,
     extrapolate,
     fit,
@@ -26,7 +28,7 @@ from vitkit.jobs.forecast import (
 
 FLAT = Evidence(images=1000, right=700, right_of_half=700, learned_from=800)
 """A probe that more images do not help."""
-PLAIN = Rule(offset=0.0, slopes=(1.0,), doubling=0.0, spread=0.3, runs=1000)
+PLAIN = Relation(offset=0.0, doubling=0.0, spread=0.3, runs=1000)
 
 
 def test_shares_and_log_odds_are_inverse() -> None:
@@ -36,7 +38,7 @@ def test_shares_and_log_odds_are_inverse() -> None:
 
 
 def test_a_plain_rule_expects_what_the_probe_found() -> None:
-    found = predict([FLAT], 800, 10**9, PLAIN)
+    found = predict(FLAT, 800, 10**9, PLAIN)
     assert found.accuracy == pytest.approx(0.7, abs=2e-3)
     # Normal quantile 1.2816 of spread 0.3 and the probe's counting, 1 / 700 + 1 / 300, in log-odds.
     half = 1.2816 * math.sqrt(0.09 + 1 / 700 + 1 / 300)
@@ -53,13 +55,13 @@ def width(found: Forecast) -> float:
 
 
 def test_what_is_less_certain_has_a_wider_interval() -> None:
-    base = width(predict([FLAT], 800, 1000, PLAIN))
-    assert width(predict([FLAT], 800, 20, PLAIN)) > base
+    base = width(predict(FLAT, 800, 1000, PLAIN))
+    assert width(predict(FLAT, 800, 20, PLAIN)) > base
     few = Evidence(images=50, right=35, right_of_half=35, learned_from=40)
-    assert width(predict([few], 40, 1000, PLAIN)) > base
-    assert width(predict([FLAT], 800, 1000, replace(PLAIN, runs=5))) > base
-    assert width(predict([FLAT], 800, 1000, replace(PLAIN, spread=0.6))) > base
-    assert width(predict([FLAT], 800, 1000, PLAIN, level=0.5)) < base
+    assert width(predict(few, 40, 1000, PLAIN)) > base
+    assert width(predict(FLAT, 800, 1000, replace(PLAIN, runs=5))) > base
+    assert width(predict(FLAT, 800, 1000, replace(PLAIN, spread=0.6))) > base
+    assert width(predict(FLAT, 800, 1000, PLAIN, level=0.5)) < base
 
 
 def test_more_images_raise_what_is_expected_with_less_and_less_gain() -> None:
@@ -75,34 +77,33 @@ def test_more_images_raise_what_is_expected_with_less_and_less_gain() -> None:
 
 
 @pytest.mark.parametrize("right", [0, 5, 10])
-@pytest.mark.parametrize("rule", [FINETUNED, SCRATCH])
-def test_no_probe_is_too_good_or_too_bad(right: int, rule: Rule) -> None:
+@pytest.mark.parametrize("relation", [FINETUNED, SCRATCH])
+def test_no_probe_is_too_good_or_too_bad(right: int, relation: Relation) -> None:
     worst = Evidence(images=10, right=right, right_of_half=0, learned_from=8)
-    found = predict([worst] * len(rule.slopes), 8, 1, rule)
+    found = predict(worst, 8, 1, relation)
     assert 0 <= found.low < found.accuracy < found.high <= 1
 
 
-def simulated(draw: np.random.Generator, rule: Rule) -> Outcome:
-    """A run whose accuracy follows a rule, with the counting of a probe and of a test set."""
+def simulated(draw: np.random.Generator, relation: Relation) -> Outcome:
+    """A run whose accuracy follows a relation, with the counting of a probe and of a test set."""
     truth = draw.normal(0.5, 1.0)
     images, tested = int(draw.integers(50, 2000)), int(draw.integers(300, 1000))
     right = int(draw.binomial(images, share(truth)))
-    final = rule.offset + rule.slopes[0] * truth + draw.normal(0, rule.spread)
-    final += rule.doubling * math.log2(images / BASE_IMAGES)
+    final = truth + relation.offset + relation.doubling * math.log2(images / BASE_IMAGES)
+    final += draw.normal(0, relation.spread)
     found = Evidence(images, right, right, images * 0.8)
-    return Outcome((found,), images, int(draw.binomial(tested, share(final))), tested)
+    return Outcome(found, images, int(draw.binomial(tested, share(final))), tested)
 
 
 def test_the_interval_holds_as_many_runs_as_it_says_and_the_fit_finds_the_rule() -> None:
-    rule, draw = Rule(0.4, (0.8,), 0.2, 0.5, 400), np.random.default_rng(0)
-    found = fit([simulated(draw, rule) for _ in range(rule.runs)])
+    relation, draw = Relation(0.4, 0.2, 0.5, 400), np.random.default_rng(0)
+    found = fit([simulated(draw, relation) for _ in range(relation.runs)])
     assert found.offset == pytest.approx(0.4, abs=0.1)
-    assert found.slopes[0] == pytest.approx(0.8, abs=0.1)
     assert found.spread == pytest.approx(0.5, abs=0.08)
     assert found.doubling == pytest.approx(0.2, abs=0.05)
     inside = []
     for _ in range(2000):
-        run = simulated(draw, rule)
+        run = simulated(draw, relation)
         said = predict(run.found, run.images, run.tested, found)
         inside.append(said.low <= run.right / run.tested <= said.high)
     assert 0.77 < np.mean(inside) < 0.83
@@ -110,25 +111,20 @@ def test_the_interval_holds_as_many_runs_as_it_says_and_the_fit_finds_the_rule()
 
 def test_few_runs_make_a_rule_that_still_holds() -> None:
     """Fitted to ten runs, the interval is wider by Student's t, and holds about as many."""
-    rule, draw, inside = Rule(0.4, (0.8,), 0.2, 0.5, 10), np.random.default_rng(1), []
+    relation, draw, inside = Relation(0.4, 0.2, 0.5, 10), np.random.default_rng(1), []
     for _ in range(60):
-        found = fit([simulated(draw, rule) for _ in range(10)])
-        for run in [simulated(draw, rule) for _ in range(10)]:
+        found = fit([simulated(draw, relation) for _ in range(10)])
+        for run in [simulated(draw, relation) for _ in range(10)]:
             said = predict(run.found, run.images, run.tested, found)
             inside.append(said.low <= run.right / run.tested <= said.high)
     assert 0.75 < np.mean(inside) < 0.9
 
 
-def test_a_probe_that_says_nothing_gets_no_weight_below_zero() -> None:
-    draw = np.random.default_rng(2)
-    runs = [simulated(draw, Rule(0.0, (1.0,), 0.0, 0.3, 1)) for _ in range(200)]
-    found = fit([replace(run, found=(run.found[0], _opposite(run.found[0], draw))) for run in runs])
-    assert found.slopes[1] == pytest.approx(0, abs=1e-6) and found.slopes[0] == pytest.approx(1, abs=0.1)
-
-
-def _opposite(found: Evidence, draw: np.random.Generator) -> Evidence:
-    wrong = int(draw.binomial(found.images, 1 - found.right / found.images))
-    return replace(found, right=wrong, right_of_half=wrong)
+def test_a_rule_does_not_go_on_beyond_the_runs_it_was_fitted_to() -> None:
+    relation = Relation(0.0, 0.5, 0.3, 50)
+    assert relation.line(MOST) == pytest.approx(1.0) == relation.line(10**6)
+    assert relation.line(BASE_IMAGES) == 0.0
+    assert relation.line(FEWEST) == relation.line(1) < 0
 
 
 def test_the_evidence_is_that_of_the_best_method() -> None:

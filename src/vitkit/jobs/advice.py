@@ -1,5 +1,6 @@
 """The advice before training, as plain data: ways to train, what they cost and what to expect of them."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,9 @@ from vitkit.jobs.forecast import Forecast
 from vitkit.jobs.run_config import Run
 from vitkit.models.image_config import format_size
 from vitkit.text import format_bytes, format_duration
+
+MARGIN = 0.01
+"""Accuracies that differ by less are no reason to compute more."""
 
 
 @dataclass(frozen=True)
@@ -89,13 +93,21 @@ class Advice:
         return AdviceRecord(self.chosen.forecast, self.chosen.seconds, self.sentences)
 
 
-def choose(options: tuple[Option, ...], margin: float = 0.01) -> Option | None:
-    """Choose among options: of those within `margin` of the most accurate one, the cheapest.
+def choose(options: tuple[Option, ...]) -> Option | None:
+    """Choose among options: of those that cannot be told from the most accurate one, the cheapest.
 
-    Cost is counted in FLOPs, not in seconds, so that the same command chooses the same every time.
+    A point, or one standard error of the best one's probe where that is more, is no difference. Cost is
+    counted in FLOPs, not in seconds, so that the same command chooses the same every time.
     """
-    foretold = [(one.forecast.accuracy, one) for one in options if one.forecast is not None]
+    foretold = [one for one in options if one.forecast is not None]
     if not foretold:
         return None
-    best = max(accuracy for accuracy, _ in foretold)
-    return min((one for accuracy, one in foretold if accuracy >= best - margin), key=lambda one: one.flops)
+    best = max(foretold, key=_accuracy)
+    share, images = _accuracy(best), best.folded.images if best.folded is not None else 0
+    error = math.sqrt(share * (1 - share) / images) if images else 0.0
+    close = [one for one in foretold if _accuracy(one) >= share - max(MARGIN, error)]
+    return min(close, key=lambda one: one.flops)
+
+
+def _accuracy(option: Option) -> float:
+    return 0.0 if option.forecast is None else option.forecast.accuracy

@@ -23,7 +23,7 @@ from vitkit.jobs.advice_words import advice_words, refuse_to_go
 from vitkit.jobs.advise_options import AdviseOptions
 from vitkit.jobs.computing import choose_for
 from vitkit.jobs.finetune import fit_data, suit_run
-from vitkit.jobs.forecast import FINETUNED, SCRATCH, Forecast, Rule, evidence_of, predict
+from vitkit.jobs.forecast import FINETUNED, SCRATCH, Forecast, Relation, evidence_of, predict
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import find_device
 from vitkit.jobs.probe import probe_features, probe_pixels
@@ -105,8 +105,7 @@ def run_advise(options: AdviseOptions, listener: Listener = SILENT) -> Advice:
     variants = [sized for run in asked for sized in _with_sizes(run, data, sizes)]
     share = options.seconds / max(len(variants), 1)
     scratch = _scratch(options, data, sizes, device, listener)
-    assert scratch.folded is not None
-    found = tuple(_option(options, run, scratch.folded, share, device, listener) for run in variants)
+    found = tuple(_option(options, run, share, device, listener) for run in variants)
     if not asked:
         found = tuple(_to_look_for(data, device, listener))
     chosen = choose(found) if advise_on_start(data.spec, *_extent(data)) else choose((*found, scratch))
@@ -218,12 +217,7 @@ def _config(run: Run, data: ImageData) -> ModelConfig:
 
 
 def _option(
-    options: AdviseOptions,
-    run: Run,
-    pixels: Folded,
-    seconds: float,
-    device: torch.device,
-    listener: Listener,
+    options: AdviseOptions, run: Run, seconds: float, device: torch.device, listener: Listener
 ) -> Option:
     """Probe a start at a size, and measure what fine-tuning it costs."""
     data = find_task(run.task).open_data(run.data, run.splits, run.preprocessing.decode)
@@ -234,7 +228,7 @@ def _option(
     trained_on = find_start(run).card.data
     seen = trained_on is not None and trained_on.spec == run.data
     notes = ("it was trained on these images, so that the probe finds too much",) if seen else ()
-    forecast = _forecast((probe.folded, pixels), data, FINETUNED)
+    forecast = _forecast(probe.folded, data, FINETUNED)
     return replace(option, folded=probe.folded, forecast=forecast, notes=notes)
 
 
@@ -258,7 +252,7 @@ def _scratch(
     named = replace(
         option, run=replace(run, model=full_name(run, len(data.class_names)), architecture=Run().architecture)
     )
-    return replace(named, folded=probe.folded, forecast=_forecast((probe.folded,), data, SCRATCH))
+    return replace(named, folded=probe.folded, forecast=_forecast(probe.folded, data, SCRATCH))
 
 
 def _to_look_for(data: ImageData, device: torch.device, listener: Listener) -> Iterator[Option]:
@@ -312,10 +306,10 @@ def _cost(
     return Option(run.start.start, run, steps, seconds, memory.peak, float(forward_flops(config, head=True)))
 
 
-def _forecast(found: tuple[Folded, ...], data: ImageData, rule: Rule) -> Forecast:
-    """Forecast the test accuracy of a run by its probes."""
-    evidence = [evidence_of(folded) for folded in found]
-    return predict(evidence, len(data.splits["train"]), _count(data, "test") or UNTESTED, rule)
+def _forecast(folded: Folded, data: ImageData, relation: Relation) -> Forecast:
+    """Forecast the test accuracy of a run by its probe."""
+    images, tested = len(data.splits["train"]), _count(data, "test") or UNTESTED
+    return predict(evidence_of(folded), images, tested, relation)
 
 
 def _extent(data: ImageData) -> tuple[int, int]:

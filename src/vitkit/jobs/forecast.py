@@ -1,25 +1,25 @@
 """Forecast the accuracy of a run from a probe: cross-validated classifiers of frozen features, or of pixels.
 
-A rule is linear from the accuracies of probes to that of the finished run, all as log-odds, with a spread
-that was found on the runs it was fitted to. Everything here is a formula; nothing is drawn at random.
+A relation says what a finished run has over the probe, both as log-odds, and how much runs scatter around
+that. It was fitted to runs that have ended (`benchmarks/advice.py`). Everything here is a formula; nothing is
+drawn at random.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vitkit.evaluation.fewshot_folds import Folded
 
-Floats = NDArray[np.floating[Any]]
-
 LEVEL = 0.8
 """Part of the runs whose accuracy should lie inside the interval."""
-BASE_IMAGES = 500
-"""Training images from which doublings are counted; any other number moves the offset alone."""
+BASE_IMAGES, FEWEST, MOST = 500, 40, 2_000
+"""Training images from which doublings are counted, and those between which there were runs to fit a relation
+to: beyond, it does not go on."""
+FITTED = 2
+"""Numbers of a relation that are fitted beside its spread."""
 DECAY = 0.7
 """What a doubling of the images is worth of what the one before was worth, in log-odds: a curve that becomes
 flat, where a straight line would promise too much."""
@@ -28,25 +28,27 @@ MOST_DOUBLINGS = 6.0
 
 
 @dataclass(frozen=True)
-class Rule:
+class Relation:
     """How the accuracy of a run follows from that of a probe, in log-odds."""
 
     offset: float
-    slopes: tuple[float, ...]
-    """Of each probe."""
+    """Of the run over the probe, with `BASE_IMAGES` training images."""
     doubling: float
-    """What twice as many images add, beside what they add to the probes: default runs on more images have
-    more steps."""
+    """What twice as many images add to that: default runs on more images have more steps."""
     spread: float
-    """Standard deviation of what the line does not explain, beside the counting of images."""
+    """Standard deviation of what this does not explain, beside the counting of images."""
     runs: int
     """Number of runs it was fitted to."""
 
+    def line(self, images: int) -> float:
+        """Return what is added to a probe's log-odds for a run on so many training images."""
+        return self.offset + self.doubling * doublings(images)
 
-FINETUNED = Rule(offset=0.0, slopes=(0.7, 0.3), doubling=0.0, spread=0.6, runs=10)
-"""Of the features of the start, and of small pictures."""
-SCRATCH = Rule(offset=-0.5, slopes=(1.0,), doubling=0.0, spread=0.8, runs=10)
-"""Of small pictures."""
+
+FINETUNED = Relation(offset=0.13, doubling=0.25, spread=0.31, runs=18)
+"""From frozen features of a start to the start fine-tuned by default options."""
+SCRATCH = Relation(offset=-0.5, doubling=0.0, spread=0.8, runs=10)
+"""From small pictures to a small model with new weights."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,11 @@ def share(log_odds: float) -> float:
     return 1 / (1 + math.exp(-log_odds)) if log_odds > -700 else 0.0
 
 
+def doublings(images: int) -> float:
+    """Count the doublings from `BASE_IMAGES` to a number of training images."""
+    return math.log2(min(max(images, FEWEST), MOST) / BASE_IMAGES)
+
+
 def extrapolate(found: Evidence, images: int) -> float:
     """Estimate the log-odds of a probe that would learn from so many images.
 
@@ -121,89 +128,64 @@ def extrapolate(found: Evidence, images: int) -> float:
         images: to learn from, as many as the probe's or more.
     """
     here, half = log_odds(found.right, found.images), log_odds(found.right_of_half, found.images)
-    doublings = min(math.log2(max(images / found.learned_from, 1.0)), MOST_DOUBLINGS)
+    further = min(math.log2(max(images / found.learned_from, 1.0)), MOST_DOUBLINGS)
     gain = max(here - half, 0.0)
-    return here + gain * DECAY * (1 - math.pow(DECAY, doublings)) / (1 - DECAY)
+    return here + gain * DECAY * (1 - math.pow(DECAY, further)) / (1 - DECAY)
 
 
-def predict(
-    found: Sequence[Evidence], images: int, tested: int, rule: Rule, level: float = LEVEL
-) -> Forecast:
+def predict(found: Evidence, images: int, tested: int, relation: Relation, level: float = LEVEL) -> Forecast:
     """Forecast the test accuracy of a run.
 
     Args:
-        found: by the probes, one for each slope of the rule.
+        found: by the probe.
         images: training images of the run.
         tested: test images that its accuracy will be counted on: few of them make it less certain.
-        rule: for this kind of run.
+        relation: for this kind of run.
         level: part of the runs that should lie inside.
     """
     from scipy.special import stdtrit  # half a second to import: only who forecasts waits
 
-    pairs = list(zip(rule.slopes, found, strict=True))
-    centre = rule.offset + rule.doubling * math.log2(images / BASE_IMAGES)
-    centre += math.fsum(slope * extrapolate(one, images) for slope, one in pairs)
+    centre = extrapolate(found, images) + relation.line(images)
     expected = share(centre)
-    variance = rule.spread**2 + math.fsum(slope**2 * one.variance for slope, one in pairs)
     # Where nearly all are right, or none, the counts of the test images are as coarse as one image.
-    variance += 1 / max(tested * expected * (1 - expected), 0.5)
-    # The rule's own parameters are uncertain, as they were fitted to so many runs.
-    fitted = 2 + len(rule.slopes)
-    variance *= 1 + fitted / rule.runs
-    half = float(stdtrit(max(rule.runs - fitted, 1), (1 + level) / 2)) * math.sqrt(variance)
+    variance = relation.spread**2 + found.variance + 1 / max(tested * expected * (1 - expected), 0.5)
+    # Offset and doubling are uncertain themselves, as they were fitted to so many runs.
+    variance *= 1 + FITTED / relation.runs
+    half = float(stdtrit(max(relation.runs - FITTED, 1), (1 + level) / 2)) * math.sqrt(variance)
     return Forecast(expected, share(centre - half), share(centre + half))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A run that has ended: its probes, and the test images that it is right on."""
+    """A run that has ended: its probe, and the test images that it is right on."""
 
-    found: tuple[Evidence, ...]
+    found: Evidence
     images: int
     right: int
     tested: int
 
 
-def fit(outcomes: Sequence[Outcome]) -> Rule:
-    """Fit a rule to runs that have ended, by restricted maximum likelihood.
+def fit(outcomes: Sequence[Outcome]) -> Relation:
+    """Fit a relation to runs that have ended, by restricted maximum likelihood.
 
     Each run counts by what is certain about it: the variance of its counts and the spread, which is searched
-    from 0.01 to 3. Slopes below 0 are not believed: what only a few runs seem to say is set to 0.
+    from 0.01 to 3.
     """
-    rows = np.array([_row(run) for run in outcomes])
-    targets = np.array([log_odds(run.right, run.tested) for run in outcomes])
-    best: tuple[float, Rule] | None = None
-    counted = np.array([_variance(run.right, run.tested) for run in outcomes])
-    probed = np.array([[one.variance for one in run.found] for run in outcomes])
-    slopes = np.ones(probed.shape[1]) / probed.shape[1]
+    rows = np.array([[1.0, doublings(run.images)] for run in outcomes])
+    gains = [log_odds(run.right, run.tested) - extrapolate(run.found, run.images) for run in outcomes]
+    counted = np.array([_variance(run.right, run.tested) + run.found.variance for run in outcomes])
+    best: tuple[float, Relation] | None = None
     for spread in (np.arange(1, 301) / 100).tolist():
-        weights = 1 / (spread**2 + counted + probed @ slopes**2)
-        used = _fit_line(rows, targets, weights)
-        slopes = used[2:]
-        left = targets - rows @ used
-        precision = np.linalg.slogdet(rows.T @ (weights[:, None] * rows))[1]
-        score = float((weights * left**2).sum() - np.log(weights).sum() + precision)
+        weights = 1 / (spread**2 + counted)
+        root = np.sqrt(weights)
+        line = np.linalg.lstsq(root[:, None] * rows, root * gains, rcond=None)[0]
+        left = gains - rows @ line
+        certainty = np.linalg.slogdet(rows.T @ (weights[:, None] * rows))[1]
+        score = float((weights * left**2).sum() - np.log(weights).sum() + certainty)
         if best is None or score < best[0]:
-            offset, doubling = map(float, used[:2])
-            best = score, Rule(offset, tuple(map(float, slopes)), doubling, spread, len(outcomes))
+            best = score, Relation(float(line[0]), float(line[1]), spread, len(outcomes))
     assert best is not None
     return best[1]
-
-
-def _row(run: Outcome) -> list[float]:
-    """Make what the rule's numbers are multiplied with: offset, doublings, probes."""
-    doublings = math.log2(run.images / BASE_IMAGES)
-    return [1.0, doublings, *(extrapolate(one, run.images) for one in run.found)]
-
-
-def _fit_line(rows: Floats, targets: Floats, weights: Floats) -> Floats:
-    """Fit offset and slopes, none of them below 0, by weighted least squares."""
-    from scipy.optimize import lsq_linear
-
-    root = np.sqrt(weights)
-    lowest = np.array([-np.inf, *[0.0] * (rows.shape[1] - 1)])
-    found: Floats = lsq_linear(root[:, None] * rows, root * targets, (lowest, np.inf)).x
-    return found
 
 
 def _variance(right: float, images: float) -> float:
