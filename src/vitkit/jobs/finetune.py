@@ -24,7 +24,8 @@ from vitkit.training.trainer_config import TrainingConfig
 # images are seen often, many a few times. The paper's 500 steps of 512 are 256,000 images for any of them.
 LENGTHS = ((1_000, 50, 32), (10_000, 20, 64), (100_000, 10, 128), (1 << 62, 3, 128))
 RATE, HEAD_RATE = 5e-4, 3e-3
-"""Of AdamW for all layers; and for the head alone, which has nothing to forget."""
+"""Of AdamW for the layers of the start; and for a new head, which has nothing to forget. A head of zeros that
+learns at the lower rate is what held short runs back: Adam moves a weight by no more than its rate a step."""
 LAYER_DECAY = 0.75
 """Of a model of 12 layers, as in BEiT and MAE; a deeper one gets that which makes its first layer as slow."""
 
@@ -144,14 +145,16 @@ def fit_data(run: Run, start: Start, num_images: int, freeze: Literal["nothing",
     """
     epochs, batch_size = next((epochs, batch) for below, epochs, batch in LENGTHS if num_images < below)
     decay = LAYER_DECAY ** min(1.0, 12 / max(start.config.num_layers, 1))
+    alone, new = freeze == "trunk", run.start.head == "new"
     run = replace(
         run,
         augmentation=Augmentation(crop_area=(0.25, 1.0)),
         objective=ClassificationConfig(label_smoothing=0.1),
         optimizer=OptimizerConfig(
-            learning_rate=HEAD_RATE if freeze == "trunk" else RATE,
+            learning_rate=HEAD_RATE if alone else RATE,
             weight_decay=0.05,
             layer_decay=round(decay, 4),
+            head_rate=HEAD_RATE / RATE if new and not alone else 1.0,
         ),
         training=TrainingConfig(epochs=epochs, batch_size=max(min(batch_size, num_images), 1)),
     )
@@ -159,6 +162,7 @@ def fit_data(run: Run, start: Start, num_images: int, freeze: Literal["nothing",
 
 
 def fit_length(run: Run, num_images: int) -> Run:
-    """Warm up in a twentieth of a run's steps, and train the head alone in a tenth of them."""
+    """Warm up in a twentieth of a run's steps, and train a new head alone in a tenth of them."""
     steps = run.training.total_steps(num_images)
-    return replace(run, optimizer=replace(run.optimizer, warmup_steps=steps // 20, head_first=steps // 10))
+    head_first = steps // 10 if run.start.head == "new" else 0
+    return replace(run, optimizer=replace(run.optimizer, warmup_steps=steps // 20, head_first=head_first))
