@@ -178,7 +178,7 @@ def _parse_suited(
     found = _parse(arguments, suited.run, verb)
     if recipe_name or found.run.training == suited.run.training:
         return found
-    # Another length was given: what is left out of warm-up and head-first is a part of that one.
+    # Another length was given: a warm-up that is left out is a part of that one.
     longer = fit_length(replace(suited.run, training=found.run.training), suited.num_images)
     return _parse(arguments, longer, verb)
 
