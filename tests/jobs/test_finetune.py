@@ -16,6 +16,7 @@ from vitkit import load_model
 from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs import train as training
+from vitkit.jobs.finetune import finetune_run, suit_run
 from vitkit.jobs.run_config import Architecture, Run
 from vitkit.jobs.start_config import StartConfig
 from vitkit.models.build import create_model
@@ -235,3 +236,14 @@ def test_pixel_statistics_can_be_given(tmp_path: Path, pretrained: Path) -> None
     config = load_model(tmp_path / "run").config
     assert (config.image_mean, config.image_std) == ((0.25, 0.25, 0.25), (0.5, 0.5, 0.25))
     assert any("instead of the start's" in line for line in dict(hearing.rows)["start"])
+
+
+def test_the_defaults_know_a_new_head_from_a_kept_one(pretrained: Path) -> None:
+    """A new head learns at 3e-3, alone or with the layers at 5e-4; a kept one has nothing to catch up on."""
+    new = finetune_run(str(pretrained), "digits").optimizer
+    assert (new.learning_rate, new.head_rate, new.head_first) == (5e-4, 6, 0)
+    kept = finetune_run(StartConfig(str(pretrained), head="keep"), "digits").optimizer
+    assert (kept.learning_rate, kept.head_rate) == (5e-4, 1)
+    asked = Run(model="", data="digits", start=StartConfig(str(pretrained)))
+    alone = suit_run(replace(asked, optimizer=OptimizerConfig(freeze="trunk"))).run.optimizer
+    assert (alone.learning_rate, alone.head_rate) == (3e-3, 1)

@@ -34,6 +34,17 @@ def test_rates_fall_from_the_head_to_the_patches_as_in_mae() -> None:
     assert len(first) == 4 and {scales[key] for key in first} == {0.5**4}
 
 
+def test_the_head_has_a_factor_of_its_own() -> None:
+    """The norm before it learns as fast as without the factor, and so do the layers."""
+    config = OptimizerConfig(layer_decay=0.5, head_rate=6.0)
+    scales = scales_by_name("ViT-16x3x2/8", config)
+    others = scales_by_name("ViT-16x3x2/8", dataclasses.replace(config, head_rate=1.0))
+    assert {scales.pop(key) for key in ("head.weight", "head.bias")} == {6.0}
+    assert scales == {key: others[key] for key in scales}
+    frozen = scales_by_name("ViT-16x3x2/8", dataclasses.replace(config, freeze="trunk"))
+    assert {*frozen.values()} == {0.0, 1.0}  # the head alone has the run's own rate
+
+
 @pytest.mark.parametrize(
     ("name", "frozen", "moving"),
     [
@@ -64,7 +75,10 @@ def test_what_cannot_be_frozen_is_said() -> None:
     headless = create_model("ViT-16x3x2/8", num_classes=0, image_size=32)
     with pytest.raises(VitkitError, match="no head that could be trained alone"):
         rate_scales(headless, OptimizerConfig(freeze="trunk"))
-    for wrong in ({"layer_decay": 0.0}, {"layer_decay": 1.5}, {"freeze_layers": -1}, {"head_first": -1}):
+    for wrong in (
+        *({"layer_decay": 0.0}, {"layer_decay": 1.5}, {"freeze_layers": -1}, {"head_first": -1}),
+        {"head_rate": 0.0},
+    ):
         with pytest.raises(VitkitError):
             OptimizerConfig(**wrong)
 

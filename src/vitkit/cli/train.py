@@ -219,7 +219,7 @@ def _suited(
     found = _parse(arguments, suited.run, verb)
     if recipe_name or found.run.training == suited.run.training:
         return suited.run
-    # Another length was given: what is left out of warm-up and head-first is a part of that one.
+    # Another length was given: a warm-up that is left out is a part of that one.
     return fit_length(replace(suited.run, training=found.run.training), suited.num_images)
 
 

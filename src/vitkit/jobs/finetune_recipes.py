@@ -121,6 +121,7 @@ def departures(run: Run, num_images: int) -> list[str]:
     if own.freeze == "nothing":
         pairs += [
             ("layer decay", own.layer_decay, 1.0),
+            ("factor of the head's rate", own.head_rate, 1.0),
             ("steps of the head alone", own.head_first, 0),
             ("frozen layers", own.freeze_layers, 0),
         ]

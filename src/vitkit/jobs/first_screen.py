@@ -228,6 +228,8 @@ def _learning(run: Run, model: ImageModel) -> list[str]:
         lines.append(
             f"each layer at {optimizer.layer_decay:g} of the rate of the next one, the first at {lowest:.2g}"
         )
+    if optimizer.head_rate != 1:
+        lines.append(f"the head at {optimizer.head_rate:g} times the learning rate")
     if optimizer.head_first:
         lines.append(f"the head alone in the first {pluralize(optimizer.head_first, 'step')}")
     return lines

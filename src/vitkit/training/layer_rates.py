@@ -23,20 +23,21 @@ def rate_scales(model: ImageModel, config: OptimizerConfig) -> dict[nn.Parameter
         VitkitError: more layers are to be frozen than the model has, or it has no head to train alone.
     """
     numbers = _layer_numbers(model)
-    depth = len(model.layers())
+    depth, head = len(model.layers()), set(head_parameters(model))
     if config.freeze_layers > depth:
         raise VitkitError(
             f"The model has {depth} layers, so freeze_layers is from 0 to {depth}, found "
             f"{config.freeze_layers}."
         )
     if config.freeze == "trunk":
-        head = set(head_parameters(model))
         if not head:
             raise VitkitError("The model has no head that could be trained alone: leave out freeze.")
         return {parameter: float(parameter in head) for parameter in numbers}
     last_frozen = config.freeze_layers if config.freeze_layers else -1
     return {
-        parameter: 0.0 if number <= last_frozen else config.layer_decay ** (depth + 1 - number)
+        parameter: 0.0
+        if number <= last_frozen
+        else config.layer_decay ** (depth + 1 - number) * (config.head_rate if parameter in head else 1.0)
         for parameter, number in numbers.items()
     }
 

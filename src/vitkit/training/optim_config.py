@@ -53,6 +53,9 @@ class OptimizerConfig:
     layer_decay: float = 1.0
     """Layer-wise decay of the learning rate: that of a layer over that of the next one (BEiT and MAE: 0.75);
     1 for the same in all layers."""
+    head_rate: float = 1.0
+    """Factor of the head's learning rate: above 1 a new head, which has all to learn, learns faster than the
+    layers below it, which have not."""
     head_first: int = 0
     """Number of first steps in which the head is trained alone (Kumar et al. 2022, arXiv 2202.10054)."""
 
@@ -80,6 +83,8 @@ class OptimizerConfig:
             raise VitkitError(f"polyak is a decay between 0 and 1, or none, found {self.polyak}.")
         if not 0 < self.layer_decay <= 1:
             raise VitkitError(f"layer_decay is above 0 and at most 1, found {self.layer_decay}.")
+        if self.head_rate <= 0:
+            raise VitkitError(f"head_rate is a factor above 0, found {self.head_rate}.")
         if min(self.freeze_layers, self.head_first) < 0:
             raise VitkitError(
                 f"freeze_layers and head_first are 0 or more, found {self.freeze_layers} and "
@@ -89,7 +94,7 @@ class OptimizerConfig:
     @property
     def differs_by_layer(self) -> bool:
         """Whether the layers of a model learn at different rates or times."""
-        return self.freezes or self.layer_decay != 1 or self.head_first > 0
+        return self.freezes or self.layer_decay != 1 or self.head_rate != 1 or self.head_first > 0
 
     @property
     def freezes(self) -> bool:
