@@ -44,9 +44,10 @@ def finetune_in_timm(
     random.seed(seed)  # timm's transforms draw from all three
     np.random.seed(seed)  # noqa: NPY002
     torch.manual_seed(seed)
-    paths, labels, count = list_photos(data / "train")
+    classes = sorted(path.name for path in (data / "train").iterdir())
+    paths, labels = list_photos(data / "train", classes)
     model = timm.create_model(f"local-dir:{start}", pretrained=True)
-    model.reset_classifier(count)
+    model.reset_classifier(len(classes))
     # As in vitkit and the paper: weights that are equal before the first step are those of the head too.
     torch.nn.init.zeros_(model.head.weight)
     torch.nn.init.zeros_(model.head.bias)
@@ -71,18 +72,18 @@ def finetune_in_timm(
         optimizer.zero_grad()
         loss_of(model(images), labels[chosen]).backward()
         optimizer.step()
-    return _measure(model, data / "test", preprocess)
+    return _measure(model, *list_photos(data / "test", classes), preprocess)
 
 
-def list_photos(folder: Path) -> tuple[list[Path], Tensor, int]:
-    """List the files of class folders, with their labels and the number of classes."""
-    classes = sorted(path for path in folder.iterdir() if path.is_dir())
-    pairs = [(file, label) for label, one in enumerate(classes) for file in sorted(one.iterdir())]
-    return [file for file, _ in pairs], torch.tensor([label for _, label in pairs]), len(classes)
+def list_photos(folder: Path, classes: list[str]) -> tuple[list[Path], Tensor]:
+    """List the files of class folders, with their labels: the places of their classes in the list."""
+    pairs = [
+        (file, number) for number, name in enumerate(classes) for file in sorted((folder / name).glob("*"))
+    ]
+    return [file for file, _ in pairs], torch.tensor([number for _, number in pairs])
 
 
-def _measure(model: Any, folder: Path, preprocess: Any) -> tuple[float, float]:
-    paths, labels, _ = list_photos(folder)
+def _measure(model: Any, paths: list[Path], labels: Tensor, preprocess: Any) -> tuple[float, float]:
     model.eval()
     with torch.inference_mode():
         parts = [

@@ -28,3 +28,16 @@ def test_the_page_on_extending_names_what_exists() -> None:
     assert len(names) > 20
     missing = [name for name in names if not re.search(rf"\b{name}\b", source)]
     assert missing == []
+
+
+def test_the_page_on_transfer_names_options_that_exist() -> None:
+    """Every option that it names is a field or a parameter of that name."""
+    page = (ROOT / "docs" / "transfer.md").read_text(encoding="utf-8")
+    source = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    options = {word.rpartition(".")[2] or word for word in re.findall(r"--([a-z][a-z.-]*[a-z])", page)} - {
+        "help"
+    }
+    assert len(options) > 10
+    fields = [option.replace("-", "_") for option in sorted(options)]
+    other_names = {"json": "json_output", "csv": "csv_output"}
+    assert [name for name in fields if not re.search(rf"\b{other_names.get(name, name)}: ", source)] == []
