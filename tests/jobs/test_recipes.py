@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
+from vitkit.analysis.cost import forward_macs
 from vitkit.config import from_json, to_json
 from vitkit.data.transforms import augment, preprocess
 from vitkit.data.transforms_config import Augmentation, Preprocessing
@@ -12,6 +14,9 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_recipes import departures, fit_paper
 from vitkit.jobs.recipes import RECIPES, TABLE_3, recipe
 from vitkit.jobs.run_config import Run
+from vitkit.models.build import build_model
+from vitkit.models.resnet_config import ResNetConfig
+from vitkit.models.vit import ViT
 from vitkit.models.vit_config import ViTConfig
 from vitkit.training.objectives_config import ClassificationConfig
 
@@ -90,6 +95,29 @@ def test_the_convolutional_recipe_makes_a_model() -> None:
     config = run.architecture.build_config(run.model, 10, run.preprocessing)
     assert isinstance(config, ViTConfig)
     assert config.stem_channels and config.grid == (4, 4)
+
+
+def test_a_new_model_of_the_convolutional_recipe_passes_on_what_its_stem_made() -> None:
+    """Its class token would see nothing through branches that begin small."""
+    run = recipe("small-images-conv")
+    config = run.architecture.build_config(run.model, 10, run.preprocessing)
+    assert isinstance(config, ViTConfig) and config.pool == "mean"
+    model = build_model(config, torch.Generator().manual_seed(0)).eval()
+    assert isinstance(model, ViT)
+    with torch.no_grad():
+        tokens = model.embed(torch.rand(4, 3, 32, 32) * 2 - 1)
+        encoded = model.encode(tokens)
+    assert torch.nn.functional.cosine_similarity(encoded, model.norm(tokens), dim=2).min() > 0.99
+
+
+def test_the_bit_recipe_costs_about_what_the_convolutional_one_does() -> None:
+    flops = {}
+    for name in ("small-images-conv", "small-images-bit"):
+        run = recipe(name)
+        config = run.architecture.build_config(run.model, 10, run.preprocessing)
+        flops[name] = forward_macs(config)
+    assert isinstance(config, ResNetConfig) and config.width == 512
+    assert 0.5 < flops["small-images-bit"] / flops["small-images-conv"] < 2
 
 
 @pytest.mark.parametrize("name", TABLE_3)

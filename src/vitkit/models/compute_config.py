@@ -110,8 +110,7 @@ def _bfloat16_pays(
 
     On a processor a finished model gives float32's numbers unless bfloat16 is asked for: an evaluation must
     not depend on the instruction sets of the machine it was made on. Convolutions gain as dense layers do:
-    the training step of narrow BiT ResNets was 1.4 to 2.2 times as fast (one core of an EPYC with
-    avx512_bf16).
+    the training step of narrow BiT ResNets was 1.4 to 2.2 times as fast (a core of an EPYC with avx512_bf16).
     """
     if device != "cpu":
         return "bfloat16" in features

@@ -1,11 +1,13 @@
 """The grammar of model names. It needs no torch.
 
-ViT-B/16            Base with 16x16 patches; the official file name ViT-B_16 is the same ViT-S/8x4
-patches 8 pixels high and 4 wide ViT-96x6x3/4        width 96, 6 layers, 3 heads, an MLP four times as wide,
-4x4 patches ViT-1024x8x16x2048/32   the same with an MLP of 2048: the shapes of paper D.2 R50+ViT-B/16
-hybrid: a ResNet makes the tokens; the number after the slash is the total stride BiT-R50x1           the
-paper's ResNet baseline; x2 is twice as wide BiT-R2-2-2x0.5      three stages of 2 units each, half as wide;
-R1-1-1x0.5+ViT-256x2x4/16 is a hybrid with such a ResNet, whose total stride is a multiple of the ResNet's
+ViT-B/16            Base with 16x16 patches; the official file name ViT-B_16 is the same
+ViT-S/8x4           patches 8 pixels high and 4 wide
+ViT-96x6x3/4        width 96, 6 layers, 3 heads, an MLP four times as wide, 4x4 patches
+ViT-1024x8x16x2048/32   the same with an MLP of 2048: the shapes of paper D.2
+R50+ViT-B/16        hybrid: a ResNet makes the tokens; the number after the slash is the total stride
+BiT-R50x1           the paper's ResNet baseline; x2 is twice as wide
+BiT-R2-2-2x0.5      three stages of 2 units each, half as wide
+R1-1x0.5+ViT-256x2x4/16   a hybrid with such a ResNet; the total stride is a multiple of the ResNet's
 Axial-ViT-B/16, AxialResNet-50   axial attention (paper D.6)
 
 Options of any ViT or hybrid, after its name: -gap mean pooling (paper D.3; -gap-norep is the same), -map
@@ -310,8 +312,8 @@ def _hybrid(
         backbone = BackboneConfig(layers, width_factor)
         if any(side % backbone.stride or not side for side in stride):
             raise VitkitError(
-                f"'{name}': a ResNet of {len(layers)} stages has a stride of {backbone.stride}, of which the "
-                f"total stride is a multiple, found {format_size(stride)}. Write the multiple after the slash."
+                f"'{name}': a ResNet of {len(layers)} stages has a stride of {backbone.stride}, of which "
+                f"the total stride is a multiple, found {format_size(stride)}. Write one after the slash."
             )
         return backbone, (stride[0] // backbone.stride, stride[1] // backbone.stride)
     if layers and stride == (32, 32):
