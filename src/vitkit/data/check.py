@@ -150,7 +150,7 @@ class _ReadFiles:
     formats: Counter[str] = field(default_factory=Counter)
     modes: Counter[str] = field(default_factory=Counter)
     channels: int = 3
-    """Of the decoded images."""
+    """The number of channels of the decoded images."""
     bad: list[BadFile] = field(default_factory=list)
     same: dict[bytes, list[Copy]] = field(default_factory=dict)
     """Images by the digest of their pixels."""

@@ -27,9 +27,9 @@ class Folded:
 
     images: int
     right: Mapping[str, int]
-    """By method, each learned from four fifths of the images."""
+    """The accuracy by method, each learned from four fifths of the images."""
     right_of_half: Mapping[str, int]
-    """By method, each learned from half of these: what more images are worth."""
+    """The accuracy by method, each learned from half of these: what more images are worth."""
 
     @property
     def method(self) -> str:
@@ -38,7 +38,7 @@ class Folded:
 
     @property
     def accuracy(self) -> float:
-        """That of the best method, from 0 to 1."""
+        """The accuracy of the best method, from 0 to 1."""
         return self.right[self.method] / self.images
 
     @property

@@ -24,20 +24,20 @@ class Option:
     """A way to train on the images: what it begins from, how long it takes, and what is to be expected."""
 
     start: str
-    """As it was given; "" for new weights, or where a start is still to be found."""
+    """The start as it was given; "" for new weights, or where a start is still to be found."""
     run: Run
-    """With the name of its model."""
+    """The options of the run, with the name of its model."""
     steps: int
     seconds: float
-    """Of the whole run, as far as this machine's speed tells it."""
+    """Seconds of the whole run, as far as this machine's speed tells it."""
     memory: int
     """Bytes that a training step needs at most, beside PyTorch's own."""
     flops: float
-    """Of the forward pass of one image."""
+    """FLOPs of the forward pass of one image."""
     folded: Folded | None = None
     """The probe: how well frozen features, or pixels, tell the classes apart. None where there is none."""
     forecast: Forecast | None = None
-    """Of the accuracy on the test images."""
+    """The forecast of the accuracy on the test images."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -87,7 +87,7 @@ class Advice:
 
     @property
     def record(self) -> AdviceRecord | None:
-        """What is kept in the folder of a run that follows the advice; None where nothing is foretold."""
+        """The record for the folder of a run that follows the advice; None where nothing is foretold."""
         if self.chosen is None or self.chosen.forecast is None:
             return None
         return AdviceRecord(self.chosen.forecast, self.chosen.seconds, self.sentences)

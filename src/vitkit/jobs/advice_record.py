@@ -1,4 +1,4 @@
-"""What was expected of a run before it began, kept in its folder and compared with what came out.
+"""The forecast for a run before it began, kept in its folder and compared with what came out.
 
 advice.json   the forecast, and the advice in words
 """
@@ -18,9 +18,9 @@ class AdviceRecord:
     """The contents of `advice.json`."""
 
     expected: Forecast
-    """Of the accuracy on the test images."""
+    """The forecast of the accuracy on the test images."""
     seconds: float
-    """That the run was expected to take."""
+    """The seconds that the run was expected to take."""
     sentences: tuple[str, ...]
     """The advice in words."""
 

@@ -34,8 +34,8 @@ head of zeros that learned at the lower rate held short runs back: Adam moves a 
 step. Higher rates for all layers gained on images unlike the start's and lost more on images like them
 (docs/decisions.md)."""
 LAYER_DECAY = 0.75
-"""Decay for a model of up to 12 layers, as in BEiT and MAE; a deeper one gets that which makes its first layer
-as slow. Without it, models of 4 layers lost up to 5 points on a few images like the start's."""
+"""The layer decay of a model of up to 12 layers, as in BEiT and MAE; a deeper one gets that which makes its
+first layer as slow. Without it, models of 4 layers lost up to 5 points on a few images like the start's."""
 
 
 def finetune(

@@ -21,8 +21,8 @@ to: beyond, it does not go on."""
 FITTED = 2
 """Numbers of a relation that are fitted beside its spread."""
 DECAY = 0.7
-"""What a doubling of the images is worth of what the one before was worth, in log-odds: a curve that becomes
-flat, where a straight line would promise too much."""
+"""The gain of a doubling of the images divided by that of the doubling before, in log-odds: a curve that
+becomes flat, where a straight line would promise too much."""
 MOST_DOUBLINGS = 6.0
 """Beyond 64 times as many images as were looked at, nothing more is added."""
 
@@ -32,9 +32,9 @@ class Relation:
     """How the accuracy of a run follows from that of a probe, in log-odds."""
 
     offset: float
-    """Of the run over the probe, with `BASE_IMAGES` training images."""
+    """The gain of the run over the probe, with `BASE_IMAGES` training images."""
     doubling: float
-    """What twice as many images add to that: default runs on more images have more steps."""
+    """The gain that twice as many images add to that: default runs on more images have more steps."""
     spread: float
     """Standard deviation of what this does not explain, beside the counting of images."""
     runs: int
@@ -46,9 +46,9 @@ class Relation:
 
 
 FINETUNED = Relation(offset=0.13, doubling=0.25, spread=0.31, runs=18)
-"""From frozen features of a start to the start fine-tuned by default options."""
+"""The rule from frozen features of a start to the start fine-tuned by default options."""
 SCRATCH = Relation(offset=-0.5, doubling=0.0, spread=0.8, runs=10)
-"""From small pictures to a small model with new weights."""
+"""The rule from small pictures to a small model with new weights."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,10 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a probe found: counts, as `Folded` has them."""
+    """The result of a probe: counts, as `Folded` has them."""
 
     images: int
-    """That took part."""
+    """The number of images that took part."""
     right: int
     right_of_half: int
     """When classifiers learned from half as many."""

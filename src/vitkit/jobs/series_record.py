@@ -32,7 +32,7 @@ class Score:
 
     split: str
     value: float | None
-    """Of the metric that decides; None where it is not defined, as a mean over no labels is."""
+    """The value of the metric that decides; None where it is not defined, as a mean over no labels is."""
     interval: tuple[float, float] | None
     """95 %, over images like these."""
     tie: float | None
@@ -97,7 +97,7 @@ class Series:
     validates: bool
     """Whether those have validation images: after a sweep only where the data has a split of its own."""
     spread: Spread | None = None
-    """Of the members that have a score; None before all have ended, and where none has one."""
+    """The spread of the members that have a score; None before all have ended, and where none has one."""
 
     @property
     def all_members(self) -> tuple[Member, ...]:

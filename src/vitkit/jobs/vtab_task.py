@@ -44,10 +44,10 @@ class TaskAtWork:
     options: VtabOptions
     data: TaskData
     hashes: dict[str, str]
-    """Of its lists of images."""
+    """The hashes of its lists of images."""
     folder: Path
     place: str
-    """Which of the tasks it is, for messages."""
+    """Its place among the tasks, for messages."""
     listener: Listener
 
     def score(self) -> TaskScore:

@@ -22,9 +22,9 @@ class FewShotContent:
     title: str
     answer: str
     protocol: str
-    """What was tested on, and what guessing would give."""
+    """A sentence on the test images and the accuracy of guessing."""
     remarks: Sequence[str]
-    """What makes the numbers another thing than they seem."""
+    """Warnings where the numbers mean another thing than they seem to."""
     figure: Figure
     alt: str
     """The figure in words."""
@@ -33,7 +33,7 @@ class FewShotContent:
     """How many of the first columns are words; the others are numbers."""
     rows: Sequence[Sequence[str]]
     names: Sequence[str]
-    """Of the checkpoints, for the table of classes."""
+    """Names of the checkpoints, for the table of classes."""
     classes: Sequence[Sequence[str]]
     """A row for each class: its name, and the accuracy of each checkpoint."""
     notes: Sequence[str]

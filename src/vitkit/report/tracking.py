@@ -1,4 +1,4 @@
-"""What the report says of few-shot accuracy that was measured while a model was trained."""
+"""The section of the report on few-shot accuracy that was measured while a model was trained."""
 
 import math
 from collections.abc import Mapping, Sequence

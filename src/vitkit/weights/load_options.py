@@ -18,7 +18,7 @@ class LoadOptions:
     image_mean: tuple[float, ...] | None = None
     image_std: tuple[float, ...] | None = None
     channels: int | None = None
-    """Of the images; left out, those of the weights. `vitkit.models.channels` makes the filters fit."""
+    """Channels of the images; left out, the weights'. `vitkit.models.channels` makes the filters fit."""
 
     @property
     def size(self) -> tuple[int, int] | None:
