@@ -225,6 +225,14 @@ def test_flips_are_even() -> None:
     assert 430 < flipped < 570
 
 
+@pytest.mark.parametrize("down", [-9, -5, -2, 0, 1, 4, 5, 9])
+@pytest.mark.parametrize("right", [-9, -7, -3, 0, 2, 6, 7, 9])
+def test_a_shift_is_an_index_that_stops_at_the_edge(down: int, right: int) -> None:
+    image = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)[:, ::-1]
+    rows, columns = np.clip(np.arange(5) - down, 0, 4), np.clip(np.arange(7) - right, 0, 6)
+    np.testing.assert_array_equal(_move(image, down, right, 0), image[rows[:, None], columns])
+
+
 def test_shifts_repeat_the_edge() -> None:
     image = ramp(10, 10)
     augmentation = Augmentation(crop_area=None, flip=False, shift=2)
