@@ -237,12 +237,11 @@ def measure(cell: Cell, start: Path, begun: vitkit.Run, images: Path, folder: Pa
     run = METHODS[cell.method](run, begun, steps)
     vitkit.train(run, folder, device="cpu", threads=1)
     result = json.loads((folder / "evaluation" / "test.json").read_text())
-    shutil.rmtree(folder)  # checkpoints of many small runs fill a disk
     return {"accuracy": result["accuracy"], "steps": steps}
 
 
 def read_records(path: Path) -> dict[Cell, dict[str, Any]]:
-    """Read the results that are there; a line that a kill cut short is measured again."""
+    """Read the results that are there; what a kill cut short is measured again."""
     found = {}
     for line in path.read_text().splitlines() if path.exists() else ():
         try:
@@ -312,7 +311,9 @@ def main() -> None:
         found = measure(cell, start, starts[case.start], images, folder)
         record = {**vars(cell), **found, "seconds": round(time.monotonic() - began, 1)}
         with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+            # The line break before it ends a line that a kill cut short.
+            file.write("\n" + json.dumps(record) + "\n")
+        shutil.rmtree(folder, ignore_errors=True)  # checkpoints of many small runs fill a disk
         records[cell] = record
         print(json.dumps(record), flush=True)
     print(table(records))
