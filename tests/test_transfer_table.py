@@ -11,7 +11,7 @@ from benchmarks import transfer
 from benchmarks.transfer import CASES, METHODS, RIDGE, Cell, drawn, measure, summary
 
 import vitkit
-from vitkit.data.transforms_config import Preprocessing
+from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.jobs import train as training
 from vitkit.jobs.run_config import read_run
 from vitkit.training.trainer_config import TrainingConfig
@@ -77,13 +77,14 @@ def test_every_method_is_measured(
 ) -> None:
     monkeypatch.setattr(training, "write_report", lambda folder, **_options: folder / "report.html")
     images = drawn(CASES["digits"], 1, 0, Path("nowhere"), tmp_path)
-    begun = replace(TINY, optimizer=replace(TINY.optimizer, learning_rate=2e-3))
+    begun = replace(TINY, augmentation=Augmentation(flip=False, rotate=3.0))
     found = measure(Cell("digits", 1, method, 3), start, begun, images, tmp_path / "run")
     assert 0 <= found["accuracy"] <= 1
     if method == RIDGE:
         return
     run = read_run(tmp_path / "run")
-    assert run.training.seed == 3 and run.splits.val_fraction == 0 and not run.augmentation.flip
+    assert run.training.seed == 3 and run.splits.val_fraction == 0
+    assert run.augmentation == begun.augmentation  # digits are not mirrored
     assert bool(run.start.start) == (method != "scratch")
     assert (run.optimizer.freeze == "trunk") == (method == "frozen")
     assert run.preprocessing.image_size == ((16, 16) if method == "larger" else (8, 8))
