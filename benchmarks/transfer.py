@@ -42,17 +42,20 @@ class Case:
 
     start: str
     target: str
+    classes: int
     shots: tuple[int, ...]
     """Training images of each class."""
     larger: tuple[int, ...] = ()
     """Those of them that are also fine-tuned at twice the resolution."""
-    flip: bool = True
+    as_start: bool = False
+    """Whether images are changed at random as those of the start were, and not as by default: digits lose
+    their meaning when they are mirrored, or cropped to a quarter."""
 
 
 CASES = {
-    "cifar": Case("cifar8", "cat-truck", (5, 25, 100), larger=(25,)),
-    "imagenette": Case("imagenette", "cifar10", (10, 100)),
-    "digits": Case("mnist", "digits", (5, 25), flip=False),
+    "cifar": Case("cifar8", "cat-truck", len(HELD_OUT), (5, 25, 100), larger=(25,)),
+    "imagenette": Case("imagenette", "cifar10", 10, (10, 100)),
+    "digits": Case("mnist", "digits", 10, (5, 25), as_start=True),
 }
 
 
@@ -103,10 +106,10 @@ def larger(run: vitkit.Run, start: vitkit.Run, steps: int) -> vitkit.Run:
 
 
 def scratch(run: vitkit.Run, start: vitkit.Run, steps: int) -> vitkit.Run:
-    """New weights in as many steps on the same images, with the optimiser that trained the start."""
+    """New weights in as many steps on the same images, by the recipe that trained the start."""
     optimizer = replace(start.optimizer, warmup_steps=steps // 10)
     new = replace(run, start=start.start, model=start.model, architecture=start.architecture)
-    return replace(new, optimizer=optimizer)
+    return replace(new, optimizer=optimizer, augmentation=start.augmentation, objective=start.objective)
 
 
 METHODS: dict[str, Change] = {
@@ -140,12 +143,10 @@ class Cell:
 
 def cells(cases: list[str], seeds: int) -> Iterator[Cell]:
     """Name the results of the table, those of the fewest images first, which take the least time."""
-    for tier in range(max(len(case.shots) for case in CASES.values())):
-        for seed in range(seeds):
-            for name in cases:
-                for shots in CASES[name].shots[tier : tier + 1]:
-                    methods = [m for m in COLUMNS if m != "larger" or shots in CASES[name].larger]
-                    yield from (Cell(name, shots, method, seed) for method in methods)
+    rows = [(CASES[name].classes * shots, name, shots) for name in cases for shots in CASES[name].shots]
+    for _images, name, shots in sorted(rows):
+        methods = [method for method in COLUMNS if method != "larger" or shots in CASES[name].larger]
+        yield from (Cell(name, shots, method, seed) for seed in range(seeds) for method in methods)
 
 
 def read_split(folder: Path, split: str) -> pa.Table:
@@ -230,19 +231,18 @@ def measure(cell: Cell, start: Path, begun: vitkit.Run, images: Path, folder: Pa
     run = vitkit.finetune_run(str(start), str(images))
     # All drawn images are trained on, as the ridge is, and the last weights are tested.
     run = replace(run, splits=replace(run.splits, val_fraction=0.0))
-    run = replace(run, augmentation=replace(run.augmentation, flip=CASES[cell.case].flip))
+    if CASES[cell.case].as_start:
+        run = replace(run, augmentation=begun.augmentation)
     run = replace(run, training=replace(run.training, seed=cell.seed))
-    images_drawn = cell.shots * (10 if CASES[cell.case].target != "cat-truck" else len(HELD_OUT))
-    steps = run.training.total_steps(images_drawn)
+    steps = run.training.total_steps(cell.shots * CASES[cell.case].classes)
     run = METHODS[cell.method](run, begun, steps)
     vitkit.train(run, folder, device="cpu", threads=1)
     result = json.loads((folder / "evaluation" / "test.json").read_text())
-    shutil.rmtree(folder)  # checkpoints of many small runs fill a disk
     return {"accuracy": result["accuracy"], "steps": steps}
 
 
 def read_records(path: Path) -> dict[Cell, dict[str, Any]]:
-    """Read the results that are there; a line that a kill cut short is measured again."""
+    """Read the results that are there; what a kill cut short is measured again."""
     found = {}
     for line in path.read_text().splitlines() if path.exists() else ():
         try:
@@ -312,7 +312,9 @@ def main() -> None:
         found = measure(cell, start, starts[case.start], images, folder)
         record = {**vars(cell), **found, "seconds": round(time.monotonic() - began, 1)}
         with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+            # The line break before it ends a line that a kill cut short.
+            file.write("\n" + json.dumps(record) + "\n")
+        shutil.rmtree(folder, ignore_errors=True)  # checkpoints of many small runs fill a disk
         records[cell] = record
         print(json.dumps(record), flush=True)
     print(table(records))

@@ -1,0 +1,93 @@
+"""The table of transfer in small, whose cells take minutes: what it draws, measures, keeps and prints."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from benchmarks import transfer
+from benchmarks.transfer import CASES, METHODS, RIDGE, Cell, drawn, measure, summary
+
+import vitkit
+from vitkit.data.transforms_config import Augmentation, Preprocessing
+from vitkit.jobs import train as training
+from vitkit.jobs.run_config import read_run
+from vitkit.training.trainer_config import TrainingConfig
+
+TINY = vitkit.Run(
+    data="digits",
+    model="ViT-16x2x2/4",
+    preprocessing=Preprocessing((8, 8)),
+    training=TrainingConfig(steps=2, batch_size=4),
+)
+
+
+def test_the_same_test_images_for_every_draw_and_none_of_them_is_drawn(tmp_path: Path) -> None:
+    folders = [drawn(CASES["digits"], 5, seed, Path("nowhere"), tmp_path) for seed in (0, 1)]
+    tests = [pq.read_table(folder / "test-0.parquet") for folder in folders]
+    trains = [pq.read_table(folder / "train-0.parquet") for folder in folders]
+    assert tests[0] == tests[1] and trains[0] != trains[1]
+    assert all(sorted(train["label"].to_pylist()) == sorted([*range(10)] * 5) for train in trains)
+    tested = {row["bytes"] for row in tests[0]["image"].to_pylist()}
+    assert not any(row["bytes"] in tested for row in trains[0]["image"].to_pylist())
+
+
+def test_what_is_there_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither after a kill, which may leave half a line."""
+    measured: list[Cell] = []
+
+    def pretend(cell: Cell, *_: Any) -> dict[str, Any]:
+        measured.append(cell)
+        return {"accuracy": 0.5, "steps": 7}
+
+    monkeypatch.setattr(transfer, "measure", pretend)
+    monkeypatch.setattr(transfer, "make_start", lambda *_: tmp_path)
+    command = ["transfer", "--data", "nowhere", "--out", str(tmp_path), "--seeds", "1", "--cases", "digits"]
+    monkeypatch.setattr("sys.argv", command)
+    transfer.main()
+    assert len(measured) == len({*measured}) == 10  # five methods, two numbers of images
+    transfer.main()
+    assert len(measured) == 10
+    lines = tmp_path / "cells.jsonl"
+    lines.write_text(lines.read_text()[:-20])
+    transfer.main()
+    transfer.main()
+    assert measured[10:] == [measured[9]]
+
+
+def test_numbers_come_with_students_interval() -> None:
+    assert summary([0.78, 0.80, 0.82]) == "80.0 ± 2.0 (75 to 85)"  # 4.303 * 2 / sqrt(3) = 4.97
+    assert summary([0.8]) == "80.0 (one seed)"
+    assert summary([]) == ""
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("start") / "tiny"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "write_report", lambda folder, **_options: folder / "report.html")
+        return vitkit.train(TINY, folder, device="cpu", threads=1)
+
+
+@pytest.mark.parametrize("method", [*METHODS, RIDGE])
+def test_every_method_is_measured(
+    method: str, tmp_path: Path, start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "write_report", lambda folder, **_options: folder / "report.html")
+    images = drawn(CASES["digits"], 1, 0, Path("nowhere"), tmp_path)
+    begun = replace(TINY, augmentation=Augmentation(flip=False, rotate=3.0))
+    found = measure(Cell("digits", 1, method, 3), start, begun, images, tmp_path / "run")
+    assert 0 <= found["accuracy"] <= 1
+    if method == RIDGE:
+        return
+    run = read_run(tmp_path / "run")
+    assert run.training.seed == 3 and run.splits.val_fraction == 0
+    assert run.augmentation == begun.augmentation  # digits are not mirrored
+    assert bool(run.start.start) == (method != "scratch")
+    assert (run.optimizer.freeze == "trunk") == (method == "frozen")
+    assert run.preprocessing.image_size == ((16, 16) if method == "larger" else (8, 8))
+    assert (run.optimizer.head_first == found["steps"] // 3) == (method == "head first")
+    log = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert log[-1]["step"] == found["steps"]
