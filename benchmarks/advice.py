@@ -51,7 +51,7 @@ PAIRS = (
 )
 """Data sets, and the starts that are fine-tuned on them."""
 TESTED = 1000
-FIELDS = ("found", "images", "right", "tested")
+FIELDS = ("found", "images", "right", "tested", "data")
 
 
 @dataclass(frozen=True)

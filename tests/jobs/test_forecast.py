@@ -37,7 +37,7 @@ def test_shares_and_log_odds_are_inverse() -> None:
     assert math.isfinite(log_odds(0, 10)) and math.isfinite(log_odds(10, 10))
 
 
-def test_a_plain_rule_expects_what_the_probe_found() -> None:
+def test_a_plain_relation_expects_what_the_probe_found() -> None:
     found = predict(FLAT, 800, 10**9, PLAIN)
     assert found.accuracy == pytest.approx(0.7, abs=2e-3)
     # Normal quantile 1.2816 of spread 0.3 and the probe's counting, 1 / 700 + 1 / 300, in log-odds.
@@ -95,7 +95,7 @@ def simulated(draw: np.random.Generator, relation: Relation) -> Outcome:
     return Outcome(found, images, int(draw.binomial(tested, share(final))), tested)
 
 
-def test_the_interval_holds_as_many_runs_as_it_says_and_the_fit_finds_the_rule() -> None:
+def test_the_interval_holds_as_many_runs_as_it_says_and_the_fit_finds_the_relation() -> None:
     relation, draw = Relation(0.4, 0.2, 0.5, 400), np.random.default_rng(0)
     found = fit([simulated(draw, relation) for _ in range(relation.runs)])
     assert found.offset == pytest.approx(0.4, abs=0.1)
@@ -109,7 +109,7 @@ def test_the_interval_holds_as_many_runs_as_it_says_and_the_fit_finds_the_rule()
     assert 0.77 < np.mean(inside) < 0.83
 
 
-def test_few_runs_make_a_rule_that_still_holds() -> None:
+def test_few_runs_make_a_relation_that_still_holds() -> None:
     """Fitted to ten runs, the interval is wider by Student's t, and holds about as many."""
     relation, draw, inside = Relation(0.4, 0.2, 0.5, 10), np.random.default_rng(1), []
     for _ in range(60):
@@ -120,7 +120,18 @@ def test_few_runs_make_a_rule_that_still_holds() -> None:
     assert 0.75 < np.mean(inside) < 0.9
 
 
-def test_a_rule_does_not_go_on_beyond_the_runs_it_was_fitted_to() -> None:
+def test_the_spread_is_that_of_data_sets_that_were_not_fitted_to() -> None:
+    """Runs on a data set resemble one another: around the line of all of them they scatter too little."""
+    draw, relation, runs = np.random.default_rng(3), Relation(0.0, 0.0, 0.1, 1), []
+    for name in range(40):
+        own = replace(relation, offset=draw.normal(0, 0.8))
+        runs += [replace(simulated(draw, own), data=str(name)) for _ in range(4)]
+    assert 0.6 < fit(runs).spread < 1.1
+    one = [replace(run, data="") for run in runs[:4]]
+    assert fit(one).spread < 0.3
+
+
+def test_a_relation_does_not_go_on_beyond_the_runs_it_was_fitted_to() -> None:
     relation = Relation(0.0, 0.5, 0.3, 50)
     assert relation.line(MOST) == pytest.approx(1.0) == relation.line(10**6)
     assert relation.line(BASE_IMAGES) == 0.0
