@@ -188,8 +188,8 @@ MOMENTS = {
     "validation": "vitkit.jobs.building.evaluation_batches",
     "save": "vitkit.training.trainer.save_checkpoint",
     "evaluation": "vitkit.jobs.evaluate.evaluation_batches",
-    "report": "vitkit.jobs.report.render_report",
-    "nowhere": "vitkit.jobs.report.render_report",
+    "report": "vitkit.report.page.render_report",
+    "nowhere": "vitkit.report.page.render_report",
 }
 """In the order in which a run meets them; the signals are sent when the function is called for the second
 time where it is "step", for the first time elsewhere."""

@@ -89,7 +89,7 @@ def test_a_start_is_probed_and_its_cost_is_measured(photos: Path, start: Path) -
     words = " ".join(found.sentences)
     assert f"Begin from {start}: {option.run.model} at 8x8, 88 steps of 32 images, about" in words
     assert f"Expect {option.forecast.words} of the test images to be right" in words
-    assert "the new head learns alone for 8 steps" in words
+    assert "Freeze nothing: the new head learns 6 times as fast as the last layer" in words
     assert f"features by {start}" in hearing.loops
     json.dumps(found.to_json())
 

@@ -76,7 +76,7 @@ def test_an_objective_with_state_survives_a_kill_of_the_whole_run(
     monkeypatch.setattr(
         ClassificationTask, "objective", lambda self, config, outputs, labels: Centred(outputs)
     )
-    monkeypatch.setattr("vitkit.jobs.report.render_report", lambda *_: "a report")
+    monkeypatch.setattr("vitkit.report.page.render_report", lambda *_: "a report")
     vitkit.train(RUN, tmp_path / "whole", threads=1)
     update = Trainer.update
 

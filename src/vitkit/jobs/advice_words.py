@@ -67,10 +67,10 @@ def _begin(chosen: Option, options: Sequence[Option]) -> Iterator[str]:
     among = f", the best of {len(options)} that were tried" if len(options) > 1 else ""
     yield f"Begin from {chosen.start}{among}: {chosen.where}, {chosen.cost}."
     optimizer = chosen.run.optimizer
-    if optimizer.freeze == "nothing" and optimizer.head_first:
+    if optimizer.freeze == "nothing":
         yield (
-            f"Freeze nothing: the new head learns alone for {pluralize(optimizer.head_first, 'step')}, then "
-            "all layers do, lower ones more slowly."
+            f"Freeze nothing: the new head learns {optimizer.head_rate:g} times as fast as the last layer, lower "
+            "layers more slowly."
         )
     folded = chosen.folded
     yield (
