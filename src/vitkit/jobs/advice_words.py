@@ -69,8 +69,8 @@ def _begin(chosen: Option, options: Sequence[Option]) -> Iterator[str]:
     optimizer = chosen.run.optimizer
     if optimizer.freeze == "nothing":
         yield (
-            f"Freeze nothing: the new head learns {optimizer.head_rate:g} times as fast as the last layer, lower "
-            "layers more slowly."
+            f"Freeze nothing: the new head learns {optimizer.head_rate:g} times as fast as the last layer, "
+            "lower layers more slowly."
         )
     folded = chosen.folded
     yield (
