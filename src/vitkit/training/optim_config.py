@@ -46,7 +46,7 @@ class OptimizerConfig:
     """Decay of the Polyak average of the weights, which is evaluated and saved in their place (the paper's
     Table 2: 0.9999); None keeps no average."""
     freeze: Literal["nothing", "trunk"] = "nothing"
-    """Part of the model that is not trained. trunk: the head alone is trained, and the three options below
+    """Part of the model that is not trained. trunk: the head alone is trained, and the four options below
     have nothing to act on."""
     freeze_layers: int = 0
     """Number of first blocks (or residual units) that are not trained, with all that is before them."""
