@@ -61,18 +61,21 @@ def small_images_conv() -> Run:
     """Pictures of about 32x32 pixels from scratch, with a convolutional stem: more of them in the same time.
 
     Command: vitkit train --recipe small-images-conv --data PATH
-    Cost: not measured as a whole. Result: not measured.
+    Cost: about an hour of one core for CIFAR-10 at the 400 images a second that a busy core made; not
+    measured as a whole. Result: not measured as a whole; 53.1 % of CIFAR-10's 10,000 test images (52.1 to
+    54.1) after 2.1 epochs of 49,000, 4.9 minutes of CPU in all (--steps 800 --warmup-steps 80 --polyak 0.99).
     """
     return Run(
         model="ViT-192x4x4/8",
         # Branches that begin small: a Transformer of usual weights hides for hundreds of steps what the stem
-        # has learned. The class token would see nothing through them, hence the mean.
+        # has learned. After 160 steps of 64 images of CIFAR-10 the training loss was 1.84, without it 2.08
+        # (class token: 2.01). Through small branches the class token would see nothing, hence the mean.
         architecture=Architecture(stem_channels=(32, 64, 128), layer_scale=0.01, pool="mean"),
         preprocessing=Preprocessing(image_size=(32, 32)),
         augmentation=Augmentation(crop_area=None, flip=True, shift=4),
         objective=ClassificationConfig(label_smoothing=0.1),
         optimizer=OptimizerConfig(learning_rate=2e-3, weight_decay=0.05, warmup_steps=500, polyak=0.998),
-        training=TrainingConfig(epochs=50, batch_size=128),
+        training=TrainingConfig(epochs=30, batch_size=128),
     )
 
 
@@ -80,7 +83,8 @@ def small_images_bit() -> Run:
     """Pictures of about 32x32 pixels from scratch, with a narrow BiT ResNet: the one to compare a ViT with.
 
     Command: vitkit train --recipe small-images-bit --data PATH
-    Cost: not measured as a whole. Result: not measured.
+    Cost: about an hour of one core for CIFAR-10, the time of small-images-conv, at the 268 images a second
+    that a busy core made; not measured as a whole. Result: not measured.
     """
     return Run(
         model="BiT-R1-1-1x0.5",
@@ -89,7 +93,7 @@ def small_images_bit() -> Run:
         augmentation=Augmentation(crop_area=None, flip=True, shift=8),
         objective=ClassificationConfig(label_smoothing=0.1),
         optimizer=OptimizerConfig(learning_rate=1e-3, weight_decay=0.05, warmup_steps=500, polyak=0.998),
-        training=TrainingConfig(epochs=25, batch_size=128),
+        training=TrainingConfig(epochs=20, batch_size=128),
     )
 
 
