@@ -1,5 +1,6 @@
 """The job of fine-tuning: a run that begins from weights, with options that suit the start and the data."""
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -33,6 +34,8 @@ RATE, HEAD_RATE = 5e-4, 3e-3
 head of zeros that learned at the lower rate held short runs back: Adam moves a weight by about its rate a
 step. Higher rates for all layers gained on images unlike the start's and lost more on images like them
 (docs/decisions.md)."""
+VALIDATIONS = 10
+"""Validations of a run of default length, each with a checkpoint."""
 LAYER_DECAY = 0.75
 """The layer decay of a model of up to 12 layers, as in BEiT and MAE; a deeper one gets that which makes its
 first layer as slow. Without it, models of 4 layers lost up to 5 points on a few images like the start's."""
@@ -195,6 +198,14 @@ def fit_data(run: Run, start: Start, num_images: int, freeze: Literal["nothing",
 
 
 def fit_length(run: Run, num_images: int) -> Run:
-    """Warm up in a twentieth of a run's steps."""
+    """Warm up in a twentieth of a run's steps, and validate ten times.
+
+    An epoch of few images is a few steps: a validation and a checkpoint after each would write a ViT-B/16 of
+    1 GB forty times, and choose the best of forty by a handful of validation images.
+    """
     steps = run.training.total_steps(num_images)
-    return replace(run, optimizer=replace(run.optimizer, warmup_steps=steps // 20))
+    return replace(
+        run,
+        optimizer=replace(run.optimizer, warmup_steps=steps // 20),
+        training=replace(run.training, evaluate_every=max(1, math.ceil(steps / VALIDATIONS))),
+    )
