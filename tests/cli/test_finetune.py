@@ -70,12 +70,12 @@ def test_what_is_left_out_suits_the_start_and_the_data(
     assert run(["finetune", str(start), "--data", str(photos), "--out", str(out), "--threads", "1"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "head: new, zeros, 2 classes, in place of that of 10 classes" in said
-    assert "batch 28 (512)" in said and "50 steps (500)" in said
+    assert "batch 28 (512)" in said and "200 steps (500)" in said
     assert "the head at 6 times the learning rate" in said and "factor of the head's rate 6 (1)" in said
     made = read_run(out)
     assert made.model == "ViT-16x2x2/2"
     assert made.preprocessing == read_run(start).preprocessing  # 8x8 and cut out of the middle, as the start
-    assert (made.optimizer.warmup_steps, made.optimizer.head_first) == (2, 0)
+    assert (made.optimizer.warmup_steps, made.optimizer.head_first) == (10, 0)
     assert (made.optimizer.learning_rate, made.optimizer.head_rate) == (5e-4, 6)
     assert card_of(load_model(out)).class_names == ("bright", "dark")
     # The same command again finds that all is done; from Python the same run is made.

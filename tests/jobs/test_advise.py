@@ -84,10 +84,10 @@ def test_a_start_is_probed_and_its_cost_is_measured(photos: Path, start: Path) -
     assert option is found.options[0] and option is not None and found.can_go
     assert option.folded is not None and option.folded.images == 56
     assert option.forecast is not None and option.forecast.low < option.forecast.accuracy
-    assert option.steps == option.run.training.total_steps(56) == 88
+    assert option.steps == option.run.training.total_steps(56) == 202
     assert option.seconds > 0 and option.memory > 10_000
     words = " ".join(found.sentences)
-    assert f"Begin from {start}: {option.run.model} at 8x8, 88 steps of 32 images, about" in words
+    assert f"Begin from {start}: {option.run.model} at 8x8, 202 steps of 32 images, about" in words
     assert f"Expect {option.forecast.words} of the test images to be right" in words
     assert "Freeze nothing: the new head learns 6 times as fast as the last layer" in words
     assert f"features by {start}" in hearing.loops
