@@ -222,9 +222,6 @@ def test_an_image_that_is_all_border_counts_as_unreadable(checkpoint: Path, tmp_
     assert (found.count, found.unreadable) == (4, 1)
 
 
-# The outputs of a model
-
-
 @pytest.mark.parametrize(
     ("name", "key", "value"),
     [
@@ -243,6 +240,9 @@ def test_mappings_of_other_values_are_refused(name: str, key: str, value: object
     path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
     with pytest.raises(VitkitError, match="which belong together"):
         list_labelled("objectnet", str(tmp_path))
+
+
+# The outputs of a model
 
 
 def set_of_ten(root: Path, rank: Callable[[int], list[int]]) -> Path:

@@ -132,8 +132,8 @@ def _look_for(options: Sequence[Option], side: int, enough: bool) -> Iterator[st
     )
     if small:
         yield (
-            f"Such a start enlarges these images, of about {side} pixels, to {height}: that takes the time of "
-            "large ones and shows no more of them, so that only what it has learned before can help."
+            f"Such a start enlarges these images, of about {side} pixels, to {height}: that takes the "
+            "time of large ones and shows no more of them, so that only what it has learned before can help."
         )
 
 
