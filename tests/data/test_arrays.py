@@ -2,6 +2,8 @@
 
 import io
 import struct
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from PIL import Image
 
 from vitkit.data.arrays import to_levels
 from vitkit.data.check import check_data
-from vitkit.data.decode import DecodeError, decode, header
+from vitkit.data.decode import DecodeError, decode, decode_image, header
 from vitkit.data.decode_config import DecodeRule
 from vitkit.data.sources import open_data
 from vitkit.data.sources_config import Splits
@@ -94,9 +96,11 @@ def test_sixteen_bits_and_floats_are_scaled() -> None:
     assert decode(npy(floats), FIVE).tolist() == [[[0, 0, 128, 255, 255]]]
 
 
-def test_large_arrays_are_converted_in_strips() -> None:
-    wide = np.random.default_rng(0).integers(0, 65536, (400, 300, 5), dtype=np.uint16)
+@pytest.mark.parametrize("shape", [(400, 300, 5), (1, 120_000, 5), (3, 60_000, 5)])
+def test_large_arrays_are_converted_in_strips(shape: tuple[int, int, int]) -> None:
+    wide = np.random.default_rng(0).integers(0, 65536, shape, dtype=np.uint16)
     assert np.array_equal(decode(npy(wide), FIVE), to_levels(wide))
+    assert np.array_equal(decode(tiff(wide, 2, deflate=True), FIVE), to_levels(wide))
 
 
 def test_a_grey_array_is_repeated_for_colours() -> None:
@@ -167,6 +171,20 @@ def test_a_header_that_lies_is_a_bad_file(file: bytes, reason: str) -> None:
     assert "\n" not in str(error.value) and len(str(error.value)) < 300
 
 
+def test_a_header_of_many_digits_is_refused_at_once() -> None:
+    """In a process of its own: a match that tries every way to cut the digits would never end."""
+    file = with_header(HEAD % f"({'1' * 900}x)", b"")
+    code = f"from vitkit.data.decode import decode; decode({file!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert "DecodeError: the header of this .npy file cannot be read" in done.stderr
+
+
+@pytest.mark.parametrize("shape", ["(2, 3, 5)", "(2,3,5)", "(2, 3, 5, )", "(2, 3, 5,)"])
+def test_shapes_are_read_as_writers_write_them(shape: str) -> None:
+    array = noise(2, 3, 5)
+    assert np.array_equal(decode(with_header(HEAD % shape, array.tobytes()), FIVE), array)
+
+
 def test_an_array_too_large_is_refused_before_it_is_converted() -> None:
     file = npy(np.zeros((100, 100, 5), np.uint8))
     with pytest.raises(DecodeError, match="max_pixels"):
@@ -189,6 +207,56 @@ def test_pages_are_channels(dtype: type[Any], compression: str | None) -> None:
 def test_pages_are_frames_for_three_channels() -> None:
     stack = noise(30, 20, 3)
     assert np.array_equal(decode(pages(stack))[:, :, 1], stack[:, :, 0])  # the first page, repeated
+
+
+def next_page(file: bytes, page: int = 0) -> int:
+    """The place in a TIFF file where a page points to the next one."""
+    at = 4
+    for _ in range(page + 1):
+        start = struct.unpack_from("<I", file, at)[0]
+        at = start + 2 + 12 * struct.unpack_from("<H", file, start)[0]
+    return int(at)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_a_damaged_page_behind_an_image_of_colours_is_never_looked_at(channels: int) -> None:
+    file = io.BytesIO()
+    colours = noise(30, 20, 4 if channels == 4 else 3)
+    Image.fromarray(colours).save(file, "TIFF")
+    whole, rule = file.getvalue(), DecodeRule(channels=channels)
+    at = next_page(whole)
+    for lies in (4, len(whole) - 3, len(whole) + 1000):
+        damaged = whole[:at] + struct.pack("<I", lies) + whole[at + 4 :]
+        assert np.array_equal(decode(damaged, rule), decode(whole, rule))
+
+
+def test_pages_are_not_counted_beyond_the_channels() -> None:
+    """Files of thousands of pages would be walked through for every image, and a damaged page be met."""
+    file = pages(noise(8, 8, 5))
+    at = next_page(file, 3)
+    damaged = file[:at] + struct.pack("<I", len(file) - 3) + file[at + 4 :]
+    with pytest.raises(DecodeError, match="expected 2 channels, found an image of colour mode L"):
+        decode(damaged, DecodeRule(channels=2))
+
+
+def test_pages_are_turned_as_they_say() -> None:
+    stack = (noise(600, 500, 5) / 255).astype(np.float32)  # more pixels than are converted at a time
+    assert np.array_equal(decode(pages(stack), FIVE), to_levels(stack))
+    turned = pages(stack, tiffinfo={274: 6})
+    assert np.array_equal(decode(turned, FIVE), np.rot90(to_levels(stack), -1))
+    as_stored = DecodeRule(channels=5, apply_exif=False)
+    assert np.array_equal(decode(turned, as_stored), to_levels(stack))
+    assert header(turned, FIVE).size == (500, 600)
+
+
+def test_an_opened_image_stays_at_its_page() -> None:
+    stack = noise(30, 20, 2)
+    for page in (0, 1):
+        with Image.open(io.BytesIO(pages(stack))) as image:
+            image.seek(page)
+            assert np.array_equal(decode_image(image, DecodeRule(channels=2)), stack)
+            assert image.tell() == page
+            assert np.array_equal(np.asarray(image), stack[:, :, page])
 
 
 def test_pages_of_other_sizes_and_colours_are_refused() -> None:
@@ -240,10 +308,39 @@ def test_samples_that_cannot_be_read_are_refused_in_a_line() -> None:
     huge = whole.replace(struct.pack("<HHII", 256, 4, 1, 20), struct.pack("<HHII", 256, 4, 1, 2**31))
     lzw = whole.replace(struct.pack("<HHII", 259, 3, 1, 1), struct.pack("<HHII", 259, 3, 1, 5))
     no_rows = whole.replace(struct.pack("<HHII", 278, 4, 1, 7), struct.pack("<HHII", 278, 4, 1, 0))
-    for file in (damaged, huge, lzw, no_rows, *(whole[:cut] for cut in range(0, len(whole), 97))):
+    fewer = whole.replace(struct.pack("<HHII", 278, 4, 1, 7), struct.pack("<HHII", 278, 4, 1, 2))
+    for file in (damaged, huge, lzw, no_rows, fewer, *(whole[:cut] for cut in range(0, len(whole), 97))):
         with pytest.raises(DecodeError) as error:
             decode(file, FIVE)
         assert "\n" not in str(error.value)
+
+
+def test_rows_that_are_none_are_no_pixels() -> None:
+    """A negative number of rows would be a loop over no strip, and pixels be what was in memory."""
+    whole = tiff(noise(30, 20, 5), 7)
+    for kind, rows in ((9, -7), (9, -(2**31)), (4, 0)):
+        file = whole.replace(
+            struct.pack("<HHII", 278, 4, 1, 7), struct.pack("<HHIq", 278, kind, 1, rows)[:12]
+        )
+        for look in (decode, header):
+            with pytest.raises(DecodeError, match=f"in strips of {rows} rows: expected 1 or more"):
+                look(file, FIVE)
+
+
+def test_a_header_is_read_without_decoding() -> None:
+    strips = tiff(noise(30, 20, 5), 7, deflate=True)
+    damaged = strips[:20] + b"\0" * 200 + strips[220:]
+    head = header(damaged, FIVE)
+    assert (head.format, head.mode, head.size) == ("TIFF", "uint8 x 5", (30, 20))
+    with pytest.raises(DecodeError):
+        decode(damaged, FIVE)
+
+
+def test_a_predictor_of_uncompressed_strips_is_ignored_as_by_libtiff() -> None:
+    stack = noise(30, 20, 5)
+    tag = struct.pack("<HHI", 317, 3, 1)
+    file = tiff(stack, 7).replace(tag + struct.pack("<I", 1), tag + struct.pack("<I", 2))
+    assert np.array_equal(decode(file, FIVE), stack)
 
 
 def test_folders_of_arrays_are_listed(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from vitkit.data.decode import DecodeError, decode, header
 from vitkit.data.decode_config import DecodeRule
 from vitkit.data.decode_memory import MAX_JPEG_SCANS, jpeg_scans
 
+from .test_arrays import npy, pages, tiff
 from .test_decode import GOOD, encoded, noise
 
 # Reports for each file in a folder: growth of the resident set at its peak, and what the header promised.
@@ -25,28 +26,31 @@ MEASURE = """
 import gc, json, re, sys
 from pathlib import Path
 from vitkit.data.decode import decode, header
+from vitkit.data.decode_config import DecodeRule
+
+rule = DecodeRule(channels=int(sys.argv[2]))
 
 def resident(name):
     return 1024 * int(re.search(name + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
 
 found = {}
 for path in sorted(Path(sys.argv[1]).iterdir()):
-    promised = header(path).decoding_bytes
+    promised = header(path, rule).decoding_bytes
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     before = resident("VmRSS")
-    decode(path)
+    decode(path, rule)
     found[path.name] = (resident("VmHWM") - before, promised)
 print(json.dumps(found))
 """
 
 
-def growth(folder: Path) -> dict[str, tuple[int, int]]:
+def growth(folder: Path, channels: int = 3) -> dict[str, tuple[int, int]]:
     if not Path("/proc/self/clear_refs").exists():
         pytest.skip("the peak of a process can be measured anew on Linux only")
     # Large blocks go back to the system at once, so that every file starts from the same level.
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}
-    command = [sys.executable, "-c", MEASURE, str(folder)]
+    command = [sys.executable, "-c", MEASURE, str(folder), str(channels)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     return {name: (grown, promised) for name, (grown, promised) in json.loads(done.stdout).items()}
 
@@ -102,6 +106,25 @@ def test_decoding_takes_what_the_header_promises(tmp_path: Path) -> None:
     (tmp_path / "large file").write_bytes(large_files(3000)["tiff"]())  # 27 MB, free before the array is made
     for name, (grown, promised) in growth(tmp_path).items():
         assert grown <= promised + 8_000_000, name  # strips, tables and the libraries themselves
+
+
+def test_arrays_and_stacks_take_what_the_header_promises(tmp_path: Path) -> None:
+    """In one row, in one strip, and page by page: nothing of all of the image is as wide as its values."""
+    stack = np.full((1300, 1500, 5), 0.5, np.float32)
+    row = np.full((1, 3_000_000, 3), 0.5, np.float32)
+    (tmp_path / "3").mkdir()
+    (tmp_path / "3" / "row.npy").write_bytes(npy(row))
+    (tmp_path / "3" / "grey.npy").write_bytes(npy(stack[:, :, 0]))
+    (tmp_path / "5").mkdir()
+    (tmp_path / "5" / "rows.npy").write_bytes(npy(stack))
+    (tmp_path / "5" / "pages.tif").write_bytes(pages(stack))
+    wide = np.full(stack.shape, 257, np.uint16)
+    for rows in (64, len(wide)):
+        file = tiff(wide, rows, deflate=True, predictor=2)
+        (tmp_path / "5" / f"{rows}.tif").write_bytes(file)
+    for channels in (3, 5):
+        for name, (grown, promised) in growth(tmp_path / str(channels), channels).items():
+            assert grown <= promised + 8_000_000, name
 
 
 def test_a_huge_screen_of_a_tiny_file(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.vtab_layout import small_task
-from vitkit.data.sources import ImageData, open_data
+from vitkit.data.sources import FileSamples, ImageData, open_data
 from vitkit.data.sources_config import Splits
 from vitkit.data.vtab_tasks import GROUPS, VTAB_TASKS, task_of_folder
 from vitkit.errors import VitkitError
@@ -153,6 +153,20 @@ def test_the_classes_of_a_known_task_are_all_there(tmp_path: Path) -> None:
     assert "val200.txt line 3: the class number is 8, but Clevr-Count has 8 classes, from 0 to 7" in said
 
 
+def test_a_text_file_that_begins_like_a_list_is_none(task: Path) -> None:
+    """Beside the lists it would be passed over for one of them, without a word."""
+    lines = (task / "train800.txt").read_text()
+    (task / "train800_a.txt").write_text(lines)
+    (task / "train800.old.txt").write_text(lines)
+    for name in ("train800_a.txt", "train800.old.txt"):
+        assert "is a single file of another kind" in refusal(task / name)
+    assert counts(open_data(str(task / "train800.txt"), UNCUT)) == {"train": 40, "val": 10}
+    for name in ("train800", "train800val200"):
+        (task / f"{name}.txt").unlink()
+    for name in ("train800_a.txt", "test.txt"):
+        assert "is a single file of another kind" in refusal(task / name)
+
+
 def parquet(folder: Path, task: Path, name: str, file: str) -> None:
     """Write a list as a Parquet file, as the `datasets` library stores images."""
     lines = [line.split() for line in (task / f"{name}.txt").read_text().splitlines()]
@@ -178,6 +192,32 @@ def test_parquet_files_of_these_names_are_the_same(tmp_path: Path, task: Path, b
         "train": 40,
         "val": 10,
     }
+
+
+def test_parquet_files_are_of_the_task_that_the_folder_is(
+    tmp_path: Path, task: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "clevr_count"
+    for name in ("train800", "val200"):
+        parquet(folder, task, name, f"{name}-00000-of-00001.parquet")
+    monkeypatch.chdir(folder)
+    for spec in (".", "train800-00000-of-00001.parquet", str(folder)):
+        assert len(open_data(spec, UNCUT).class_names) == 8
+
+
+def test_parquet_files_of_lists_may_have_groups(tmp_path: Path, task: Path) -> None:
+    path = tmp_path / "scenes" / "train800-00000-of-00001.parquet"
+    parquet(path.parent, task, "train800", path.name)
+    scenes = pa.array([f"scene {row // 4}" for row in range(40)])
+    pq.write_table(pq.read_table(path).append_column("scene", scenes), path)
+    for spec in (path.parent, path):
+        data = open_data(str(spec), Splits(test_fraction=0.0, val_fraction=0.3, group="scene"))
+        rows = {
+            split: {int(row) // 4 for row in samples.numbers}
+            for split, samples in data.splits.items()
+            if isinstance(samples, FileSamples)
+        }
+        assert len(rows["val"]) > 1 and not rows["train"] & rows["val"]
 
 
 def test_there_are_19_tasks_in_three_groups() -> None:

@@ -18,6 +18,8 @@ class Hearing(Listener):
         """Headings and loops as they came."""
         self.milestones: list[tuple[str, int, str]] = []
         """Loop, units that were done, and the details, of each moment worth a line."""
+        self.done: dict[str, int] = {}
+        """Units that a loop had done when it last said so."""
 
     def note(self, sentence: str) -> None:
         self.notes.append(sentence)
@@ -37,6 +39,7 @@ class Hearing(Listener):
         def progress(
             done: int, total: int | None = None, *, detail: str = "", milestone: bool = False
         ) -> None:
+            self.done[what] = done
             if milestone:
                 self.milestones.append((what, done, detail))
 

@@ -73,8 +73,29 @@ def test_few_images_are_told_not_to_be_trained_from_scratch(photos: Path) -> Non
     assert "From scratch (recipe small-images, ViT-96x6x3/4 at 32x32" in words
     assert found.chosen is None and not found.can_go
     assert found.scratch.forecast is not None and found.scratch.folded is not None
+    assert "enlarges these images, of about 13 pixels, to 224" in words
+    assert "Train from scratch first" not in words
     with pytest.raises(VitkitError, match=r"do not train from scratch.*START --go"):
         follow(found)
+
+
+def test_enough_small_images_are_told_to_be_trained_from_scratch_first() -> None:
+    """Starts of 224 pixels would take hours for pictures of 8."""
+    found = advise("digits", seconds=5.0)
+    assert found.can_go and found.chosen is None
+    assert found.sentences[0] == (
+        "Train from scratch first: these images are small, of about 8 pixels, and there are enough of them."
+    )
+    assert "enlarges these images, of about 8 pixels, to 224" in found.sentences[2]
+    assert found.sentences[3].startswith("From scratch (recipe digits")
+
+
+def test_photos_are_not_said_to_be_enlarged(tmp_path: Path) -> None:
+    for number in range(20):
+        path = tmp_path / "large" / str(number % 2) / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((70, 60, 3), 100 * (number % 2) + number, np.uint8)).save(path)
+    assert "enlarges" not in " ".join(advise(str(tmp_path / "large")).sentences)
 
 
 def test_a_start_is_probed_and_its_cost_is_measured(photos: Path, start: Path) -> None:

@@ -1,5 +1,6 @@
 """Runs on images of other than three channels, from the files to the predictions."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from safetensors.torch import load_file
 import vitkit
 from tests.jobs.hearing import Hearing
 from vitkit.data.decode_config import DecodeRule
+from vitkit.data.sources import open_data
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs import train as training
+from vitkit.jobs.pixel_statistics import with_measured_pixels
 from vitkit.jobs.run_config import Run
 from vitkit.jobs.start_config import StartConfig
 from vitkit.training.optim_config import OptimizerConfig
@@ -133,6 +136,20 @@ def test_bands_of_arrays_are_learned_with_measured_pixels(tmp_path: Path, bands:
     other = replace(run, start=StartConfig(image_mean=(0.5,)))
     with pytest.raises(VitkitError, match="holds another run"):
         training.train(other, folder)
+
+
+def test_pixels_are_measured_on_the_images_that_can_be_read(tmp_path: Path, bands: Path) -> None:
+    root = shutil.copytree(bands, tmp_path / "bands")
+    run = run_of(root, 5, start=StartConfig(measure_pixels=True))
+    data = open_data(run.data, run.splits, run.preprocessing.decode)
+    train = data.splits["train"]
+    last = train.file(len(train) - 1)
+    assert isinstance(last, Path)
+    last.write_bytes(b"no image")
+    hearing = Hearing()
+    with_measured_pixels(run, data, hearing)
+    assert hearing.notes[0].endswith(f" on {len(train) - 1} training images.")
+    assert hearing.done["measuring the pixels"] == len(train), "the bar reaches its end"
 
 
 @pytest.mark.usefixtures("_no_report")

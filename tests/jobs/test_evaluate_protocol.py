@@ -222,6 +222,26 @@ def test_an_image_that_is_all_border_counts_as_unreadable(checkpoint: Path, tmp_
     assert (found.count, found.unreadable) == (4, 1)
 
 
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("folder_to_objectnet_label", "chair", ["Chair"]),
+        ("folder_to_objectnet_label", "chair", None),
+        ("objectnet_to_imagenet_1k", "Chair", ["thing"]),
+        ("pytorch_to_imagenet_2012_id", "7", None),
+        ("pytorch_to_imagenet_2012_id", "7", [1]),
+        ("pytorch_to_imagenet_2012_id", "5000", 7),
+        ("pytorch_to_imagenet_2012_id", "-1", 7),
+    ],
+)
+def test_mappings_of_other_values_are_refused(name: str, key: str, value: object, tmp_path: Path) -> None:
+    objectnet(tmp_path, lambda seed: [seed, seed + 1])
+    path = tmp_path / "mappings" / f"{name}.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    with pytest.raises(VitkitError, match="which belong together"):
+        list_labelled("objectnet", str(tmp_path))
+
+
 # The outputs of a model
 
 

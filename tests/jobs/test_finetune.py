@@ -247,3 +247,18 @@ def test_the_defaults_know_a_new_head_from_a_kept_one(pretrained: Path) -> None:
     asked = Run(model="", data="digits", start=StartConfig(str(pretrained)))
     alone = suit_run(replace(asked, optimizer=OptimizerConfig(freeze="trunk"))).run.optimizer
     assert (alone.learning_rate, alone.head_rate) == (3e-3, 1)
+
+
+def test_a_head_that_is_trained_alone_learns_at_the_rate_that_is_given(
+    tmp_path: Path, pretrained: Path
+) -> None:
+    """Twice the factor and half the rate are the same run, to the bit, for both are powers of two."""
+    weights = []
+    for rate, factor in ((0.25, 1.0), (0.125, 2.0)):
+        hearing, folder = Hearing(), tmp_path / str(factor)
+        optimizer = OptimizerConfig(learning_rate=rate, freeze="trunk", head_rate=factor, weight_decay=0.0)
+        training.train(from_start(pretrained, optimizer=optimizer), folder, listener=hearing)
+        weights.append((folder / "model.safetensors").read_bytes())
+        said = dict(hearing.rows)["learns"]
+        assert ("the head at 2 times the learning rate" in said) == (factor == 2)
+    assert weights[0] == weights[1]

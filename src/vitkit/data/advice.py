@@ -43,5 +43,10 @@ def where_to_ask(spec: str, start: str = "START") -> str:
 
 def suggest_recipe(sizes: Sequence[tuple[int, int]]) -> str:
     """Name the recipe that fits images of these sizes, (height, width) in pixels: that of the median."""
+    return "small-images" if 0 < usual_side(sizes) <= SMALL_SIDE else "photos"
+
+
+def usual_side(sizes: Sequence[tuple[int, int]]) -> int:
+    """Return the median of the longer sides of images, in pixels; 0 where there are none."""
     longer = sorted(max(size) for size in sizes)
-    return "small-images" if longer and longer[len(longer) // 2] <= SMALL_SIDE else "photos"
+    return longer[len(longer) // 2] if longer else 0

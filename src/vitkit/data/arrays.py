@@ -12,19 +12,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.data.channels import from_rgb
 from vitkit.data.decode_config import DecodeRule
 from vitkit.data.decode_error import DecodeError
 
 MAGIC = b"\x93NUMPY"
 _HEADER = re.compile(
     r"\{'descr': (?P<type>'[^']*'|\[.*\]), 'fortran_order': (?P<columns_first>True|False), "
-    r"'shape': \((?P<shape>(?:\d{1,10}(?:, |,)?)*)\),? ?\}\s*",
+    r"'shape': \((?P<shape>(?:\d{1,10}, ?)*(?:\d{1,10})?)\),? ?\}\s*",
     re.DOTALL,
 )
 _LONGEST_HEADER = 1000  # characters; that of an image has about 70
 _TYPES = {"'|u1'", "'<u2'", "'>u2'", "'<f4'", "'>f4'"}
 _STRIP = 1 << 18  # values that are converted at a time, so that their floats stay small
+STRIP_BYTES = 16 * _STRIP
+"""Bytes of memory that converting takes beside values and levels: a few floats for each value of a strip."""
 
 
 def to_levels(values: NDArray[np.generic]) -> NDArray[np.uint8]:
@@ -48,6 +49,20 @@ def to_levels(values: NDArray[np.generic]) -> NDArray[np.uint8]:
     return levels
 
 
+def fill_levels(levels: NDArray[np.uint8], values: NDArray[np.generic]) -> None:
+    """Write the levels of values (H, W, C) to `levels`, part by part, so that their floats stay small.
+
+    Raises:
+        DecodeError: as `to_levels`.
+    """
+    height, width, channels = values.shape
+    rows, columns = max(1, _STRIP // (width * channels)), max(1, _STRIP // channels)
+    for top in range(0, height, rows):
+        for left in range(0, width, columns):
+            part = np.s_[top : top + rows, left : left + columns]
+            levels[part] = to_levels(values[part])
+
+
 @dataclass(frozen=True)
 class ArrayFile:
     """An image file that holds an array, whose header was read and found to be true."""
@@ -68,7 +83,8 @@ class ArrayFile:
     @property
     def decoding_bytes(self) -> int:
         """Bytes of memory that decoding takes beside the file: levels, and a strip of floats."""
-        return self.values.size + 16 * _STRIP
+        repeated = 4 if self.values.shape[2] == 1 else 1
+        return repeated * self.values.size + STRIP_BYTES
 
     def pixels(self, rule: DecodeRule) -> NDArray[np.uint8]:
         """Decode to (H, W, channels). A single channel is grey, which image models of 3 or 4 repeat.
@@ -76,16 +92,14 @@ class ArrayFile:
         Raises:
             DecodeError: another number of channels, or values out of range.
         """
-        height, width, channels = self.values.shape
+        channels = self.values.shape[2]
         if channels != rule.channels and not (channels == 1 and rule.channels in (3, 4)):
             raise DecodeError(_other_channels(self.values.shape, rule.channels))
-        levels = np.empty(self.values.shape, np.uint8)
-        rows = max(1, _STRIP // (width * channels))
-        for top in range(0, height, rows):
-            levels[top : top + rows] = to_levels(self.values[top : top + rows])
-        if channels == rule.channels:
-            return levels
-        return from_rgb(np.repeat(levels, 3, axis=2), rule.channels)
+        levels = np.empty((*self.values.shape[:2], rule.channels), np.uint8)
+        fill_levels(levels[:, :, :channels], self.values)
+        if channels != rule.channels:  # of grey, which is opaque
+            levels[:, :, 1:3], levels[:, :, 3:] = levels[:, :, :1], 255
+        return levels
 
 
 def read_array(data: bytes) -> ArrayFile:

@@ -44,7 +44,7 @@ from vitkit.data.decode_memory import MAX_JPEG_SCANS, decoding_bytes, jpeg_scans
 from vitkit.data.files import UnreadableFileError, read_regular_file
 from vitkit.data.jpeg import decoded_quickly
 from vitkit.data.orientation import INVERSE, orientation_of, upright
-from vitkit.data.stacks import read_pages, read_samples
+from vitkit.data.stacks import SamplesFile, read_pages, read_samples
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def decode(
     large, of another type.
     """
     with _opened(file, rule) as (image, stream, _):
-        if isinstance(image, ArrayFile):
+        if isinstance(image, ArrayFile | SamplesFile):
             return image.pixels(rule)
         if shrinking is not None and image.format == "JPEG":
             width, height = image.size
@@ -154,9 +154,13 @@ def decode(
 
 def decode_image(image: Image.Image, rule: DecodeRule = DEFAULT_RULE) -> NDArray[np.uint8]:
     """Decode an image that Pillow has already opened by the same rule; the image itself is not changed."""
+    page = image.tell()
     with _failures_explained(image.format or "image"):
         _check_size(*image.size, rule)
-        return _pixels(image, rule)
+        try:
+            return _pixels(image, rule)
+        finally:
+            image.seek(page)  # pages that are channels were turned over
 
 
 def header(file: bytes | Path, rule: DecodeRule = DEFAULT_RULE) -> Header:
@@ -167,7 +171,7 @@ def header(file: bytes | Path, rule: DecodeRule = DEFAULT_RULE) -> Header:
     """
     with _opened(file, rule) as (image, _, needed):
         width, height = image.size
-        if isinstance(image, ArrayFile):
+        if isinstance(image, ArrayFile | SamplesFile):
             return Header(image.format, image.mode, (height, width), needed)
         turned, turn = orientation_of(image)
         swapped = turn >= 5 and turned != rule.apply_exif
@@ -183,7 +187,7 @@ def image_size(file: bytes | Path, rule: DecodeRule = DEFAULT_RULE) -> tuple[int
 @contextmanager
 def _opened(
     file: bytes | Path, rule: DecodeRule
-) -> Iterator[tuple[Image.Image | ArrayFile, io.BytesIO, int]]:
+) -> Iterator[tuple[Image.Image | ArrayFile | SamplesFile, io.BytesIO, int]]:
     """Open an image with the reader that its first bytes ask for, and check its size and memory.
 
     Yields the image, the stream it is read from, and the bytes of memory that decoding takes.
@@ -218,7 +222,7 @@ def _opened(
             yield image, stream, needed
 
 
-def _array(name: str, data: bytes, rule: DecodeRule) -> ArrayFile | None:
+def _array(name: str, data: bytes, rule: DecodeRule) -> ArrayFile | SamplesFile | None:
     """Read a file that is an array; None where Pillow has to read it."""
     if name == "NPY":
         return read_array(data)
@@ -294,7 +298,7 @@ def _check_size(width: int, height: int, rule: DecodeRule) -> None:
         )
 
 
-def _check_memory(image: Image.Image | ArrayFile, needed: int, rule: DecodeRule) -> None:
+def _check_memory(image: Image.Image | ArrayFile | SamplesFile, needed: int, rule: DecodeRule) -> None:
     if needed > rule.max_bytes:
         width, height = image.size
         raise DecodeError(

@@ -182,13 +182,15 @@ def _objectnet(root: Path, labels: str | None) -> LabelledImages:
     listed = mappings / "imagenet_to_label_2012_v2"
     try:
         lines = durable.read_regular_file(listed, 1 << 20).decode("utf-8").splitlines()
-        class_at = {int(line): int(number) for number, line in of_class.items()}
+        class_at = {int(line): _class_number(number) for number, line in of_class.items()}
         class_of = {line.strip(): class_at[i] for i, line in enumerate(lines) if line.strip()}
         accepted_of = {
             label: tuple(sorted({class_of[one] for one in names.split("; ")}))
             for label, names in of_label.items()
         }
-    except (OSError, UnicodeDecodeError, ValueError, KeyError, AttributeError) as error:
+        if not all(isinstance(label, str) for label in of_folder.values()):
+            raise ValueError("labels are texts")
+    except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise VitkitError(
             f"{mappings}: expected the mappings of ObjectNet, which belong together, found that they do not "
             f"({type(error).__name__}: {error}). Unpack the data set again."
@@ -214,6 +216,14 @@ def _objectnet(root: Path, labels: str | None) -> LabelledImages:
         tuple((place[group],) for group in found[kept].tolist()),
         {"of classes that ImageNet does not have": int((~kept).sum())},
     )
+
+
+def _class_number(text: str) -> int:
+    """Read the number of a class of ImageNet. Raises ValueError."""
+    number = int(text)
+    if not 0 <= number < 1000:
+        raise ValueError(f"class number {number}, which is from 0 to 999")
+    return number
 
 
 def _folders(root: Path) -> tuple[tuple[str, ...], Files, NDArray[np.int64], NDArray[np.int64]]:

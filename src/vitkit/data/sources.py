@@ -250,7 +250,7 @@ def _list_path(path: Path, partial: bool, group: str | None) -> Listing:
     stage = list_of(path)
     if path.suffix.lower() == ".parquet":
         if stage is not None:
-            return list_split_parquets(path.parent, _parquet_files(path.parent), stage)
+            return list_split_parquets(path.parent, _parquet_files(path.parent), stage, group)
         return list_parquet(path.parent, [path], group=group)
     if stage is not None or holds_lists(path):
         return list_split_lists(path if stage is None else path.parent, stage)
@@ -258,7 +258,7 @@ def _list_path(path: Path, partial: bool, group: str | None) -> Listing:
         raise VitkitError(f"{path} is a single file of another kind. {LAYOUTS}")
     parquets = _parquet_files(path)
     if holds_split_parquets(parquets):
-        return list_split_parquets(path, parquets)
+        return list_split_parquets(path, parquets, group=group)
     if parquets:
         return list_parquet(path, parquets, group=group)
     return list_folders(path, partial, group)

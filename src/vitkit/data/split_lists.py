@@ -37,13 +37,16 @@ _LARGEST_LABEL = 1 << 20
 def list_of(path: Path) -> str | None:
     """Return which of the lists a file is, by its name and its neighbours; None if it is none.
 
-    A test.txt or test.parquet alone is somebody else's: a training list has to stand beside it.
+    A test.txt or test.parquet alone is somebody else's: a training list has to stand beside it. Of text files
+    the whole name counts, for only files of these names are read.
     """
     name, kind = _list_name(path), path.suffix.lower()
-    if name is None or kind not in (".txt", ".parquet") or path.is_dir():
+    if name is None or path.is_dir():
         return None
-    beside = {_list_name(other) for other in path.parent.glob(f"*{kind}")}
-    return name if beside & {"train800", "train800val200"} else None
+    if kind == ".txt":
+        return name if path.name == f"{name}.txt" and holds_lists(path.parent) else None
+    beside = tuple(path.parent.glob("*.parquet"))
+    return name if kind == ".parquet" and holds_split_parquets(beside) else None
 
 
 def holds_lists(folder: Path) -> bool:
@@ -95,20 +98,24 @@ def list_split_lists(folder: Path, stage: str | None = None) -> Listing:
     return Listing("lists of images", names, Paths(folder, paths), splits, tuple(notes))
 
 
-def list_split_parquets(folder: Path, paths: Sequence[Path], stage: str | None = None) -> Listing:
+def list_split_parquets(
+    folder: Path, paths: Sequence[Path], stage: str | None = None, group: str | None = None
+) -> Listing:
     """List the images of Parquet files whose names begin with those of the lists.
 
     Args:
         folder: above the files; its name may say which task it is.
         paths: the files; those of other names are passed over.
         stage: the list of the file whose path was given; None: the folder was.
+        group: a column that says which images stay in one split, where one has to be cut.
     """
     of_list = {name: [path for path in paths if _list_name(path) == name] for name in LISTS}
     there = {name: found for name, found in of_list.items() if found}
     files = [(path, split) for split, name in _splits(stage, there).items() for path in there[name]]
-    task = task_of_folder(folder.name) or task_of_folder(folder.parent.name)
+    here = folder.resolve()  # of "." the name is empty
+    task = task_of_folder(here.name) or task_of_folder(here.parent.name)
     names = None if task is None else tuple(map(str, range(task.classes)))
-    return list_parquet(folder, [path for path, _ in files], [split for _, split in files], names)
+    return list_parquet(folder, [path for path, _ in files], [split for _, split in files], names, group)
 
 
 def _list_name(path: Path) -> str | None:

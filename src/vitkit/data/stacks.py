@@ -8,14 +8,17 @@ Shapes: H x W pixels of C channels.
 """
 
 import io
+import math
 import zlib
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, TiffImagePlugin
 
-from vitkit.data.arrays import ArrayFile, to_levels
+from vitkit.data.arrays import STRIP_BYTES, fill_levels
+from vitkit.data.converting import strips
 from vitkit.data.decode_config import DecodeRule
 from vitkit.data.decode_error import DecodeError
 
@@ -36,11 +39,66 @@ def has_samples(tags: Any, channels: int) -> bool:
     return channels != 4 or colours in (0, 1) or (colours == 2 and extra == (0,))
 
 
-def read_samples(data: bytes, rule: DecodeRule) -> ArrayFile | None:
-    """Read a TIFF file of as many samples a pixel as the rule has channels; None for any other.
+@dataclass(frozen=True)
+class SamplesFile:
+    """A TIFF file of several samples a pixel, whose tags were read; the strips are decoded when asked for."""
+
+    data: bytes
+    tags: Any
+    kind: np.dtype[Any]
+    shape: tuple[int, int, int]
+    """(H, W, C)"""
+    rows: int
+    """Rows of a strip; the last one may have fewer."""
+    format: str = "TIFF"
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(width, height), in Pillow's order."""
+        return self.shape[1], self.shape[0]
+
+    @property
+    def mode(self) -> str:
+        return f"{self.kind.name} x {self.shape[2]}"
+
+    @property
+    def planes(self) -> int:
+        """Planes that are stored one after the other: one for each channel, or a single one."""
+        return self.shape[2] if self.tags.get(_PLANES, 1) == 2 else 1
+
+    @property
+    def decoding_bytes(self) -> int:
+        """Bytes of memory that decoding takes beside the file: levels, and a strip, as it is unpacked."""
+        height, width, channels = self.shape
+        strip = self.rows * width * (channels // self.planes) * self.kind.itemsize
+        # zlib joins its pieces into a copy, and undoing the predictor takes another.
+        return height * width * channels + 3 * strip + STRIP_BYTES
+
+    def pixels(self, rule: DecodeRule) -> NDArray[np.uint8]:
+        """Decode to (H, W, C), which are the channels that the rule asks for.
+
+        Raises:
+            DecodeError: a strip is damaged or stored in a way that is not read here, or values out of range.
+        """
+        height, _, channels = self.shape
+        together = channels // self.planes
+        levels = np.empty(self.shape, np.uint8)
+        stored = zip(self.tags[_OFFSETS], self.tags[_COUNTS], strict=True)
+        for first in range(0, channels, together):
+            for top in range(0, height, self.rows):
+                part = levels[top : top + self.rows, :, first : first + together]
+                offset, count = next(stored)
+                fill_levels(
+                    part, _strip(self.data[offset : offset + count], self.tags, self.kind, part.shape)
+                )
+        return levels
+
+
+def read_samples(data: bytes, rule: DecodeRule) -> SamplesFile | None:
+    """Read the tags of a TIFF file of as many samples a pixel as the rule has channels; None for any other.
 
     Raises:
-        DecodeError: it is stored in a way that is not read here, too large or damaged.
+        DecodeError: it is stored in a way that is not read here, or damaged.
     """
     # A BigTIFF has a longer head, and says so at byte 2 or 3.
     tags: Any = TiffImagePlugin.ImageFileDirectory_v2(data[: 16 if 43 in data[2:4] else 8])
@@ -56,23 +114,14 @@ def read_samples(data: bytes, rule: DecodeRule) -> ArrayFile | None:
             f"a TIFF of {channels} samples in tiles, turned, or of a compression other than deflate: save it "
             "in strips without compression, as one grey page for each channel, or as .npy"
         )
-    needed = width * height * channels * kind.itemsize
-    if width * height > rule.max_pixels or needed > rule.max_bytes:
-        raise DecodeError(
-            f"{width} x {height} pixels of {channels} channels, {needed:,} bytes, more than max_pixels = "
-            f"{rule.max_pixels:,} allows"
-        )
-    planes = channels if tags.get(_PLANES, 1) == 2 else 1
-    together = channels // planes
-    values = np.empty((planes, height, width, together), kind)
-    rows = min(tags.get(_ROWS, height), height)
-    strips = zip(tags[_OFFSETS], tags[_COUNTS], strict=True)
-    for plane in range(planes):
-        for top in range(0, height, rows):
-            shape = (min(rows, height - top), width, together)
-            offset, count = next(strips)
-            values[plane, top : top + rows] = _strip(data[offset : offset + count], tags, kind, shape)
-    return ArrayFile(values[0] if planes == 1 else np.moveaxis(values[..., 0], 0, 2), "TIFF")
+    rows = tags.get(_ROWS, height)
+    if not all(isinstance(side, int) and side >= 1 for side in (width, height, rows)):
+        raise DecodeError(f"a TIFF of {width} x {height} pixels in strips of {rows} rows: expected 1 or more")
+    file = SamplesFile(data, tags, kind, (height, width, channels), min(rows, height))
+    found, expected = len(tags[_OFFSETS]), file.planes * -(-height // file.rows)
+    if not found == len(tags[_COUNTS]) == expected:
+        raise DecodeError(f"{found:,} strips, expected {expected:,}: the file is damaged")
+    return file
 
 
 def _type(tags: Any, data: bytes) -> np.dtype[Any]:
@@ -84,15 +133,17 @@ def _type(tags: Any, data: bytes) -> np.dtype[Any]:
     return np.dtype((">" if data[:2] == b"MM" else "<") + letter)
 
 
-def _strip(data: bytes, tags: Any, kind: np.dtype[Any], shape: tuple[int, int, int]) -> NDArray[Any]:
+def _strip(data: bytes, tags: Any, kind: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     """Decode a strip (rows, W, C); deflate is stopped at its length, whatever the data would become."""
-    length = int(np.prod(shape)) * kind.itemsize
-    if tags.get(_COMPRESSION, 1) in _DEFLATE:
+    length = math.prod(shape) * kind.itemsize
+    deflated = tags.get(_COMPRESSION, 1) in _DEFLATE
+    if deflated:
         data = zlib.decompressobj().decompress(data, length)
     if len(data) < length:
         raise DecodeError(f"a strip of {len(data):,} bytes, expected {length:,}: the file is cut short")
     values = np.frombuffer(data, kind, count=length // kind.itemsize).reshape(shape)
-    predictor = tags.get(_PREDICTOR, 1)
+    # Of strips that are not compressed libtiff and Pillow ignore the tag, so that writers leave it there.
+    predictor = tags.get(_PREDICTOR, 1) if deflated else 1
     if predictor == 2 and kind.kind == "u":  # differences to the pixel at the left, which wrap
         return np.cumsum(values, axis=1, dtype=kind)
     if predictor != 1:
@@ -106,23 +157,45 @@ def read_pages(image: Image.Image, channels: int) -> NDArray[np.uint8] | None:
     Raises:
         DecodeError: a page is no grey image, or of another size than the first.
     """
-    pages = getattr(image, "n_frames", 1)
-    if channels in (1, 3) or pages != channels:
+    # Files of colours are not searched for pages: a damaged one behind the first would refuse them.
+    if channels in (1, 3) or (channels == 4 and not _is_grey(image.mode)) or not _has_pages(image, channels):
         return None
     stack, size = None, image.size
-    for number in range(pages):
+    for number in range(channels):
         image.seek(number)
-        if image.mode not in ("L", "F") and not image.mode.startswith("I;16"):
+        if not _is_grey(image.mode):
             raise DecodeError(
-                f"page {number + 1} of {pages} has the colour mode {image.mode}, expected grey of 8 or 16 "
+                f"page {number + 1} of {channels} has the colour mode {image.mode}, expected grey of 8 or 16 "
                 "bits, or floats from 0 to 1"
             )
         if image.size != size:
             raise DecodeError(f"page {number + 1} has {image.size} pixels, the first {size} (width, height)")
-        levels = to_levels(np.asarray(image))
+        image.load()  # which turns it
         if stack is None:
-            stack = np.empty((*levels.shape, channels), np.uint8)
-        if levels.shape != stack.shape[:2]:
+            stack = np.empty((image.height, image.width, channels), np.uint8)
+        if (image.height, image.width) != stack.shape[:2]:
             raise DecodeError(f"page {number + 1} is turned otherwise than the first")
-        stack[:, :, number] = levels
+        for top, part in strips(image):
+            fill_levels(stack[top : top + part.height, :, number : number + 1], np.asarray(part)[:, :, None])
     return stack
+
+
+def _is_grey(mode: str) -> bool:
+    """Whether a page of a colour mode is a channel: grey of 8 or 16 bits, or floats."""
+    return mode in ("L", "F") or mode.startswith("I;16")
+
+
+def _has_pages(image: Image.Image, pages: int) -> bool:
+    """Whether a file has exactly so many pages. It is not searched beyond them: some have thousands."""
+    page = image.tell()
+    try:
+        image.seek(pages - 1)
+        try:
+            image.seek(pages)
+        except EOFError:
+            return True
+        return False
+    except EOFError:
+        return False
+    finally:
+        image.seek(page)

@@ -37,7 +37,7 @@ class CsvRows:
     cells: list[str]
     """The contents of the column of labels."""
     lines: list[int]
-    """Line numbers, pluralize from 1, which is the header."""
+    """Line numbers, counted from 1, which is the header."""
     split_of: NDArray[Any]
     """`(N,)` of "train", "val" and "test"."""
     groups: NDArray[np.int64] | None = None

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.data.advice import advise_on_start
+from vitkit.data.advice import SMALL_SIDE, advise_on_start, usual_side
 from vitkit.data.listing import class_numbers, pluralize
 from vitkit.data.repeats import describe_repeats
 from vitkit.data.sources import ImageData
@@ -24,6 +24,7 @@ UNBALANCED = 10
 
 def advice_words(
     data: ImageData,
+    sizes: Sequence[tuple[int, int]],
     leaks: Mapping[str, int],
     options: Sequence[Option],
     chosen: Option | None,
@@ -33,6 +34,7 @@ def advice_words(
 
     Args:
         data: the images.
+        sizes: (height, width) of some of them, in pixels.
         leaks: "train-test" and the like, and how many images of the second split are in the first one too.
         options: the starts, or what to look for.
         chosen: the option that is advised.
@@ -42,7 +44,7 @@ def advice_words(
     if few:
         yield few
     if chosen is None:
-        yield _look_for(options)
+        yield from _look_for(options, usual_side(sizes), enough=not few)
     elif chosen is scratch:
         yield from _begin_anew(scratch, options)
     else:
@@ -106,16 +108,33 @@ def _about_small_pictures(chosen: Option, scratch: Option) -> Iterator[str]:
         )
 
 
-def _look_for(options: Sequence[Option]) -> str:
-    """Say what kind of start to look for, by what this machine can train in an hour."""
+def _look_for(options: Sequence[Option], side: int, enough: bool) -> Iterator[str]:
+    """Say what kind of start to look for, by what this machine can train in an hour.
+
+    Args:
+        options: models that published starts come in.
+        side: pixels of the usual image; 0: not known.
+        enough: whether there are enough images to train from scratch.
+    """
+    small = 0 < side <= SMALL_SIDE
+    if small and enough:
+        yield (
+            f"Train from scratch first: these images are small, of about {side} pixels, and there are enough "
+            "of them."
+        )
     possible = [one for one in options if one.seconds <= PATIENCE]
     best = max(possible or options, key=lambda one: one.flops if possible else -one.flops)
     height, _ = best.run.preprocessing.image_size
-    return (
+    yield (
         f"Look for a {best.run.model} that was pre-trained on ImageNet-21k or more, at {height} pixels: "
         f"fine-tuning it takes about {format_duration(best.seconds)} here. When you have it, vitkit advise "
         f"{shlex.quote(best.run.data)} START says what to expect of it."
     )
+    if small:
+        yield (
+            f"Such a start enlarges these images, of about {side} pixels, to {height}: that takes the "
+            "time of large ones and shows no more of them, so that only what it has learned before can help."
+        )
 
 
 def _about_classes(labels: NDArray[np.int64]) -> Iterator[str]:

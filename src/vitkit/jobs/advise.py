@@ -121,7 +121,7 @@ def run_advise(options: AdviseOptions, listener: Listener = SILENT) -> Advice:
         options=found,
         chosen=chosen,
         scratch=scratch,
-        sentences=tuple(advice_words(data, leaks, found, chosen, scratch)),
+        sentences=tuple(advice_words(data, sizes, leaks, found, chosen, scratch)),
     )
 
 

@@ -117,11 +117,11 @@ def departures(run: Run, num_images: int) -> list[str]:
         ("mixup", run.objective.mixup, 0.0),
         ("head", run.start.head, "new"),
         ("frozen", own.freeze, "nothing"),
+        ("factor of the head's rate", own.head_rate, 1.0),
     ]
     if own.freeze == "nothing":
         pairs += [
             ("layer decay", own.layer_decay, 1.0),
-            ("factor of the head's rate", own.head_rate, 1.0),
             ("steps of the head alone", own.head_first, 0),
             ("frozen layers", own.freeze_layers, 0),
         ]

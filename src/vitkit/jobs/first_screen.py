@@ -221,16 +221,15 @@ def _learning(run: Run, model: ImageModel) -> list[str]:
         lines.append(
             f"{kept}: {format_count(moving)} of {format_count(total)} parameters, the rest is frozen"
         )
-    if optimizer.freeze == "trunk":
-        return lines
-    if optimizer.layer_decay != 1:
+    alone = optimizer.freeze == "trunk"
+    if optimizer.layer_decay != 1 and not alone:
         lowest = min(scale for scale in scales.values() if scale)
         lines.append(
             f"each layer at {optimizer.layer_decay:g} of the rate of the next one, the first at {lowest:.2g}"
         )
     if optimizer.head_rate != 1:
         lines.append(f"the head at {optimizer.head_rate:g} times the learning rate")
-    if optimizer.head_first:
+    if optimizer.head_first and not alone:
         lines.append(f"the head alone in the first {pluralize(optimizer.head_first, 'step')}")
     return lines
 

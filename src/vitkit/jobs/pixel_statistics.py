@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.data.decode import DecodeError
+from vitkit.data.listing import pluralize
 from vitkit.data.sources import ImageData
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
@@ -31,18 +32,18 @@ def with_measured_pixels(run: Run, data: ImageData, listener: Listener) -> Run:
         return run
     samples, channels = data.splits["train"], run.preprocessing.decode.channels
     numbers = np.unique(np.linspace(0, len(samples) - 1, MOST_IMAGES).astype(np.int64)).tolist()
-    sums, squares, count, reason = np.zeros(channels), np.zeros(channels), 0, ""
+    sums, squares, count, readable, reason = np.zeros(channels), np.zeros(channels), 0, 0, ""
     with listener.progress("measuring the pixels", len(numbers)) as progress:
-        for done, index in enumerate(numbers):
+        for done, index in enumerate(numbers, start=1):
             try:
                 image = preprocess(samples.decode(index), run.preprocessing)
             except DecodeError as error:
                 reason = f"{samples.key(index)}: {error}"
-                continue
-            levels = image.reshape(-1, channels).astype(np.int64)  # whole numbers: the sums are exact
-            sums, squares = sums + levels.sum(0), squares + (levels**2).sum(0)
-            count += len(levels)
-            progress(done + 1)
+            else:
+                levels = image.reshape(-1, channels).astype(np.int64)  # whole numbers: the sums are exact
+                sums, squares = sums + levels.sum(0), squares + (levels**2).sum(0)
+                count, readable = count + len(levels), readable + 1
+            progress(done)
     if not count:
         raise VitkitError(f"The pixels cannot be measured, for no training image can be read. {reason}")
     mean = sums / count
@@ -53,7 +54,7 @@ def with_measured_pixels(run: Run, data: ImageData, listener: Listener) -> Run:
         image_std=start.image_std or _rounded(np.maximum(std / 255, LEAST_STD)),
     )
     listener.note(
-        f"Pixels: mean {start.image_mean}, std {start.image_std}, on {len(numbers)} training images."
+        f"Pixels: mean {start.image_mean}, std {start.image_std}, on {pluralize(readable, 'training image')}."
     )
     return replace(run, start=start)
 

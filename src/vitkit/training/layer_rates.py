@@ -32,7 +32,7 @@ def rate_scales(model: ImageModel, config: OptimizerConfig) -> dict[nn.Parameter
     if config.freeze == "trunk":
         if not head:
             raise VitkitError("The model has no head that could be trained alone: leave out freeze.")
-        return {parameter: float(parameter in head) for parameter in numbers}
+        return {parameter: float(parameter in head) * config.head_rate for parameter in numbers}
     last_frozen = config.freeze_layers if config.freeze_layers else -1
     return {
         parameter: 0.0

@@ -46,8 +46,8 @@ class OptimizerConfig:
     """Decay of the Polyak average of the weights, which is evaluated and saved in their place (the paper's
     Table 2: 0.9999); None keeps no average."""
     freeze: Literal["nothing", "trunk"] = "nothing"
-    """Part of the model that is not trained. trunk: the head alone is trained, and the four options below
-    have nothing to act on."""
+    """Part of the model that is not trained. trunk: the head alone is trained, and freeze_layers, layer_decay
+    and head_first have nothing to act on."""
     freeze_layers: int = 0
     """Number of first blocks (or residual units) that are not trained, with all that is before them."""
     layer_decay: float = 1.0
