@@ -26,6 +26,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -85,13 +86,13 @@ class Bench:
 
     def results(self) -> dict[Training, Outcome]:
         """Read the trainings that are done."""
-        file = self.out / "results.jsonl"
-        lines = file.read_text().splitlines() if file.exists() else []
-        found = [
-            json.loads(line) for line in lines if line.endswith("}")
-        ]  # a killed run may leave half a line
-        outcomes = [Outcome(**{**one, "training": Training(**one["training"])}) for one in found]
-        return {outcome.training: outcome for outcome in outcomes}
+        file, found = self.out / "results.jsonl", {}
+        for line in file.read_text().splitlines() if file.exists() else []:
+            with suppress(json.JSONDecodeError):  # a run that was killed may have left a part of a line
+                one = json.loads(line)
+                training = Training(**one.pop("training"))
+                found[training] = Outcome(training, **one)
+        return found
 
     def done(self, training: Training) -> Outcome:
         """Return the outcome of a training, which is trained where it was not yet."""
@@ -103,7 +104,7 @@ class Bench:
         used, took = _processor_seconds() - used, time.perf_counter() - began
         outcome = Outcome(training, steps, batch_size, accuracy, loss, used, took)
         with (self.out / "results.jsonl").open("a") as file:
-            file.write(json.dumps(asdict(outcome)) + "\n")
+            file.write("\n" + json.dumps(asdict(outcome)))
         print(f"{training}: {accuracy:.1%}, loss {loss:.3f}, {used:.0f} s", file=sys.stderr, flush=True)
         return outcome
 
