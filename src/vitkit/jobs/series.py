@@ -80,12 +80,10 @@ def train_series(
     """
     options, given = options or SeriesOptions(sweep=True), None if out is None else Path(out)
     require_data(run)
-    asked = with_absolute_paths(
-        settle_minutes(
-            run, given, device=device, ending=options.ending, recorded=recorded_run, listener=listener
-        )
+    timed = settle_minutes(
+        run, given, device=device, ending=options.ending, recorded=recorded_run, listener=listener
     )
-    asked = _with_model(asked, given)
+    asked = _with_model(with_absolute_paths(timed), given)
     folder = given or _free_folder(asked, options)
     _check_folder(folder, asked, options, resume)
     planned = None
