@@ -120,7 +120,7 @@ def read_regular_file(path: Path, limit: int) -> bytes:
     """
     chunks: list[bytes] = []
     size = 0
-    for chunk in _chunks(path):
+    for chunk in read_chunks(path):
         chunks.append(chunk)
         size += len(chunk)
         if size > limit:
@@ -136,7 +136,7 @@ def hash_file(path: Path) -> tuple[int, str]:
         VitkitError: it is a folder, a pipe or a device.
     """
     digest, size = hashlib.sha256(), 0
-    for chunk in _chunks(path):
+    for chunk in read_chunks(path):
         digest.update(chunk)
         size += len(chunk)
     return size, digest.hexdigest()
@@ -179,7 +179,7 @@ def require_regular_file(descriptor: int, path: Path) -> None:
         raise VitkitError(f"{path} cannot be read: expected a regular file, found {found}.")
 
 
-def _chunks(path: Path) -> Iterator[bytes]:
+def read_chunks(path: Path) -> Iterator[bytes]:
     """Yield the bytes of a regular file, part by part."""
     # Without O_NONBLOCK, opening a pipe waits for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

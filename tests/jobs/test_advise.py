@@ -20,7 +20,7 @@ from vitkit.jobs import train as training
 from vitkit.jobs.advice import choose
 from vitkit.jobs.advice_record import AdviceRecord, compare_with_advice, keep_advice, read_advice
 from vitkit.jobs.advise import advise, follow
-from vitkit.jobs.forecast import Forecast
+from vitkit.jobs.forecast import SCRATCH, Forecast
 from vitkit.jobs.run_config import Run
 from vitkit.models.build import create_model
 from vitkit.training.trainer_config import TrainingConfig
@@ -124,7 +124,7 @@ def test_of_several_starts_the_one_with_the_better_features_is_advised(photos: P
     found = advise(str(photos), [worse, start], cache=False)
     assert [option.start for option in found.options] == [str(worse), str(start)]
     assert found.chosen is found.options[1]
-    assert "the best of 2 that were tried" in " ".join(found.sentences)
+    assert "chosen among 2 that were tried" in " ".join(found.sentences)
 
 
 def test_a_larger_size_is_tried_where_the_images_have_more_to_show(tmp_path: Path, start: Path) -> None:
@@ -148,6 +148,41 @@ def test_the_cheapest_of_equally_good_options_is_chosen(photos: Path, start: Pat
     assert choose((cheap, close, best)) is close, "0.053 is the standard error of 0.8 of 56 images"
     assert choose((cheap, like(0.7, 2.0), best)) is best
     assert choose((replace(option, forecast=None),)) is None
+
+
+def test_new_weights_are_advised_only_where_more_is_expected_of_them(photos: Path, start: Path) -> None:
+    option = advise(str(photos), start, cache=False).options[0]
+
+    def like(accuracy: float, flops: float) -> Any:
+        return replace(option, forecast=Forecast(accuracy, 0.0, 1.0), flops=flops)
+
+    found = like(0.8, 3.0), like(0.5, 2.0)
+    assert choose(found, like(0.79, 1.0)) is found[0], "within one standard error, and cheaper for an image"
+    better = like(0.81, 5.0)
+    assert choose(found, better) is better
+
+
+def test_a_start_that_is_as_good_as_new_weights_is_advised(
+    monkeypatch: pytest.MonkeyPatch, photos: Path, start: Path
+) -> None:
+    def forecast(_folded: Any, _data: Any, relation: Any) -> Forecast:
+        return Forecast(0.79 if relation is SCRATCH else 0.8, 0.5, 0.9)
+
+    monkeypatch.setattr(advising, "advise_on_start", lambda *_: "")
+    monkeypatch.setattr(advising, "_forecast", forecast)
+    monkeypatch.setattr(advising, "forward_flops", lambda config, **_: 1.0 if config.width == 96 else 2.0)
+    found = advise(str(photos), start, cache=False)
+    assert found.scratch.flops < found.options[0].flops
+    assert found.chosen is found.options[0]
+
+
+def test_a_forecast_beyond_the_runs_it_was_fitted_to_is_said_to_be(photos: Path, start: Path) -> None:
+    said = "was fitted to runs on 45 to 450 images"
+    assert said not in " ".join(advise(str(photos), start, cache=False).sentences)
+    for path in [*photos.glob("*/*.png")]:
+        if int(path.stem) >= 20:
+            path.unlink()
+    assert said in " ".join(advise(str(photos), start, cache=False).sentences)
 
 
 def test_imbalance_leaks_and_copies_are_said(tmp_path: Path, start: Path) -> None:
@@ -237,7 +272,7 @@ def test_enough_images_and_a_useless_start_mean_new_weights(
     assert found.chosen is found.scratch
     words = " ".join(found.sentences)
     assert words.startswith("Train from scratch (recipe small-images)")
-    assert f"{useless} would give" in words
+    assert f"{useless} would give" in words and "less is expected of it than of new weights" in words
 
 
 @pytest.fixture

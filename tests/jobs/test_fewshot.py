@@ -26,6 +26,7 @@ from vitkit.evaluation.fewshot import Draws, fit
 from vitkit.jobs import fewshot_data
 from vitkit.jobs.fewshot_evaluator import fewshot_evaluator
 from vitkit.jobs.fewshot_options import FewShotTracking
+from vitkit.jobs.fewshot_page import fewshot_page
 from vitkit.jobs.fewshot_result import short_names
 from vitkit.jobs.run_config import Run
 from vitkit.jobs.run_folder import absolute_spec
@@ -240,6 +241,20 @@ def test_a_class_with_fewer_images_than_shots_is_named(start: str, tmp_path: Pat
     assert "b (1)" in note
     assert [score.shots for score in found.models[0].of_method("logistic")] == [1, 5]
     assert found.models[0].scores[0].class_accuracy[1] is None  # its only image is a shot
+
+
+def test_draws_that_are_all_alike_are_given_no_interval(start: str, tmp_path: Path) -> None:
+    """Every image is a shot: another draw would be the same."""
+    data = str(_images(tmp_path / "few", {"a": 8, "b": 8}))
+    found = vitkit.fewshot(start, data, shots=(50,), methods=("ridge",), seeds=3)
+    score = found.models[0].best
+    assert score.interval == (score.mean, score.mean) and score.shown_interval is None
+    page = fewshot_page(found)
+    assert "± 0.0" in page and "interval of the mean over draws" not in page
+    assert f"({100 * score.mean:.1f} – " not in page
+    several = vitkit.fewshot(start, data, shots=(1,), methods=("ridge",), seeds=3).models[0].best
+    apart = replace(several, accuracies=(0.5, 0.75), interval=(0.4, 0.8))
+    assert apart.shown_interval == (0.4, 0.8)
 
 
 def test_test_images_among_the_shots_are_counted(start: str, tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_no_probe_is_too_good_or_too_bad(right: int, relation: Relation) -> None
 def simulated(draw: np.random.Generator, relation: Relation) -> Outcome:
     """A run whose accuracy follows a relation, with the counting of a probe and of a test set."""
     truth = draw.normal(0.5, 1.0)
-    images, tested = int(draw.integers(50, 2000)), int(draw.integers(300, 1000))
+    images, tested = int(draw.integers(FEWEST, MOST + 1)), int(draw.integers(300, 1000))
     right = int(draw.binomial(images, share(truth)))
     final = truth + relation.offset + relation.doubling * math.log2(images / BASE_IMAGES)
     final += draw.normal(0, relation.spread)
@@ -133,9 +133,10 @@ def test_the_spread_is_that_of_data_sets_that_were_not_fitted_to() -> None:
 
 def test_a_relation_does_not_go_on_beyond_the_runs_it_was_fitted_to() -> None:
     relation = Relation(0.0, 0.5, 0.3, 50)
-    assert relation.line(MOST) == pytest.approx(1.0) == relation.line(10**6)
-    assert relation.line(BASE_IMAGES) == 0.0
-    assert relation.line(FEWEST) == relation.line(1) < 0
+    assert (FEWEST, MOST) == (45, 450), "images of the runs that FINETUNED was fitted to"
+    assert relation.line(MOST) == relation.line(10**6) == pytest.approx(0.5 * math.log2(450 / BASE_IMAGES))
+    assert relation.line(FEWEST) == relation.line(1) == pytest.approx(0.5 * math.log2(45 / BASE_IMAGES))
+    assert relation.line(225) == pytest.approx(relation.line(MOST) - 0.5)
 
 
 def test_the_evidence_is_that_of_the_best_method() -> None:
@@ -147,6 +148,6 @@ def test_what_came_out_is_compared_in_words() -> None:
     expected = Forecast(0.77, 0.706, 0.834)
     assert expected.compare(0.782) == "expected 71 to 83 %, came out 78 %"
     assert expected.compare(0.9) == (
-        "expected 71 to 83 %, came out 90 %: above the interval, which 2 of 10 runs should be"
+        "expected 71 to 83 %, came out 90 %: above the interval; 2 of 10 runs should lie outside"
     )
     assert "came out 12 %: below the interval" in expected.compare(0.12)

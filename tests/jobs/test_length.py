@@ -9,16 +9,20 @@ import pytest
 from vitkit.cli.main import run as command
 from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.jobs import length
+from vitkit.jobs import length, memory
 from vitkit.jobs import train as training
+from vitkit.jobs.finetune import finetune
 from vitkit.jobs.length import Pace, measure_pace, steps_within, with_steps
 from vitkit.jobs.listener import SILENT
 from vitkit.jobs.machine import find_device
 from vitkit.jobs.run_config import Run, read_run
 from vitkit.jobs.series_record import read_series
+from vitkit.jobs.start_config import StartConfig
+from vitkit.models.build import create_model
 from vitkit.tasks import find_task
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
+from vitkit.weights import save_model
 
 SMALL = Run(
     data="digits",
@@ -124,3 +128,38 @@ def test_a_pace_is_measured_on_a_sample() -> None:
     data = find_task(SMALL.task).open_data(SMALL.data, SMALL.splits, SMALL.preprocessing.decode)
     found = measure_pace(SMALL, data, None, find_device("cpu"), SILENT)
     assert 0 < found.step < 60 and 0 < found.validation < 60
+
+
+def test_what_does_not_fit_into_memory_is_refused_before_it_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "available_memory", lambda: 1000)
+    monkeypatch.setattr(length, "build_parts", lambda *_: pytest.fail("the model was built"))
+    with pytest.raises(VitkitError, match="does not fit into memory"):
+        training.train(SMALL, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_measures_its_pixels_is_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    measuring = replace(SMALL, start=StartConfig(measure_pixels=True))
+    set_pace(monkeypatch, 1.0)
+    first = training.train(measuring)
+    assert read_run(first).start.image_std is not None
+    set_pace(monkeypatch, 0.5)
+    assert training.train(measuring) == first
+
+
+@pytest.mark.parametrize("number", [0, -1, 10**6])
+def test_a_number_of_threads_that_cannot_be_is_refused_before_it_is_set(tmp_path: Path, number: int) -> None:
+    save_model(create_model("ViT-16x1x2/4", num_classes=3, image_size=8), tmp_path / "start")
+    with pytest.raises(VitkitError, match="threads is from 1 to 4,096, found"):
+        finetune(str(tmp_path / "start"), "digits", tmp_path / "run", minutes=0.1, threads=number)
+
+
+def test_the_commands_refuse_no_threads_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["advise", "digits"], ["train", *OPTIONS]):
+        assert command([*words, "--threads", "0"]) == 1
+        assert "threads is from 1 to 4,096, found 0" in capsys.readouterr().err

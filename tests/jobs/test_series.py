@@ -14,6 +14,7 @@ import vitkit
 from tests.jobs.hearing import Hearing
 from vitkit import load_model
 from vitkit.data.sources import open_data
+from vitkit.data.sources_config import Splits
 from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs import series as job
@@ -23,7 +24,9 @@ from vitkit.jobs.recipes import recipe
 from vitkit.jobs.run_config import Run, read_run
 from vitkit.jobs.series import train_series
 from vitkit.jobs.series_options import SeriesOptions
-from vitkit.jobs.series_record import Member, Score, Series, choose_rate, new_series, read_series
+from vitkit.jobs.series_record import Member, Score, Series, choose_rate, new_series, read_series, summarise
+from vitkit.jobs.series_report import conclusions
+from vitkit.jobs.start_config import StartConfig
 from vitkit.models.build import create_model
 from vitkit.training.optim import SGD, create_optimizer, learning_rate
 from vitkit.training.optim_config import OptimizerConfig
@@ -285,6 +288,105 @@ def test_a_start_is_fine_tuned_with_a_sweep_of_the_papers_rates(tmp_path: Path) 
     assert read_run(out / "final").optimizer.optimizer == "sgd"
     assert vitkit.finetune(str(tmp_path / "start"), "digits", tmp_path / "two", runs=2, minutes=0.01).is_dir()
     assert read_series(tmp_path / "two").run.training.minutes == 0.01
+
+
+def started(tmp_path: Path, val_fraction: float) -> Run:
+    """A run that fine-tunes a model on the digits that it was trained on, with the splits it had there."""
+    first = replace(SMALL, splits=Splits(val_fraction=val_fraction))
+    training.train(first, tmp_path / "start")
+    run = vitkit.finetune_run(str(tmp_path / "start"), "digits")
+    assert run.splits.val_fraction == val_fraction
+    return replace(run, training=replace(SMALL.training, steps=2))
+
+
+def test_a_sweep_over_images_that_the_start_has_seen_is_warned_of(tmp_path: Path) -> None:
+    hearing = Hearing()
+    train_series(started(tmp_path, 0.0), tmp_path / "sweep", SWEEP, listener=hearing)
+    assert any("the sweep cannot be trusted to choose" in said for said in hearing.warnings)
+
+
+def test_a_sweep_over_images_that_were_held_out_of_the_start_is_not_warned_of(tmp_path: Path) -> None:
+    hearing = Hearing()
+    train_series(started(tmp_path, 0.1), tmp_path / "sweep", SWEEP, listener=hearing)
+    assert not any("sweep" in said for said in hearing.warnings)
+
+
+def test_a_series_that_leaves_the_model_to_its_start_is_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_model(create_model("ViT-16x1x2/4", num_classes=3, image_size=8), tmp_path / "start")
+    run = replace(SMALL, model="", start=StartConfig(str(tmp_path / "start")))
+    first = train_series(run, options=SeriesOptions(runs=2))
+    assert read_series(first).run.model  # that of the start
+    assert train_series(run, options=SeriesOptions(runs=2)) == first
+    (tmp_path / "start").rename(tmp_path / "gone")  # what has begun needs no start any more
+    assert train_series(run, first, SeriesOptions(runs=2)) == first
+
+
+def test_a_series_whose_record_leaves_the_model_open_goes_on(tmp_path: Path) -> None:
+    """As the record of earlier versions does."""
+    save_model(create_model("ViT-16x1x2/4", num_classes=3, image_size=8), tmp_path / "start")
+    run = replace(SMALL, model="", start=StartConfig(str(tmp_path / "start")))
+    out = train_series(run, tmp_path / "runs", SeriesOptions(runs=2))
+    record = json.loads((out / "series.json").read_text())
+    record["run"]["model"] = ""
+    (out / "series.json").write_text(json.dumps(record))
+    assert train_series(run, out, SeriesOptions(runs=2)) == out
+
+
+def test_an_unfinished_series_is_not_said_to_lack_test_images() -> None:
+    begun = swept((0.1, 0.5, 1.0))
+    assert conclusions(begun) == ["Not all runs have ended yet: vitkit train --resume continues the series."]
+
+
+def test_a_metric_that_is_not_defined_is_said_to_be_so() -> None:
+    score = Score("test", None, None, None, 10)
+    ended = replace(
+        swept((0.1, 0.5, 1.0)), members=(Member("final", 0.1, 0, score=score, finished=True),), chosen=0.1
+    )
+    assert conclusions(replace(ended, spread=summarise(ended))) == [
+        "The learning rate is 0.1.",
+        "Accuracy is not defined on the test images: no label is among them.",
+    ]
+
+
+def test_held_out_images_without_labels_are_not_called_divergence() -> None:
+    with pytest.raises(VitkitError, match=r"have no labels to score by: raise --splits.val-fraction"):
+        choose_rate(swept((0.1, None, None), (0.2, None, None)))
+
+
+def test_the_test_images_are_not_decoded_where_they_are_not_looked_at(tmp_path: Path) -> None:
+    hearing = Hearing()
+    run = replace(SMALL, training=replace(SMALL.training, evaluate_test=False))
+    training.train(run, tmp_path / "run", listener=hearing)
+    assert "reading val images" in hearing.loops and "reading test images" not in hearing.loops
+
+
+def test_a_kill_between_link_and_rename_leaves_nothing_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_names(*_: Any) -> None:
+        raise OSError(1, "Operation not permitted")
+
+    out = train_series(SMALL, tmp_path / "runs", SeriesOptions(runs=2))
+    assert (out / "model.safetensors").samefile(out / "seed-0/model.safetensors")
+    whole = (out / "model.safetensors").read_bytes()
+    for name in ("model.safetensors", "model.json"):
+        (out / name).unlink()
+        (out / f".{name}.tmp").write_text("half")
+    monkeypatch.setattr("vitkit.jobs.series.os.link", no_names)
+    train_series(SMALL, out, SeriesOptions(runs=2))
+    assert (out / "model.safetensors").read_bytes() == whole
+    assert not (out / "model.safetensors").samefile(out / "seed-0/model.safetensors")
+    assert not list(out.glob(".*.tmp"))
+
+
+def test_a_model_that_is_linked_again_leaves_no_second_name(tmp_path: Path) -> None:
+    out = train_series(SMALL, tmp_path / "runs", SeriesOptions(runs=2))
+    (out / "model.json").unlink()
+    train_series(SMALL, out, SeriesOptions(runs=2))
+    assert (out / "model.json").exists() and not list(out.glob(".*.tmp"))
 
 
 def test_the_exact_update_of_the_original_is_an_option() -> None:

@@ -48,7 +48,9 @@ def main(arguments: list[str]) -> None:
 
         from vitkit.cli.download import download
         from vitkit.jobs.advise import follow, run_advise
+        from vitkit.jobs.machine import require_threads
 
+    require_threads(options.threads)
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     for start in options.starts:

@@ -40,8 +40,8 @@ from vitkit.text import format_bytes, format_duration, json_text, visible
 
 WIDTH_OF_PIPES = 110
 LINE_SECONDS = 60.0
-REJECTS_SHOWN = 10
 """Seconds between two lines of progress of a long loop, where there is no terminal."""
+REJECTS_SHOWN = 10
 
 
 class Terminal(Console):

@@ -60,8 +60,7 @@ def _one(found: "FewShot", model: "FewShotModel") -> Table:
     for column in table.columns[1:]:
         column.justify = "right"
     for score in model.scores:
-        # Draws that are all alike, because every image is a shot, say nothing of the chance in drawing.
-        interval = score.interval if len(set(score.accuracies)) > 1 else None
+        interval = score.shown_interval
         table.add_row(
             score.method if score.shots == found.shots[0] else "",
             f"{score.shots:,}",

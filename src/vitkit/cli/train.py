@@ -234,9 +234,11 @@ def _parse_timed(
         import torch
 
         from vitkit.jobs.length import settle_minutes, with_steps
+        from vitkit.jobs.machine import require_threads
         from vitkit.jobs.series import recorded_run
 
-    if asked.threads is not None and asked.threads > 0:
+    require_threads(asked.threads)
+    if asked.threads is not None:
         torch.set_num_threads(asked.threads)
 
     def fit(run: Run, steps: int, num_images: int) -> Run:

@@ -59,6 +59,12 @@ class FewShotScore:
     converged: tuple[bool, ...]
     """Whether the optimiser of logistic came to an end, for each seed."""
 
+    @property
+    def shown_interval(self) -> tuple[float, float] | None:
+        """The interval, where the draws differ: those that are all alike, because every image is a shot, say
+        nothing of the chance in drawing."""
+        return self.interval if len(set(self.accuracies)) > 1 else None
+
 
 def measure(
     draws: Sequence[Draws],

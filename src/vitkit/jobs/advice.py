@@ -93,13 +93,23 @@ class Advice:
         return AdviceRecord(self.chosen.forecast, self.chosen.seconds, self.sentences)
 
 
-def choose(options: tuple[Option, ...]) -> Option | None:
+def choose(options: tuple[Option, ...], scratch: Option | None = None) -> Option | None:
     """Choose among options: of those that cannot be told from the most accurate one, the cheapest.
 
     A point, or one standard error of the best one's probe where that is more, is no difference. Cost is
     counted in FLOPs, not in seconds, so that the same command chooses the same every time.
+
+    Args:
+        options: starts, each at a size.
+        scratch: training from scratch, where there are enough images for it. It takes many times the steps of
+            fine-tuning, so that it is chosen only where more is expected of it than of every start.
+
+    Returns:
+        The option; None where nothing is foretold.
     """
     foretold = [one for one in options if one.forecast is not None]
+    if scratch is not None and all(_accuracy(scratch) > _accuracy(one) for one in foretold):
+        return scratch if scratch.forecast is not None else None
     if not foretold:
         return None
     best = max(foretold, key=_accuracy)

@@ -13,6 +13,7 @@ from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot_folds import FOLDS
 from vitkit.jobs.advice import Advice, Option
+from vitkit.jobs.forecast import FEWEST, MOST
 from vitkit.jobs.probe import PIXEL_SIDE
 from vitkit.text import format_duration
 
@@ -50,6 +51,11 @@ def advice_words(
     else:
         yield from _begin(chosen, options)
         yield from _about_small_pictures(chosen, scratch)
+        if not FEWEST <= len(data.splits["train"]) <= MOST:
+            yield (
+                f"The rule for this was fitted to runs on {FEWEST} to {MOST} images: elsewhere it may be "
+                "further off."
+            )
     if chosen is not scratch and scratch.forecast is not None:
         yield (
             f"From scratch (recipe {scratch.run.recipe}, {scratch.where}, {scratch.cost}) about "
@@ -66,7 +72,7 @@ def advice_words(
 def _begin(chosen: Option, options: Sequence[Option]) -> Iterator[str]:
     """Say what to begin from, how, and what to expect."""
     assert chosen.forecast is not None and chosen.folded is not None
-    among = f", the best of {len(options)} that were tried" if len(options) > 1 else ""
+    among = f", chosen among {len(options)} that were tried" if len(options) > 1 else ""
     yield f"Begin from {chosen.start}{among}: {chosen.where}, {chosen.cost}."
     optimizer = chosen.run.optimizer
     if optimizer.freeze == "nothing":
@@ -94,7 +100,7 @@ def _begin_anew(scratch: Option, options: Sequence[Option]) -> Iterator[str]:
     )
     for one in options:
         if one.forecast is not None:
-            yield f"{one.start} would give {one.forecast.words}: it has learned little that helps here."
+            yield f"{one.start} would give {one.forecast.words}: less is expected of it than of new weights."
 
 
 def _about_small_pictures(chosen: Option, scratch: Option) -> Iterator[str]:

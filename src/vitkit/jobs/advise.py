@@ -108,7 +108,7 @@ def run_advise(options: AdviseOptions, listener: Listener = SILENT) -> Advice:
     found = tuple(_option(options, run, share, device, listener) for run in variants)
     if not asked:
         found = tuple(_to_look_for(data, device, listener))
-    chosen = choose(found) if advise_on_start(data.spec, *_extent(data)) else choose((*found, scratch))
+    chosen = choose(found, None if advise_on_start(data.spec, *_extent(data)) else scratch)
     if not asked:
         chosen = None  # a start may be found that is better than new weights
     return Advice(

@@ -10,7 +10,7 @@ import torch
 from vitkit.config import to_json
 from vitkit.data.loader import Batch, TrainLoader, evaluation_batches, worker_count
 from vitkit.data.memory_samples import MemorySamples, check_decode_memory, keep_in_memory, largest_decoding
-from vitkit.data.sources import ImageData
+from vitkit.data.sources import ImageData, Samples
 from vitkit.jobs.computing import choose_for, compute_as
 from vitkit.jobs.data_record import check_data
 from vitkit.jobs.fewshot_evaluator import FEWSHOT, fewshot_evaluator
@@ -87,8 +87,11 @@ def model_config_of(run: Run, num_classes: int, start: StartRecord | None) -> Mo
 def read_images(parts: Parts, listener: Listener) -> Parts:
     """Decode small splits once; what is too large is read as it is needed."""
     loading = parts.run.loading
-    limit, splits = int(loading.memory_gib * 2**30), {}
+    limit, splits = int(loading.memory_gib * 2**30), dict[str, Samples]()
     for split, samples in parts.data.splits.items():
+        if split == "test" and not parts.run.training.evaluate_test:  # nobody looks at them
+            splits[split] = samples
+            continue
         with listener.progress(f"reading {split} images") as progress:
             headers = partial(progress, detail="headers")
             channels = parts.run.preprocessing.decode.channels

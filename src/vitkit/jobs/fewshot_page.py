@@ -47,11 +47,9 @@ def fewshot_page(found: FewShot) -> str:
 
 def _answer(best: FewShotModel, images: str, several: bool) -> str:
     score = best.best
-    interval = ""
-    if score.interval is not None:
-        interval = (
-            f" (95% interval of the mean over draws: {score.interval[0]:.1%} to {score.interval[1]:.1%})"
-        )
+    shown, interval = score.shown_interval, ""
+    if shown is not None:
+        interval = f" (95% interval of the mean over draws: {shown[0]:.1%} to {shown[1]:.1%})"
     which = f"The best of the checkpoints is {best.name}: with" if several else "With"
     return (
         f"{which} {pluralize(score.shots, 'image')} of each class, {score.method} on frozen features is "
@@ -65,9 +63,8 @@ def _shots(count: int) -> str:
 
 def _cell(score: FewShotScore) -> str:
     deviation = "" if score.deviation is None else f" ± {100 * score.deviation:.1f}"
-    interval = (
-        "" if score.interval is None else f" ({100 * score.interval[0]:.1f} – {100 * score.interval[1]:.1f})"
-    )
+    shown = score.shown_interval
+    interval = "" if shown is None else f" ({100 * shown[0]:.1f} – {100 * shown[1]:.1f})"
     return f"{score.mean:.1%}{deviation}{interval}"
 
 

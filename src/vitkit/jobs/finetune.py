@@ -13,6 +13,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_recipes import fit_paper
 from vitkit.jobs.length import settle_minutes
 from vitkit.jobs.listener import SILENT, Listener
+from vitkit.jobs.machine import require_threads
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.run_config import Run, full_name
 from vitkit.jobs.run_folder import absolute_spec
@@ -86,6 +87,7 @@ def finetune(
     Raises:
         VitkitError, InterruptedTraining: as `vitkit.train`.
     """
+    require_threads(threads)
     with listener.progress("looking at the start"):
         run = finetune_run(start, data, recipe=recipe, image_size=image_size)
     series = SeriesOptions(sweep, sweep_rates, runs, cross_validate)

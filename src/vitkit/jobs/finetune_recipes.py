@@ -96,9 +96,15 @@ def sweep_rates(run: Run) -> tuple[float, ...]:
     return tuple(float(f"{factor * run.optimizer.learning_rate:.3g}") for factor in MULTIPLES)
 
 
-def departures(run: Run, num_images: int) -> list[str]:
-    """Name what in a run is not the paper's fine-tuning (B.1.1), each with what the paper does."""
-    there = fit_paper(paper(), num_images)
+def departures(run: Run, num_images: int, papers: Run | None = None) -> list[str]:
+    """Name what in a run is not the paper's fine-tuning (B.1.1), each with what the paper does.
+
+    Args:
+        run: its options.
+        num_images: those of the training split.
+        papers: the paper's run; left out, that for data of any size, or as many steps as a row of Table 4.
+    """
+    there = papers or fit_paper(paper(), num_images)
     height, width = run.preprocessing.image_size
     own, theirs = run.optimizer, there.optimizer
     pairs = [
@@ -107,7 +113,7 @@ def departures(run: Run, num_images: int) -> list[str]:
         ("weight decay", own.weight_decay, theirs.weight_decay),
         ("clipping", own.clip_norm, theirs.clip_norm),
         ("batch", run.training.batch_size, there.training.batch_size),
-        ("pixels", f"{height}x{width}", "384x384"),
+        ("pixels", f"{height}x{width}", "{}x{}".format(*there.preprocessing.image_size)),
         (
             "smallest crop",
             (run.augmentation.crop_area or (1.0,))[0],
@@ -127,7 +133,7 @@ def departures(run: Run, num_images: int) -> list[str]:
         ]
     found = [f"{what} {_plain(here)} ({_plain(other)})" for what, here, other in pairs if here != other]
     steps = run.training.total_steps(num_images)
-    usual = {there.training.steps, *(row[0] for row in TABLE_4.values())}
+    usual = {there.training.steps, *(row[0] for row in TABLE_4.values() if papers is None)}
     if steps not in usual:
         found.append(f"{steps:,} steps ({there.training.steps:,})")
     return found

@@ -16,9 +16,9 @@ from vitkit.evaluation.fewshot_folds import Folded
 
 LEVEL = 0.8
 """Part of the runs whose accuracy should lie inside the interval."""
-BASE_IMAGES, FEWEST, MOST = 500, 40, 2_000
+BASE_IMAGES, FEWEST, MOST = 500, 45, 450
 """Training images from which doublings are counted, and those between which there were runs to fit a relation
-to: beyond, it does not go on."""
+to: with fewer or more, its line stays as it is at that end."""
 Floats = NDArray[np.float64]
 SPREADS = tuple(step / 100 for step in range(1, 301))
 """Those that are tried, in log-odds."""
@@ -81,7 +81,7 @@ class Forecast:
 
     def _outside(self, accuracy: float) -> str:
         side = "above" if accuracy > self.high else "below"
-        return f": {side} the interval, which 2 of 10 runs should be"
+        return f": {side} the interval; 2 of 10 runs should lie outside"
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import torch
 from vitkit.config import to_json
 from vitkit.data.listing import pluralize
 from vitkit.data.sources import FileSamples, ImageData, Samples
+from vitkit.data.sources_config import NEWEST_RULE
 from vitkit.errors import VitkitError
 from vitkit.jobs.building import (
     Parts,
@@ -33,6 +34,8 @@ from vitkit.jobs.computing import choose_for, compute_as
 from vitkit.jobs.first_screen import measure_step
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import deterministic, find_device
+from vitkit.jobs.memory import require_memory
+from vitkit.jobs.pixel_statistics import with_measured_pixels
 from vitkit.jobs.run_config import Run, changed_options, is_run, read_run
 from vitkit.jobs.run_folder import numbered_folders
 from vitkit.jobs.start import StartRecord, settle_start
@@ -105,8 +108,10 @@ def settle_minutes(
         return run
     read = recorded or _recorded_run
     begun = None if out is None else read(out)
-    with listener.progress("listing images"):
-        data = find_task(run.task).open_data(run.data, run.splits, run.preprocessing.decode)
+    rule = run.splits.rule or (NEWEST_RULE if begun is None else begun.splits.rule)
+    with listener.progress("listing images"):  # cut as the run will cut them
+        splits = replace(run.splits, rule=rule)
+        data = find_task(run.task).open_data(run.data, splits, run.preprocessing.decode)
     count = len(data.splits["train"])
     if begun is not None and begun.training.steps is not None:
         # Where the minutes are others, the folder refuses the run by that difference alone.
@@ -118,6 +123,9 @@ def settle_minutes(
             if there is None:
                 break
             if there.training.steps is not None:
+                if None not in (there.start.image_mean, there.start.image_std):
+                    # The record has what was measured; that of a series leaves measuring to its runs.
+                    named = with_measured_pixels(named, data, SILENT)
                 same = with_absolute_paths(fit(named, there.training.steps, count))
                 if not changed_options(to_json(there), str(folder), same):
                     return fit(run, there.training.steps, count)
@@ -166,6 +174,7 @@ def measure_pace(
     """
     precision, exact = run.training.precision, run.training.exact
     config = model_config_of(run, len(data.class_names), start)
+    require_memory(config, run, device)  # before anything of the run is built
     with (
         tempfile.TemporaryDirectory() as folder,
         deterministic(device),

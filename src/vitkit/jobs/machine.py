@@ -11,6 +11,9 @@ import torch
 
 from vitkit.errors import VitkitError
 
+MOST_THREADS = 4096
+"""Largest number of threads, several times the cores of the largest machines: more is a mistyped option."""
+
 
 class InterruptedTraining(VitkitError):  # noqa: N818 (it is no error: what was asked for was done)
     """A run that a signal asked to stop and that did so, with every finished step committed.
@@ -40,6 +43,16 @@ def find_device(name: str) -> torch.device:
         first = str(error).splitlines()[0].split(". ")[0][:200].rstrip(".") + "."  # PyTorch's own is a page
         raise VitkitError(f"The device '{name}' cannot be used: {first} Choose auto or cpu.") from error
     return device
+
+
+def require_threads(threads: int | None) -> None:
+    """Refuse a number of threads that PyTorch would not take; None leaves the choice to it.
+
+    Raises:
+        VitkitError: it is below 1 or above `MOST_THREADS`.
+    """
+    if threads is not None and not 1 <= threads <= MOST_THREADS:
+        raise VitkitError(f"threads is from 1 to {MOST_THREADS:,}, found {threads}.")
 
 
 @contextmanager

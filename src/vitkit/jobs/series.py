@@ -11,7 +11,8 @@ from pathlib import Path
 
 from vitkit.config import difference, to_json
 from vitkit.data.sources import ImageData
-from vitkit.data.sources_config import NEWEST_RULE, Splits
+from vitkit.data.sources_config import FIRST_RULE, NEWEST_RULE, Splits
+from vitkit.durable import read_chunks, sync_folder, write_file
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.jobs.building import with_absolute_paths
 from vitkit.jobs.finetune_recipes import sweep_rates as default_rates
@@ -79,11 +80,10 @@ def train_series(
     """
     options, given = options or SeriesOptions(sweep=True), None if out is None else Path(out)
     require_data(run)
-    asked = with_absolute_paths(
-        settle_minutes(
-            run, given, device=device, ending=options.ending, recorded=recorded_run, listener=listener
-        )
+    timed = settle_minutes(
+        run, given, device=device, ending=options.ending, recorded=recorded_run, listener=listener
     )
+    asked = _with_model(with_absolute_paths(timed), given)
     folder = given or _free_folder(asked, options)
     _check_folder(folder, asked, options, resume)
     planned = None
@@ -110,6 +110,16 @@ def train_series(
 def recorded_run(folder: Path) -> Run | None:
     """Read the run that a series was begun with; None where there is none."""
     return read_series(folder).run if is_series(folder) else None
+
+
+def _with_model(run: Run, folder: Path | None) -> Run:
+    """Fill in the name of the start's model where it is left open, as a series that was begun records it."""
+    if run.model or not run.start.start:
+        return run
+    begun = None if folder is None else recorded_run(folder)
+    if begun is not None:  # its start may be gone by now
+        return replace(run, model=begun.model)
+    return settle_start(run, _list_images(run).class_names, None)[0]
 
 
 def _train_members(
@@ -188,7 +198,7 @@ def _plan(run: Run, options: SeriesOptions, command: str, listener: Listener) ->
     final = _final_run(run, options)
     data = _list_images(final)
     if tried:
-        _refuse_sweep(run, data)
+        _refuse_sweep(run, data, listener)
     if options.runs > 1 and not {"val", "test"} & set(data.splits):
         raise VitkitError(
             "Several runs are compared on test or validation images, and there are none: give "
@@ -217,32 +227,52 @@ def _refuse_folds(run: Run, options: SeriesOptions, listener: Listener) -> None:
     whole = replace(run, splits=Splits(0, 0, label_separator=run.splits.label_separator))
     if "test" in _list_images(whole).splits:
         raise VitkitError("The data has a test split of its own: leave --cross-validate out.")
-    if run.start.start:
-        trained_on = find_start(run).card.data
-        if trained_on is not None and trained_on.spec == absolute_spec(run.data):
-            listener.warn(
-                f"{run.start.start} was trained on these images, those of the folds' test splits among them: "
-                "the figures are too good."
-            )
+    if _splits_of_start(run) is not None:
+        listener.warn(
+            f"{run.start.start} was trained on these images, those of the folds' test splits among them: "
+            "the figures are too good."
+        )
 
 
-def _refuse_sweep(run: Run, data: ImageData) -> None:
-    """Refuse a sweep whose images or options do not allow it.
+def _refuse_sweep(run: Run, data: ImageData, listener: Listener) -> None:
+    """Refuse a sweep whose images or options do not allow it, and say where its start has seen them.
 
     Args:
         run: as it was asked for.
         data: the images of the run that follows the sweep.
+        listener: is warned.
     """
     if run.training.patience is not None and "val" not in data.splits:
         raise VitkitError(
             "patience waits for a better validation, and after a sweep there are no validation images, "
             "because the last run trains on all of them: leave --patience out."
         )
-    if "val" not in _list_images(_rate_run(run, False, run.optimizer.learning_rate)).splits:
+    tried = _rate_run(run, False, run.optimizer.learning_rate)
+    if "val" not in _list_images(tried).splits:
         raise VitkitError(
             "There are no images to hold out for a sweep: every class has a single training image left. "
             "Train without --sweep, with a --learning-rate."
         )
+    before = _splits_of_start(run)
+    # Validation images of the data's own are not cut, so that no start was trained on them.
+    if before is not None and "val" not in data.splits and before != _cut(tried.splits):
+        listener.warn(
+            f"{run.start.start} was trained on these images, held-out ones probably among them: the sweep "
+            "cannot be trusted to choose."
+        )
+
+
+def _splits_of_start(run: Run) -> Splits | None:
+    """Give the splits of a run's images that its start was trained on; None where those were others."""
+    trained_on = find_start(run).card.data if run.start.start else None
+    if trained_on is None or trained_on.spec != absolute_spec(run.data):
+        return None
+    return _cut(trained_on.splits)
+
+
+def _cut(splits: Splits) -> Splits:
+    """Keep of splits what decides how images are cut."""
+    return replace(splits, label_separator=None, rule=splits.rule or FIRST_RULE)
 
 
 def _member_run(base: Run, series: Series, member: Member) -> Run:
@@ -312,7 +342,6 @@ def _describe(series: Series, member: Member) -> str:
 def _free_folder(run: Run, options: SeriesOptions) -> Path:
     """Return the folder below `runs/` that holds this series already, else the first free one."""
     data = _list_images(run)
-    run, _ = settle_start(run, data.class_names, None)
     for folder in numbered_folders(run, data.name, options.ending):
         if not folder.exists() or (is_series(folder) and not _changes(folder, run, options)):
             break
@@ -350,10 +379,13 @@ def _is_same_file(one: Path, other: Path) -> bool:
 
 def _link(file: Path, place: Path) -> None:
     """Put a file at another place too: a second name of it, or a copy where the disk has no such names."""
-    temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+    # Always the same name, as the series is locked: what a killed process leaves is removed by the next one.
+    temporary = place.with_name(f".{place.name}.tmp")
     temporary.unlink(missing_ok=True)
     try:
         os.link(file, temporary)
     except OSError:
-        temporary.write_bytes(file.read_bytes())
+        write_file(temporary, read_chunks(file))
     temporary.replace(place)
+    temporary.unlink(missing_ok=True)  # a rename between two names of one file does nothing
+    sync_folder(place.parent)

@@ -207,6 +207,10 @@ def choose_rate(series: Series) -> Series:
         value, tie = (None, None) if before is None else (before.value, before.tie)
         if monitor.is_better(found, value, tie):
             best = member
+    if best is None and not any(member.diverged for member in series.rates):
+        raise VitkitError(
+            "The held-out images have no labels to score by: raise --splits.val-fraction, with another --out."
+        )
     if best is None:
         raise VitkitError(
             f"None of the learning rates {_listed(series.rates)} led to a model that can be scored: training "

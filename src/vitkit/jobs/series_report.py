@@ -60,12 +60,17 @@ def conclusions(series: Series) -> list[str]:
     said = []
     if series.options.sweeps and series.chosen is not None:
         said.append(f"The learning rate is {series.chosen:g}.")
-    spread = series.spread
+    if not series.ended:
+        return [*said, "Not all runs have ended yet: vitkit train --resume continues the series."]
+    spread, metric = series.spread, series.metric.replace("_", " ")
+    scores = [one.score for one in series.members if one.score is not None]
+    if spread is None and scores:
+        where = SPLIT_NAMES.get(scores[0].split, scores[0].split)
+        return [*said, f"{metric.capitalize()} is not defined on the {where} images: no label is among them."]
     if spread is None:
         return [*said, "There are no test images, so the final model is not evaluated."]
-    metric, where = series.metric.replace("_", " "), SPLIT_NAMES.get(spread.split, spread.split)
-    scores = (one.score for one in series.members)
-    ended = [score for score in scores if score is not None and score.value is not None]
+    where = SPLIT_NAMES.get(spread.split, spread.split)
+    ended = [score for score in scores if score.value is not None]
     if spread.deviation is None:
         (score,) = ended
         interval = "" if score.interval is None else f" (95 % interval {_interval(score.interval)})"
@@ -78,7 +83,7 @@ def conclusions(series: Series) -> list[str]:
         )
         if series.options.cross_validate is not None:
             images = sum(score.count for score in ended)
-            said.append(f"Each of {images:,} images was tested once, by a model that had not seen it.")
+            said.append(f"Each of {images:,} images was tested once, by a run that had not trained on it.")
     lost = sum(bool(one.diverged) for one in series.members)
     if lost:
         said.append(f"Training diverged in {lost} of {len(series.members)} runs, which the mean leaves out.")

@@ -28,7 +28,7 @@ from vitkit.jobs.first_screen import Outlook, Surroundings, estimate, first_scre
 from vitkit.jobs.fitting import RunPosition, fit
 from vitkit.jobs.length import settle_minutes
 from vitkit.jobs.listener import SILENT, Listener
-from vitkit.jobs.machine import deterministic, find_device
+from vitkit.jobs.machine import deterministic, find_device, require_threads
 from vitkit.jobs.memory import require_memory
 from vitkit.jobs.pixel_statistics import with_measured_pixels
 from vitkit.jobs.report import write_report
@@ -43,9 +43,6 @@ from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.tasks import find_task
 from vitkit.training.layer_rates import rate_scales
 from vitkit.weights import save_model
-
-MOST_THREADS = 4096
-"""Largest number of threads, several times the cores of the largest machines: more is a mistyped option."""
 
 
 def train(
@@ -253,8 +250,7 @@ def _refuse_options(run: Run, threads: int | None) -> None:
             "This recipe trains a model that is there already: give it with --start, or begin with vitkit "
             "finetune START."
         )
-    if threads is not None and not 1 <= threads <= MOST_THREADS:
-        raise VitkitError(f"threads is from 1 to {MOST_THREADS:,}, found {threads}.")
+    require_threads(threads)
     if "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1").strip() != "1":
         raise VitkitError(
             "Training on several processes is not there yet: start one process, without torchrun (RANK is "

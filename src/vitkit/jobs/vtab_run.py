@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from vitkit.data.sources_config import Splits
 from vitkit.data.transforms_config import Augmentation
 from vitkit.jobs.finetune import suit_run
+from vitkit.jobs.finetune_recipes import departures as from_papers
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.run_config import Run
 from vitkit.jobs.start_config import StartConfig
@@ -80,32 +80,13 @@ def _finetune_run(options: VtabOptions, task: TaskData) -> Run:
 
 def departures(run: Run, options: VtabOptions) -> Iterator[str]:
     """Name what in a run of a task is not the paper's VTAB-1k (B.1.1), each with what the paper does."""
-    paper = recipe(PAPER_RECIPE)
-    (height, width), (size, _) = run.preprocessing.image_size, paper.preprocessing.image_size
-    whole = run.augmentation.crop_area is None and not run.augmentation.flip
-    pairs: list[tuple[str, Any, Any]] = [
-        ("optimizer", run.optimizer.optimizer, paper.optimizer.optimizer),
-        ("weight decay", run.optimizer.weight_decay, paper.optimizer.weight_decay),
-        ("layer decay", run.optimizer.layer_decay, 1.0),
-        ("steps", run.training.total_steps(NUM_TRAINING), paper.training.steps),
-        ("batch", run.training.batch_size, paper.training.batch_size),
-        ("pixels", f"{height}x{width}", f"{size}x{size}"),
-        ("images", "whole" if whole else "random crops and flips", "whole"),
-        ("label smoothing", run.objective.label_smoothing, 0.0),
-    ]
+    paper = _paper_run(options)
+    yield from from_papers(run, NUM_TRAINING, paper)
+    if run.augmentation.flip:
+        yield "random flips (none)"
+    own, papers = run.optimizer.learning_rate, paper.optimizer.learning_rate
     if options.sweep:
         tried = ", ".join(f"{rate:g}" for rate in options.tried)
-        pairs.append(
-            ("rate", f"of each task the best of {tried}", f"{paper.optimizer.learning_rate:g} for all")
-        )
-    else:
-        pairs.append(("rate", f"{run.optimizer.learning_rate:g}", f"{paper.optimizer.learning_rate:g}"))
-    for what, here, there in pairs:
-        if here != there:
-            yield f"{what} {_plain(here)} ({_plain(there)})"
-
-
-def _plain(value: object) -> str:
-    return (
-        f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value)
-    )
+        yield f"rate of each task the best of {tried} ({papers:g} for all)"
+    elif own != papers:
+        yield f"rate {own:g} ({papers:g})"
