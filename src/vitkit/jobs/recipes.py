@@ -61,9 +61,8 @@ def small_images_conv() -> Run:
     """Pictures of about 32x32 pixels from scratch, with a convolutional stem: more of them in the same time.
 
     Command: vitkit train --recipe small-images-conv --data PATH
-    Cost: about an hour of one core for CIFAR-10 at the 400 images a second that a busy core made; not
-    measured as a whole. Result: not measured as a whole; 53.1 % of CIFAR-10's 10,000 test images (52.1 to
-    54.1) after 2.1 epochs of 49,000, 4.9 minutes of CPU in all (--steps 800 --warmup-steps 80 --polyak 0.99).
+    Cost: an hour of one core for CIFAR-10 (22 November 2026, one thread, bfloat16, 470 images a second).
+    Result: 77.7 % of CIFAR-10's 10,000 test images (76.8 to 78.5) after 30.8 epochs of 49,000, seed 0.
     """
     return Run(
         model="ViT-192x4x4/8",
