@@ -1,6 +1,6 @@
 """How often the truth lies inside the 80 % interval that `vitkit advise` gives, and how fast it says so.
 
-    python benchmarks/advice.py --data /work/shared/data --out /tmp/advice
+    python benchmarks/advice.py --data DATA --out runs/advice
 
 Subsets of 50 to 2,000 images of four data sets, two starts that the script trains itself in a few minutes,
 and new weights. For each: advice, then the run, then its accuracy on 400 to 1,000 test images that neither
