@@ -227,6 +227,7 @@ def test_two_processes_cannot_train_in_one_folder(tmp_path: Path) -> None:
         first.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("way", [("--precision", "bfloat16"), ("--exact",)])
 def test_kills_however_the_model_computes(tmp_path: Path, way: tuple[str, ...]) -> None:
