@@ -1,4 +1,4 @@
-"""How often the truth lies inside the 80 % interval that `vitkit advise` gives, and how fast it says so.
+"""Measure how often the truth lies inside the 80 % interval that `vitkit advise` gives.
 
     python benchmarks/advice.py --data DATA --out runs/advice
 

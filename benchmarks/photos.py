@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""What fine-tuning on a folder of photos gives, beside the same start in timm at equal steps and batch.
+"""Fine-tune on folders of photos, beside the same start in timm at equal steps and batch.
 
     python -m benchmarks.photos START --photos PARQUET_FOLDER [--out FOLDER] [--sizes 50 200] [--sides timm]
 
@@ -71,13 +71,13 @@ class Outcome:
     accuracy: float
     loss: float
     processor_seconds: float
-    """Of this process and those it started: training, reading and measuring."""
+    """Seconds of this process and those it started: training, reading and measuring."""
     seconds: float
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What all trainings have in common."""
+    """The options that all trainings have in common."""
 
     start: Path
     photos: Path

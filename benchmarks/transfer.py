@@ -138,7 +138,7 @@ class Cell:
     shots: int
     method: str
     seed: int
-    """Of the drawn images and of training."""
+    """Seed of the drawn images and of training."""
 
 
 def cells(cases: list[str], seeds: int) -> Iterator[Cell]:

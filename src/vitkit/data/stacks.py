@@ -31,7 +31,7 @@ _DEFLATE = (8, 32946)
 def has_samples(tags: Any, channels: int) -> bool:
     """Whether a TIFF file has so many samples a pixel, which are to be taken as they are.
 
-    Of four, red, green and blue with an alpha, and CMYK, are Pillow's.
+    Four samples that are red, green and blue with an alpha, or CMYK, are left to Pillow.
     """
     if tags.get(_SAMPLES, 1) != channels or channels in (1, 3):
         return False

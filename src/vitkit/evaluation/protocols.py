@@ -54,7 +54,7 @@ class ProtocolResult:
     per_class: tuple[GroupScore, ...]
     """Those of the set's own classes that have images, the worst first."""
     note: str
-    """How the model's outputs were matched to ImageNet's classes."""
+    """The way in which the model's outputs were matched to ImageNet's classes."""
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""

@@ -33,7 +33,7 @@ MOST_DOUBLINGS = 6.0
 
 @dataclass(frozen=True)
 class Relation:
-    """How the accuracy of a run follows from that of a probe, in log-odds."""
+    """The relation between the accuracy of a run and that of a probe, in log-odds."""
 
     offset: float
     """The gain of the run over the probe, with `BASE_IMAGES` training images."""

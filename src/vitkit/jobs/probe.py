@@ -35,7 +35,7 @@ PIXEL_SIDE = 12
 
 @dataclass(frozen=True)
 class Probe:
-    """How well the classes of some training images are told apart by cross-validated classifiers."""
+    """The accuracy of cross-validated classifiers on some training images."""
 
     folded: Folded
     image_seconds: float
