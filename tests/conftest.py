@@ -5,6 +5,8 @@
 
 import os
 import signal
+from pathlib import Path
+from typing import Any
 
 # OMP_NUM_THREADS is for the processes that tests start, too.
 os.environ["OMP_NUM_THREADS"] = os.environ.get("VITKIT_TEST_THREADS", "1")
@@ -17,6 +19,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # The width of what commands print may not depend on where the tests run.
 os.environ.pop("COLUMNS", None)
 
+import pytest
 import torch
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+
+
+@pytest.fixture
+def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write a word in place of a run's report: its pictures take seconds."""
+
+    def write_report(folder: Path, **_options: Any) -> Path:
+        (folder / "report.html").write_text("a report")
+        return folder / "report.html"
+
+    monkeypatch.setattr("vitkit.jobs.train.write_report", write_report)

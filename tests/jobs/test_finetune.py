@@ -35,15 +35,7 @@ SMALL = Run(
 )
 
 
-@pytest.fixture(autouse=True)
-def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its pictures take seconds and are none of this file's business."""
-
-    def write_report(folder: Path, **_options: Any) -> Path:
-        (folder / "report.html").write_text("a report")
-        return folder / "report.html"
-
-    monkeypatch.setattr(training, "write_report", write_report)
+pytestmark = pytest.mark.usefixtures("without_report")
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -37,13 +36,7 @@ OPTIONS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    def write_report(folder: Path, **_options: Any) -> Path:
-        (folder / "report.html").write_text("a report")
-        return folder / "report.html"
-
-    monkeypatch.setattr(training, "write_report", write_report)
+pytestmark = pytest.mark.usefixtures("without_report")
 
 
 def set_pace(monkeypatch: pytest.MonkeyPatch, step: float) -> None:

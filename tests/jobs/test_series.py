@@ -43,15 +43,7 @@ SMALL = Run(
 SWEEP = SeriesOptions(sweep_rates=(0.02, 0.001))
 
 
-@pytest.fixture(autouse=True)
-def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pictures of a run's page take seconds; the page of the series is written."""
-
-    def write_report(folder: Path, **_options: Any) -> Path:
-        (folder / "report.html").write_text("a report")
-        return folder / "report.html"
-
-    monkeypatch.setattr(training, "write_report", write_report)
+pytestmark = pytest.mark.usefixtures("without_report")
 
 
 def counts(folder: Path) -> dict[str, int]:

@@ -37,15 +37,7 @@ SMALL: dict[str, Any] = {"image_size": 8, "steps": 4, "batch_size": 16, "workers
 ARGUMENTS = ["--image-size", "8", "--steps", "4", "--batch-size", "16", "--workers", "0", "--threads", "1"]
 
 
-@pytest.fixture(autouse=True)
-def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pictures of a run's report take seconds and are none of this file's business."""
-
-    def write_report(folder: Path, **_options: Any) -> Path:
-        (folder / "report.html").write_text("a report")
-        return folder / "report.html"
-
-    monkeypatch.setattr(training, "write_report", write_report)
+pytestmark = pytest.mark.usefixtures("without_report")
 
 
 @pytest.fixture(scope="module")
