@@ -36,6 +36,8 @@ class Source:
     flags: tuple[str, ...]
     features: frozenset[str] = frozenset()
     """Instruction sets that it needs, as /proc/cpuinfo names them."""
+    includes: tuple[Path, ...] = ()
+    """Other files of this folder that it includes."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ def _library_path(source: Source) -> Path:
         " ".join(source.flags).encode(),
         _compiler_version(),
         processor.encode(),
+        *(included.read_bytes() for included in source.includes),
     )
     name = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
     chosen = os.environ.get("VITKIT_CACHE")

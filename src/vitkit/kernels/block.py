@@ -1,0 +1,224 @@
+"""An encoder block in few passes over memory: matrix products, and between them the kernels of `block.c`.
+
+Forward and backward are written out by hand, so that biases, residual sums, casts and the sums of gradients
+happen while the numbers are there for something else. Where there is no compiler, whoever asked computes with
+modules, one operation after the other.
+
+Shapes: B images, T tokens, D = width, H = mlp_dim, h = num_heads.
+"""
+
+import ctypes
+import functools
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitkit.kernels.compile import Source, load
+from vitkit.kernels.gelu import SOURCE as GELU
+
+PADDING = 16
+"""Rows of attention weights are padded to a multiple of this, and a head's size is one: see `block.c`."""
+CHUNK = 64
+"""Rows that one piece of work takes in `block.c`."""
+TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
+"""The largest difference to the formulas, over the largest number: bfloat16 has 8 bits."""
+
+FLAGS = tuple(flag for flag in GELU.flags if flag != "-ffp-contract=off")
+# Products and sums are fused: which ones decides the compiler, and a library is kept once it is compiled.
+SOURCES = {
+    torch.float32: Source(
+        Path(__file__).with_name("block.c"), (*FLAGS, "-ffp-contract=fast"), includes=(GELU.path,)
+    ),
+    torch.bfloat16: Source(
+        Path(__file__).with_name("block.c"),
+        (*FLAGS, "-ffp-contract=fast", "-DBFLOAT16"),
+        frozenset({"avx512_bf16"}),
+        includes=(GELU.path,),
+    ),
+}
+
+Weights = tuple[Tensor, ...]
+"""Of a block, scale before shift and weight before bias: norm1, qkv, out, norm2, fc1, fc2."""
+BlockFunction = Callable[[Tensor, Weights, int, float], Tensor]
+"""Tokens `(B, T, D)`, weights, h and epsilon to the tokens after the block."""
+
+
+@functools.cache
+def compiled_block(dtype: torch.dtype) -> BlockFunction | None:
+    """Return the block compiled for this processor and products of a type; None where that is not possible."""
+    library = load(SOURCES[dtype], compile_it=True).library if dtype in SOURCES else None
+    if library is None:
+        return None
+    kernels = _Kernels(library, dtype)
+
+    def block(x: Tensor, weights: Weights, num_heads: int, eps: float) -> Tensor:
+        return _Block.apply(x, kernels, num_heads, eps, *weights)  # type: ignore[no-any-return, no-untyped-call]
+
+    return block
+
+
+class _Kernels:
+    """The functions of `block.c` on tensors: `number` is the type of products, all others are float32."""
+
+    def __init__(self, library: ctypes.CDLL, number: torch.dtype) -> None:
+        self.library, self.number = library, number
+
+    def _call(self, name: str, *arguments: Tensor | int | float | None) -> Any:
+        """Call a function with tensors, whole numbers and floats, and the number of threads."""
+        converted: list[Any] = []
+        for argument in arguments:
+            if isinstance(argument, Tensor):
+                converted.append(ctypes.c_void_p(argument.data_ptr()))
+            elif isinstance(argument, float):
+                converted.append(ctypes.c_float(argument))
+            else:
+                converted.append(None if argument is None else ctypes.c_long(argument))
+        return getattr(self.library, name)(*converted, ctypes.c_int(torch.get_num_threads()))
+
+    def norm(
+        self, x: Tensor, branch: Tensor | None, bias: Tensor | None, scale: Tensor, shift: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Give the sum of x, branch and bias, its layer norm, and mean and inverse deviation of each row."""
+        rows, width = x.shape
+        total = x if branch is None else torch.empty_like(x)
+        normed, statistics = torch.empty(rows, width, dtype=self.number), torch.empty(rows, 2)
+        self._call("norm", x, branch, bias, scale, shift, eps, total, normed, statistics, rows, width)
+        return total, normed, statistics
+
+    def add(self, x: Tensor, branch: Tensor, bias: Tensor) -> Tensor:
+        """Give the sum of x, branch and bias."""
+        total = torch.empty_like(x)
+        self._call("add", x, branch, bias, total, *x.shape)
+        return total
+
+    def split(self, grad: Tensor) -> tuple[Tensor, Tensor]:
+        """Give a gradient in the type of products, and the sums of its columns."""
+        rows, width = grad.shape
+        copy, sums, parts = torch.empty(rows, width, dtype=self.number), _empty(3, width), _parts(rows, 3 * width)
+        nothing = [None] * 4
+        self._call("norm_backward", *nothing, grad, None, copy, sums, parts, rows, width)
+        return copy, sums[2]
+
+    def norm_backward(
+        self, dy: Tensor, x: Tensor, statistics: Tensor, scale: Tensor, grad: Tensor, copied: bool
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Give the gradient of x, which is `grad` and that through the norm, its copy in the type of products
+        if asked for, and the gradients of scale and shift and the sums of its columns, `(3, D)`."""
+        rows, width = x.shape
+        total, sums, parts = torch.empty_like(x), _empty(3, width), _parts(rows, 3 * width)
+        copy = torch.empty(rows, width, dtype=self.number) if copied else None
+        self._call(
+            "norm_backward", dy, x, statistics, scale, grad, total, copy, sums, parts, rows, width
+        )
+        return total, copy, sums
+
+    def bias_gelu(self, x: Tensor, bias: Tensor) -> Tensor:
+        """Give GELU of x + bias."""
+        out = torch.empty_like(x)
+        self._call("bias_gelu", x, bias, out, *x.shape)
+        return out
+
+    def bias_gelu_backward(self, x: Tensor, bias: Tensor, grad: Tensor) -> Tensor:
+        """Turn `grad`, in place, into the gradient of x; give that of bias."""
+        sums, parts = torch.empty_like(bias), _parts(*x.shape)
+        self._call("bias_gelu_backward", x, bias, grad, grad, sums, parts, *x.shape)
+        return sums
+
+    def attention(self, qkv: Tensor, bias: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+        """Give what attention mixes of `(B, T, 3D)`, `(B, T, D)`, and its weights, padded."""
+        images, tokens, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
+        mixed = torch.empty(images, tokens, width, dtype=self.number)
+        padded = -(-tokens // PADDING) * PADDING
+        weights = torch.empty(images, heads, tokens, padded, dtype=self.number)
+        size = width // heads
+        sizes = images, heads, tokens, size, 1 / math.sqrt(size)
+        _require_memory(self._call("attention", qkv, bias, mixed, weights, *sizes))
+        return mixed, weights
+
+    def attention_backward(self, grad: Tensor, qkv: Tensor, bias: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Give the gradients of qkv and of its bias."""
+        images, heads, tokens, _ = weights.shape
+        size = qkv.shape[2] // 3 // heads
+        out, sums = torch.empty_like(qkv), _empty(images, qkv.shape[2])
+        sizes = images, heads, tokens, size, 1 / math.sqrt(size)
+        _require_memory(self._call("attention_backward", grad, qkv, bias, weights, out, sums, *sizes))
+        return out, sums.sum(0)
+
+
+def _empty(*shape: int) -> Tensor:
+    return torch.empty(shape)
+
+
+def _parts(rows: int, columns: int) -> Tensor:
+    """Make room for the sums of all pieces of work."""
+    return _empty(-(-rows // CHUNK), columns)
+
+
+def _require_memory(done: int) -> None:
+    if not done:
+        raise MemoryError("not enough memory: attention needs room for an image's attention weights")
+
+
+class _Block(torch.autograd.Function):
+    """The block and its gradient, as in paper eq. 2 and 3 and `models/parts.py`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, k: _Kernels, heads: int, eps: float, *weights: Tensor) -> Tensor:
+        scale1, shift1, qkv_w, qkv_b, out_w, out_b, scale2, shift2, fc1_w, fc1_b, fc2_w, fc2_b = weights
+        images, tokens, width = x.shape
+        tokens_in = x.reshape(-1, width)  # (B * T, D): products of two dimensions are the fastest
+        if not tokens_in.is_contiguous():
+            tokens_in = tokens_in.contiguous()
+        matrices = [matrix.to(k.number) for matrix in (qkv_w, out_w, fc1_w, fc2_w)]
+        qkv_m, out_m, fc1_m, fc2_m = matrices
+        _, normed1, statistics1 = k.norm(tokens_in, None, None, scale1, shift1, eps)
+        qkv = torch.mm(normed1, qkv_m.t()).view(images, tokens, 3 * width)
+        mixed, attended = k.attention(qkv, qkv_b, heads)
+        mixed = mixed.view(-1, width)
+        middle, normed2, statistics2 = k.norm(
+            tokens_in, torch.mm(mixed, out_m.t()), out_b, scale2, shift2, eps
+        )
+        hidden = torch.mm(normed2, fc1_m.t())
+        active = k.bias_gelu(hidden, fc1_b)
+        out = k.add(middle, torch.mm(active, fc2_m.t()), fc2_b)
+        ctx.kernels = k
+        ctx.save_for_backward(
+            tokens_in, normed1, statistics1, qkv, attended, mixed, middle, normed2, statistics2, hidden, active,
+            *matrices, scale1, qkv_b, scale2, fc1_b,
+        )  # fmt: skip
+        return out.view(x.shape)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (
+            x, normed1, statistics1, qkv, attended, mixed, middle, normed2, statistics2, hidden, active,
+            qkv_m, out_m, fc1_m, fc2_m, scale1, qkv_b, scale2, fc1_b,
+        ) = ctx.saved_tensors  # fmt: skip
+        k: _Kernels = ctx.kernels
+        shape, width = grad.shape, grad.shape[-1]
+        grad = grad.reshape(-1, width).contiguous()
+
+        dout, fc2_b_grad = k.split(grad)
+        dhidden = torch.mm(dout, fc2_m)
+        fc2_w_grad = torch.mm(dout.t(), active)
+        fc1_b_grad = k.bias_gelu_backward(hidden, fc1_b, dhidden)
+        fc1_w_grad = torch.mm(dhidden.t(), normed2)
+        dnormed = torch.mm(dhidden, fc1_m)
+        grad, dmiddle, sums2 = k.norm_backward(dnormed, middle, statistics2, scale2, grad, copied=True)
+        assert dmiddle is not None
+        out_w_grad = torch.mm(dmiddle.t(), mixed)
+        dqkv, qkv_b_grad = k.attention_backward(torch.mm(dmiddle, out_m), qkv, qkv_b, attended)
+        dqkv = dqkv.view(-1, 3 * width)
+        qkv_w_grad = torch.mm(dqkv.t(), normed1)
+        dnormed = torch.mm(dqkv, qkv_m)
+        grad, _, sums1 = k.norm_backward(dnormed, x, statistics1, scale1, grad, copied=False)
+        return (
+            grad.view(shape), None, None, None,
+            sums1[0], sums1[1], qkv_w_grad.float(), qkv_b_grad, out_w_grad.float(), sums2[2],
+            sums2[0], sums2[1], fc1_w_grad.float(), fc1_b_grad, fc2_w_grad.float(), fc2_b_grad,
+        )  # fmt: skip
