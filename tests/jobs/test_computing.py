@@ -20,7 +20,7 @@ from vitkit.models.compute_config import PLAIN, Compute
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
 
-FAST = Compute("bfloat16", "explicit", "class_token", "compiled")
+FAST = Compute("bfloat16", "explicit", "class_token", "compiled", block="compiled")
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.compute_config import PLAIN, Compute, choose_compute
+from vitkit.models.compute_config import PLAIN, Compute, block_can_be_compiled, choose_compute
 from vitkit.models.precision import autocast, device_features
 from vitkit.models.resnet_config import BackboneConfig
 from vitkit.models.vit import ViT
@@ -165,6 +165,12 @@ def test_what_is_chosen_follows_from_machine_and_model() -> None:
     assert choose(compiler=True, phase="evaluation").gelu == "compiled"
     assert choose(compiler=True, phase="prediction").gelu == "pytorch"
     assert choose(compiler=True, exact=True) == PLAIN
+    whole = choose(compiler=True, block_types=("float32", "bfloat16"))
+    assert whole == replace(choose(), gelu="compiled", block="compiled")
+    assert choose(compiler=True, block_types=("float32",)).block == "modules"
+    assert choose(compiler=True, block_types=("float32",), precision="float32").block == "compiled"
+    for facts in ({"exact": True}, {"phase": "evaluation"}, {"device": "cuda"}):
+        assert choose(compiler=True, block_types=("float32", "bfloat16"), **facts).block == "modules"
     assert choose("ViT-64x4x4/4").precision == "float32"
     assert choose("ViT-96x6x3/4").precision == "float32"
     assert choose("ViT-128x6x2/4").precision == "bfloat16"
@@ -175,6 +181,27 @@ def test_what_is_chosen_follows_from_machine_and_model() -> None:
     assert choose("R50+ViT-B/16", phase="prediction") == Compute("float32", "fused", "class_token")
     assert choose(device="cuda", features={"bfloat16"}) == Compute("bfloat16", "fused", "class_token")
     assert choose(device="cuda", features=()).precision == "float32"
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, True),
+        ({"pool": "mean", "register_tokens": 3}, True),
+        ({"dropout": 0.1}, False),
+        ({"attention_dropout": 0.1}, False),
+        ({"drop_path": 0.1}, False),
+        ({"layer_scale": 0.1}, False),
+        ({"gelu": "erf"}, False),
+        ({"position": "relative"}, False),
+        ({"rotary": DINOV3_ROTARY}, False),
+        ({"pool": "mean", "attention": "axial"}, False),
+        ({"num_heads": 8}, False),
+    ],
+)
+def test_blocks_are_compiled_where_the_kernel_can(change: dict[str, object], expected: bool) -> None:
+    config = replace(SMALL, width=64, **change)  # type: ignore[arg-type]
+    assert block_can_be_compiled(config) == expected
 
 
 def test_long_sequences_keep_the_fused_attention() -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import torch
 
+from vitkit.kernels.block import compiled_block
 from vitkit.kernels.gelu import compiled_gelu
 from vitkit.models.compute_config import Compute, Phase, choose_compute
 from vitkit.models.image_model import ImageModel
@@ -24,6 +25,8 @@ def choose_for(
         phase: what it computes for.
         exact: the plain way alone.
     """
+    training = phase == "training" and device.type == "cpu" and not exact
+    types = [name for name in ("float32", "bfloat16") if training and compiled_block(name) is not None]
     return choose_compute(
         config,
         device=device.type,
@@ -32,13 +35,20 @@ def choose_for(
         precision=precision,
         exact=exact,
         compiler=not exact and phase != "prediction" and compiled_gelu() is not None,
+        block_types=types,
     )
 
 
 def compute_as(model: ImageModel, chosen: Compute) -> None:
-    """Have a model compute as chosen, as far as this machine can: without a compiler GELU is PyTorch's."""
+    """Have a model compute as chosen, as far as this machine can: without a compiler by modules."""
     gelu = compiled_gelu() if chosen.gelu == "compiled" else None
-    model.compute_as(chosen if gelu is not None else replace(chosen, gelu="pytorch"), gelu)
+    block = compiled_block(chosen.precision) if chosen.block == "compiled" else None
+    here = replace(
+        chosen,
+        gelu=chosen.gelu if gelu is not None else "pytorch",
+        block=chosen.block if block is not None else "modules",
+    )
+    model.compute_as(here, gelu, block)
 
 
 def prepare(

@@ -10,11 +10,12 @@ Shapes: B images, T tokens, D = width, H = mlp_dim, h = num_heads.
 import ctypes
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vitkit.kernels.compile import Source, load
@@ -28,37 +29,84 @@ TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
 """The largest difference to the formulas, over the largest number: bfloat16 has 8 bits."""
 
 FLAGS = tuple(flag for flag in GELU.flags if flag != "-ffp-contract=off")
+INCLUDES = (GELU.path, Path(__file__).with_name("attention.c"))
 # Products and sums are fused: which ones decides the compiler, and a library is kept once it is compiled.
 SOURCES = {
     torch.float32: Source(
-        Path(__file__).with_name("block.c"), (*FLAGS, "-ffp-contract=fast"), includes=(GELU.path,)
+        Path(__file__).with_name("block.c"), (*FLAGS, "-ffp-contract=fast"), includes=INCLUDES
     ),
     torch.bfloat16: Source(
         Path(__file__).with_name("block.c"),
         (*FLAGS, "-ffp-contract=fast", "-DBFLOAT16"),
         frozenset({"avx512_bf16"}),
-        includes=(GELU.path,),
+        includes=INCLUDES,
     ),
 }
 
 Weights = tuple[Tensor, ...]
 """Of a block, scale before shift and weight before bias: norm1, qkv, out, norm2, fc1, fc2."""
-BlockFunction = Callable[[Tensor, Weights, int, float], Tensor]
-"""Tokens `(B, T, D)`, weights, h and epsilon to the tokens after the block."""
+BlockFunction = Callable[[Tensor, Weights, int, float], Tensor | None]
+"""Tokens `(B, T, D)`, weights, h and epsilon to the tokens after the block; None where they are of another
+kind than it was compiled for, in type, size of a head, device or autocast."""
 
 
 @functools.cache
-def compiled_block(dtype: torch.dtype) -> BlockFunction | None:
-    """Return the block compiled for this processor and products of a type; None where that is not possible."""
-    library = load(SOURCES[dtype], compile_it=True).library if dtype in SOURCES else None
+def compiled_block(precision: str) -> BlockFunction | None:
+    """Return the block compiled for this processor and products of "float32" or "bfloat16", by autocast.
+
+    None where that is not possible.
+    """
+    number: torch.dtype = getattr(torch, precision)
+    library = load(SOURCES[number], compile_it=True).library
     if library is None:
         return None
-    kernels = _Kernels(library, dtype)
+    kernels = _Kernels(library, number)
+    if not _computes_block(kernels):
+        return None
 
-    def block(x: Tensor, weights: Weights, num_heads: int, eps: float) -> Tensor:
+    def block(x: Tensor, weights: Weights, num_heads: int, eps: float) -> Tensor | None:
+        cast = torch.is_autocast_enabled("cpu")
+        asked = torch.get_autocast_dtype("cpu") if cast else x.dtype
+        fits = x.shape[-1] % (num_heads * PADDING) == 0 and x.ndim == 3
+        types = {x.dtype, *(weight.dtype for weight in weights)}
+        if asked != number or x.device.type != "cpu" or types != {torch.float32} or not fits:
+            return None
         return _Block.apply(x, kernels, num_heads, eps, *weights)  # type: ignore[no-any-return, no-untyped-call]
 
     return block
+
+
+def _computes_block(kernels: "_Kernels") -> bool:
+    """Whether a small block gives the values and gradients of PyTorch's own functions in float64."""
+    tokens, heads, width, hidden = 7, 2, 32, 20  # an odd number of tokens, and more than one tile has rows
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(width,), (width,), (3 * width, width), (3 * width,), (width, width), (width,)]
+    shapes += [(width,), (width,), (hidden, width), (hidden,), (width, hidden), (width,)]
+    given = [
+        torch.randn(shape, generator=generator) / shape[-1] ** 0.5 for shape in ((2, tokens, width), *shapes)
+    ]
+    grad = torch.randn(2, tokens, width, generator=generator)
+    with torch.enable_grad(), torch.autocast("cpu", enabled=False):
+        ours = [tensor.clone().requires_grad_() for tensor in given]
+        plain = [tensor.double().requires_grad_() for tensor in given]
+        value = _Block.apply(ours[0], kernels, heads, 1e-6, *ours[1:])  # type: ignore[no-untyped-call]
+        expected = _plain_block(plain[0], plain[1:], heads, 1e-6)
+        found = [value, *torch.autograd.grad(value, ours, grad)]
+        wanted = [expected, *torch.autograd.grad(expected, plain, grad.double())]
+    tolerance = TOLERANCES[kernels.number]
+    return all((a - b).abs().max() <= tolerance * b.abs().max() for a, b in zip(found, wanted, strict=True))
+
+
+def _plain_block(x: Tensor, weights: Sequence[Tensor], heads: int, eps: float) -> Tensor:
+    """Compute what a block does with PyTorch's functions."""
+    scale1, shift1, qkv_w, qkv_b, out_w, out_b, scale2, shift2, fc1_w, fc1_b, fc2_w, fc2_b = weights
+    width = x.shape[-1]
+    qkv = F.linear(F.layer_norm(x, (width,), scale1, shift1, eps), qkv_w, qkv_b)
+    q, k, v = qkv.unflatten(-1, (3, heads, width // heads)).permute(2, 0, 3, 1, 4)
+    mixed = ((q @ k.mT / math.sqrt(width // heads)).softmax(-1) @ v).transpose(1, 2).flatten(2)
+    x = x + F.linear(mixed, out_w, out_b)
+    hidden = F.linear(F.layer_norm(x, (width,), scale2, shift2, eps), fc1_w, fc1_b)
+    return x + F.linear(F.gelu(hidden, approximate="tanh"), fc2_w, fc2_b)
 
 
 class _Kernels:
@@ -98,7 +146,11 @@ class _Kernels:
     def split(self, grad: Tensor) -> tuple[Tensor, Tensor]:
         """Give a gradient in the type of products, and the sums of its columns."""
         rows, width = grad.shape
-        copy, sums, parts = torch.empty(rows, width, dtype=self.number), _empty(3, width), _parts(rows, 3 * width)
+        copy, sums, parts = (
+            torch.empty(rows, width, dtype=self.number),
+            _empty(3, width),
+            _parts(rows, 3 * width),
+        )
         nothing = [None] * 4
         self._call("norm_backward", *nothing, grad, None, copy, sums, parts, rows, width)
         return copy, sums[2]
@@ -111,9 +163,7 @@ class _Kernels:
         rows, width = x.shape
         total, sums, parts = torch.empty_like(x), _empty(3, width), _parts(rows, 3 * width)
         copy = torch.empty(rows, width, dtype=self.number) if copied else None
-        self._call(
-            "norm_backward", dy, x, statistics, scale, grad, total, copy, sums, parts, rows, width
-        )
+        self._call("norm_backward", dy, x, statistics, scale, grad, total, copy, sums, parts, rows, width)
         return total, copy, sums
 
     def bias_gelu(self, x: Tensor, bias: Tensor) -> Tensor:
@@ -139,7 +189,9 @@ class _Kernels:
         _require_memory(self._call("attention", qkv, bias, mixed, weights, *sizes))
         return mixed, weights
 
-    def attention_backward(self, grad: Tensor, qkv: Tensor, bias: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    def attention_backward(
+        self, grad: Tensor, qkv: Tensor, bias: Tensor, weights: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Give the gradients of qkv and of its bias."""
         images, heads, tokens, _ = weights.shape
         size = qkv.shape[2] // 3 // heads
@@ -187,8 +239,8 @@ class _Block(torch.autograd.Function):
         out = k.add(middle, torch.mm(active, fc2_m.t()), fc2_b)
         ctx.kernels = k
         ctx.save_for_backward(
-            tokens_in, normed1, statistics1, qkv, attended, mixed, middle, normed2, statistics2, hidden, active,
-            *matrices, scale1, qkv_b, scale2, fc1_b,
+            tokens_in, normed1, statistics1, qkv, attended, mixed, middle, normed2, statistics2, hidden,
+            active, *matrices, scale1, qkv_b, scale2, fc1_b,
         )  # fmt: skip
         return out.view(x.shape)
 

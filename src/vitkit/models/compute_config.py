@@ -26,6 +26,9 @@ MOST_EXPLICIT_TOKENS = 640
 """Tokens up to which explicit attention is chosen. It holds a weight for every pair of them, whose memory
 grows with the square; 640 are the 577 of 384 pixels, and some."""
 
+HEAD_MULTIPLE = 16
+"""The size of a head that a compiled block computes is a multiple of it: numbers of a vector."""
+
 BFLOAT16_FEATURES = frozenset({"avx512_bf16", "amx_bf16"})
 """Instruction sets with products of bfloat16, as `torch.cpu.get_capabilities` names them."""
 
@@ -44,6 +47,8 @@ class Compute:
     """The kernel that computes the tanh form: PyTorch's, or `kernels/gelu.c`, handed to the model."""
     pixels: Literal["normalized", "folded"] = "normalized"
     """Whether uint8 images are normalised, or the patch embedding's weights are instead."""
+    block: Literal["modules", "compiled"] = "modules"
+    """Whether a block is computed operation by operation, or by `kernels/block.c` between its products."""
 
 
 PLAIN = Compute()
@@ -58,6 +63,7 @@ def choose_compute(
     precision: Precision = "auto",
     exact: bool = False,
     compiler: bool = False,
+    block_types: Collection[str] = (),
 ) -> Compute:
     """Choose how a model computes, from what it is and what the machine has; nothing is timed.
 
@@ -71,6 +77,7 @@ def choose_compute(
         precision: "auto" leaves it to the rule.
         exact: choose the plain way, and on a processor float32 unless bfloat16 is asked for.
         compiler: whether kernels can be compiled, which takes some tenths of a second.
+        block_types: the precisions for which whole blocks can be compiled.
     """
     vit = config if isinstance(config, ViTConfig) else None  # a ResNet computes in the plain way alone
     if precision == "auto":
@@ -79,6 +86,7 @@ def choose_compute(
     if exact or vit is None:
         return Compute(precision)
     compiled = compiler and device == "cpu" and vit.gelu == "tanh" and phase != "prediction"
+    whole = compiled and phase == "training" and precision in block_types and block_can_be_compiled(vit)
     explicit = device == "cpu" and precision == "bfloat16" and vit.num_tokens <= MOST_EXPLICIT_TOKENS
     return Compute(
         precision,
@@ -86,6 +94,7 @@ def choose_compute(
         last_block="class_token" if class_token_suffices(vit) else "every_token",
         gelu="compiled" if compiled else "pytorch",
         pixels="folded" if phase != "training" and vit.backbone is None else "normalized",
+        block="compiled" if whole else "modules",
     )
 
 
@@ -100,6 +109,20 @@ def class_token_suffices(config: ViTConfig) -> bool:
         and config.attention == "full"
         and config.position != "relative"
         and config.rotary is None
+    )
+
+
+def block_can_be_compiled(config: ViTConfig) -> bool:
+    """Whether `kernels/block.c` computes this model's blocks, in training too: it draws nothing at random."""
+    plain = config.attention == "full" and config.position != "relative" and config.rotary is None
+    drawn = (config.dropout, config.attention_dropout, config.drop_path)
+    return (
+        plain
+        and config.gelu == "tanh"
+        and config.layer_scale is None
+        and not any(drawn)
+        and config.head_dim % HEAD_MULTIPLE == 0
+        and config.num_tokens <= MOST_EXPLICIT_TOKENS  # it holds the attention weights as well
     )
 
 

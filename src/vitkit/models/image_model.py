@@ -46,7 +46,12 @@ class ImageModel(nn.Module):
         self.chosen = PLAIN
         self.compute_pixel_statistics()
 
-    def compute_as(self, chosen: Compute, gelu: Callable[[Tensor], Tensor] | None = None) -> None:
+    def compute_as(
+        self,
+        chosen: Compute,
+        gelu: Callable[[Tensor], Tensor] | None = None,
+        block: Callable[..., Tensor | None] | None = None,
+    ) -> None:
         """Compute as chosen from now on, where the model knows that way; results differ by rounding alone.
 
         The precision is the caller's to set: models do not enter autocast by themselves.
@@ -54,6 +59,7 @@ class ImageModel(nn.Module):
         Args:
             chosen: how.
             gelu: the function that computes GELU's tanh form where `chosen.gelu` is "compiled".
+            block: the function that computes an encoder block where `chosen.block` is "compiled".
         """
         self.chosen = chosen
 

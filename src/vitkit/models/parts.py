@@ -20,77 +20,16 @@ from torch import Tensor, nn
 
 from vitkit.models.compute_config import PLAIN
 from vitkit.models.cost import FLOAT, INDEX, MASK, PartCost, count_parameters, norm_cost, rounded
-from vitkit.models.image_model import Taps, lecun_normal
+from vitkit.models.image_model import Taps
 from vitkit.models.position import relative_logits
 from vitkit.models.resize import resize_line
 from vitkit.models.vit_config import Gelu, Interpolation
 
+BlockFunction = Callable[[Tensor, tuple[nn.Parameter, ...], int, float], Tensor | None]
+"""A compiled block: tokens, weights in order, number of heads and epsilon to tokens; None: not for these."""
+
 QUICK_GELU_SLOPE = 1.702
 """This slope brings the logistic function nearest to the normal distribution's (Hendrycks, Gimpel 2016)."""
-
-CENTRE = 128
-"""A whole number near the middle of the levels 0 to 255, so that no difference to it is rounded."""
-
-
-class PatchStem(nn.Module):
-    """Cuts images into patches and projects each linearly: a convolution whose stride is its kernel.
-
-    Written as one matrix product over flattened patches, which is faster than the convolution; the weights
-    keep the convolution's shape, so that checkpoints of other libraries need no reshaping.
-    """
-
-    def __init__(self, patch_size: tuple[int, int], width: int, in_channels: int = 3) -> None:
-        super().__init__()
-        self.patch_size = patch_size
-        self.weight = nn.Parameter(torch.empty(width, in_channels, *patch_size))
-        self.bias = nn.Parameter(torch.empty(width))
-
-    def init_weights(self, generator: torch.Generator | None) -> None:
-        # Flax's default for convolutions, which the original's projection is: fan-in C * p * q.
-        lecun_normal(self.weight, self.weight[0].numel(), generator)
-        nn.init.zeros_(self.bias)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return F.linear(self._cut(images), self.weight.flatten(1), self.bias)  # (B, N, D)
-
-    def embed_pixels(self, pixels: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-        """Give what `forward` gives of `(pixels - mean) / std`, with the arithmetic on the weights instead.
-
-        Args:
-            pixels: `(B, C, H, W)`, uint8.
-            mean, std: `(C, 1, 1)`, of pixels in 0 to 255.
-        """
-        # sum(w * (x - mean) / std) + b is sum(v * (x - 128)) + b + sum(v * (128 - mean)), with v = w / std.
-        # Pixels are centred, which bfloat16 holds exactly: of 0 to 255, two large sums would nearly cancel.
-        centred = self._cut(pixels).to(self.weight.dtype).sub_(CENTRE)
-        weight = self.weight / std
-        bias = self.bias + (weight * (CENTRE - mean)).sum((1, 2, 3))
-        return F.linear(centred, weight.flatten(1), bias)  # (B, N, D)
-
-    def _cut(self, images: Tensor) -> Tensor:
-        """Cut images into flattened patches, `(B, N, C*p*q)`."""
-        batch, channels, height, width = images.shape
-        p, q = self.patch_size
-        rows, columns = height // p, width // q
-        # The original's convolution is VALID: rows and columns that fill no patch are not seen.
-        images = images[:, :, : rows * p, : columns * q]
-        # (B, C, rows, p, columns, q) -> (B, rows, columns, C, p, q): a patch's numbers stand together, in the
-        # order of the flattened kernel.
-        patches = images.reshape(batch, channels, rows, p, columns, q).permute(0, 2, 4, 1, 3, 5)
-        return patches.reshape(batch, rows * columns, channels * p * q)  # (B, N, C*p*q)
-
-    def cost(self, image_size: tuple[int, int], product: int) -> PartCost:
-        """Give the cost of the projection of images of a size, which keeps the flattened patches."""
-        height, width = image_size
-        cells = (height // self.patch_size[0]) * (width // self.patch_size[1])  # N
-        patches = cells * self.weight[0].numel()  # numbers of the flattened patches
-        pixels, made = self.weight.shape[1] * height * width, cells * len(self.weight)
-        return PartCost(
-            macs=cells * self.weight.numel(),
-            kept=patches * product,
-            live=FLOAT * pixels + max(patches * (product + FLOAT), FLOAT * (patches + made)),
-            parameters=count_parameters(self),
-        )
 
 
 class Attention(nn.Module):
@@ -328,6 +267,8 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.norm2 = nn.LayerNorm(width, norm_eps)
         self.mlp = mlp
+        # The whole block, compiled; `ViT.compute_as` hands it in.
+        self.compiled: BlockFunction | None = None
         self.layer_scale = layer_scale
         scaled = layer_scale is not None
         self.attention_scale = nn.Parameter(torch.empty(width)) if scaled else None
@@ -352,10 +293,25 @@ class Block(nn.Module):
             name: the block's name in the taps.
             attention_taps: whether `{name}/attention_weights` is written too.
         """
+        if self.compiled is not None and taps is None and not self._draws():
+            out = self.compiled(x, self._weights(), self.attention.num_heads, self.norm1.eps)
+            if out is not None:
+                return out
         # Without taps the attention stays fused, so it is given them only if its weights are asked for.
         weights_taps = taps if attention_taps else None
         attended = self.attention(self.norm1(x), weights_taps, f"{name}/attention_weights")
         return self._after_attention(x, attended, taps, name)
+
+    def _draws(self) -> bool:
+        """Whether numbers or images are dropped at random, which compiled blocks do not."""
+        rates = (self.dropout.p, self.attention.dropout, self.mlp.dropout.p, self.drop_path)
+        return self.training and any(rates)
+
+    def _weights(self) -> tuple[nn.Parameter, ...]:
+        """List weights and biases in the order in which the block uses them."""
+        attention, mlp = self.attention, self.mlp
+        layers = (self.norm1, attention.qkv, attention.out, self.norm2, mlp.fc1, mlp.fc2)
+        return tuple(parameter for layer in layers for parameter in (layer.weight, layer.bias))
 
     def first_token(self, x: Tensor) -> Tensor:
         """Give the first token of what `forward` gives, `(B, T, D) -> (B, 1, D)`, and compute no other."""

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
-from vitkit.models.compute_config import Compute, class_token_suffices
+from vitkit.models.compute_config import Compute, block_can_be_compiled, class_token_suffices
 from vitkit.models.image_model import ImageModel, Taps, lecun_normal, make_head
-from vitkit.models.parts import MLP, Attention, RelativeAttention
+from vitkit.models.parts import MLP, Attention, BlockFunction, RelativeAttention
 from vitkit.models.parts import Block as Block
-from vitkit.models.parts import PatchStem as PatchStem
 from vitkit.models.pool import Pooling, make_pooling
 from vitkit.models.position import Position, RotaryPosition2D, make_positions
+from vitkit.models.stem import PatchStem as PatchStem
 from vitkit.models.vit_config import ViTConfig as ViTConfig
 
 
@@ -101,14 +101,22 @@ class ViT(ImageModel):
             nn.init.zeros_(self.pre_logits.bias)
         self.init_head()
 
-    def compute_as(self, chosen: Compute, gelu: Callable[[Tensor], Tensor] | None = None) -> None:
-        """Hand the chosen way of computing to the attentions and MLPs; `gelu` is a compiled tanh form."""
-        super().compute_as(chosen, gelu)
+    def compute_as(
+        self,
+        chosen: Compute,
+        gelu: Callable[[Tensor], Tensor] | None = None,
+        block: BlockFunction | None = None,
+    ) -> None:
+        """Hand the chosen way of computing to blocks, attentions and MLPs; `gelu` is a compiled tanh form."""
+        super().compute_as(chosen, gelu, block)
+        whole = chosen.block == "compiled" and block_can_be_compiled(self.config)
         for module in self.modules():
             if isinstance(module, Attention):
                 module.form = chosen.attention
             elif isinstance(module, MLP):
                 module.compiled = gelu if chosen.gelu == "compiled" and module.gelu == "tanh" else None
+            elif isinstance(module, Block):
+                module.compiled = block if whole else None
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Take over weights, also those of files and checkpoints that know a parameter by its former name."""

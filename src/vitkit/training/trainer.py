@@ -168,8 +168,9 @@ class Trainer:
             )
         self.state.progress, sentences = repair_log(self.run / LOG, progress)
         # Checkpoints of the first version, which knew no other way of computing than the plain one, do not
-        # name it.
-        recorded = {"compute": {**to_json(PLAIN), "precision": self.precision}, **recorded}
+        # name it; nor do later ones name ways that came after them.
+        plain = {**to_json(PLAIN), "precision": self.precision}
+        recorded = {**recorded, "compute": {**plain, **recorded.get("compute", {})}}
         return sentences + [
             f"{key} was {recorded.get(key)} and is now {value}: results may differ in the last bits."
             for key, value in self.environment.items()

@@ -1,0 +1,199 @@
+"""The compiled encoder block against the modules, values and gradients."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from vitkit.kernels import block as kernel
+from vitkit.kernels.block import compiled_block
+from vitkit.models.build import build_model
+from vitkit.models.compute_config import Compute
+from vitkit.models.parts import MLP, Attention, Block
+from vitkit.models.precision import autocast
+from vitkit.models.precision_config import Precision
+from vitkit.models.vit_config import ViTConfig
+
+CPU = torch.device("cpu")
+SIZES = {
+    "one tile": (2, 6, 32, 2, 48),
+    "fewer tokens than a tile has rows": (2, 3, 32, 2, 48),
+    "an odd number of tokens": (3, 17, 64, 4, 100),
+    "more than a piece of rows": (3, 50, 48, 3, 40),
+    "one head of 32": (1, 33, 32, 1, 64),
+    "a real one": (2, 197, 192, 3, 768),
+}
+"""Images, tokens, width, heads and hidden units."""
+
+
+def block_or_skip(precision: Precision) -> kernel.BlockFunction:
+    found = compiled_block(precision)
+    if found is None:
+        without = precision == "bfloat16" and not torch.cpu.get_capabilities().get("avx512_bf16")
+        assert without or shutil.which("cc") is None, "there is a compiler, but no kernel"
+        pytest.skip("no C compiler, or no products of bfloat16")
+    return found
+
+
+def make(width: int, heads: int, hidden: int) -> Block:
+    """A block whose every parameter matters."""
+    torch.manual_seed(0)
+    block = Block(width, Attention(width, heads), MLP(width, hidden))
+    with torch.no_grad():
+        block.init_weights(None)
+        for parameter in block.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    return block
+
+
+def results(block: Block, x: Tensor, grad: Tensor, precision: Precision = "float32") -> list[Tensor]:
+    """Value, and the gradients of tokens and parameters."""
+    block.zero_grad()
+    x = x.clone().requires_grad_()
+    with autocast(CPU, precision):
+        out = block(x)
+    out.backward(grad)
+    return [out.detach(), *(t.grad for t in (x, *block.parameters()) if t.grad is not None)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_values_and_gradients_are_as_near_to_the_exact_ones_as_the_modules(
+    size: str, precision: Precision
+) -> None:
+    """In the mean square, of what float64 gives: the roundings are others, and not more."""
+    function = block_or_skip(precision)
+    images, tokens, width, heads, hidden = SIZES[size]
+    block = make(width, heads, hidden)
+    x, grad = torch.randn(2, images, tokens, width)
+    exact = results(make(width, heads, hidden).double(), x.double(), grad.double())
+    block.attention.form = "explicit"
+    modules = results(block, x, grad, precision)
+    block.compiled = function
+    found = results(block, x, grad, precision)
+    assert len(found) == len(exact) == 14
+    unit = 2**-8 if precision == "bfloat16" else 2**-23
+    for own, other, wanted in zip(found, modules, exact, strict=True):
+        error, theirs = (own - wanted).norm(), (other - wanted).norm()
+        assert own.dtype == torch.float32
+        assert error <= 1.5 * theirs + unit * wanted.norm()
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_number_of_threads_changes_no_bit(precision: Precision) -> None:
+    block, threads = make(64, 4, 128), torch.get_num_threads()
+    function = block_or_skip(precision)
+    weights = block._weights()
+    x = torch.randn(7, 33, 64)
+    runs = []
+    try:
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            kernels = function.__closure__[0].cell_contents  # type: ignore[attr-defined]
+            qkv, grad = torch.randn(2, 7, 33, 192, generator=torch.Generator().manual_seed(0)).to(
+                kernels.number
+            )
+            mixed, attended = kernels.attention(qkv, weights[3].detach(), 4)
+            back = kernels.attention_backward(grad[..., :64].contiguous(), qkv, weights[3].detach(), attended)
+            rows = x.view(-1, 64)
+            normed = kernels.norm(rows, None, None, weights[0].detach(), weights[1].detach(), 1e-6)
+            through = kernels.norm_backward(
+                normed[1], rows, normed[2], weights[0].detach(), rows, copied=True
+            )
+            runs.append([mixed, attended, *back, *normed, *through, *kernels.split(rows)])
+    finally:
+        torch.set_num_threads(threads)
+    for one, other in zip(*runs, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_what_the_kernel_was_not_made_for_is_computed_by_modules() -> None:
+    function = block_or_skip("float32")
+    block = make(32, 2, 48)
+    weights = block._weights()
+    x = torch.randn(2, 5, 32)
+    assert function(x, weights, 2, 1e-6) is not None
+    assert function(x, weights, 4, 1e-6) is None  # heads of 8
+    assert function(x.double(), weights, 2, 1e-6) is None
+    assert function(x.bfloat16(), weights, 2, 1e-6) is None
+    with autocast(CPU, "bfloat16"):
+        assert function(x, weights, 2, 1e-6) is None
+
+
+@pytest.mark.parametrize("kind", ["dropout", "attention_dropout", "drop_path"])
+def test_blocks_that_drop_at_random_are_computed_by_modules_in_training_alone(kind: str) -> None:
+    calls: list[int] = []
+    block = make(32, 2, 48)
+    if kind == "drop_path":
+        block.drop_path = 0.5
+    elif kind == "dropout":
+        block.mlp.dropout.p = 0.5
+    else:
+        block.attention.dropout = 0.5
+
+    def function(x: Tensor, weights: tuple[Tensor, ...], heads: int, eps: float) -> Tensor:
+        calls.append(heads)
+        return x
+
+    block.compiled = function
+    block.train()(torch.randn(2, 5, 32))
+    assert not calls
+    block.eval()(torch.randn(2, 5, 32))
+    assert calls == [2]
+    block(torch.randn(2, 5, 32), taps={}, name="block00")
+    assert calls == [2]
+
+
+def test_a_model_hands_the_kernel_to_its_blocks() -> None:
+    config = ViTConfig((12, 20), (4, 4), width=32, depth=2, num_heads=2, mlp_dim=48, num_classes=5)
+    model = build_model(config)
+    calls: list[int] = []
+
+    def function(x: Tensor, weights: tuple[Tensor, ...], heads: int, eps: float) -> None:
+        calls.append(heads)
+
+    images = torch.randn(2, 3, 12, 20)
+    before = model(images)
+    for chosen, expected in ((Compute(block="compiled"), 2), (Compute(), 0)):
+        model.compute_as(chosen, None, function)
+        calls.clear()
+        assert torch.equal(model(images), before) and len(calls) == expected
+
+
+def test_no_numbers_stay_none() -> None:
+    function = block_or_skip("float32")
+    block = make(32, 2, 48)
+    x = torch.randn(2, 7, 32)
+    x[1, 3, 2] = float("nan")
+    out = function(x, block._weights(), 2, 1e-6)
+    assert out is not None and out[0].isfinite().all() and out[1].isnan().all()
+
+
+def test_without_a_compiler_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert compiled_block.__wrapped__("float32") is None
+
+
+@pytest.mark.parametrize("function", ["gelu(READ(in[i])", "exponential(logits[i]", "* gelu_slope("])
+def test_a_kernel_that_computes_something_else_is_not_used(
+    function: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    block_or_skip("float32")
+    folder = kernel.SOURCES[torch.float32].path.parent
+    changed = 0
+    for name in ("block.c", "attention.c", "gelu.c"):
+        text = (folder / name).read_text()
+        changed += name != "gelu.c" and text.count(function)
+        factor = "* 1.1f " if function.startswith("*") else "1.1f * "
+        (tmp_path / name).write_text(text if name == "gelu.c" else text.replace(function, factor + function))
+    assert changed == 1
+    source = kernel.SOURCES[torch.float32]
+    other = replace(
+        source, path=tmp_path / "block.c", includes=(tmp_path / "gelu.c", tmp_path / "attention.c")
+    )
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path))
+    monkeypatch.setitem(kernel.SOURCES, torch.float32, other)
+    assert compiled_block.__wrapped__("float32") is None
