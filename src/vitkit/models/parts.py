@@ -25,7 +25,7 @@ from vitkit.models.position import relative_logits
 from vitkit.models.resize import resize_line
 from vitkit.models.vit_config import Gelu, Interpolation
 
-BlockFunction = Callable[[Tensor, tuple[nn.Parameter, ...], int, float], Tensor | None]
+BlockFunction = Callable[[Tensor, tuple[Tensor, ...], int, float], Tensor | None]
 """A compiled block: tokens, weights in order, number of heads and epsilon to tokens; None: not for these."""
 
 QUICK_GELU_SLOPE = 1.702
@@ -307,10 +307,11 @@ class Block(nn.Module):
         rates = (self.dropout.p, self.attention.dropout, self.mlp.dropout.p, self.drop_path)
         return self.training and any(rates)
 
-    def _weights(self) -> tuple[nn.Parameter, ...]:
+    def _weights(self) -> tuple[Tensor, ...]:
         """List weights and biases in the order in which the block uses them."""
         attention, mlp = self.attention, self.mlp
-        layers = (self.norm1, attention.qkv, attention.out, self.norm2, mlp.fc1, mlp.fc2)
+        first: tuple[nn.LayerNorm | nn.Linear, ...] = (self.norm1, attention.qkv, attention.out)
+        layers = (*first, self.norm2, mlp.fc1, mlp.fc2)
         return tuple(parameter for layer in layers for parameter in (layer.weight, layer.bias))
 
     def first_token(self, x: Tensor) -> Tensor:
