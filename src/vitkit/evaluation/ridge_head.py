@@ -21,8 +21,8 @@ PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2)
 ALONE = 1.0
 """The penalty where no class has two images, so that nothing can be left out."""
 SCALES = (0.1, 30.0)
-"""The least and the largest standard deviation that the logits may get. Below the least they would say nothing,
-and above the largest no softmax is told from certainty."""
+"""The least and the largest standard deviation that the logits may get. Below the least they would say
+nothing, and above the largest no softmax is told from certainty."""
 HALVINGS = 30
 """Steps of the search for the scale: more than the digits that float32 logits have."""
 

@@ -6,16 +6,39 @@ from torch import nn
 
 from vitkit.data.listing import class_numbers
 from vitkit.data.loader import worker_count
+from vitkit.errors import VitkitError
 from vitkit.evaluation.features import FeatureExtractor
 from vitkit.evaluation.fewshot_folds import mixed_order
 from vitkit.evaluation.ridge_head import fit_head
 from vitkit.jobs.building import Parts
 from vitkit.jobs.listener import Listener
+from vitkit.jobs.run_config import Run
+from vitkit.tasks import find_task
 
 MOST_IMAGES = 10_000
 """More take long, and move the solution by less than the first steps of training do."""
 MOST_SCORES = 1 << 26
 """Images times classes at most: 512 MiB in float64."""
+
+
+def refuse_ridge_head(run: Run) -> None:
+    """Refuse a run that asks for the ridge solution where there is none.
+
+    Raises:
+        VitkitError: it begins from new weights, or its logits are not those of a softmax.
+    """
+    if run.start.head != "ridge":
+        return
+    if not run.start.start:
+        raise VitkitError(
+            "The head can begin as the ridge solution on the features of a start, and new weights have none "
+            "worth it: give --start, or leave --start.head ridge out."
+        )
+    if find_task(run.task).learned(run.objective).loss != "softmax":
+        raise VitkitError(
+            "The ridge solution is for one class an image and the softmax loss, and this run learns with "
+            "another: leave --start.head ridge out."
+        )
 
 
 def set_ridge_head(parts: Parts, device: torch.device, listener: Listener) -> None:

@@ -32,7 +32,7 @@ from vitkit.jobs.machine import deterministic, find_device, require_threads
 from vitkit.jobs.memory import require_memory
 from vitkit.jobs.pixel_statistics import with_measured_pixels
 from vitkit.jobs.report import write_report
-from vitkit.jobs.ridge_head import set_ridge_head
+from vitkit.jobs.ridge_head import refuse_ridge_head, set_ridge_head
 from vitkit.jobs.run_config import Run, changed_options, read_config, read_run, write_config
 from vitkit.jobs.run_folder import lock_run_folder, numbered_folders
 from vitkit.jobs.start import StartRecord, settle_start, take_start
@@ -269,6 +269,7 @@ def _refuse_run(run: Run, data: ImageData, config: ModelConfig, device: torch.de
             "--splits.val-fraction, or leave patience out."
         )
     find_task(run.task).learned(run.objective)  # refuses options of the loss that do not fit the task
+    refuse_ridge_head(run)
     if run.fewshot.data:
         open_fewshot_data(run.fewshot.data)
     if run.optimizer.freezes and not run.start.start:
