@@ -1,5 +1,7 @@
 """Begin a run with the head that ridge regression finds on the features of its start."""
 
+from pathlib import Path
+
 import numpy as np
 import torch
 from torch import nn
@@ -9,7 +11,7 @@ from vitkit.data.loader import worker_count
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import FeatureExtractor
 from vitkit.evaluation.fewshot_folds import mixed_order
-from vitkit.evaluation.ridge_head import fit_head
+from vitkit.evaluation.fewshot_head import fit_head
 from vitkit.jobs.building import Parts
 from vitkit.jobs.listener import Listener
 from vitkit.jobs.run_config import Run
@@ -41,20 +43,23 @@ def refuse_ridge_head(run: Run) -> None:
         )
 
 
-def set_ridge_head(parts: Parts, device: torch.device, listener: Listener) -> None:
-    """Replace the head of a run's model by the ridge solution on its training images.
+def begin_head(parts: Parts, checkpoint: Path | None, device: torch.device, listener: Listener) -> None:
+    """Replace the head of a run's model by the ridge solution on its training images, where it is asked for.
 
     The images are seen as in evaluation, in order and without any change at random; of many a part is drawn,
     by the run's seed and in the shares of the classes. The same run gets the same bits.
 
     Args:
         parts: of the run, whose model has the weights of its start; it is moved to the device.
+        checkpoint: that the run goes on from, which has its head; None at step 0.
         device: where the features are computed.
         listener: hears the progress.
 
     Raises:
         VitkitError: images have several labels, none can be read, or features are not finite.
     """
+    if parts.run.start.head != "ridge" or checkpoint is not None:
+        return
     run, model, samples = parts.run, parts.model.to(device), parts.data.splits["train"]
     labels, classes = class_numbers(samples.labels), len(parts.data.class_names)
     indices = mixed_order(labels, run.training.seed)[: min(MOST_IMAGES, MOST_SCORES // classes)]

@@ -32,7 +32,7 @@ from vitkit.jobs.machine import deterministic, find_device, require_threads
 from vitkit.jobs.memory import require_memory
 from vitkit.jobs.pixel_statistics import with_measured_pixels
 from vitkit.jobs.report import write_report
-from vitkit.jobs.ridge_head import refuse_ridge_head, set_ridge_head
+from vitkit.jobs.ridge_head import begin_head, refuse_ridge_head
 from vitkit.jobs.run_config import Run, changed_options, read_config, read_run, write_config
 from vitkit.jobs.run_folder import lock_run_folder, numbered_folders
 from vitkit.jobs.start import StartRecord, settle_start, take_start
@@ -170,8 +170,7 @@ def _complete(
     listener.show(first_screen(run, parts.data, model, surroundings, parts.start))
     # From here on it takes time, so the description of the run is shown before.
     parts = read_images(parts, listener)
-    if checkpoint is None and parts.start is not None and run.start.head == "ridge":
-        set_ridge_head(parts, device, listener)  # before the trainer copies the weights into an average
+    begin_head(parts, checkpoint, device, listener)  # before the trainer copies the weights into an average
     trainer = build_trainer(parts, device)
     differences = []
     if checkpoint is not None:

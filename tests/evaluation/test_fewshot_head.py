@@ -6,7 +6,7 @@ from scipy.optimize import minimize_scalar
 
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot import Floats, Integers
-from vitkit.evaluation.ridge_head import ALONE, PENALTIES, SCALES, Ridge, fit_head
+from vitkit.evaluation.fewshot_head import ALONE, PENALTIES, SCALES, Ridge, fit_head
 
 
 def blobs(images: int, features: int, classes: int, seed: int = 0) -> tuple[Floats, Integers]:
