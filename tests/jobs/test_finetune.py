@@ -236,6 +236,8 @@ def test_the_defaults_know_a_new_head_from_a_kept_one(pretrained: Path) -> None:
     assert (new.learning_rate, new.head_rate, new.head_first) == (5e-4, 6, 0)
     kept = finetune_run(StartConfig(str(pretrained), head="keep"), "digits").optimizer
     assert (kept.learning_rate, kept.head_rate) == (5e-4, 1)
+    ridge = finetune_run(StartConfig(str(pretrained), head="ridge"), "digits").optimizer
+    assert (ridge.learning_rate, ridge.head_rate) == (5e-4, 1)
     asked = Run(model="", data="digits", start=StartConfig(str(pretrained)))
     alone = suit_run(replace(asked, optimizer=OptimizerConfig(freeze="trunk"))).run.optimizer
     assert (alone.learning_rate, alone.head_rate) == (3e-3, 1)

@@ -175,7 +175,7 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecor
         with_channels(start.config, run.preprocessing.decode.channels), start.card, given
     )
     config = replace(before, image_size=run.preprocessing.image_size)
-    if run.start.head == "new":
+    if run.start.head != "keep":
         config = replace(config.with_new_head(len(class_names)), head_bias_init=0.0)
     else:
         _class_order(start, class_names)  # refuses other classes
@@ -226,7 +226,7 @@ def take_start(
         order = _class_order(start, class_names)
         tensors |= {name: tensors[name][order] for name in ("head.weight", "head.bias")}
     model.load_state_dict(tensors)
-    if run.start.head == "new":
+    if run.start.head != "keep":
         model.init_head()
     model.card = with_start(card_of(model), written)
     replace_json(folder / RECORD, to_json(written))
@@ -331,7 +331,7 @@ def _adapted(run: Run, start: Start, config: ModelConfig) -> Adapted:
         LoadOptions(
             num_classes=config.num_classes,
             image_size=config.image_size,
-            head=options.head,
+            head="keep" if options.head == "keep" else "new",
             interpolation=options.position_interpolation,
             image_mean=options.image_mean,
             image_std=options.image_std,
@@ -356,7 +356,8 @@ def _lines(
         dropped = f" of {before.num_classes:,} classes" if before.num_classes else ""
         dropped += " with its tanh layer" if tanh else ""
         gone = f", in place of that{dropped}" if dropped else ""
-        lines.append(f"head: new, zeros, {pluralize(len(class_names), 'class', 'classes')}{gone}")
+        begun = "the ridge solution on its features" if run.start.head == "ridge" else "zeros"
+        lines.append(f"head: new, {begun}, {pluralize(len(class_names), 'class', 'classes')}{gone}")
     (kind, old), (_, new) = before.position_extent, config.position_extent
     if old != new:
         lines.append(f"positions: resized from {kind} of {format_size(old)} to {format_size(new)}")
