@@ -37,6 +37,9 @@ class Architecture:
     stem_channels: tuple[int, ...] | None = None
     """Channels of 3x3 convolutions before the patches, of which the last halve the image until a position is
     a patch. A name that ends in -conv chooses them."""
+    stem_strides: tuple[int, ...] | None = None
+    """Stride of each of these convolutions, 1 or 2, instead: 1 2 1 2 1 2 makes patches of 8 pixels, and keeps
+    more of the computation where the map is large."""
     register_tokens: int | None = None
     """Number of learned tokens that are added to the class token and the patches."""
     position: PositionKind | None = None
