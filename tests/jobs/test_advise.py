@@ -26,16 +26,11 @@ from vitkit.models.build import create_model
 from vitkit.training.trainer_config import TrainingConfig
 from vitkit.weights import save_model
 
-
-def write_report(folder: Path, **_options: Any) -> Path:
-    """Stand in for the report, whose pictures take seconds."""
-    (folder / "report.html").write_text("a report")
-    return folder / "report.html"
+pytestmark = pytest.mark.usefixtures("without_report")
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "write_report", write_report)
     # Models of 224 pixels that a public checkpoint would have take seconds to be timed.
     monkeypatch.setattr(advising, "SIZES", ("ViT-8x1x1/112", "ViT-16x1x1/112"))
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,11 +38,8 @@ pytestmark = pytest.mark.usefixtures("without_report")
 
 
 @pytest.fixture(scope="module")
-def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("start") / "pretrained"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "write_report", lambda folder, **_options: folder / "report.html")
-        yield training.train(SMALL, folder)
+def pretrained(tmp_path_factory: pytest.TempPathFactory, without_report: None) -> Path:
+    return training.train(SMALL, tmp_path_factory.mktemp("start") / "pretrained")
 
 
 def from_start(folder: Path, **changes: Any) -> Run:

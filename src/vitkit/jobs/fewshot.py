@@ -41,6 +41,7 @@ from vitkit.jobs.machine import find_device
 from vitkit.jobs.run_config import is_run
 from vitkit.jobs.run_folder import absolute_spec
 from vitkit.jobs.unfinished import identify_any, load_model
+from vitkit.models.image_config import height_and_width
 from vitkit.models.precision_config import Precision
 from vitkit.weights.card import TrainingData
 from vitkit.weights.files.cache import cache_folder
@@ -103,7 +104,7 @@ def fewshot(
         precision=precision,
         batch_size=batch_size,
         workers=workers,
-        image_size=(image_size, image_size) if isinstance(image_size, int) else image_size,
+        image_size=height_and_width(image_size),
         num_heads=num_heads,
     )
     return run_fewshot(options, listener)
