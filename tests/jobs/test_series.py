@@ -1,6 +1,7 @@
 """Series of runs: sweeps over learning rates, several seeds, all folds."""
 
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs import series as job
 from vitkit.jobs import train as training
 from vitkit.jobs.finetune_recipes import sweep_rates
+from vitkit.jobs.machine import InterruptedTraining
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.run_config import Run, read_run
 from vitkit.jobs.series import train_series
@@ -434,3 +436,43 @@ def test_series_that_the_images_do_not_allow_are_refused_at_once(tmp_path: Path)
             tmp_path / "one",
             SWEEP,
         )
+
+
+def test_an_unfinished_series_names_the_runs_that_can_be_used_and_how_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, trained = tmp_path / "sweep", training.train
+    calls: list[Path] = []
+
+    def stop_before_the_last(run: Run, folder: Path, **options: Any) -> Path:
+        calls.append(folder)
+        if len(calls) > 2:
+            raise InterruptedTraining(f"in {folder}", "again", 15)
+        return trained(run, folder, **options)
+
+    monkeypatch.setattr(job, "train", stop_before_the_last)
+    with pytest.raises(InterruptedTraining):
+        train_series(SMALL, out, SWEEP)
+    again = f"the series goes on with: vitkit train --resume {out}"
+    words = f"such as {out / 'rate-0.02'} (others: rate-0.001); {again}"
+    from_series = replace(SMALL, model="", start=StartConfig(str(out)))
+    uses: list[Any] = [load_model, vitkit.evaluate, vitkit.Predictor]
+    for use in uses:
+        with pytest.raises(VitkitError, match=re.escape(words)):
+            use(out)
+    with pytest.raises(VitkitError, match=re.escape(words)):
+        vitkit.inspect(out, out=tmp_path / "pictures")
+    with pytest.raises(VitkitError, match=re.escape(words)):
+        training.train(from_series, tmp_path / "run")
+    hearing = Hearing()
+    assert vitkit.write_report(out, listener=hearing) == out / "report.html"
+    assert words in hearing.notes[0]
+    load_model(out / "rate-0.02")
+
+
+def test_a_series_of_folds_has_no_model_of_its_own(tmp_path: Path) -> None:
+    out = train_series(SMALL, tmp_path / "folds", SeriesOptions(cross_validate=2))
+    with pytest.raises(
+        VitkitError, match=r"each fold has a model of its own. Name one of its runs, .*fold-1"
+    ):
+        load_model(out)

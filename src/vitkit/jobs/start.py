@@ -19,6 +19,7 @@ from vitkit.durable import hash_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.run_config import Run, full_name, is_run, is_unfinished, new_model_config
 from vitkit.jobs.run_folder import absolute_spec
+from vitkit.jobs.series_record import require_model
 from vitkit.jobs.stopped_run import read_stopped_run
 from vitkit.models.build import FAMILIES
 from vitkit.models.channels_config import describe_channels, with_channels
@@ -120,6 +121,7 @@ def find_start(run: Run) -> Start:
     """
     options = run.start
     folder = Path(options.start)
+    require_model(folder)
     of_run = not is_address(options.start) and is_run(folder)
     if options.start_from != "end" and not of_run:
         raise VitkitError(
