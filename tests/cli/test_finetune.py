@@ -99,6 +99,15 @@ def test_images_without_their_option_are_told_it(capsys: pytest.CaptureFixture[s
     assert "The images are given with --data: vitkit finetune start --data 'my photos'." in said
 
 
+def test_images_in_the_place_of_the_start_are_told_so(
+    photos: Path, start: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for images in (str(photos), "digits", "photos.csv"):
+        said = fails(["finetune", images, "--epochs", "3"], capsys)
+        assert "START is missing" in said and f"vitkit finetune START --data {images}." in said
+    assert "Which images?" in fails(["finetune", str(start), "--epochs", "3"], capsys)
+
+
 def test_a_finished_run_is_trained_for_longer_as_a_new_one(
     tmp_path: Path, start: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,9 +127,8 @@ def test_a_finished_run_is_trained_for_longer_as_a_new_one(
 
 
 def test_the_card_and_the_report_say_where_it_came_from(
-    tmp_path: Path, start: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, start: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.undo()  # the real report
     out = tmp_path / "run"
     assert run(["finetune", str(start), "--data", "digits", "--out", str(out), *SMALL]) == 0
     digest = json.loads((start / "model.json").read_text())["weights"]["sha256"]
@@ -128,6 +136,8 @@ def test_the_card_and_the_report_say_where_it_came_from(
     assert run(["card", str(out)]) == 0
     said = capsys.readouterr().out
     assert digest in "".join(said.split()) and "start from" in said
+    assert "weights of step" in said and "weights weights" not in said
+    assert run(["report", str(out)]) == 0
     assert digest in (out / "report.html").read_text()
 
 
