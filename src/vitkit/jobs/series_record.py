@@ -3,6 +3,7 @@
 series.json         written before the first member begins, and again after each one ends
 rate-0.001, ...     the runs of a sweep
 final               the run with the best rate; with several seeds or folds seed-0, seed-1, ... or fold-0, ...
+ended.json          in a run that has finished: its checkpoints are removed, for nothing continues it
 model.safetensors, model.json   the model of the first of those, so that the folder of the series predicts too
 report.html         the table of all members
 """
