@@ -19,7 +19,7 @@ from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.run_config import read_config, read_run
 from vitkit.jobs.run_folder import open_model_data, read_evaluations
 from vitkit.jobs.run_records import read_data_record, read_followed, read_metrics, read_speed
-from vitkit.jobs.series_record import explain_no_model, is_series, read_series
+from vitkit.jobs.series_record import is_series, read_series
 from vitkit.jobs.series_report import write_series_report
 from vitkit.jobs.unfinished import load_any
 from vitkit.models.image_model import ImageModel
@@ -47,10 +47,7 @@ def write_report(run: str | Path, *, listener: Listener = SILENT) -> Path:
 
     folder = Path(run)
     if is_series(folder):
-        series = read_series(folder)
-        if not series.ended:
-            listener.note(explain_no_model(folder, series))
-        return write_series_report(folder, series, listener=listener)
+        return write_series_report(folder, read_series(folder), listener=listener)
     read_run(folder)  # refuses a configuration that is none
     config = read_config(folder)
     loaded = load_any(folder)
