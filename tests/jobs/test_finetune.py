@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from tests.jobs.hearing import Hearing
 from vitkit import load_model
+from vitkit.data.sources_config import Splits
 from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs import train as training
@@ -23,6 +24,7 @@ from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
 from vitkit.weights import save_model
 from vitkit.weights.card import card_of
+from vitkit.weights.pretraining import pretraining_images
 
 SMALL = Run(
     data="digits",
@@ -250,3 +252,15 @@ def test_a_head_that_is_trained_alone_learns_at_the_rate_that_is_given(
         said = dict(hearing.rows)["learns"]
         assert ("the head at 2 times the learning rate" in said) == (factor == 2)
     assert weights[0] == weights[1]
+
+
+def test_the_card_tells_how_many_images_the_first_training_had(tmp_path: Path, pretrained: Path) -> None:
+    before = card_of(load_model(pretrained))
+    count = json.loads((pretrained / "data.json").read_text())["images"]["train"]
+    assert before.origin["training_images"] == count == pretraining_images(pretrained, before)
+    short = replace(SMALL.training, steps=1, evaluate_every=1, checkpoint_every=1, log_every=1)
+    splits = Splits(test_fraction=0.4, val_fraction=0.4)
+    training.train(from_start(pretrained, training=short, splits=splits), tmp_path / "run")
+    after = card_of(load_model(tmp_path / "run"))
+    assert "training_images" not in after.origin
+    assert pretraining_images(tmp_path / "run", after) == count
