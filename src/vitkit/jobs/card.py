@@ -39,7 +39,7 @@ def summary(identity: Identity) -> list[tuple[str, list[str]]]:
         ("numerics", [*config.arithmetic, _pixels(config)]),
         ("preprocessing", _preprocessing(identity)),
         ("classes", [shown or classes]),
-        ("origin", [f"{key} {_plain(value, key)}" for key, value in _origin(identity).items()]),
+        ("origin", [_labelled(key, value) for key, value in _origin(identity).items()]),
         ("left out", [f"{', '.join(keys)} ({reason})" for reason, keys in identity.left_out.items()]),
         ("notes", list(identity.notes)),
         ("weights", _weights(identity)),
@@ -128,6 +128,11 @@ def _weights(identity: Identity) -> list[str]:
     if identity.checksum is None:
         return []
     return [f"{identity.checksum.bytes:,} bytes, when written of SHA-256", identity.checksum.sha256]
+
+
+def _labelled(key: str, value: Any) -> str:
+    """Write a field as "name value", with the name once where the value begins with it."""
+    return f"{key} {_plain(value, key).removeprefix(f'{key} ')}"
 
 
 def _plain(value: Any, key: str = "") -> str:

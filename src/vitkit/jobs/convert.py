@@ -17,6 +17,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.convert_options import ConvertOptions, Library
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.parity import Parity, compare, compare_with_library
+from vitkit.models.image_config import height_and_width
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit_config import Interpolation
 from vitkit.weights import Format, Loaded, LoadOptions, load, lost_numerics, save
@@ -84,7 +85,7 @@ def convert(
         str(out),
         to,
         num_classes=num_classes,
-        image_size=(image_size, image_size) if isinstance(image_size, int) else image_size,
+        image_size=height_and_width(image_size),
         head=head,
         num_heads=num_heads,
         interpolation=interpolation,

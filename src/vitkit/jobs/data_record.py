@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from vitkit.config import from_json, to_json
+from vitkit.config import read_if_there, to_json
 from vitkit.data.file_states import States, changed_files, file_states
 from vitkit.data.label_sets import count_labels
 from vitkit.data.listing import pluralize
 from vitkit.data.sources import ImageData
-from vitkit.durable import read_json, read_regular_file, replace_file, replace_json
+from vitkit.durable import read_regular_file, replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.listener import Listener
 
@@ -73,10 +73,7 @@ def read_record(folder: Path) -> DataRecord | None:
     Raises:
         VitkitError: it is damaged or cannot be read.
     """
-    try:
-        return from_json(DataRecord, read_json(folder / RECORD), str(folder / RECORD))
-    except FileNotFoundError:
-        return None
+    return read_if_there(DataRecord, folder / RECORD)
 
 
 def check_data(folder: Path, data: ImageData, fingerprint: str, check: str, listener: Listener) -> DataRecord:

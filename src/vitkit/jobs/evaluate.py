@@ -16,11 +16,12 @@ from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
 from vitkit.jobs.computing import prepare
 from vitkit.jobs.evaluate_options import EvaluateOptions
-from vitkit.jobs.listener import SILENT, Listener
+from vitkit.jobs.listener import SILENT, Listener, added_up
 from vitkit.jobs.machine import find_device
 from vitkit.jobs.run_config import is_run, is_unfinished
 from vitkit.jobs.run_folder import absolute_spec, open_model_data, write_evaluation
 from vitkit.jobs.unfinished import load_model
+from vitkit.models.image_config import height_and_width
 from vitkit.models.image_model import ImageModel
 from vitkit.models.precision_config import Precision
 from vitkit.tasks import learned_by, task_of
@@ -96,7 +97,7 @@ def evaluate(
         exact=exact,
         batch_size=batch_size,
         workers=workers,
-        image_size=(image_size, image_size) if isinstance(image_size, int) else image_size,
+        image_size=height_and_width(image_size),
         num_heads=num_heads,
         max_pixels=max_pixels,
         worker_timeout=worker_timeout,
@@ -275,21 +276,14 @@ def evaluate_split(
     batches = evaluation_batches(
         samples, preprocessing_of(model), batch_size, workers, rejects, worker_timeout=worker_timeout
     )
-    done = 0
     with listener.progress(f"evaluating {split}", len(samples)) as progress:
-
-        def advance(count: int) -> None:
-            nonlocal done
-            done += count
-            progress(done)
-
         predictions = task.predict(
             model,
             batches,
             device=device,
             precision=precision,
             learned=learned_by(model.card),
-            progress=advance,
+            progress=added_up(progress),
             folder=folder,
         )
     return task.measure(predictions, data.class_names), predictions

@@ -13,9 +13,10 @@ from vitkit.evaluation import classify
 from vitkit.evaluation.protocols import ChosenOutputs, ProtocolResult, count_right, outputs_of_classes
 from vitkit.jobs.computing import prepare
 from vitkit.jobs.evaluate_options import EvaluateOptions
-from vitkit.jobs.listener import SILENT, Listener
+from vitkit.jobs.listener import SILENT, Listener, added_up
 from vitkit.jobs.machine import find_device
 from vitkit.jobs.unfinished import load_model
+from vitkit.models.image_config import height_and_width
 from vitkit.weights.preprocessing import preprocessing_of
 
 
@@ -46,14 +47,13 @@ def evaluate_protocol(
     Raises:
         VitkitError: the model has other classes; the data or its labels are not laid out as that test set is.
     """
-    size = (image_size, image_size) if isinstance(image_size, int) else image_size
     options = EvaluateOptions(
         str(path),
         str(data),
         device=device,
         batch_size=batch_size,
         workers=workers,
-        image_size=size,
+        image_size=height_and_width(image_size),
         protocol=protocol,
         labels=None if labels is None else str(labels),
         wnids=None if wnids is None else str(wnids),
@@ -103,20 +103,13 @@ def run_protocol(
         worker_timeout=options.worker_timeout,
     )
     precision = prepare(model, device, options.precision, options.exact, "evaluation")
-    done = 0
     with listener.progress(f"evaluating {name}", len(samples)) as progress:
-
-        def advance(count: int) -> None:
-            nonlocal done
-            done += count
-            progress(done)
-
         found = classify.predict(
             ChosenOutputs(model, columns[candidates]),
             batches,
             device=device,
             precision=precision,
-            progress=advance,
+            progress=added_up(progress),
             keep_logits=False,
         )
     words = [names[column] for column in columns] if names and not is_wnid(names[columns[0]]) else []

@@ -31,6 +31,7 @@ from vitkit.tasks import find_task, task_of
 from vitkit.tasks.task import Result, SplitPredictions, Task
 from vitkit.weights.card import ModelCard, TrainingData, card_of
 from vitkit.weights.preprocessing import preprocessing_of
+from vitkit.weights.pretraining import TRAINING_IMAGES
 
 
 @contextmanager
@@ -132,5 +133,13 @@ def run_card(run: Run, data: ImageData | DataRecord, fingerprint: str, name: str
         preprocessing=run.preprocessing,
         augmentation=run.augmentation,
         data=TrainingData(run.data, data.name, run.splits, fingerprint),
-        origin={"recipe": run.recipe},
+        origin={"recipe": run.recipe, **_new_weights(run, data)},
     )
+
+
+def _new_weights(run: Run, data: ImageData | DataRecord) -> dict[str, int]:
+    """Give the number of training images of a run from scratch; nothing where early versions lack it."""
+    if run.start.start:
+        return {}  # the images of its start are those of the pre-training
+    images = data.images if isinstance(data, DataRecord) else {k: len(v) for k, v in data.splits.items()}
+    return {TRAINING_IMAGES: images["train"]} if "train" in images else {}

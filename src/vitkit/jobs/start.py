@@ -12,13 +12,14 @@ from typing import Any
 
 from torch import Tensor
 
-from vitkit.config import difference, from_json, to_json
+from vitkit.config import difference, from_json, read_if_there, to_json
 from vitkit.data.listing import pluralize
 from vitkit.data.transforms_config import Preprocessing
-from vitkit.durable import hash_file, read_json, replace_json
+from vitkit.durable import hash_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.run_config import Run, full_name, is_run, is_unfinished, new_model_config
 from vitkit.jobs.run_folder import absolute_spec
+from vitkit.jobs.series_record import require_model
 from vitkit.jobs.stopped_run import read_stopped_run
 from vitkit.models.build import FAMILIES
 from vitkit.models.channels_config import describe_channels, with_channels
@@ -120,6 +121,7 @@ def find_start(run: Run) -> Start:
     """
     options = run.start
     folder = Path(options.start)
+    require_model(folder)
     of_run = not is_address(options.start) and is_run(folder)
     if options.start_from != "end" and not of_run:
         raise VitkitError(
@@ -244,10 +246,7 @@ def read_start_record(folder: Path) -> StartRecord | None:
     Raises:
         VitkitError: the record is damaged.
     """
-    try:
-        return from_json(StartRecord, read_json(folder / RECORD), str(folder / RECORD))
-    except FileNotFoundError:
-        return None
+    return read_if_there(StartRecord, folder / RECORD)
 
 
 def run_model(run: Run, num_classes: int, folder: Path) -> tuple[str, ModelConfig]:
