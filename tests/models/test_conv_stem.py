@@ -117,7 +117,7 @@ def test_a_run_chooses_the_strides_and_a_model_keeps_them(tmp_path: Path) -> Non
     changes = Architecture(stem_channels=(8, 8, 16), stem_strides=(2, 1, 2))
     config = changes.build_config("ViT-32x2x2/4", 5, Preprocessing(image_size=(16, 16)))
     again = load_model(save_model(build_model(config), tmp_path / "model"))
-    assert again.config == config and again.config.stem_strides == (2, 1, 2)  # type: ignore[union-attr]
+    assert again.config == config and again.config.stem_strides == (2, 1, 2)
 
 
 def test_a_model_written_before_strides_were_chosen_is_read(tmp_path: Path) -> None:
