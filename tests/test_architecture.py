@@ -128,6 +128,17 @@ def test_configurations_import_no_torch(module: str) -> None:
     assert not {name.split(".")[0] for name in result.stdout.split()} & HEAVY
 
 
+def test_predicting_imports_neither_data_sets_nor_other_formats() -> None:
+    """Whoever predicts would wait for them, though only a run's data or another library's file needs them."""
+    code = "import sys, vitkit.jobs.predict; print(*sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    data = {f"vitkit.data.{name}" for name in ("check", "loader", "sources", "repeats", "workers")}
+    formats = {
+        f"vitkit.weights.formats.{name}" for name in ("timm", "huggingface", "official", "torchvision")
+    }
+    assert not (data | formats) & set(result.stdout.split())
+
+
 def test_configurations_are_found() -> None:
     """By what they define: those of every room are among them."""
     found = set(configuration_modules())

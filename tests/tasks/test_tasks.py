@@ -11,7 +11,7 @@ import torch
 import vitkit
 from tests.training.test_objective_state import Centred
 from vitkit.config import to_json
-from vitkit.data.loader import Batch
+from vitkit.data.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.jobs.run_config import changed_options
 from vitkit.models.card import Card, TaskName

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.models.test_vit import TINY
-from vitkit.data.loader import Batch
+from vitkit.data.batch import Batch
 from vitkit.data.order import sample_at
 from vitkit.models.vit import ViT
 from vitkit.training.evaluators import Evaluator, Monitor

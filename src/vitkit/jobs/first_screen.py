@@ -14,8 +14,9 @@ import torch
 
 from vitkit.analysis.cost import forward_flops
 from vitkit.data.advice import advise_on_start, where_to_ask
+from vitkit.data.batch import Batch
 from vitkit.data.listing import Labels, pluralize
-from vitkit.data.loader import Batch, worker_count
+from vitkit.data.loader import worker_count
 from vitkit.data.memory_samples import MemorySamples
 from vitkit.data.sources import ImageData
 from vitkit.jobs.advice_record import read_advice

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.config import to_json
-from vitkit.data.loader import Batch
+from vitkit.data.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.models.compute_config import PLAIN, Compute
 from vitkit.models.image_model import ImageModel
