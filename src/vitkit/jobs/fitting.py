@@ -83,6 +83,11 @@ def fit(
                 f"{format_bytes(memory)}",
                 milestone=bool(report.measured),
             )
+            if report.lowered_to is not None:
+                listener.warn(
+                    f"Out of memory at step {report.step}: from here on {report.lowered_to} images are "
+                    f"computed at a time, and gradients are summed up to the same batch of {batch_size}."
+                )
             if report.checkpoint is not None:
                 position.point = f"at step {report.step} of {report.total_steps}, which is committed"
                 if stop.number is not None:
