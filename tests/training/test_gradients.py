@@ -101,7 +101,7 @@ def test_a_run_stops_at_what_is_not_finite_before_a_checkpoint_holds_it(tmp_path
 
 
 def test_no_step_asks_the_gpu_for_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a processor labels are checked, and the norm is looked at before clipping: both are left out here."""
+    """A processor also checks labels, and looks at the norm before clipping: both are left out here."""
     monkeypatch.setattr(F, "one_hot", lambda labels, count: (labels[:, None] == torch.arange(count)).long())
     trainer = late(
         small_trainer(tmp_path, optimizer=dataclasses.replace(OPTIMIZER, clip_norm=None), mixup=0.0)
