@@ -110,7 +110,9 @@ def main(arguments: list[str] | None = None) -> None:
     device = find_device(options.device)
     config = model_config(options.model, 1000, options.size)
     machine = describe_machine(BenchOptions((options.model,), threads=options.threads, device=options.device))
-    print(f"{machine['device']}, {options.threads} threads, torch {machine['torch']}, {time.strftime('%F')}\n")
+    print(
+        f"{machine['device']}, {options.threads} threads, torch {machine['torch']}, {time.strftime('%F')}\n"
+    )
     kinds, found = [*KINDS, REST], list[Shares]()
     print(row(f"{options.model}, batch {options.batch}", "ms", *kinds))
     print(row("---", *["---:"] * (1 + len(kinds))))

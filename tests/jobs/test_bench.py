@@ -136,6 +136,7 @@ def test_the_largest_batch_of_training_is_where_the_memory_ends() -> None:
     model = build_model(config).train()
 
     def of_batch(count: int) -> Callable[[], Any]:
+        model.zero_grad()
         return lambda: model(torch.zeros(count, 3, 32, 32)).sum().backward()
 
     case = job._Case("m", config, CPU, *[None] * 5)  # type: ignore[arg-type]
@@ -157,20 +158,19 @@ def test_a_largest_batch_that_takes_too_long_to_find_is_not_measured(
 
 
 def test_sizes_get_time_by_their_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    shares: list[float] = []
-    taken = job._Timer.share
+    planned: list[float] = []
 
-    def share(timer: Any) -> float:
-        shares.append(taken(timer))
-        return shares[-1]
+    def measure(case: Any, phase: str) -> Any:
+        planned.append(case.timer.parts[0] * case.timer.planned)
+        assert case.timer.share() >= planned[-1] / 4  # whatever those before took
+        return iter([phase])
 
-    monkeypatch.setattr(job._Timer, "share", share)
-    monkeypatch.setattr(job._Case, "measure", lambda case, phase: iter([case.timer.share()]))
-    vitkit.bench(MODEL, sizes="32,64", minutes=1.0)
+    monkeypatch.setattr(job._Case, "measure", measure)
+    assert vitkit.bench(MODEL, sizes="32,64", minutes=1.0).records == ("inference", "training") * 2  # type: ignore[comparison-overlap]
     flops = [forward_flops(vit_config(MODEL, 1000, size), head=True) for size in (32, 64)]
-    assert sum(shares) > 60  # nothing was measured, so that those after each part have its time too
-    assert shares[1] / shares[0] == pytest.approx(3**0.5, rel=0.05)
-    assert shares[2] / shares[0] == pytest.approx((flops[1] / flops[0]) ** 0.5, rel=0.05)
+    assert sum(planned) == pytest.approx(60)
+    assert planned[1] / planned[0] == pytest.approx(3**0.5)
+    assert planned[2] / planned[0] == pytest.approx((flops[1] / flops[0]) ** 0.5)
 
 
 @pytest.mark.parametrize("most", [0, 1, 37, 4096])
