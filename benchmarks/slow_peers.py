@@ -3,7 +3,9 @@
 Their speed is compared and not their accuracy: weights and calibration images are random.
 """
 
+import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
@@ -39,10 +41,15 @@ def int8_contestants(config: ViTConfig, images: torch.Tensor) -> Iterator[Contes
         images: `(B, C, H, W)`, normalised, of the batch that is timed, on the CPU.
     """
     model = bench_contestants._graph_to_export(config)
-    if find_spec("openvino") and find_spec("nncf"):
-        yield _openvino(model, images)
-    if find_spec("onnxruntime") and find_spec("onnx"):
-        yield _onnxruntime(model, images)
+    for make, packages in ((_openvino, ("openvino", "nncf")), (_onnxruntime, ("onnxruntime", "onnx"))):
+        if not all(find_spec(package) for package in packages):
+            continue
+        try:
+            with warnings.catch_warnings():  # exporters warn of what they are told on purpose
+                warnings.simplefilter("ignore")
+                yield make(model, images)
+        except Exception as error:  # a broken installation raises what it likes
+            print(f"{packages[0]} int8 is left out: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 def _openvino(model: torch.nn.Module, images: torch.Tensor) -> Contestant:

@@ -41,8 +41,10 @@ from vitkit.training.step_numbers import StepNumbers, send_numbers, skip_unless_
 from vitkit.training.trainer_config import TrainingConfig
 
 LOG = "metrics.jsonl"
-MICRO_BATCH = "micro_batch_size"
 """The metrics log in the run folder: one JSON object a line, for training and for each evaluator."""
+MICRO_BATCH = "micro_batch_size"
+"""The entry of a checkpoint's environment that says how many images fitted at a time, where fewer did than
+were asked for."""
 
 
 class Batches(Protocol):
