@@ -79,7 +79,9 @@ def _onnxruntime(model: torch.nn.Module, images: torch.Tensor) -> Contestant:
     with tempfile.TemporaryDirectory(prefix="vitkit-") as folder:
         plain, small = Path(folder) / "model.onnx", Path(folder) / "int8.onnx"
         torch.onnx.export(model, (images,), plain, verbose=False)
-        quantization.quantize_dynamic(plain, small, weight_type=quantization.QuantType.QInt8)
+        exported = import_module("onnx").load(plain)
+        del exported.graph.value_info[:]  # shapes of the exporter, which the quantiser takes for wrong
+        quantization.quantize_dynamic(exported, small, weight_type=quantization.QuantType.QInt8)
         session = onnxruntime.InferenceSession(str(small), options, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
 
