@@ -48,6 +48,7 @@ from vitkit.models.zoo import vit_config
 from vitkit.training.objectives import Classification
 from vitkit.training.objectives_config import ClassificationConfig
 from vitkit.training.optim_config import OptimizerConfig
+from vitkit.training.step_numbers import StepNumbers
 from vitkit.training.trainer import Trainer
 from vitkit.training.trainer_config import TrainingConfig
 
@@ -195,7 +196,7 @@ def loop(config: ViTConfig, device: torch.device, batch: int, steps: int = 8) ->
             torch.cuda.synchronize(device)
             torch.cuda.set_sync_debug_mode("error")
         try:
-            launched = []
+            launched: list[StepNumbers] = []
 
             def make_steps() -> None:
                 launched.extend(trainer.launch(one, step, 1e-5) for step in range(2, steps))

@@ -68,7 +68,7 @@ def _openvino(model: torch.nn.Module, images: torch.Tensor) -> Contestant:
     def logits(images: torch.Tensor) -> Any:
         return request.infer([images.numpy()], share_inputs=True)[0]
 
-    return Contestant("openvino int8 (NNCF)", "openvino", "int8", None, logits)
+    return Contestant("openvino int8 (NNCF)", "openvino", "int8", None, logits)  # type: ignore[arg-type]
 
 
 def _onnxruntime(model: torch.nn.Module, images: torch.Tensor) -> Contestant:
@@ -88,4 +88,4 @@ def _onnxruntime(model: torch.nn.Module, images: torch.Tensor) -> Contestant:
     def logits(images: torch.Tensor) -> Any:
         return session.run(None, {name: images.numpy()})[0]
 
-    return Contestant("onnxruntime int8 (dynamic)", "onnxruntime", "int8", None, logits)
+    return Contestant("onnxruntime int8 (dynamic)", "onnxruntime", "int8", None, logits)  # type: ignore[arg-type]
