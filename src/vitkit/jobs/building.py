@@ -122,6 +122,7 @@ def build_trainer(parts: Parts, device: torch.device) -> Trainer:
     """Move the model to its device, and build what trains it."""
     run, data = parts.run, parts.data
     validated = "val" in data.splits
+    parts.model.recompute = run.training.recompute
     return Trainer(
         parts.folder,
         parts.model.to(device),

@@ -36,8 +36,11 @@ def choose_for(
 
 
 def compute_as(model: ImageModel, chosen: Compute) -> None:
-    """Have a model compute as chosen, as far as this machine can: without a compiler GELU is PyTorch's."""
+    """Have a model compute as chosen, as far as this machine can: without a compiler GELU is PyTorch's, and
+    without a GPU nothing is handed to torch.compile."""
     gelu = compiled_gelu() if chosen.gelu == "compiled" else None
+    if not torch.cuda.is_available():
+        chosen = replace(chosen, graph="eager")
     model.compute_as(chosen if gelu is not None else replace(chosen, gelu="pytorch"), gelu)
 
 

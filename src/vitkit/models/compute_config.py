@@ -44,6 +44,8 @@ class Compute:
     """The kernel that computes the tanh form: PyTorch's, or `kernels/gelu.c`, handed to the model."""
     pixels: Literal["normalized", "folded"] = "normalized"
     """Whether uint8 images are normalised, or the patch embedding's weights are instead."""
+    graph: Literal["eager", "compiled"] = "eager"
+    """Whether operations run one by one, or as the kernels that torch.compile makes of a model: on a GPU."""
 
 
 PLAIN = Compute()
@@ -66,7 +68,7 @@ def choose_compute(
     Args:
         config: of the model.
         device: "cpu", "cuda".
-        features: instruction sets of the processor, or of the GPU "bfloat16".
+        features: instruction sets of the processor, or of the GPU "bfloat16" and "triton", which compiles.
         phase: what it computes for.
         precision: "auto" leaves it to the rule.
         exact: choose the plain way, and on a processor float32 unless bfloat16 is asked for.
@@ -86,6 +88,8 @@ def choose_compute(
         last_block="class_token" if class_token_suffices(vit) else "every_token",
         gelu="compiled" if compiled else "pytorch",
         pixels="folded" if phase != "training" and vit.backbone is None else "normalized",
+        # Half a minute of compiling pays in training alone; on a processor it did not pay at all.
+        graph="compiled" if device == "cuda" and phase == "training" and "triton" in features else "eager",
     )
 
 

@@ -109,6 +109,10 @@ class ViT(ImageModel):
                 module.form = chosen.attention
             elif isinstance(module, MLP):
                 module.compiled = gelu if chosen.gelu == "compiled" and module.gelu == "tanh" else None
+        # Whole, so that the sum at a block's end and the next norm are one kernel. Copies are not compiled.
+        self._compiled_call_impl = None
+        if chosen.graph == "compiled":
+            self.compile()
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Take over weights, also those of files and checkpoints that know a parameter by its former name."""
@@ -236,7 +240,8 @@ class ViT(ImageModel):
         if asked and not all(0 <= layer < len(self.blocks) for layer in asked):
             raise VitkitError(f"Layers are numbered 0 to {len(self.blocks) - 1}, asked for {sorted(asked)}.")
         for i, block in enumerate(self.blocks):
-            tokens = block(self.before_layer(i, tokens, grid), taps, f"block{i:02d}", i in asked)
+            name = f"block{i:02d}"
+            tokens = self.through(block, self.before_layer(i, tokens, grid), taps, name, i in asked)
         encoded: Tensor = tokens if self.config.norm_after_pooling else self.norm(tokens)
         if taps is not None:
             taps["encoded"] = encoded
@@ -288,7 +293,7 @@ class ViT(ImageModel):
         """
         last = len(self.blocks) - 1
         for i, block in enumerate(self.blocks[:last]):
-            tokens = block(self.before_layer(i, tokens, grid))
+            tokens = self.through(block, self.before_layer(i, tokens, grid))
         first: Tensor = self.blocks[last].first_token(self.before_layer(last, tokens, grid))  # type: ignore[operator]
         return first if self.config.norm_after_pooling else self.norm(first)
 
