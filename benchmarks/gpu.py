@@ -24,7 +24,7 @@ from benchmarks.slow_peers import compiled
 from torch import nn
 
 from vitkit.analysis.cost import forward_flops
-from vitkit.data.loader import Batch
+from vitkit.data.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.jobs.bench import describe_machine
 from vitkit.jobs.bench_contestants import (

@@ -139,7 +139,7 @@ def run_card(run: Run, data: "ImageData | DataRecord", fingerprint: str, name: s
     )
 
 
-def _new_weights(run: Run, data: ImageData | DataRecord) -> dict[str, int]:
+def _new_weights(run: Run, data: "ImageData | DataRecord") -> dict[str, int]:
     """Give the number of training images of a run from scratch; nothing where early versions lack it."""
     if run.start.start:
         return {}  # the images of its start are those of the pre-training

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitkit.data.loader import Batch
+from vitkit.data.batch import Batch
 from vitkit.training.memory import out_of_memory_explained
 from vitkit.training.step_numbers import send_batch, step_seed
 

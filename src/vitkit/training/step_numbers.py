@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitkit.data.loader import Batch
+from vitkit.data.batch import Batch
 from vitkit.training.finite import NonFiniteError
 
 IDS_SHOWN = 5
