@@ -123,7 +123,8 @@ def read_description_of(folder: Path) -> EngineRecord:
             f"{path} was written by vitkit {data.get('vitkit_version')} in another format than this vitkit "
             f"({__version__}) reads: export the model again, or pip install -U vitkit."
         )
-    engine, numbers = data.get("engine"), data.get("numbers")
+    engine: Any = data.get("engine")
+    numbers: Any = data.get("numbers")
     for name, value, known in (("engine", engine, GraphEngine), ("numbers", numbers, Numbers)):
         if value not in get_args(known):
             raise VitkitError(

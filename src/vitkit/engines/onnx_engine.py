@@ -1,8 +1,10 @@
 """ONNX Runtime: graphs in the ONNX format, computed in float32."""
 
-import contextlib
-import io
+import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -13,16 +15,13 @@ from vitkit.engines.graph import example_images, graph_of
 from vitkit.engines.libraries import import_package
 from vitkit.models.image_model import ImageModel
 
-FILES = ("graph.onnx",)
-"""The file of a graph."""
-
-LARGEST_PROTOBUF = 2**31
-"""The bytes that one file in the ONNX format can hold, weights included."""
+FILES = ("graph.onnx", "graph.onnx.data")
+"""The files of a graph: operations, and weights."""
 
 
 def write(model: ImageModel, folder: Path) -> None:
     """Write `FILES` of a model's graph into a folder, for any number of images."""
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+    with warnings.catch_warnings(), _silent(), redirect_stdout(StringIO()):
         warnings.simplefilter("ignore")  # exporters warn of what they are told on purpose
         torch.onnx.export(
             graph_of(model),
@@ -31,9 +30,23 @@ def write(model: ImageModel, folder: Path) -> None:
             input_names=["images"],
             output_names=["logits"],
             dynamic_shapes=({0: torch.export.Dim("batch")},),
-            external_data=False,
+            external_data=True,  # one file of this format holds at most 2 GiB
             verbose=False,
         )
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keep the exporter from logging that it does without torchvision, and which constants it folds."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 class OnnxRunner:

@@ -25,14 +25,19 @@ def has_bfloat16() -> bool:
     return "BF16" in import_package("openvino").Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
-def convert(model: ImageModel) -> Any:
-    """Make OpenVINO's graph of a model, for any number of images: an `openvino.Model`."""
+def convert(model: ImageModel, numbers: Numbers) -> Any:
+    """Make OpenVINO's graph of a model, for any number of images: an `openvino.Model`.
+
+    Args:
+        model: with its weights, which stay float32 in the graph.
+        numbers: that it will be computed in.
+    """
     openvino = import_package("openvino")
     shape = [-1, model.config.in_channels, *model.config.image_size]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the checks of shapes are traced as constants, on purpose
         return openvino.convert_model(
-            graph_of(model), example_input=example_images(model), input=[(shape, openvino.Type.u8)]
+            graph_of(model, numbers), example_input=example_images(model), input=[(shape, openvino.Type.u8)]
         )
 
 
@@ -77,9 +82,10 @@ class OpenVINORunner:
     def __init__(self, graph: Any, numbers: Numbers, threads: int) -> None:
         self._openvino = import_package("openvino")
         self._graph = graph
-        # int8 products leave the rest, norms and softmax among it, in float32 as well.
+        # What int8 leaves, norms and sums among it, is computed in bfloat16 where the processor has it.
+        short = numbers == "bfloat16" or (numbers == "int8" and has_bfloat16())
         self._settings = {
-            "INFERENCE_PRECISION_HINT": "bf16" if numbers == "bfloat16" else "f32",
+            "INFERENCE_PRECISION_HINT": "bf16" if short else "f32",
             "INFERENCE_NUM_THREADS": threads,
             "PERFORMANCE_HINT": "LATENCY",
         }

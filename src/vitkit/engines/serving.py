@@ -82,7 +82,7 @@ def make_runner(
     """
     with _refusing(engine, "convert this model", "Take engine torch."):
         if engine == "openvino":
-            graph = openvino_engine.convert(model)
+            graph = openvino_engine.convert(model, numbers)
             if numbers == "int8":
                 graph = openvino_engine.quantize(graph, images)
             if folder is not None:
