@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Inference by vitkit's engines beside OpenVINO on timm's graph and timm itself, in float32, bfloat16 and int8.
+"""Inference by vitkit's engines beside OpenVINO on timm's graph, and timm, in float32, bfloat16 and int8.
 
     python -m benchmarks.engines [--models Ti S B] [--batches 1 8 32] [--seconds 60] [--json FILE]
 
@@ -16,7 +16,7 @@ timm's graph.
 import argparse
 import json
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -146,7 +146,10 @@ def main() -> None:
             for record in race(turns, options.seconds):
                 records.append({"model": NAMES[name], "batch": batch, **record})
                 low, middle, high = record["over_timm_float32"]
-                words = f"  {record['name']:26} {record['milliseconds']:9.1f} ms  {middle:5.2f} ({low:.2f} to {high:.2f})"
+                milliseconds = record["milliseconds"]
+                words = (
+                    f"  {record['name']:26} {milliseconds:9.1f} ms  {middle:5.2f} ({low:.2f} to {high:.2f})"
+                )
                 if record["over_openvino_on_timm"]:
                     low, middle, high = record["over_openvino_on_timm"]
                     words += f"   {middle:5.3f} ({low:.2f} to {high:.2f})"
