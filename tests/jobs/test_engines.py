@@ -15,6 +15,7 @@ from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
 from vitkit.engines import libraries
 from vitkit.engines.folder import is_engine_folder
+from vitkit.jobs.bench_contestants import peer_contestants
 from vitkit.jobs.calibration import read_calibration
 from vitkit.jobs.export_options import ExportOptions
 from vitkit.models.card import Task
@@ -259,3 +260,12 @@ def test_a_graph_that_computes_something_else_is_refused(
     monkeypatch.setattr(serving, "make_runner", other)
     with pytest.raises(vitkit.VitkitError, match="computes other logits of this model than PyTorch"):
         vitkit.Predictor(saved(tmp_path, small(SMALL)), engine="openvino")
+
+
+def test_engines_take_part_in_the_benchmark() -> None:
+    require("openvino")
+    config, images = small().config, torch.randn(3, 3, 16, 24)
+    found = peer_contestants("vitkit-openvino", config, images, "inference", ("float32",))
+    assert [(one.name, one.library) for one in found] == [("vitkit openvino float32", "vitkit openvino")]
+    assert found[0].logits(images).shape == (3, len(NAMES))
+    assert peer_contestants("vitkit-openvino", config, images, "training", ("float32",)) == []
