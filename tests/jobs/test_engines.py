@@ -2,6 +2,7 @@
 
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,10 @@ from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
 from vitkit.engines import libraries
 from vitkit.engines.folder import is_engine_folder
+from vitkit.jobs import evaluate as evaluation
 from vitkit.jobs.bench_contestants import peer_contestants
 from vitkit.jobs.calibration import read_calibration
+from vitkit.jobs.evaluate_options import EvaluateOptions
 from vitkit.jobs.export_options import ExportOptions
 from vitkit.models.card import Task
 from vitkit.models.image_model import ImageModel
@@ -269,3 +272,16 @@ def test_engines_take_part_in_the_benchmark() -> None:
     assert [(one.name, one.library) for one in found] == [("vitkit openvino float32", "vitkit openvino")]
     assert found[0].logits(images).shape == (3, len(NAMES))
     assert peer_contestants("vitkit-openvino", config, images, "training", ("float32",)) == []
+
+
+@pytest.mark.parametrize(("engine", "kept"), [(None, True), ("torch", True), ("openvino", False)])
+def test_a_run_keeps_pytorch_s_numbers_alone(
+    engine: Any, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    monkeypatch.setattr(evaluation, "is_run", lambda path: True)
+    monkeypatch.setattr(evaluation, "is_unfinished", lambda path: False)
+    monkeypatch.setattr(evaluation, "write_evaluation", lambda run, split, *rest: written.append(split))
+    found: Any = SimpleNamespace(split="test", result=None, predictions=None)
+    folder = evaluation.keep_evaluation(EvaluateOptions(str(tmp_path), engine=engine), found)
+    assert (folder is not None) == kept == (written == ["test"])
