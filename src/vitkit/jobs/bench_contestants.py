@@ -161,7 +161,7 @@ def vit_pytorch_contestants(
         yield Contestant(f"vit-pytorch {precision}", "vit-pytorch", precision, model, model)
 
 
-def _graph_to_export(config: ViTConfig) -> nn.Module:
+def _graph_to_export(config: ViTConfig) -> ImageModel:
     """Make our plain model, with a head that is not all zeros, for an engine's logits to be compared."""
     model = build_model(config).eval()
     assert isinstance(model.head, nn.Linear)
@@ -242,7 +242,11 @@ def served_contestants(
         served = serve(model, engine, precision, torch.get_num_threads())
         served(pixels), served(pixels)  # the second one of a size is compiled for it
         library = f"vitkit {engine}"
-        yield Contestant(f"{library} {precision}", library, precision, None, lambda _, s=served: s(pixels))
+
+        def logits(images: Tensor, served: nn.Module = served) -> Any:
+            return served(pixels)
+
+        yield Contestant(f"{library} {precision}", library, precision, None, logits)
 
 
 MakePeer = Callable[[ViTConfig, Tensor, BenchPhase, tuple[Numbers, ...]], Iterator[Contestant]]
