@@ -1,5 +1,6 @@
 """Predictions by an inference engine: what is refused without one, and what is the same with one."""
 
+import sys
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -285,3 +286,10 @@ def test_a_run_keeps_pytorch_s_numbers_alone(
     found: Any = SimpleNamespace(split="test", result=None, predictions=None)
     folder = evaluation.keep_evaluation(EvaluateOptions(str(tmp_path), engine=engine), found)
     assert (folder is not None) == kept == (written == ["test"])
+
+
+def test_nobody_is_told_of_the_use_of_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, libraries.TELEMETRY, raising=False)
+    libraries.import_package("json")
+    with pytest.raises(ImportError, match="None in sys.modules"):
+        import_module(libraries.TELEMETRY)

@@ -1,5 +1,6 @@
 """Import the packages of engines, where they are installed."""
 
+import sys
 import warnings
 from importlib import import_module
 from importlib.util import find_spec
@@ -7,6 +8,8 @@ from typing import Any
 
 from vitkit.engines.engine_config import EXTRAS, GraphEngine
 from vitkit.errors import VitkitError
+
+TELEMETRY = "openvino_telemetry"
 
 
 def require_engine(engine: GraphEngine, *more: str) -> None:
@@ -33,6 +36,9 @@ def import_package(name: str) -> Any:
     Raises:
         VitkitError: it is installed and does not work.
     """
+    # OpenVINO and NNCF would tell their makers of every use, from a process of their own that needs a network
+    # and leaves a traceback without one. They do without where this package cannot be imported.
+    sys.modules.setdefault(TELEMETRY, None)  # type: ignore[arg-type]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
