@@ -291,5 +291,5 @@ def test_a_run_keeps_pytorch_s_numbers_alone(
 def test_nobody_is_told_of_the_use_of_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, libraries.TELEMETRY, raising=False)
     libraries.import_package("json")
-    with pytest.raises(ImportError, match="None in sys.modules"):
+    with pytest.raises(ImportError, match=r"None in sys\.modules"):
         import_module(libraries.TELEMETRY)
