@@ -38,7 +38,8 @@ def import_package(name: str) -> Any:
     """
     # OpenVINO and NNCF would tell their makers of every use, from a process of their own that needs a network
     # and leaves a traceback without one. They do without where this package cannot be imported.
-    sys.modules.setdefault(TELEMETRY, None)  # type: ignore[arg-type]
+    if TELEMETRY not in sys.modules:
+        sys.modules[TELEMETRY] = None  # type: ignore[assignment]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
