@@ -18,10 +18,23 @@ MAY_IMPORT = {
     "training": {"data", "models", "weights"},
     # Evaluators are handed to the trainer, which knows none; nor do they know it.
     "evaluation": {"data", "models", "weights"},
+    # Other programs that compute a finished model: training knows none.
+    "engines": {"data", "models", "weights", "evaluation"},
     "analysis": {"data", "models", "weights", "training", "evaluation"},
     "tasks": {"data", "models", "weights", "training", "evaluation", "analysis"},
     "report": {"data", "models", "weights", "training", "evaluation", "analysis", "tasks"},
-    "jobs": {"kernels", "data", "models", "weights", "training", "evaluation", "analysis", "tasks", "report"},
+    "jobs": {
+        "kernels",
+        "data",
+        "models",
+        "weights",
+        "training",
+        "evaluation",
+        "engines",
+        "analysis",
+        "tasks",
+        "report",
+    },
     "cli": {"data", "models", "weights", "training", "evaluation", "analysis", "tasks", "report", "jobs"},
 }
 """The rooms, and which others each may import."""

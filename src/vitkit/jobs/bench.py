@@ -339,7 +339,7 @@ def _peers(options: BenchOptions, listener: Listener) -> list[str]:
         return []
     there, missing = installed_peers()
     if missing:
-        packages = " ".join(package for name in missing for package in PEERS[name][1])
+        packages = " ".join(dict.fromkeys(package for name in missing for package in PEERS[name][1]))
         listener.note(
             f"Not installed, so left out: {', '.join(missing)}. Install what you like beside vitkit (pip "
             f"install {packages}), or run {SCRIPT} in vitkit's repository: it makes an environment "

@@ -11,11 +11,9 @@ from vitkit.data.loader import evaluation_batches
 from vitkit.errors import VitkitError
 from vitkit.evaluation import classify
 from vitkit.evaluation.protocols import ChosenOutputs, ProtocolResult, count_right, outputs_of_classes
-from vitkit.jobs.computing import prepare
+from vitkit.jobs.evaluate import load_for_evaluation
 from vitkit.jobs.evaluate_options import EvaluateOptions
 from vitkit.jobs.listener import SILENT, Listener, added_up
-from vitkit.jobs.machine import find_device
-from vitkit.jobs.unfinished import load_model
 from vitkit.models.image_config import height_and_width
 from vitkit.weights.preprocessing import preprocessing_of
 
@@ -79,8 +77,7 @@ def run_protocol(
     given = None if options.wnids is None else read_wnids(options.wnids)
     with listener.progress("listing images"):
         images = list_labelled(name, data, options.labels)
-    device = find_device(options.device)
-    model = load_model(options.model, image_size=options.image_size, num_heads=options.num_heads).to(device)
+    model, device, precision = load_for_evaluation(options)
     reason = classify.explain_no_classes(model.config)
     if reason:
         raise VitkitError(f"{options.model} {reason}.")
@@ -102,7 +99,6 @@ def run_protocol(
         rejects,
         worker_timeout=options.worker_timeout,
     )
-    precision = prepare(model, device, options.precision, options.exact, "evaluation")
     with listener.progress(f"evaluating {name}", len(samples)) as progress:
         found = classify.predict(
             ChosenOutputs(model, columns[candidates]),

@@ -11,6 +11,7 @@ from typing import Literal
 
 from torch import Tensor
 
+from vitkit.engines.folder import refuse_engine_folder
 from vitkit.errors import VitkitError
 from vitkit.jobs.data_record import read_record
 from vitkit.jobs.run_config import is_unfinished, read_run
@@ -63,6 +64,7 @@ def load_any(path: str | Path, options: LoadOptions | None = None) -> Loaded:
         VitkitError: as `vitkit.load_model`; or the run has no checkpoint yet, or none that is whole.
     """
     require_model(path)
+    refuse_engine_folder(path)
     if not is_unfinished(path):
         return load(path, options)
     folder, options = Path(path), options or LoadOptions()
@@ -86,6 +88,7 @@ def identify_any(
         VitkitError: as `load_any`.
     """
     require_model(path)
+    refuse_engine_folder(path)
     if is_unfinished(path):
         return _identity(Path(path), read_snapshot(Path(path)))
     return identify(path, image_size, num_heads)

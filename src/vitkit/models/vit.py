@@ -167,7 +167,7 @@ class ViT(ImageModel):
         prefix = [part for part in (self.class_token, self.register_tokens) if part is not None]
         if prefix:
             # Each is (1, count, D), the same for all images; `expand` copies nothing.
-            tokens = torch.cat([*(part.expand(len(patches), -1, -1) for part in prefix), patches], dim=1)
+            tokens = torch.cat([*(part.expand(patches.shape[0], -1, -1) for part in prefix), patches], dim=1)
         if self.config.position_at == "stem" and len(self.positions):
             tokens = self._add_position(tokens, 0, grid)
         tokens = self.dropout(tokens)  # after the positions, as in vision_transformer

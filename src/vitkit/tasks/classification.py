@@ -182,6 +182,10 @@ class ClassificationTask:
             for row_classes, row_values in zip(classes.tolist(), values.tolist(), strict=True)
         ]
 
+    def answers(self, outputs: Tensor) -> Tensor:
+        """Give the number of the predicted class, `(B, 1)`: that of the largest logit, with either loss."""
+        return outputs.argmax(1, keepdim=True)
+
     def guess_headings(self, top: int) -> tuple[str, ...]:
         """Give the headings: one class gets a column for its probability, several share one column."""
         return ("class", "probability") if top == 1 else (f"top {top}",)

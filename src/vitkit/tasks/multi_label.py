@@ -180,6 +180,10 @@ class MultiLabelTask:
             [Guess(names[i], float(row[i])) for i in (-row).argsort(kind="stable").tolist()] for row in shares
         ]
 
+    def answers(self, outputs: Tensor) -> Tensor:
+        """Tell of every label whether it is predicted, `(B, K)`."""
+        return (outputs.sigmoid() >= THRESHOLD).long()
+
     def guess_headings(self, top: int) -> tuple[str, ...]:
         """Give the headings: the predicted labels, and the most probable of the others."""
         return (f"labels (probability {THRESHOLD:g} or more)", "next")

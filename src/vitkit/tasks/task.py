@@ -235,6 +235,10 @@ class Task(Protocol[R, P]):
             The most probable classes of each image, best first.
         """
 
+    def answers(self, outputs: Tensor) -> Tensor:
+        """Make of outputs `(B, K)` what they say, as whole numbers `(B, A)`: two models agree where these are
+        the same."""
+
     def guess_headings(self, top: int) -> tuple[str, ...]:
         """Give the headings of the table that `vitkit predict` prints, after the first, "image"."""
 
