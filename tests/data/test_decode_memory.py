@@ -127,19 +127,6 @@ def test_arrays_and_stacks_take_what_the_header_promises(tmp_path: Path) -> None
             assert grown <= promised + 8_000_000, name
 
 
-def test_the_pages_of_a_stack_are_judged_by_their_own_size(tmp_path: Path) -> None:
-    """The file, a page and the levels of all: further pages are not held again beside the file."""
-    stack, pixels = np.full((300, 200, 12), 0.5, np.float32), 300 * 200
-    (tmp_path / "pages.tif").write_bytes(pages(stack))
-    rule, size = DecodeRule(channels=12), (tmp_path / "pages.tif").stat().st_size
-    needed = header(tmp_path / "pages.tif", rule).decoding_bytes
-    assert size + (4 + 12 - 3) * pixels <= needed < size + (4 + 12) * pixels
-    assert decode(tmp_path / "pages.tif", rule).shape == stack.shape
-    # A file of another number of pages is no stack: what it holds beside its first page is not known.
-    other = header(tmp_path / "pages.tif", DecodeRule(channels=11)).decoding_bytes
-    assert other > 2 * needed
-
-
 def test_a_huge_screen_of_a_tiny_file(tmp_path: Path) -> None:
     (tmp_path / "x.gif").write_bytes(gif_of_one_pixel(5000))
     ((grown, _),) = growth(tmp_path).values()

@@ -44,7 +44,7 @@ from vitkit.data.decode_memory import MAX_JPEG_SCANS, decoding_bytes, jpeg_scans
 from vitkit.data.files import UnreadableFileError, read_regular_file
 from vitkit.data.jpeg import decoded_quickly
 from vitkit.data.orientation import INVERSE, orientation_of, upright
-from vitkit.data.stacks import SamplesFile, read_pages, read_samples, stored_pages
+from vitkit.data.stacks import SamplesFile, read_pages, read_samples
 
 
 @dataclass(frozen=True)
@@ -216,8 +216,7 @@ def _opened(
         del data  # the stream's alone from here on, and free when that is closed
         with _FORMATS[name](stream, b"") as image:
             _check_size(*image.size, rule)
-            pages = stored_pages(image, rule.channels) if name == "TIFF" else 0
-            needed = decoding_bytes(image, held, buffered, pages)
+            needed = decoding_bytes(image, held, buffered)
             needed += max(0, rule.channels - 3) * image.size[0] * image.size[1]
             _check_memory(image, needed, rule)
             yield image, stream, needed

@@ -22,14 +22,13 @@ _FRAME_MARKERS = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
 _PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
 
 
-def decoding_bytes(image: Image.Image, file_bytes: int, buffered: bool = False, pages: int = 0) -> int:
+def decoding_bytes(image: Image.Image, file_bytes: int, buffered: bool = False) -> int:
     """Bound the memory in bytes that decoding takes, from the file's bytes to RGB pixels of three bytes.
 
     Args:
         image: opened, not loaded.
         file_bytes: the size of the file, if it is held for the decoding; 0 if it is the caller's.
         buffered: whether it is a JPEG whose coefficients are all kept before the first pixel is made.
-        pages: bytes of the file that are the further pages of a stack, which are decoded one by one.
     """
     pixels = image.size[0] * image.size[1]
     stored = _stored_bytes(image.mode)
@@ -44,7 +43,7 @@ def decoding_bytes(image: Image.Image, file_bytes: int, buffered: bool = False, 
     else:
         reader = _BESIDE_THE_IMAGE.get(image.format or "", 0.0)
     # What is not pixels (comments, profiles, further frames) may be held twice more while it is read.
-    beside = file_bytes + 2 * max(0, file_bytes - pages - pixels * stored)
+    beside = file_bytes + 2 * max(0, file_bytes - pixels * stored)
     return round(max(beside + pixels * (stored + reader), pixels * (stored + 3)))
 
 

@@ -11,7 +11,7 @@ import io
 import math
 import zlib
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from vitkit.data.decode_error import DecodeError
 
 _WIDTH, _HEIGHT, _BITS, _COMPRESSION, _COLOURS, _OFFSETS = 256, 257, 258, 259, 262, 273
 _ORIENTATION, _SAMPLES, _ROWS, _COUNTS, _PLANES, _PREDICTOR = 274, 277, 278, 279, 284, 317
-_EXTRA, _FORMAT, _TILE, _TILE_COUNTS = 338, 339, 322, 325
+_EXTRA, _FORMAT, _TILE = 338, 339, 322
 _DEFLATE = (8, 32946)
 
 
@@ -178,22 +178,6 @@ def read_pages(image: Image.Image, channels: int) -> NDArray[np.uint8] | None:
         for top, part in strips(image):
             fill_levels(stack[top : top + part.height, :, number : number + 1], np.asarray(part)[:, :, None])
     return stack
-
-
-def stored_pages(image: Image.Image, channels: int) -> int:
-    """Count the bytes in a TIFF file of the pages behind the first; 0 where it is no stack of so many pages.
-
-    No page counts for more than its pixels take in memory, whatever its tags say.
-    """
-    if channels in (1, 3) or not _is_grey(image.mode) or not _has_pages(image, channels):
-        return 0
-    total, most = 0, 4 * image.size[0] * image.size[1]
-    for number in range(1, channels):
-        image.seek(number)
-        tags = cast("Any", image).tag_v2
-        total += min(most, sum(tags.get(_COUNTS, tags.get(_TILE_COUNTS, ()))))
-    image.seek(0)
-    return total
 
 
 def _is_grey(mode: str) -> bool:
