@@ -18,6 +18,7 @@ from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs import train as training
 from vitkit.jobs.pixel_statistics import with_measured_pixels
+from vitkit.jobs.report import write_report
 from vitkit.jobs.run_config import Run
 from vitkit.jobs.start_config import StartConfig
 from vitkit.training.optim_config import OptimizerConfig
@@ -172,5 +173,5 @@ def test_colours_of_four_channels_are_not_augmented(tmp_path: Path, seen_by_alph
 
 def test_the_report_shows_images_of_four_channels(tmp_path: Path, seen_by_alpha: Path) -> None:
     folder = training.train(run_of(seen_by_alpha, 4), tmp_path / "run")
-    page = (folder / "report.html").read_text()
+    page = write_report(folder).read_text()
     assert page.count("data:image/") >= 4
