@@ -13,7 +13,7 @@ paper's smallest training set from scratch has 1.3 million images, and a ViT doe
 SMALL_SIDE = 64
 """Pixels: images up to this size are pictures for the recipe small-images, larger ones are photos."""
 LIKE_CIFAR = range(24, 49)
-"""Pixels: images of about 32, on which small-images-conv was measured (CIFAR-10: 77.7 % in an hour of one
+"""Pixels: images of about 32, on which small-images-conv was measured (CIFAR-10: 84.2 % in an hour of one
 core; small-images: 50 % in ten minutes of two)."""
 
 
