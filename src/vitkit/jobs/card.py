@@ -144,7 +144,7 @@ def _plain(value: Any, key: str = "") -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_plain(part, name)}" for name, part in value.items()) or "none"
+        return ", ".join(_labelled(name, part) for name, part in value.items()) or "none"
     if isinstance(value, list | tuple):
         join = "; " if any(isinstance(part, str | Mapping) for part in value) else ", "
         join = "x" if key.endswith("_size") else "-" if key == "layers" else join
