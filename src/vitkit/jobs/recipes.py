@@ -61,9 +61,8 @@ def small_images_conv() -> Run:
     """Pictures of about 32x32 pixels from scratch, with a convolutional stem: more of them in the same time.
 
     Command: vitkit train --recipe small-images-conv --data PATH
-    Cost: about an hour of one core for CIFAR-10 (22 November 2026, one thread, bfloat16, 370 images a
-    second), 28.7 epochs of 49,000. Result: 70.2 % of 1,000 validation images after 5.2 of these epochs; the
-    recipe before, whose stem was three convolutions, had 62.5 % there and ended with 77.7 % in the test.
+    Cost: an hour of one core for CIFAR-10 (22 November 2026, one thread, bfloat16, 370 images a second).
+    Result: 84.2 % of CIFAR-10's 10,000 test images (83.5 to 84.9) after 28.7 epochs of 49,000, seed 0.
     """
     return Run(
         model="ViT-192x2x4/8",
