@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Training steps and inference of vitkit and of other libraries, of the same architectures, side by side.
 
-    python -m benchmarks.peers [--cases Ti S] [--phases training inference] [--seconds 60] [--json FILE]
+    python -m benchmarks.peers [--cases Ti S] [--phases inference] [--seconds 60] [--slow] [--json FILE]
 
 Run from the repository's root; `scripts/bench-peers` does so where all libraries are installed. It is what
 `vitkit bench --peers` does, on the cases of the table in the docs: libraries that are not installed are left
@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from benchmarks.slow_peers import compiled, int8_contestants
 
 from vitkit.analysis.cost import forward_flops
 from vitkit.errors import VitkitError
@@ -57,7 +58,9 @@ CASES = {
 }
 
 
-def speeds_of(name: str, case: Case, phase: BenchPhase, peers: list[str], seconds: float) -> list[Speed]:
+def speeds_of(
+    name: str, case: Case, phase: BenchPhase, peers: list[str], seconds: float, slow: bool
+) -> list[Speed]:
     """Time all contestants of a case; says which peers cannot take part."""
     device, config = torch.device("cpu"), case.config
     numbers = precisions("auto", device)
@@ -68,6 +71,10 @@ def speeds_of(name: str, case: Case, phase: BenchPhase, peers: list[str], second
             found += peer_contestants(peer, config, images, phase, numbers)
         except VitkitError as error:
             print(error, file=sys.stderr)
+    if slow:
+        found += [compiled(one) for one in found if one.library == "timm" and one.name.endswith("fused")]
+        if phase == "inference":
+            found += int8_contestants(config, images)
     clock = Clock(device, torch.get_num_threads())
     flops = forward_flops(config, head=True)
     return list(compare(name, config, phase, found, images, clock, seconds, flops=flops))
@@ -80,6 +87,7 @@ def main() -> None:
     parser.add_argument("--phases", nargs="*", default=["training", "inference"])
     parser.add_argument("--peers", nargs="*", choices=list(PEERS), default=there)
     parser.add_argument("--seconds", type=float, default=60, help="for each case and phase")
+    parser.add_argument("--slow", action="store_true", help="timm compiled too, and engines in int8")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path, help="where the records are written")
     options = parser.parse_args()
@@ -93,7 +101,7 @@ def main() -> None:
         if options.cases and not any(word in name for word in options.cases):
             continue
         for phase in options.phases:
-            speeds = speeds_of(name, case, phase, options.peers, options.seconds)
+            speeds = speeds_of(name, case, phase, options.peers, options.seconds, options.slow)
             records += speeds
             print(f"\n{name}, {phase}: speed over {speeds[0].reference}")
             for speed in speeds:

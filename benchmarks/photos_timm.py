@@ -41,7 +41,8 @@ def finetune_in_timm(
     timm = import_library("timm")
     for part in ("data", "loss", "optim", "scheduler"):
         import_module(f"timm.{part}")
-    random.seed(seed)  # timm's transforms draw from all three
+    # timm's transforms draw from the global generators of all three and can be handed none of their own.
+    random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002
     torch.manual_seed(seed)
     classes = sorted(path.name for path in (data / "train").iterdir())

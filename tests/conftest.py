@@ -5,6 +5,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,14 @@ import torch
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
-@pytest.fixture
-def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write a word in place of a run's report: its pictures take seconds."""
+@pytest.fixture(scope="module")
+def without_report() -> Iterator[None]:
+    """Write a word in place of a run's report while a module's tests last: its pictures take seconds."""
 
     def write_report(folder: Path, **_options: Any) -> Path:
         (folder / "report.html").write_text("a report")
         return folder / "report.html"
 
-    monkeypatch.setattr("vitkit.jobs.train.write_report", write_report)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vitkit.jobs.train.write_report", write_report)
+        yield

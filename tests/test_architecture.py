@@ -18,10 +18,23 @@ MAY_IMPORT = {
     "training": {"data", "models", "weights"},
     # Evaluators are handed to the trainer, which knows none; nor do they know it.
     "evaluation": {"data", "models", "weights"},
+    # Other programs that compute a finished model: training knows none.
+    "engines": {"data", "models", "weights", "evaluation"},
     "analysis": {"data", "models", "weights", "training", "evaluation"},
     "tasks": {"data", "models", "weights", "training", "evaluation", "analysis"},
     "report": {"data", "models", "weights", "training", "evaluation", "analysis", "tasks"},
-    "jobs": {"kernels", "data", "models", "weights", "training", "evaluation", "analysis", "tasks", "report"},
+    "jobs": {
+        "kernels",
+        "data",
+        "models",
+        "weights",
+        "training",
+        "evaluation",
+        "engines",
+        "analysis",
+        "tasks",
+        "report",
+    },
     "cli": {"data", "models", "weights", "training", "evaluation", "analysis", "tasks", "report", "jobs"},
 }
 """The rooms, and which others each may import."""
@@ -126,6 +139,17 @@ def test_configurations_import_no_torch(module: str) -> None:
     code = f"import sys, {module}; print(*sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {name.split(".")[0] for name in result.stdout.split()} & HEAVY
+
+
+def test_predicting_imports_neither_data_sets_nor_other_formats() -> None:
+    """Whoever predicts would wait for them, though only a run's data or another library's file needs them."""
+    code = "import sys, vitkit.jobs.predict; print(*sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    data = {f"vitkit.data.{name}" for name in ("check", "loader", "sources", "repeats", "workers")}
+    formats = {
+        f"vitkit.weights.formats.{name}" for name in ("timm", "huggingface", "official", "torchvision")
+    }
+    assert not (data | formats) & set(result.stdout.split())
 
 
 def test_configurations_are_found() -> None:

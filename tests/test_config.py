@@ -5,13 +5,14 @@ import json
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitkit.config import difference, from_json, require_finite, to_json
+from vitkit.config import difference, from_json, read_if_there, require_finite, to_json
 from vitkit.data.loader_config import Loading
 from vitkit.data.sources_config import Splits
 from vitkit.data.transforms_config import Augmentation, Preprocessing
@@ -153,3 +154,10 @@ def test_every_number_of_every_configuration_must_be_finite(kind: Any, given: di
 def test_values_of_any_kind_are_refused_in_a_line(data: Any, words: str) -> None:
     with pytest.raises(VitkitError, match=words):
         from_json(Finite, data, "x")
+
+
+def test_a_file_that_is_not_there_is_none_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
+    assert read_if_there(Splits, tmp_path / "record.json") is None
+    (tmp_path / "record.json").write_text("{")
+    with pytest.raises(VitkitError, match=r"record\.json"):
+        read_if_there(Splits, tmp_path / "record.json")

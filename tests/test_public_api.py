@@ -26,6 +26,7 @@ PUBLIC = {
     "create_model",
     "evaluate",
     "evaluate_protocol",
+    "export",
     "fewshot",
     "finetune",
     "finetune_run",

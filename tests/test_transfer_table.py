@@ -12,7 +12,6 @@ from benchmarks.transfer import CASES, METHODS, RIDGE, Cell, drawn, measure, sum
 
 import vitkit
 from vitkit.data.transforms_config import Augmentation, Preprocessing
-from vitkit.jobs import train as training
 from vitkit.jobs.run_config import read_run
 from vitkit.training.trainer_config import TrainingConfig
 
@@ -64,18 +63,12 @@ def test_numbers_come_with_students_interval() -> None:
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("start") / "tiny"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "write_report", lambda folder, **_options: folder / "report.html")
-        return vitkit.train(TINY, folder, device="cpu", threads=1)
+def start(tmp_path_factory: pytest.TempPathFactory, without_report: None) -> Path:
+    return vitkit.train(TINY, tmp_path_factory.mktemp("start") / "tiny", device="cpu", threads=1)
 
 
 @pytest.mark.parametrize("method", [*METHODS, RIDGE])
-def test_every_method_is_measured(
-    method: str, tmp_path: Path, start: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(training, "write_report", lambda folder, **_options: folder / "report.html")
+def test_every_method_is_measured(method: str, tmp_path: Path, start: Path) -> None:
     images = drawn(CASES["digits"], 1, 0, Path("nowhere"), tmp_path)
     begun = replace(TINY, augmentation=Augmentation(flip=False, rotate=3.0))
     found = measure(Cell("digits", 1, method, 3), start, begun, images, tmp_path / "run")

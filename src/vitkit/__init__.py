@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from vitkit.jobs.convert import convert
     from vitkit.jobs.evaluate import evaluate
     from vitkit.jobs.evaluate_protocol import evaluate_protocol
+    from vitkit.jobs.export import export
     from vitkit.jobs.fewshot import fewshot
     from vitkit.jobs.finetune import finetune, finetune_run
     from vitkit.jobs.inspect import inspect
@@ -52,6 +53,7 @@ _HOMES = {
     "create_model": "vitkit.models.build",
     "evaluate": "vitkit.jobs.evaluate",
     "evaluate_protocol": "vitkit.jobs.evaluate_protocol",
+    "export": "vitkit.jobs.export",
     "fewshot": "vitkit.jobs.fewshot",
     "finetune": "vitkit.jobs.finetune",
     "finetune_run": "vitkit.jobs.finetune",
@@ -86,6 +88,7 @@ __all__ = [
     "create_model",
     "evaluate",
     "evaluate_protocol",
+    "export",
     "fewshot",
     "finetune",
     "finetune_run",

@@ -7,8 +7,10 @@ import reprlib
 import types
 import typing
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from vitkit.durable import read_json
 from vitkit.errors import VitkitError
 
 T = TypeVar("T")
@@ -48,6 +50,18 @@ def from_json(cls: type[T], data: Mapping[str, Any], where: str) -> T:
         if required and name not in data:
             raise VitkitError(f"{where}: the key '{name}' of {cls.__name__} is missing.")
     return cls(**{key: _typed(hints[key], value, f"{where}: {key}") for key, value in data.items()})
+
+
+def read_if_there(cls: type[T], path: Path) -> T | None:
+    """Read the dataclass `cls` from a file of JSON; None where there is no such file.
+
+    Raises:
+        VitkitError: the file is damaged or cannot be read.
+    """
+    try:
+        return from_json(cls, read_json(path), str(path))
+    except FileNotFoundError:
+        return None
 
 
 def require_finite(config: Any) -> None:

@@ -29,6 +29,9 @@ CONFIGS = [
     dataclasses.replace(SMALL, rotary=EVA02_ROTARY, extra_class_token=True, pool="mean"),
     vit_config("ViT-32x3x2/4-conv", num_classes=7, image_size=(35, 18)),
     dataclasses.replace(vit_config("ViT-32x3x2/4", 7, (35, 18)), stem_channels=(8, 16, 8, 24), pool="mean"),
+    dataclasses.replace(
+        vit_config("ViT-32x3x2/4", 7, (35, 18)), stem_channels=(8, 16, 8, 24), stem_strides=(2, 1, 2, 1)
+    ),
     dataclasses.replace(SMALL, in_channels=1, image_mean=(0.5,), image_std=(0.5,), mlp_dim=50),
 ]
 

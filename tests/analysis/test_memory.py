@@ -46,6 +46,12 @@ MODELS: dict[str, tuple[int, ModelConfig]] = {
         8,
         replace(vit_config("ViT-64x1x4/4", 10, 64), stem_channels=(32, 64, 64, 64)),
     ),
+    "convolutional stem of early strides": (
+        8,
+        replace(
+            vit_config("ViT-64x1x4/4", 10, 64), stem_channels=(32, 64, 64, 64), stem_strides=(2, 1, 2, 1)
+        ),
+    ),
     "root alone": (4, vit_config("R+ViT-64x2x2/16", 10, 64)),
     "bit": (4, BIT),
     "bit, other padding": (4, replace(BIT, max_pool_padding="lowest")),

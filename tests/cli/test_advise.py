@@ -11,20 +11,14 @@ from PIL import Image
 from vitkit.cli.main import run
 from vitkit.evaluation.features import FeatureExtractor
 from vitkit.jobs import advise as advising
-from vitkit.jobs import train as training
 from vitkit.models.build import create_model
 from vitkit.weights import save_model
 
-
-def write_report(folder: Path, **_options: Any) -> Path:
-    """Stand in for the report, whose pictures take seconds."""
-    (folder / "report.html").write_text("a report")
-    return folder / "report.html"
+pytestmark = pytest.mark.usefixtures("without_report")
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "write_report", write_report)
     monkeypatch.setattr(advising, "SIZES", ("ViT-8x1x1/112",))
 
 

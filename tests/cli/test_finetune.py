@@ -1,9 +1,7 @@
 """`vitkit finetune` and `vitkit train --start`, as people call them."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +10,6 @@ from PIL import Image
 import vitkit
 from vitkit import load_model
 from vitkit.cli.main import run
-from vitkit.jobs import train as training
 from vitkit.jobs.run_config import read_run
 from vitkit.jobs.start_config import StartConfig
 from vitkit.weights.card import card_of
@@ -20,26 +17,16 @@ from vitkit.weights.card import card_of
 SMALL = ["--batch-size", "16", "--steps", "20", "--evaluate-every", "10", "--threads", "1"]
 
 
-def write_report(folder: Path, **_options: Any) -> Path:
-    """Stand in for the report, whose pictures take seconds."""
-    (folder / "report.html").write_text("a report")
-    return folder / "report.html"
-
-
-@pytest.fixture(autouse=True)
-def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "write_report", write_report)
+pytestmark = pytest.mark.usefixtures("without_report")
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def start(tmp_path_factory: pytest.TempPathFactory, without_report: None) -> Path:
     """A run on the digits, whose images are 8x8 and cut out of the middle."""
     folder = tmp_path_factory.mktemp("cli") / "start"
     options = ["--data", "digits", "--model", "ViT-16x2x2/2", "--image-size", "8", "--resize", "crop"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "write_report", write_report)
-        assert run(["train", *options, "--warmup-steps", "0", "--out", str(folder), *SMALL]) == 0
-    yield folder
+    assert run(["train", *options, "--warmup-steps", "0", "--out", str(folder), *SMALL]) == 0
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +99,15 @@ def test_images_without_their_option_are_told_it(capsys: pytest.CaptureFixture[s
     assert "The images are given with --data: vitkit finetune start --data 'my photos'." in said
 
 
+def test_images_in_the_place_of_the_start_are_told_so(
+    photos: Path, start: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for images in (str(photos), "digits", "photos.csv"):
+        said = fails(["finetune", images, "--epochs", "3"], capsys)
+        assert "START is missing" in said and f"vitkit finetune START --data {images}." in said
+    assert "Which images?" in fails(["finetune", str(start), "--epochs", "3"], capsys)
+
+
 def test_a_finished_run_is_trained_for_longer_as_a_new_one(
     tmp_path: Path, start: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,9 +127,8 @@ def test_a_finished_run_is_trained_for_longer_as_a_new_one(
 
 
 def test_the_card_and_the_report_say_where_it_came_from(
-    tmp_path: Path, start: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, start: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.undo()  # the real report
     out = tmp_path / "run"
     assert run(["finetune", str(start), "--data", "digits", "--out", str(out), *SMALL]) == 0
     digest = json.loads((start / "model.json").read_text())["weights"]["sha256"]
@@ -141,6 +136,10 @@ def test_the_card_and_the_report_say_where_it_came_from(
     assert run(["card", str(out)]) == 0
     said = capsys.readouterr().out
     assert digest in "".join(said.split()) and "start from" in said
+    # A line of the card is broken where the terminal ends, which moves with the length of the folder's name.
+    words = " ".join(said.split())
+    assert "weights of step" in words and "weights weights" not in words
+    assert run(["report", str(out)]) == 0
     assert digest in (out / "report.html").read_text()
 
 

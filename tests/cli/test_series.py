@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from vitkit.cli.main import run
-from vitkit.jobs import train as training
 
 SERIES = [
     *("train", "--data", "digits", "--model", "ViT-16x1x2/4", "--image-size", "8", "--batch-size", "16"),
@@ -34,10 +33,7 @@ sys.exit(run(sys.argv[1:]))
 """The command without the pages of the members, whose pictures take seconds."""
 MEMBERS = ("rate-0.001", "rate-0.01", "seed-0", "seed-1")
 
-
-def write_report(folder: Path, **_options: Any) -> Path:
-    (folder / "report.html").write_text("a report")
-    return folder / "report.html"
+pytestmark = pytest.mark.usefixtures("without_report")
 
 
 def results(folder: Path) -> dict[str, Any]:
@@ -73,7 +69,6 @@ def test_a_series_that_is_killed_goes_on_to_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Killed within the sweep; asked to stop within the second of its runs; killed within the last run."""
-    monkeypatch.setattr(training, "write_report", write_report)
     assert run([*SERIES, "--out", str(tmp_path / "whole")]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "is the best on 180 held-out images" in said and "the mean of 2 seeds; standard deviation" in said
@@ -103,7 +98,6 @@ def test_a_series_that_is_killed_goes_on_to_the_same_bits(
 def test_a_series_is_resumed_with_its_own_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(training, "write_report", write_report)
     out, short = str(tmp_path / "runs"), [*SERIES[:-3], "0.01", "--runs", "2", "--steps", "3"]
     assert run([*short, "--out", out]) == 0
     assert run(["train", "--resume", out, "--threads", "1"]) == 0

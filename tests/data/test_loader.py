@@ -18,8 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from vitkit.data.batch import Batch
 from vitkit.data.decode import DecodeError, Header
-from vitkit.data.loader import Batch, TrainLoader, evaluation_batches
+from vitkit.data.loader import TrainLoader, evaluation_batches
 from vitkit.data.memory_samples import MemorySamples, check_decode_memory, keep_in_memory, largest_decoding
 from vitkit.data.order import sample_at, sample_rng
 from vitkit.data.transforms import augment

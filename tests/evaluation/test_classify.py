@@ -10,7 +10,7 @@ from sklearn import metrics
 from torch import nn
 
 from vitkit import config
-from vitkit.data.loader import Batch
+from vitkit.data.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import (
     Classification,

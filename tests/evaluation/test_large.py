@@ -52,7 +52,7 @@ from pathlib import Path
 import torch
 from vitkit.jobs.run_folder import read_evaluations, write_evaluation
 from vitkit.tasks import find_task
-from vitkit.data.loader import Batch
+from vitkit.data.batch import Batch
 from vitkit.evaluation.classify import classification, predict
 
 count, classes, run = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])

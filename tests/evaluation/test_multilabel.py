@@ -15,7 +15,7 @@ from sklearn import metrics
 from torch import nn
 
 from vitkit import config
-from vitkit.data.loader import Batch
+from vitkit.data.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.evaluation.label_predictions import LabelPredictions
 from vitkit.evaluation.multilabel import MultiLabel, multi_label, predict_labels

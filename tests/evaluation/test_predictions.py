@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from tests.evaluation.reference import reference
-from vitkit.data.loader import Batch
+from vitkit.data.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.evaluation import logits as logits_module
 from vitkit.evaluation import npz, predictions

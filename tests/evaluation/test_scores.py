@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from vitkit.data.loader import Batch
+from vitkit.data.batch import Batch
 from vitkit.evaluation.classify import predict
 from vitkit.evaluation.scores import image_scores, probabilities
 from vitkit.models.card import Card, LossFunction, Task

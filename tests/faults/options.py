@@ -139,6 +139,8 @@ def _usual(verb: str, shared: Path, folder: Path, path: str | None) -> list[str]
             return ["data", "check", path or images]
         case "convert":
             return ["convert", path or run, str(folder / "converted.npz")]
+        case "export":
+            return ["export", path or run, str(folder / "exported")]
         case "inspect":
             return ["inspect", path or run, "--out", str(folder / "pictures")]
         case "bench":

@@ -180,11 +180,11 @@ def _run(case: Case, folder: Path) -> None:
 
 
 MOMENTS = {
-    "listing": "vitkit.tasks.classification.open_data",
+    "listing": "vitkit.data.sources.open_data",
     "building": "vitkit.jobs.building.build_model",
     "reading": "vitkit.jobs.building.keep_in_memory",
     "speed": "vitkit.jobs.train.measure_step",
-    "step": "vitkit.training.trainer.Trainer.update",
+    "step": "vitkit.training.trainer.Trainer.launch",
     "validation": "vitkit.jobs.building.evaluation_batches",
     "save": "vitkit.training.trainer.save_checkpoint",
     "evaluation": "vitkit.jobs.evaluate.evaluation_batches",

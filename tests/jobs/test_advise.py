@@ -26,16 +26,11 @@ from vitkit.models.build import create_model
 from vitkit.training.trainer_config import TrainingConfig
 from vitkit.weights import save_model
 
-
-def write_report(folder: Path, **_options: Any) -> Path:
-    """Stand in for the report, whose pictures take seconds."""
-    (folder / "report.html").write_text("a report")
-    return folder / "report.html"
+pytestmark = pytest.mark.usefixtures("without_report")
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "write_report", write_report)
     # Models of 224 pixels that a public checkpoint would have take seconds to be timed.
     monkeypatch.setattr(advising, "SIZES", ("ViT-8x1x1/112", "ViT-16x1x1/112"))
 
@@ -47,12 +42,12 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_model(model, tmp_path_factory.mktemp("advise") / "start")
 
 
-def write_photos(root: Path, counts: dict[str, int], seed: int = 0) -> Path:
+def write_photos(root: Path, counts: dict[str, int], seed: int = 0, side: int = 12) -> Path:
     """Small noisy pictures of classes that differ in brightness."""
     draw = np.random.default_rng(seed)
     for number, (label, count) in enumerate(counts.items()):
         for i in range(count):
-            pixels = draw.integers(0, 60, (12, 12 + i % 3, 3)) + 60 * number
+            pixels = draw.integers(0, 60, (side, side + i % 3, 3)) + 60 * number
             path = root / label / f"{i}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(pixels.astype(np.uint8)).save(path)
@@ -77,6 +72,12 @@ def test_few_images_are_told_not_to_be_trained_from_scratch(photos: Path) -> Non
     assert "Train from scratch first" not in words
     with pytest.raises(VitkitError, match=r"do not train from scratch.*START --go"):
         follow(found)
+
+
+def test_the_advised_run_keeps_a_stem_that_no_name_tells(tmp_path: Path) -> None:
+    images = write_photos(tmp_path / "images", {"dark": 8, "bright": 8}, side=32)
+    run = advise(str(images)).scratch.run
+    assert run.recipe == "small-images-conv" and run.architecture == vitkit.recipe(run.recipe).architecture
 
 
 def test_enough_small_images_are_told_to_be_trained_from_scratch_first() -> None:

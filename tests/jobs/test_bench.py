@@ -130,6 +130,49 @@ def test_the_largest_batch_on_a_processor_follows_from_small_ones(room: int, exp
     assert abs(found.images - expected) <= 1 and not found.tried
 
 
+def test_the_largest_batch_of_training_is_where_the_memory_ends() -> None:
+    """Few images take less than the gradients of all weights, and say nothing of how many would fit."""
+    config = vit_config("ViT-96x4x3/8", 10, 32)
+    model = build_model(config).train()
+
+    def of_batch(count: int) -> Callable[[], Any]:
+        model.zero_grad()
+        return lambda: model(torch.zeros(count, 3, 32, 32)).sum().backward()
+
+    case = job._Case("m", config, CPU, *[None] * 5)  # type: ignore[arg-type]
+    small = case._small_batch("training", "float32")
+    room = 12 * peak_memory(of_batch(small), CPU)
+    found = largest_batch(of_batch, CPU, room, 1.0, small).images
+    assert peak_memory(of_batch(found), CPU) == pytest.approx(room, rel=0.05)
+    assert largest_batch(of_batch, CPU, room, 1.0, 2).images > 1.2 * found  # as it was measured before
+
+
+def test_a_largest_batch_that_takes_too_long_to_find_is_not_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(job, "LEAST_PATIENCE", 0.0)
+    monkeypatch.setattr(job, "PATIENCE", 0.0)
+    monkeypatch.setattr(job._Case, "_fitting_batch", lambda *_: (2, 0.1))
+    assert run(["bench", MODEL, "--sizes", "32", "--minutes", "0.01", "--no-training"]) == 0
+    assert "not measured" in capsys.readouterr().out.split("largest batch")[1]
+
+
+def test_sizes_get_time_by_their_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: list[float] = []
+
+    def measure(case: Any, phase: str) -> Any:
+        planned.append(case.timer.parts[0] * case.timer.planned)
+        assert case.timer.share() >= planned[-1] / 4  # whatever those before took
+        return iter([phase])
+
+    monkeypatch.setattr(job._Case, "measure", measure)
+    assert vitkit.bench(MODEL, sizes="32,64", minutes=1.0).records == ("inference", "training") * 2  # type: ignore[comparison-overlap]
+    flops = [forward_flops(vit_config(MODEL, 1000, size), head=True) for size in (32, 64)]
+    assert sum(planned) == pytest.approx(60)
+    assert planned[1] / planned[0] == pytest.approx(3**0.5)
+    assert planned[2] / planned[0] == pytest.approx((flops[1] / flops[0]) ** 0.5)
+
+
 @pytest.mark.parametrize("most", [0, 1, 37, 4096])
 def test_a_gpu_tries_batches_until_one_does_not_fit(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The search alone, without a GPU: whatever fits is found to a sixteenth."""
@@ -167,7 +210,9 @@ def test_a_model_is_measured_in_every_way() -> None:
         config = vit_config(MODEL, 1000, memory.image_size)
         if memory.phase == "training" and memory.name == "vitkit float32":
             assert memory.peak == pytest.approx(training_memory(config, 2).peak, rel=0.25)
-    assert len(memories) == 4 and all(m.largest_batch > 2 and not m.tried for m in memories)
+    assert len(memories) == 4 and all(
+        m.largest_batch and m.largest_batch > 2 and not m.tried for m in memories
+    )
     assert found.machine["threads"] == 1 and found.machine["clock"] == "processor time"
     json.dumps(found.to_json())
 

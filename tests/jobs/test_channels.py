@@ -18,6 +18,7 @@ from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs import train as training
 from vitkit.jobs.pixel_statistics import with_measured_pixels
+from vitkit.jobs.report import write_report
 from vitkit.jobs.run_config import Run
 from vitkit.jobs.start_config import StartConfig
 from vitkit.training.optim_config import OptimizerConfig
@@ -26,17 +27,6 @@ from vitkit.weights.card import card_of
 
 SIZE = (16, 16)
 STILL = OptimizerConfig(learning_rate=1e-30, weight_decay=0.0)
-
-
-@pytest.fixture
-def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its pictures take seconds."""
-
-    def write_report(folder: Path, **_options: Any) -> Path:
-        (folder / "report.html").write_text("a report")
-        return folder / "report.html"
-
-    monkeypatch.setattr(training, "write_report", write_report)
 
 
 def run_of(data: Path, channels: int = 3, **changes: Any) -> Run:
@@ -67,7 +57,7 @@ def seen_by_alpha(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.usefixtures("_no_report")
+@pytest.mark.usefixtures("without_report")
 def test_four_channels_learn_from_alpha_and_predict_by_the_same_rule(
     tmp_path: Path, seen_by_alpha: Path
 ) -> None:
@@ -86,7 +76,7 @@ def test_four_channels_learn_from_alpha_and_predict_by_the_same_rule(
         predictor(array[:, :, :3])
 
 
-@pytest.mark.usefixtures("_no_report")
+@pytest.mark.usefixtures("without_report")
 def test_a_start_of_three_channels_begins_on_grey_images_where_it_was(tmp_path: Path) -> None:
     """At a rate of 1e-30 nothing moves: the logits of the two runs are those of the same start."""
     base = replace(run_of(Path("digits")), data="digits")
@@ -120,7 +110,7 @@ def bands(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.usefixtures("_no_report")
+@pytest.mark.usefixtures("without_report")
 def test_bands_of_arrays_are_learned_with_measured_pixels(tmp_path: Path, bands: Path) -> None:
     run = run_of(bands, 5, start=StartConfig(measure_pixels=True))
     folder = training.train(run, tmp_path / "run")
@@ -152,7 +142,7 @@ def test_pixels_are_measured_on_the_images_that_can_be_read(tmp_path: Path, band
     assert hearing.done["measuring the pixels"] == len(train), "the bar reaches its end"
 
 
-@pytest.mark.usefixtures("_no_report")
+@pytest.mark.usefixtures("without_report")
 def test_given_pixel_statistics_go_before_measured_ones(tmp_path: Path, bands: Path) -> None:
     given = StartConfig(measure_pixels=True, image_mean=(0.25,), image_std=(0.5, 0.5, 0.5, 0.5, 1.0))
     folder = training.train(run_of(bands, 5, start=given), tmp_path / "run")
@@ -161,7 +151,7 @@ def test_given_pixel_statistics_go_before_measured_ones(tmp_path: Path, bands: P
     assert config.image_std == (0.5, 0.5, 0.5, 0.5, 1.0)
 
 
-@pytest.mark.usefixtures("_no_report")
+@pytest.mark.usefixtures("without_report")
 def test_a_start_of_three_channels_is_fine_tuned_on_five(tmp_path: Path, bands: Path) -> None:
     pretrained = training.train(replace(run_of(Path("digits")), data="digits"), tmp_path / "pretrained")
     start = StartConfig(str(pretrained), measure_pixels=True)
@@ -173,7 +163,7 @@ def test_a_start_of_three_channels_is_fine_tuned_on_five(tmp_path: Path, bands: 
     assert vitkit.evaluate(folder).result.accuracy > 0.9
 
 
-@pytest.mark.usefixtures("_no_report")
+@pytest.mark.usefixtures("without_report")
 def test_colours_of_four_channels_are_not_augmented(tmp_path: Path, seen_by_alpha: Path) -> None:
     run = run_of(seen_by_alpha, 4, augmentation=Augmentation(rand_augment=2))
     with pytest.raises(VitkitError, match="rand_augment"):
@@ -183,5 +173,5 @@ def test_colours_of_four_channels_are_not_augmented(tmp_path: Path, seen_by_alph
 
 def test_the_report_shows_images_of_four_channels(tmp_path: Path, seen_by_alpha: Path) -> None:
     folder = training.train(run_of(seen_by_alpha, 4), tmp_path / "run")
-    page = (folder / "report.html").read_text()
+    page = write_report(folder).read_text()
     assert page.count("data:image/") >= 4

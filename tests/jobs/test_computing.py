@@ -33,13 +33,11 @@ def fast(precision: Precision, attention: Literal["fused", "explicit"]) -> Compu
 FAST = fast("bfloat16", "explicit")
 
 
-@pytest.fixture(autouse=True)
-def _a_machine_with_bfloat16_and_no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    def write_report(folder: Path, **_options: Any) -> Path:
-        (folder / "report.html").write_text("report")
-        return folder / "report.html"
+pytestmark = pytest.mark.usefixtures("without_report")
 
-    monkeypatch.setattr(training, "write_report", write_report)
+
+@pytest.fixture(autouse=True)
+def _a_machine_with_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(computing, "device_features", lambda device: frozenset({"avx512_bf16"}))
 
 

@@ -14,6 +14,7 @@ from PIL import Image
 import vitkit
 from vitkit.cli.main import run
 from vitkit.data.imagenet import imagenet_wnids, list_labelled, read_wnids
+from vitkit.data.imagenet_config import ProtocolName
 from vitkit.errors import VitkitError
 from vitkit.evaluation.intervals import wilson_interval
 from vitkit.evaluation.protocols import outputs_of_classes
@@ -97,7 +98,7 @@ def test_class_numbers_are_no_words(checkpoint: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("protocol", "mark"), [("imagenet-a", "a"), ("imagenet-r", "r"), ("imagenet", "")])
 def test_a_model_chooses_among_the_classes_of_the_set(
-    protocol: str, mark: str, checkpoint: Path, tmp_path: Path
+    protocol: ProtocolName, mark: str, checkpoint: Path, tmp_path: Path
 ) -> None:
     rank, known = ranking(checkpoint), imagenet_wnids(mark)
     allowed = {WNIDS.index(one) for one in known}
@@ -109,7 +110,7 @@ def test_a_model_chooses_among_the_classes_of_the_set(
         picture(tmp_path / "set" / labels[seed] / f"{seed}.png", seed)
     (tmp_path / "set" / known[50]).mkdir(exist_ok=True)  # an empty folder is no class with images
     (tmp_path / "set" / known[1] / "broken.png").write_bytes(b"\x89PNG, and no more")
-    found = vitkit.evaluate_protocol(checkpoint, tmp_path / "set", protocol, device="cpu")  # type: ignore[arg-type]
+    found = vitkit.evaluate_protocol(checkpoint, tmp_path / "set", protocol, device="cpu")
     assert (found.count, found.correct, found.unreadable) == (16, sum(expected.values()), 1)
     assert found.candidates == len(known) and not found.left_out
     for score in found.per_class:
@@ -357,13 +358,13 @@ def test_lists_of_wordnet_ids_that_are_none_are_refused(checkpoint: Path, tmp_pa
     ],
 )
 def test_folders_of_another_layout_are_refused(
-    protocol: str, folders: list[str], words: str, tmp_path: Path
+    protocol: ProtocolName, folders: list[str], words: str, tmp_path: Path
 ) -> None:
     (tmp_path / "set").mkdir()
     for folder in folders:
         picture(tmp_path / "set" / folder / "0.png", 0)
     with pytest.raises(VitkitError, match=words):
-        list_labelled(protocol, str(tmp_path / "set"))  # type: ignore[arg-type]
+        list_labelled(protocol, str(tmp_path / "set"))
 
 
 def test_the_command_prints_the_accuracy_and_what_was_left_out(

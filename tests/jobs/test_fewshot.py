@@ -505,3 +505,32 @@ def test_the_options_of_following_are_those_of_the_command(data: str, tmp_path: 
 def test_following_that_cannot_be_meant_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(VitkitError, match="few-shot evaluation"):
         FewShotTracking(**wrong)
+
+
+def test_accuracy_is_drawn_over_the_images_of_the_pretraining(
+    data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As Figure 4 (right) of the paper: two architectures, and a checkpoint that tells nothing."""
+    sizes = {"few": 1_000, "many": 1_000_000, "untold": None}
+    starts = [
+        _start(
+            tmp_path / name,
+            seed,
+            card=ModelCard("ViT-16x2x2/4", origin={} if size is None else {"training_images": size}),
+        )
+        for seed, (name, size) in enumerate(sizes.items())
+    ]
+    command = ["--data", data, "--shots", "1,2", "--methods", "ridge,knn", "--image-size", "8", "12"]
+    assert run(["fewshot", *starts, *command]) == 0
+    assert f"--data {data} --image-size 8 12 compares" in " ".join(capsys.readouterr().out.split())
+    numbers = json.loads(Path("fewshot/images.json").read_text())
+    assert [model["pretraining_images"] for model in numbers["models"]] == list(sizes.values())
+    assert Path("fewshot/images-pretraining.png").stat().st_size > 5_000
+    svg = Path("fewshot/images-pretraining.svg").read_text()
+    assert "images of the pre-training" in svg and "ViT-16x2x2/4" in svg
+    page = Path("fewshot/images.html").read_text()
+    assert "few, pre-trained on 1,000 images" in page and "untold, pre-trained" not in page
+    other = Path("one")
+    assert run(["fewshot", starts[0], starts[2], *command, "--out", str(other)]) == 0
+    assert (other / "images.png").exists() and not (other / "images-pretraining.png").exists()
+    assert "images of the pre-training" not in (other / "images.html").read_text()

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from safetensors.torch import load_file
 
 from tests.jobs.hearing import Hearing
 from vitkit import load_model
+from vitkit.data.sources_config import Splits
 from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs import train as training
@@ -24,6 +24,7 @@ from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
 from vitkit.weights import save_model
 from vitkit.weights.card import card_of
+from vitkit.weights.pretraining import pretraining_images
 
 SMALL = Run(
     data="digits",
@@ -39,11 +40,8 @@ pytestmark = pytest.mark.usefixtures("without_report")
 
 
 @pytest.fixture(scope="module")
-def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("start") / "pretrained"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "write_report", lambda folder, **_options: folder / "report.html")
-        yield training.train(SMALL, folder)
+def pretrained(tmp_path_factory: pytest.TempPathFactory, without_report: None) -> Path:
+    return training.train(SMALL, tmp_path_factory.mktemp("start") / "pretrained")
 
 
 def from_start(folder: Path, **changes: Any) -> Run:
@@ -236,6 +234,8 @@ def test_the_defaults_know_a_new_head_from_a_kept_one(pretrained: Path) -> None:
     assert (new.learning_rate, new.head_rate, new.head_first) == (5e-4, 6, 0)
     kept = finetune_run(StartConfig(str(pretrained), head="keep"), "digits").optimizer
     assert (kept.learning_rate, kept.head_rate) == (5e-4, 1)
+    ridge = finetune_run(StartConfig(str(pretrained), head="ridge"), "digits").optimizer
+    assert (ridge.learning_rate, ridge.head_rate) == (5e-4, 1)
     asked = Run(model="", data="digits", start=StartConfig(str(pretrained)))
     alone = suit_run(replace(asked, optimizer=OptimizerConfig(freeze="trunk"))).run.optimizer
     assert (alone.learning_rate, alone.head_rate) == (3e-3, 1)
@@ -254,3 +254,15 @@ def test_a_head_that_is_trained_alone_learns_at_the_rate_that_is_given(
         said = dict(hearing.rows)["learns"]
         assert ("the head at 2 times the learning rate" in said) == (factor == 2)
     assert weights[0] == weights[1]
+
+
+def test_the_card_tells_how_many_images_the_first_training_had(tmp_path: Path, pretrained: Path) -> None:
+    before = card_of(load_model(pretrained))
+    count = json.loads((pretrained / "data.json").read_text())["images"]["train"]
+    assert before.origin["training_images"] == count == pretraining_images(pretrained, before)
+    short = replace(SMALL.training, steps=1, evaluate_every=1, checkpoint_every=1, log_every=1)
+    splits = Splits(test_fraction=0.4, val_fraction=0.4)
+    training.train(from_start(pretrained, training=short, splits=splits), tmp_path / "run")
+    after = card_of(load_model(tmp_path / "run"))
+    assert "training_images" not in after.origin
+    assert pretraining_images(tmp_path / "run", after) == count

@@ -5,13 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run as command
 from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs import length, memory
 from vitkit.jobs import train as training
+from vitkit.jobs.fewshot_options import FewShotTracking
 from vitkit.jobs.finetune import finetune
-from vitkit.jobs.length import Pace, measure_pace, steps_within, with_steps
+from vitkit.jobs.length import Pace, measure_pace, settle_minutes, steps_within, with_steps
 from vitkit.jobs.listener import SILENT
 from vitkit.jobs.machine import find_device
 from vitkit.jobs.run_config import Run, read_run
@@ -106,6 +108,16 @@ def test_the_runs_of_a_series_have_the_same_steps(tmp_path: Path, monkeypatch: p
     assert command(arguments) == 0
     found = read_series(tmp_path / "runs")
     assert {read_run(tmp_path / "runs" / one.folder).training.steps for one in found.members} == {4}
+
+
+def test_few_shot_accuracy_on_the_way_is_said_not_to_be_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_pace(monkeypatch, 1.0)
+    for followed, expected in ((FewShotTracking(data="digits"), 1), (FewShotTracking(), 0)):
+        hearing = Hearing()
+        settle_minutes(replace(SMALL, fewshot=followed), tmp_path / "run", listener=hearing)
+        assert sum("is not counted in these minutes" in note for note in hearing.notes) == expected
 
 
 def test_a_step_that_is_longer_than_the_minutes_is_refused(

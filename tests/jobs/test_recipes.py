@@ -82,7 +82,7 @@ def test_a_run_recorded_before_these_options_has_none_of_them() -> None:
     newer = {
         "augmentation": ("rand_augment", "rand_augment_magnitude", "random_erasing"),
         "objective": ("cutmix", "logit_adjustment", "class_weights"),
-        "architecture": ("stem_channels", "drop_path"),
+        "architecture": ("stem_channels", "stem_strides", "drop_path"),
     }
     for part, names in newer.items():
         for name in names:

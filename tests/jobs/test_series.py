@@ -1,6 +1,7 @@
 """Series of runs: sweeps over learning rates, several seeds, all folds."""
 
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import vitkit
@@ -20,14 +22,19 @@ from vitkit.errors import VitkitError
 from vitkit.jobs import series as job
 from vitkit.jobs import train as training
 from vitkit.jobs.finetune_recipes import sweep_rates
+from vitkit.jobs.machine import InterruptedTraining
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.run_config import Run, read_run
 from vitkit.jobs.series import train_series
 from vitkit.jobs.series_options import SeriesOptions
 from vitkit.jobs.series_record import Member, Score, Series, choose_rate, new_series, read_series, summarise
 from vitkit.jobs.series_report import conclusions
+from vitkit.jobs.start import find_start
 from vitkit.jobs.start_config import StartConfig
 from vitkit.models.build import create_model
+from vitkit.training import checkpoint_files, ended
+from vitkit.training.checkpoint_files import survey
+from vitkit.training.ended import read_ended
 from vitkit.training.optim import SGD, create_optimizer, learning_rate
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
@@ -434,3 +441,107 @@ def test_series_that_the_images_do_not_allow_are_refused_at_once(tmp_path: Path)
             tmp_path / "one",
             SWEEP,
         )
+
+
+def test_an_unfinished_series_names_the_runs_that_can_be_used_and_how_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, trained = tmp_path / "sweep", training.train
+    calls: list[Path] = []
+
+    def stop_before_the_last(run: Run, folder: Path, **options: Any) -> Path:
+        calls.append(folder)
+        if len(calls) > 2:
+            raise InterruptedTraining(f"in {folder}", "again", 15)
+        return trained(run, folder, **options)
+
+    monkeypatch.setattr(job, "train", stop_before_the_last)
+    with pytest.raises(InterruptedTraining):
+        train_series(SMALL, out, SWEEP)
+    again = f"the series goes on with: vitkit train --resume {out}"
+    words = f"such as {out / 'rate-0.02'} (others: rate-0.001); {again}"
+    from_series = replace(SMALL, model="", start=StartConfig(str(out)))
+    uses: list[Any] = [load_model, vitkit.evaluate, vitkit.Predictor]
+    for use in uses:
+        with pytest.raises(VitkitError, match=re.escape(words)):
+            use(out)
+    with pytest.raises(VitkitError, match=re.escape(words)):
+        vitkit.inspect(out, out=tmp_path / "pictures")
+    with pytest.raises(VitkitError, match=re.escape(words)):
+        training.train(from_series, tmp_path / "run")
+    hearing = Hearing()
+    assert vitkit.write_report(out, listener=hearing) == out / "report.html"
+    assert words in hearing.notes[0]
+    load_model(out / "rate-0.02")
+
+
+def test_a_series_of_folds_has_no_model_of_its_own(tmp_path: Path) -> None:
+    out = train_series(SMALL, tmp_path / "folds", SeriesOptions(cross_validate=2))
+    with pytest.raises(
+        VitkitError, match=r"each fold has a model of its own. Name one of its runs, .*fold-1"
+    ):
+        load_model(out)
+
+
+def test_a_member_that_has_finished_keeps_no_checkpoints_and_everything_else(tmp_path: Path) -> None:
+    out = train_series(SMALL, tmp_path / "sweep", SWEEP)
+    final = out / "final"
+    for member in read_series(out).all_members:
+        assert not list((out / member.folder).glob("checkpoints/*"))
+        assert read_ended(out / member.folder) is not None
+    kept = ("model.safetensors", "model.json", "metrics.jsonl", "evaluation/test.json", "report.html")
+    before = {name: (final / name).read_bytes() for name in kept}
+    hearing = Hearing()
+    training.train(read_run(final), final, resume=True, listener=hearing)  # nothing is computed
+    assert before == {name: (final / name).read_bytes() for name in kept}
+    assert hearing.rows[0] == ("", [f"This run has finished: {final}"])
+    load_model(final)
+    assert torch.__version__ in vitkit.write_report(final).read_text()
+    with pytest.raises(VitkitError, match="Leave --start-from out"):
+        find_start(replace(SMALL, model="", start=StartConfig(str(final), start_from="best")))
+
+
+@pytest.mark.parametrize("removed", [0, 1, 2])
+def test_a_kill_while_checkpoints_are_removed_leaves_a_run_that_has_finished(
+    removed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before the first checkpoint goes, between two, and before the last; then called again."""
+    saving = replace(SMALL, training=replace(SMALL.training, checkpoint_every=1, keep=3))
+    options = SeriesOptions(sweep_rates=(0.01,))
+    whole = train_series(saving, tmp_path / "whole", options)
+    remove = checkpoint_files.remove
+    gone: list[Path] = []
+
+    def remove_some(path: Path) -> None:
+        if len(gone) == removed:
+            raise KeyboardInterrupt
+        gone.append(path)
+        remove(path)
+
+    monkeypatch.setattr(ended, "remove", remove_some)
+    out = tmp_path / "killed"
+    with pytest.raises(KeyboardInterrupt):
+        train_series(saving, out, options)
+    monkeypatch.setattr(ended, "remove", remove)
+    left = list((out / "final/checkpoints").glob("step-*"))
+    assert len(left) == 3 - removed and survey(out / "final").whole == out / "final/checkpoints/step-00000004"
+    written = (out / "final/model.safetensors").stat().st_mtime_ns
+    train_series(saving, out, options)
+    assert (out / "final/model.safetensors").stat().st_mtime_ns == written
+    assert not list((out / "final/checkpoints").glob("*"))
+    for name in ("model.safetensors", "metrics.jsonl"):
+        assert (out / "final" / name).read_bytes() == (whole / "final" / name).read_bytes()
+
+
+def test_a_member_whose_model_is_lost_is_trained_again_to_the_same_bits(tmp_path: Path) -> None:
+    options = SeriesOptions(sweep_rates=(0.01,))
+    out = train_series(SMALL, tmp_path / "one", options)
+    before = {name: (out / "final" / name).read_bytes() for name in ("model.safetensors", "metrics.jsonl")}
+    (out / "final/model.safetensors").unlink()
+    train_series(SMALL, out, options)
+    assert before == {name: (out / "final" / name).read_bytes() for name in before}
+
+
+def test_a_member_that_diverged_keeps_its_checkpoints(tmp_path: Path) -> None:
+    out = train_series(SMALL, tmp_path / "sweep", SeriesOptions(sweep_rates=(0.01, 1e30)))
+    assert read_series(out).rates[1].diverged and read_ended(out / "rate-1e+30") is None

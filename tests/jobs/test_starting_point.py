@@ -16,7 +16,6 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from vitkit.cli.main import run
-from vitkit.jobs import train as training
 from vitkit.training.checkpoint_files import find_damage, step_name, survey
 
 OPTIONS = [
@@ -37,15 +36,7 @@ OPTIONS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its pictures take seconds and are none of this file's business."""
-
-    def write_report(folder: Path, **_options: Any) -> Path:
-        (folder / "report.html").write_text("report")
-        return folder / "report.html"
-
-    monkeypatch.setattr(training, "write_report", write_report)
+pytestmark = pytest.mark.usefixtures("without_report")
 
 
 def draw(root: Path) -> None:
@@ -58,13 +49,11 @@ def draw(root: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory: pytest.TempPathFactory, without_report: None) -> Path:
     """Images, a finished run, and the same run as a kill after step 9 leaves it."""
     root = tmp_path_factory.mktemp("made")
     draw(root / "images")
-    with pytest.MonkeyPatch.context() as patch:
-        _no_report.__wrapped__(patch)  # type: ignore[attr-defined]
-        assert run(["train", "--data", str(root / "images"), "--out", str(root / "whole"), *OPTIONS]) == 0
+    assert run(["train", "--data", str(root / "images"), "--out", str(root / "whole"), *OPTIONS]) == 0
     shutil.copytree(root / "whole", root / "half")
     for path in (root / "half").iterdir():
         if path.name in ("evaluation", "model.safetensors", "model.json", "report.html"):

@@ -13,11 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.jobs.hearing import Hearing
 from tests.vtab_layout import small_task
 from vitkit.cli.main import run as command
+from vitkit.data.sources import open_data
 from vitkit.data.vtab_tasks import VTAB_TASKS, TaskFolder
 from vitkit.errors import VitkitError
 from vitkit.jobs import train as training
@@ -25,11 +28,11 @@ from vitkit.jobs import vtab_task as job
 from vitkit.jobs.machine import InterruptedTraining
 from vitkit.jobs.run_config import read_run
 from vitkit.jobs.vtab import vtab
-from vitkit.jobs.vtab_data import TaskData
+from vitkit.jobs.vtab_data import TaskData, find_tasks
 from vitkit.jobs.vtab_options import VtabOptions
 from vitkit.jobs.vtab_page import render_vtab
 from vitkit.jobs.vtab_result import PAPER, TaskScore, Vtab, mean_of, remarks
-from vitkit.jobs.vtab_run import departures, task_run
+from vitkit.jobs.vtab_run import UNCUT, departures, task_run
 from vitkit.models.build import create_model
 from vitkit.weights import save_model
 
@@ -403,3 +406,31 @@ def test_a_stop_says_how_to_go_on(
     with pytest.raises(InterruptedTraining, match=words) as caught:
         vtab(start, root, out=tmp_path / "out", **SMALL)
     assert caught.value.exit_code == 143
+
+
+def test_parquet_files_named_train_and_test_are_a_task(tmp_path: Path) -> None:
+    """The layout of copies on the Hugging Face Hub that do not cut the 1,000 training images."""
+    task = small_task(tmp_path / "lists", classes=3)
+    folder = tmp_path / "root/vtab-1k_cifar"
+    write_parquet(task, "train800val200", folder / "data/train-00000-of-00001.parquet")
+    write_parquet(task, "test", folder / "data/test-00000-of-00001.parquet")
+    found = find_tasks(folder.parent, (), sweep=False).tasks
+    assert [one.folder for one in found] == ["cifar"]
+    data = open_data(str(found[0].all_training), UNCUT)
+    assert {split: len(samples) for split, samples in data.splits.items()} == {"train": 50, "test": 50}
+    with pytest.raises(VitkitError, match=r"vtab-1k_cifar has Parquet files named train-, test-: a sweep"):
+        find_tasks(folder.parent, (), sweep=True)
+    write_parquet(task, "val200", folder / "data/validation-00000-of-00001.parquet")
+    with pytest.raises(VitkitError, match=r"vtab-1k_cifar .* trains on the first two together"):
+        find_tasks(folder.parent, (), sweep=False)
+    (folder / "data/test-00000-of-00001.parquet").unlink()
+    with pytest.raises(VitkitError, match=r"vtab-1k_cifar .* none named test-"):
+        find_tasks(folder.parent, (), sweep=False)
+
+
+def write_parquet(task: Path, name: str, file: Path) -> None:
+    """Write a list as a Parquet file, as the `datasets` library stores images."""
+    lines = [line.split() for line in (task / f"{name}.txt").read_text().splitlines()]
+    cells = [{"bytes": (task / path).read_bytes(), "path": path} for path, _ in lines]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"image": cells, "label": [int(label) for _, label in lines]}), file)

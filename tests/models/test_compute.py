@@ -1,15 +1,22 @@
 """The faster ways to compute give what the plain one gives, values and gradients."""
 
+import copy
 import itertools
 from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.compute_config import PLAIN, Compute, block_can_be_compiled, choose_compute
+from vitkit.models.compute_config import (
+    PLAIN,
+    Compute,
+    Phase,
+    block_can_be_compiled,
+    choose_compute,
+)
 from vitkit.models.precision import autocast, device_features
 from vitkit.models.resnet_config import BackboneConfig
 from vitkit.models.vit import ViT
@@ -244,3 +251,50 @@ def test_a_gelu_that_is_handed_in_computes_the_tanh_form(form: str, way: str, ex
     model.compute_as(PLAIN)
     model(images(SMALL))
     assert len(calls) == expected
+
+
+def test_a_gpu_that_can_compile_trains_a_compiled_model() -> None:
+    cases: list[tuple[str, set[str], Phase, bool]] = [
+        ("cuda", {"bfloat16", "triton"}, "training", False),
+        ("cuda", {"bfloat16", "triton"}, "training", True),
+        ("cuda", {"bfloat16", "triton"}, "evaluation", False),
+        ("cuda", {"bfloat16"}, "training", False),
+        ("cpu", {"triton"}, "training", False),
+    ]
+    chosen = [
+        choose_compute(SMALL, device=device, features=features, phase=phase, exact=exact).graph
+        for device, features, phase, exact in cases
+    ]
+    assert chosen == ["compiled", "eager", "eager", "eager", "eager"]
+
+
+def test_a_compiled_model_is_one_graph_and_its_copies_are_not_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With PyTorch's own kernels behind the graph: those of Triton need a GPU."""
+
+    def compile_whole(model: nn.Module) -> None:
+        model._compiled_call_impl = torch.compile(model._call_impl, backend="eager", fullgraph=True)
+
+    monkeypatch.setattr(nn.Module, "compile", compile_whole)
+    generator = torch.Generator().manual_seed(0)
+    model = build_model(SMALL).train()
+    nn.init.normal_(model.head.weight, generator=generator)  # type: ignore[arg-type]
+    images = torch.randint(0, 256, (2, 3, 12, 20), dtype=torch.uint8, generator=generator)
+
+    def found() -> list[torch.Tensor]:
+        model.zero_grad()
+        logits = model(images)
+        logits.square().sum().backward()
+        return [logits.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
+
+    plain = found()
+    model.compute_as(Compute(last_block="class_token", graph="compiled"))
+    assert model._compiled_call_impl is not None
+    assert copy.deepcopy(model)._compiled_call_impl is None  # else it would compute with these weights
+    for recompute in (False, True):
+        model.recompute = recompute
+        for value, expected in zip(found(), plain, strict=True):
+            torch.testing.assert_close(value, expected, rtol=1e-3, atol=1e-4)
+    model.compute_as(PLAIN)
+    assert model._compiled_call_impl is None

@@ -1,6 +1,7 @@
 """The convolutional stem."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from vitkit import load_model
+from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs.run_config import Architecture, Run
 from vitkit.models.build import build_model, create_model
@@ -62,6 +64,22 @@ def test_it_is_convolutions_norms_and_relus_then_a_projection() -> None:
     torch.testing.assert_close(stem(images), expected)
 
 
+def test_strides_stand_where_they_are_given_and_else_at_the_end() -> None:
+    deep = dataclasses.replace(SMALL, stem_channels=(8, 16, 16, 24))
+    images = torch.randn(2, 3, 16, 16)
+    spread = stem_of(dataclasses.replace(deep, stem_strides=(2, 1, 2, 1)))
+    sides = []
+    for convolution in spread.convolutions:
+        convolution.register_forward_hook(lambda _, __, map: sides.append(map.shape[2]))
+    assert spread(images).shape == (2, 16, 32)
+    assert sides == [8, 8, 4, 4]
+    last, left_out = (
+        stem_of(dataclasses.replace(deep, stem_strides=strides))(images) for strides in ((1, 1, 2, 2), ())
+    )
+    assert torch.equal(last, left_out)
+    assert not torch.allclose(spread(images), last)
+
+
 def test_an_image_does_not_depend_on_the_others_of_its_batch() -> None:
     stem, images = stem_of(SMALL).train(), torch.randn(4, 3, 16, 20)
     torch.testing.assert_close(stem(images)[:1], stem(images[:1]))
@@ -95,12 +113,31 @@ def test_a_run_chooses_it_by_name_or_by_channels() -> None:
     build_model(config)
 
 
+def test_a_run_chooses_the_strides_and_a_model_keeps_them(tmp_path: Path) -> None:
+    changes = Architecture(stem_channels=(8, 8, 16), stem_strides=(2, 1, 2))
+    config = changes.build_config("ViT-32x2x2/4", 5, Preprocessing(image_size=(16, 16)))
+    again = load_model(save_model(build_model(config), tmp_path / "model"))
+    assert again.config == config and again.config.stem_strides == (2, 1, 2)
+
+
+def test_a_model_written_before_strides_were_chosen_is_read(tmp_path: Path) -> None:
+    folder = save_model(create_model("ViT-32x2x2/4-conv", 5, 16), tmp_path / "model")
+    described = json.loads((folder / "model.json").read_text())
+    assert described["architecture"].pop("stem_strides") == []
+    (folder / "model.json").write_text(json.dumps(described))
+    assert load_model(folder).config == create_model("ViT-32x2x2/4-conv", 5, 16).config
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"stem_channels": (12, 16)}, "multiples of 8"),
         ({"stem_channels": (0, 16)}, "multiples of 8"),
         ({"stem_channels": (16,)}, "2 convolutions of stride 2"),
+        ({"stem_strides": (2,)}, "a 1 or a 2 for each of the 2 stem_channels"),
+        ({"stem_strides": (1, 2)}, "2 times a 2 for patches of 4"),
+        ({"stem_strides": (4, 1)}, "a 1 or a 2 for each"),
+        ({"stem_channels": (), "stem_strides": (2, 2)}, "give both or neither"),
         ({"patch_size": (6, 6)}, "1, 2, 4, 8"),
         ({"patch_size": (4, 8)}, "1, 2, 4, 8"),
     ],

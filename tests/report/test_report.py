@@ -24,6 +24,8 @@ from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.vit import ViT
 from vitkit.report.page import ReportContent, render_report
 from vitkit.tasks.classification_report import class_rows
+from vitkit.tasks.classification_report import report as classification_report
+from vitkit.tasks.page import Table
 from vitkit.weights.card import ModelCard, Task, card_of
 
 SECTIONS = (
@@ -410,6 +412,16 @@ def test_classes_equally_often_taken_for_another_are_all_named() -> None:
     result = classification(made, ["zero", "one", "two"])
     assert [mistake for _, mistake in class_rows(result)] == ["one, two (1 each)", "", "zero (2)"]
     assert "one, two (1 each)" in render_report(bare(evaluations={"test": (result, made)}))
+
+
+def test_classes_are_listed_from_the_worst_and_those_without_images_last() -> None:
+    names = ("a", "b", "c", "d")
+    labels, predicted = np.array([0, 0, 1, 1, 2, 2]), np.array([0, 0, 0, 0, 2, 0])
+    made = Predictions(np.eye(4, dtype=np.float32)[predicted], labels, np.arange(6), np.zeros(0, np.int64))
+    sections = classification_report({"test": (classification(made, names), made)}, "test").sections
+    classes = next(section for section in sections if section.name == "classes")
+    table = next(block for block in classes.blocks if isinstance(block, Table))
+    assert [row[0] for row in table.rows] == ["b", "c", "a", "d"]
 
 
 def test_what_was_expected_stands_beside_what_came_out() -> None:

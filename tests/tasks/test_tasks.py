@@ -11,7 +11,7 @@ import torch
 import vitkit
 from tests.training.test_objective_state import Centred
 from vitkit.config import to_json
-from vitkit.data.loader import Batch
+from vitkit.data.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.jobs.run_config import changed_options
 from vitkit.models.card import Card, TaskName
@@ -21,6 +21,7 @@ from vitkit.tasks.classification import ClassificationTask
 from vitkit.tasks.task import Guess, Validation
 from vitkit.training.checkpoint_files import step_name
 from vitkit.training.objectives_config import ClassificationConfig
+from vitkit.training.step_numbers import StepNumbers
 from vitkit.training.trainer import Trainer
 from vitkit.weights.files.safetensors import read_safetensors
 
@@ -78,15 +79,15 @@ def test_an_objective_with_state_survives_a_kill_of_the_whole_run(
     )
     monkeypatch.setattr("vitkit.report.page.render_report", lambda *_: "a report")
     vitkit.train(RUN, tmp_path / "whole", threads=1)
-    update = Trainer.update
+    launch = Trainer.launch
 
-    def killed(self: Trainer, batch: Batch, step: int, rate: float) -> dict[str, float]:
+    def killed(self: Trainer, batch: Batch, step: int, rate: float) -> StepNumbers:
         if step == 5:
             raise KeyError("killed")
-        return update(self, batch, step, rate)
+        return launch(self, batch, step, rate)
 
     with monkeypatch.context() as patch, pytest.raises(KeyError):
-        patch.setattr(Trainer, "update", killed)
+        patch.setattr(Trainer, "launch", killed)
         vitkit.train(RUN, tmp_path / "killed", threads=1)
     assert not (tmp_path / "killed" / "model.safetensors").exists()
     vitkit.train(RUN, tmp_path / "killed", threads=1)

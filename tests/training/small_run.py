@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.models.test_vit import TINY
-from vitkit.data.loader import Batch
+from vitkit.data.batch import Batch
 from vitkit.data.order import sample_at
 from vitkit.models.vit import ViT
 from vitkit.training.evaluators import Evaluator, Monitor
@@ -55,12 +55,13 @@ def small_trainer(
     mixup: float = 0.2,
     objective: nn.Module | None = None,
     others: Mapping[str, Evaluator] | None = None,
+    device: str = "cpu",
 ) -> Trainer:
     """`values`: what each validation is to find; left out, something the weights decide. `others`: evaluators
     besides the validation, which stand before it."""
     run.mkdir(parents=True, exist_ok=True)
     config = dataclasses.replace(TINY, dropout=dropout, drop_path=drop_path)
-    model = ViT(config, generator=torch.Generator().manual_seed(1))
+    model = ViT(config, generator=torch.Generator().manual_seed(1)).to(device)
     found, losses = iter(values or ()), iter(validation_losses)
 
     def evaluator(model: nn.Module) -> dict[str, float]:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.training.small_run import OPTIMIZER, TRAINING, fingerprint, small_trainer
-from vitkit.data.loader import Batch
+from vitkit.data.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.training.checkpoint import find_checkpoint
 from vitkit.training.checkpoint_files import read_progress, step_name

@@ -86,6 +86,10 @@ VIT_CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
     "dropout": ({"dropout": 0.1},),
     "attention_dropout": ({"attention_dropout": 0.1},),
     "stem_channels": ({"stem_channels": (8, 16, 24)}, {"stem_channels": (8, 8, 16, 24)}),
+    "stem_strides": (
+        {"stem_channels": (8, 8, 16, 24), "stem_strides": (2, 1, 2, 2)},
+        {"stem_channels": (8, 16, 24), "stem_strides": (2, 2, 2)},
+    ),
     "drop_path": ({"drop_path": 0.1},),
     "gelu": ({"gelu": "erf"}, {"gelu": "quick"}),
     "norm_eps": ({"norm_eps": 1e-5}, {"norm_eps": 0.1}),

@@ -13,6 +13,7 @@ from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune import finetune_run
 from vitkit.jobs.start import find_start, start_place
+from vitkit.models.image_model import ImageModel
 from vitkit.models.other_names import name_here
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.zoo import list_models, model_config
@@ -36,13 +37,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return cache_folder()
 
 
-def put(cache: Path, name: str, model_name: str = "ViT-16x1x2/4", num_classes: int = 3) -> vitkit.ViT:
+def put(cache: Path, name: str, model_name: str = "ViT-16x1x2/4", num_classes: int = 3) -> ImageModel:
     """Put a small model where the files of a published checkpoint are looked for."""
     folder = cache / "starts" / name
     folder.mkdir(parents=True)
     model = vitkit.create_model(model_name, num_classes=num_classes, image_size=8)
     save_model(model, folder)
-    return model  # type: ignore[return-value]
+    return model
 
 
 # The table

@@ -672,6 +672,42 @@ def test_mapped_arrays_are_private_whatever_their_alignment(padding: int, tmp_pa
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize("padding", [0, 1, 2, 3])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_reading_a_stored_array_copies_nothing(order: Any, padding: int, tmp_path: Path) -> None:
+    path, name = tmp_path / "x.npz", "n" * (1 + padding)
+    numbers = np.arange(1 << 20, dtype=np.float32).reshape(1 << 8, 1 << 12)
+    arrays: dict[str, Any] = {name: np.asarray(numbers, order=order)}
+    np.savez(path, **arrays)
+    with open_source(path) as source:
+        tracemalloc.start()
+        try:
+            tensor = source.read(name)
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert most < numbers.nbytes / 4
+    assert np.array_equal(tensor.numpy(), numbers)
+
+
+@pytest.mark.parametrize("padding", [0, 1, 2, 3])
+def test_weights_begin_at_multiples_of_their_size(padding: int, tmp_path: Path) -> None:
+    """An archive's comment or another name before them moves its arrays by any number of bytes."""
+    model, path = create_model("ViT-16x2x2/8", 3, 16), tmp_path / "x.npz"
+    with np.load(save_model(model, tmp_path / "y.npz", "official")) as saved:
+        arrays: dict[str, Any] = dict(saved)
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            content = io.BytesIO()
+            np.save(content, array)
+            info = zipfile.ZipInfo(f"{name}.npy")
+            info.extra = b"\xff\xff" + bytes([padding, 0]) + bytes(padding)  # a field that nobody knows
+            archive.writestr(info, content.getvalue())
+    found = load_model(path, num_heads=2).state_dict()
+    assert all(tensor.data_ptr() % 4 == 0 for tensor in found.values())
+    assert all(torch.equal(found[name], tensor) for name, tensor in model.state_dict().items())
+
+
 def test_a_member_that_the_file_does_not_hold_whole_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.npz"
     np.savez(path, a=np.arange(100_000, dtype=np.float32))

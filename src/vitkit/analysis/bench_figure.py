@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from vitkit.analysis.drawing import BLUE, GREEN, GREY, SKY, VERMILION, WIDTH, shortened, styled
 
@@ -15,15 +15,16 @@ Points = Mapping[tuple[str, int], float]
 """Values by model and pixels a side."""
 
 
-def throughput_figure(speeds: Points, batches: Points, device: str) -> Figure:
+def throughput_figure(speeds: Points, batches: Points, device: str, precision: str) -> Figure:
     """Draw images per second of inference, and the largest batch of training, against the size of the images.
 
     Args:
         speeds: images per second.
         batches: images of the largest batch; may be empty.
-        device: that was measured on, for the title.
+        device, precision: that were measured, for the title.
     """
     panels = [(speeds, "images per second, inference")]
+    sizes = sorted({size for _, size in speeds})
     if any(batches.values()):
         panels.append((batches, "largest batch, training"))
     with styled():
@@ -32,11 +33,11 @@ def throughput_figure(speeds: Points, batches: Points, device: str) -> Figure:
         for axes, (points, label) in zip(
             figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
         ):
-            _draw(axes, points, models)
+            _draw(axes, points, models, sizes)
             axes.set(xlabel="image size in pixels", ylabel=label)
         figure.axes[0].legend()
         figure.suptitle(
-            f"Speed by image size on {shortened(device, 60)}",
+            f"Speed by image size in {precision} on {shortened(device, 60)}",
             x=0.01,
             ha="left",
             fontsize=10,
@@ -45,7 +46,7 @@ def throughput_figure(speeds: Points, batches: Points, device: str) -> Figure:
     return figure
 
 
-def _draw(axes: Axes, points: Points, models: list[str]) -> None:
+def _draw(axes: Axes, points: Points, models: list[str], sizes: list[int]) -> None:
     """Draw one line for each model, on logarithmic axes; what is 0 has no place on them."""
     for number, model in enumerate(models):
         line = sorted((size, value) for (name, size), value in points.items() if name == model and value > 0)
@@ -57,8 +58,11 @@ def _draw(axes: Axes, points: Points, models: list[str]) -> None:
             label=shortened(model, 40),
         )
     axes.set(xscale="log", yscale="log")
-    axes.xaxis.set_major_locator(FixedLocator(sorted({size for _, size in points})))
+    axes.set_xlim(sizes[0] / 1.1, sizes[-1] * 1.1)  # the same in both panels
+    axes.xaxis.set_major_locator(FixedLocator(sizes))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.4g}"))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))  # 0.5 and 20,000
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.grid(True)

@@ -14,6 +14,8 @@ from vitkit.evaluation.fewshot_scores import FewShotScore
 COLOURS = (BLUE, VERMILION, GREEN, "#CC79A7", "#E69F00", SKY, "black")
 """Okabe & Ito's; more lines than these are told apart by their dashes."""
 DASHES = ("-", "--", ":", "-.")
+PANELS = 4
+"""Numbers of shots that are drawn beside one another: the largest ones."""
 METHOD_NAMES: Mapping[Method, str] = {
     "ridge": "ridge, closed form (the paper's)",
     "knn": "nearest neighbours",
@@ -45,7 +47,14 @@ def fewshot_plot(
             for (name, method), dashes, colour in zip(lines, *_looks(len(lines)), strict=True):
                 label = METHOD_NAMES[method] if single else shortened(name, 60)
                 scores = [score for score in models[name] if score.method == method]
-                _line(axes, scores, label if number == 0 else "", colour, dashes)
+                _line(
+                    axes,
+                    [score.shots for score in scores],
+                    scores,
+                    label if number == 0 else "",
+                    colour,
+                    dashes,
+                )
             _finish(axes, shown, models, chance, number == 0)
             if not single:
                 axes.set_title(METHOD_NAMES[methods[number]])
@@ -53,6 +62,47 @@ def fewshot_plot(
         title = f"Few-shot accuracy on {shortened(images, 60)},\n{draws}"
         figure.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold")
         figure.legend(loc="outside lower left", ncols=2 if single else 3)
+    return figure
+
+
+def pretraining_plot(
+    models: Mapping[str, Sequence[tuple[int, Sequence[FewShotScore]]]],
+    images: str,
+    method: Method,
+    chance: float,
+    seeds: int,
+) -> Figure:
+    """Draw few-shot accuracy against the number of pre-training images, as Figure 4 (right) of the paper.
+
+    Args:
+        models: by architecture, the number of images of each checkpoint's pre-training and its scores; the
+            checkpoints of an architecture are a line.
+        images: what it was tested on ("360 test images of digits"), for the title.
+        method: the method of the scores.
+        chance: accuracy of guessing, from 0 to 1.
+        seeds: number of draws.
+    """
+    shots = [score.shots for score in next(iter(models.values()))[0][1]][-PANELS:]
+    with styled():
+        figure = Figure((WIDTH * (0.6 if len(shots) == 1 else 1), 3.6), layout="constrained")
+        for number, axes in enumerate(figure.subplots(1, len(shots), sharey=True, squeeze=False)[0]):
+            for (name, points), dashes, colour in zip(models.items(), *_looks(len(models)), strict=True):
+                at = [next(one for one in scores if one.shots == shots[number]) for _, scores in points]
+                sizes = [size for size, _ in points]
+                _line(axes, sizes, at, shortened(name, 60) if number == 0 else "", colour, dashes)
+            axes.axhline(
+                chance, color=GREY, linestyle="--", linewidth=1, label="guessing" if number == 0 else "_"
+            )
+            axes.set_xscale("log")
+            axes.set_title(f"{shots[number]:,} shots" if shots[number] > 1 else "1 shot")
+            axes.set_xlabel("images of the pre-training")
+            axes.set_ylabel("share of test images right" if number == 0 else "")
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g}%"))
+            axes.grid(True)
+        draws = f"mean of {seeds} draws; bars: standard deviation" if seeds > 1 else "of one draw"
+        title = f"Few-shot accuracy on {shortened(images, 60)},\n{METHOD_NAMES[method]}, {draws}"
+        figure.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold")
+        figure.legend(loc="outside lower left", ncols=3)
     return figure
 
 
@@ -87,9 +137,11 @@ def _looks(count: int) -> tuple[list[str], list[str]]:
     return list(dashes), list(colours)
 
 
-def _line(axes: Axes, scores: Sequence[FewShotScore], label: str, colour: str, dashes: str) -> None:
+def _line(
+    axes: Axes, across: Sequence[int], scores: Sequence[FewShotScore], label: str, colour: str, dashes: str
+) -> None:
     axes.errorbar(
-        [score.shots for score in scores],
+        across,
         [score.mean for score in scores],
         yerr=[score.deviation or 0.0 for score in scores],
         label=label or "_",  # matplotlib leaves such a label out

@@ -130,6 +130,12 @@ def _share(value: float | None) -> str:
     return "not measured" if value is None else f"{value:.0%}"
 
 
+def _largest(memory: "Memory") -> str:
+    if memory.largest_batch is None:
+        return "not measured"
+    return f"{memory.largest_batch:,}{'' if memory.tried else ' (by smaller ones)'}"
+
+
 def _latencies(responses: "list[Response]") -> Table:
     table = _table("latency of one image", "p50", "p90", "p99", "calls")
     for response in responses:
@@ -151,7 +157,7 @@ def _memories(memories: "list[Memory]") -> Table:
             f"{memory.phase}, {escape(memory.name)}",
             f"{memory.batch_size:,}",
             format_bytes(memory.peak),
-            f"{memory.largest_batch:,}{'' if memory.tried else ' (by smaller ones)'}",
+            _largest(memory),
             format_bytes(memory.room),
         )
     return table

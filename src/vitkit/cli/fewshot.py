@@ -50,7 +50,10 @@ def _fewshot(
     for path in kept:
         console.out.print(str(path), markup=False, soft_wrap=True)
     starts = " ".join(shlex.quote(start) for start in options.starts)
-    following = f"vitkit fewshot {starts} ANOTHER --data {shlex.quote(options.data)} compares checkpoints"
+    size = "" if options.image_size is None else f" --image-size {' '.join(map(str, options.image_size))}"
+    following = (
+        f"vitkit fewshot {starts} ANOTHER --data {shlex.quote(options.data)}{size} compares checkpoints"
+    )
     console.out.print(f"Next: {following}", markup=False, soft_wrap=True)
 
 

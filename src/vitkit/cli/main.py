@@ -27,6 +27,7 @@ VERBS = {
     "inspect": ("draw filters, positions and attention of a model", "vitkit.cli.inspect"),
     "data": ("data check PATH: count images, find bad files, duplicates", "vitkit.cli.data"),
     "convert": ("write a checkpoint in another format, and compare", "vitkit.cli.convert"),
+    "export": ("write a model for OpenVINO or ONNX Runtime, also in int8", "vitkit.cli.export"),
     "card": ("describe a checkpoint and its numerics", "vitkit.cli.card"),
     "cost": ("estimate parameters, FLOPs, memory, training compute", "vitkit.cli.cost"),
     "bench": ("time models, also beside other libraries", "vitkit.cli.bench"),

@@ -6,14 +6,17 @@ The listing's fingerprint knows names and labels alone; an image that was drawn 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.data.listing import Files
-from vitkit.data.sources import FileSamples, ImageData
 from vitkit.durable import hash_file
 from vitkit.errors import VitkitError
+
+if TYPE_CHECKING:
+    from vitkit.data.sources import ImageData
 
 _AT_A_TIME = 1024  # files that a thread looks at before progress is told
 _THREADS = 16
@@ -25,7 +28,7 @@ SHA-256 of the bytes. One row for each file on the disk, split after split; -1 w
 
 
 def file_states(
-    data: ImageData, content: bool, progress: Callable[[int, int], None] = lambda done, total: None
+    data: "ImageData", content: bool, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> States:
     """Read the states of all files that hold the images of a data set; none for data that is in no files.
 
@@ -36,10 +39,8 @@ def file_states(
     """
     columns = 6 if content else 2
     portions = [
-        (samples.files, numbers[start : start + _AT_A_TIME])
-        for samples in data.splits.values()
-        if isinstance(samples, FileSamples)
-        for numbers in [samples.files.on_disk(samples.numbers)]
+        (files, numbers[start : start + _AT_A_TIME])
+        for files, numbers in _on_disk(data)
         for start in range(0, len(numbers), _AT_A_TIME)
     ]
     total, done = sum(len(numbers) for _, numbers in portions), 0
@@ -52,19 +53,22 @@ def file_states(
     return np.concatenate(found)
 
 
-def changed_files(data: ImageData, before: States, now: States) -> list[Path]:
+def changed_files(data: "ImageData", before: States, now: States) -> list[Path]:
     """List the files whose state has changed; where both states have hashes, times do not matter."""
-    paths = [
-        (samples.files, number)
-        for samples in data.splits.values()
-        if isinstance(samples, FileSamples)
-        for number in samples.files.on_disk(samples.numbers).tolist()
-    ]
+    paths = [(files, number) for files, numbers in _on_disk(data) for number in numbers.tolist()]
     if len(before) != len(now):
         return [files.path(number) for files, number in paths]
     columns = [0, *range(2, 6)] if min(before.shape[1], now.shape[1]) == 6 else [0, 1]
     differs = (before[:, columns] != now[:, columns]).any(axis=1)
     return [paths[index][0].path(paths[index][1]) for index in np.flatnonzero(differs).tolist()]
+
+
+def _on_disk(data: "ImageData") -> list[tuple[Files, NDArray[np.int64]]]:
+    """Return the files of each split that has any, and the numbers of those on the disk."""
+    from vitkit.data.sources import FileSamples  # whoever reads a run's record without its data needs none
+
+    splits = [samples for samples in data.splits.values() if isinstance(samples, FileSamples)]
+    return [(samples.files, samples.files.on_disk(samples.numbers)) for samples in splits]
 
 
 def _states(files: Files, numbers: NDArray[np.int64], content: bool) -> States:

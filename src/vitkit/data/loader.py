@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from vitkit.data.batch import Batch
 from vitkit.data.check import bad_files_allowed
 from vitkit.data.decode import DecodeError, decode
 from vitkit.data.loader_config import WORKER_TIMEOUT, Loading
@@ -25,40 +25,6 @@ from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.data.workers import Reading, Result, compute_ahead
 from vitkit.errors import VitkitError
 from vitkit.kernels.resample import prepare_resampling
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Some images of a split with their labels."""
-
-    images: Tensor
-    """(B, C, H, W) uint8, C = 3 for RGB; zeros where the mask is False."""
-    labels: Tensor
-    """(B,) int64; (B, K) bool where an image has several labels, or none."""
-    mask: Tensor
-    """(B,) bool; False where the file could not be read, so that the image counts for nothing."""
-    ids: Tensor
-    """(B,) int64, index into the split."""
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def to(self, device: torch.device | str) -> "Batch":
-        """Copy the batch to a device; to a GPU without waiting for the copy to end."""
-        device = torch.device(device)
-
-        def move(tensor: Tensor) -> Tensor:
-            if device.type == "cuda" and tensor.device.type == "cpu":
-                # Only from pinned memory can the GPU copy while this process goes on.
-                return tensor.pin_memory().to(device, non_blocking=True)
-            return tensor.to(device)
-
-        return Batch(move(self.images), move(self.labels), move(self.mask), move(self.ids))
-
-    def slice(self, start: int, stop: int) -> "Batch":
-        """Return samples start..stop-1 of the batch, as views of its memory."""
-        part = slice(start, stop)
-        return Batch(self.images[part], self.labels[part], self.mask[part], self.ids[part])
 
 
 def worker_count(samples: Samples, loading: Loading) -> int:

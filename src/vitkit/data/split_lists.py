@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from vitkit.data.files import UnreadableFileError, regular_file
-from vitkit.data.listing import Listing, Paths, SplitListing
+from vitkit.data.listing import SPLIT_NAMES, Listing, Paths, SplitListing
 from vitkit.data.parquet import list_parquet
 from vitkit.data.vtab_tasks import task_of_folder
 from vitkit.errors import VitkitError
@@ -70,6 +70,15 @@ def find_lists(folder: Path) -> dict[str, Path]:
         if name is not None:
             found.setdefault(name, path)
     return found
+
+
+def find_usual_splits(folder: Path) -> set[str]:
+    """Return the splits of Parquet files with the usual names, train-, validation- or val-, and test-."""
+    words = {
+        re.split(r"[-_.]", path.name.lower())[0]
+        for path in (*folder.glob("*.parquet"), *folder.glob("data/*.parquet"))
+    }
+    return {SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES}
 
 
 def list_split_lists(folder: Path, stage: str | None = None) -> Listing:

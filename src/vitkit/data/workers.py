@@ -12,6 +12,7 @@ import multiprocessing
 import multiprocessing.connection
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -130,20 +131,23 @@ def _workers(work: Work, numbers: range, workers: int, seconds: float) -> Iterat
     """Start worker processes and hand out what arrives from them; they have ended when the block ends."""
     try:
         board = multiprocessing.RawArray("q", 2 * workers)
-        # batch_size=None: an item of the data set is a whole batch, so that a worker sends one message per
-        # batch and not one per image. The sampler gives the numbers, in order, to the workers in turn.
-        loader = DataLoader(
-            _Task(work, board),
-            batch_size=None,
-            sampler=numbers,
-            num_workers=workers,
-            collate_fn=_as_it_is,
-            worker_init_fn=_begin,
-            timeout=POLL_SECONDS,  # `_Pool._arrived` asks again until the watch gives up
-        )
-        # Blocked signals are inherited: a Ctrl-C before `_begin` would kill a worker that has just started.
-        with _former_child_handler(), stop_signals_blocked():
-            arriving: Any = iter(loader)
+        with warnings.catch_warnings():
+            # More workers than cores are the user's choice: PyTorch would answer with lines of its code.
+            warnings.filterwarnings("ignore", message="This DataLoader will create")
+            # batch_size=None: an item of the data set is a whole batch, so that a worker sends one message
+            # a batch and not one an image. The sampler gives the numbers, in order, to the workers in turn.
+            loader = DataLoader(
+                _Task(work, board),
+                batch_size=None,
+                sampler=numbers,
+                num_workers=workers,
+                collate_fn=_as_it_is,
+                worker_init_fn=_begin,
+                timeout=POLL_SECONDS,  # `_Pool._arrived` asks again until the watch gives up
+            )
+            # Blocked signals are inherited: a Ctrl-C before `_begin` would kill a worker that just started.
+            with _former_child_handler(), stop_signals_blocked():
+                arriving: Any = iter(loader)
     except OSError as error:
         raise VitkitError(
             f"The {workers} processes that load images could not be started: {error.strerror or error}. "

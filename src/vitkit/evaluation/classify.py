@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from vitkit import config
-from vitkit.data.loader import Batch
+from vitkit.data.batch import Batch
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation.calibration import (
     CalibrationBin,

@@ -6,7 +6,7 @@ advice.json   the forecast, and the advice in words
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitkit.config import from_json, to_json
+from vitkit.config import read_if_there, to_json
 from vitkit.durable import read_json, replace_json
 from vitkit.jobs.forecast import Forecast
 
@@ -37,10 +37,7 @@ def read_advice(folder: Path) -> AdviceRecord | None:
     Raises:
         VitkitError: the record is damaged.
     """
-    try:
-        return from_json(AdviceRecord, read_json(folder / RECORD), str(folder / RECORD))
-    except FileNotFoundError:
-        return None
+    return read_if_there(AdviceRecord, folder / RECORD)
 
 
 def compare_with_advice(folder: Path) -> str:

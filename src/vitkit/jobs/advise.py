@@ -249,10 +249,10 @@ def _scratch(
     probe = probe_pixels(data, min(PIXEL_SECONDS, options.seconds), listener)
     config = _config(run, data)
     option = _cost(run, data, config, 0.0, device, listener)
-    named = replace(
-        option, run=replace(run, model=full_name(run, len(data.class_names)), architecture=Run().architecture)
-    )
-    return replace(named, folded=probe.folded, forecast=_forecast(probe.folded, data, SCRATCH))
+    named = replace(run, model=full_name(run, len(data.class_names)), architecture=Run().architecture)
+    if _config(named, data) != config:  # names have no words for a stem of convolutions
+        named = run
+    return replace(option, run=named, folded=probe.folded, forecast=_forecast(probe.folded, data, SCRATCH))
 
 
 def _to_look_for(data: ImageData, device: torch.device, listener: Listener) -> Iterator[Option]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import ceil, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,8 @@ from vitkit.training.checkpoint import processor_name
 SCRIPT = "scripts/bench-peers"
 PATIENCE = 2.0
 """A measurement is skipped where it would take this many times its share of the time."""
+LEAST_PATIENCE = 5.0
+"""Seconds that finding the largest batch may always take."""
 PROBE = 0.2
 """Seconds that matrix products are timed for, to guess how long a step takes."""
 
@@ -123,27 +126,40 @@ def measure(options: BenchOptions, listener: Listener = SILENT) -> Iterator[Reco
     total = 60 * options.minutes * len(options.models)
     listener.note(f"Measuring for about {format_duration(total)}.")
     with _threads(options.threads), listener.progress("measuring", round(total), unit="seconds") as progress:
-        timer = _Timer(total, len(cases) * (2 if options.training else 1), progress)
         clock = Clock(device, torch.get_num_threads())
-        for name, config in cases:
+        # A part that computes four times as much gets twice the time: fewer rounds, but enough of them.
+        work = {
+            (number, phase): sqrt(forward_flops(config, head=True) * (3 if phase == "training" else 1))
+            for number, (_, config) in enumerate(cases)
+            for phase in options.phases
+        }
+        timer = _Timer(total, list(work.values()), progress)
+        for number, phase in work:
+            name, config = cases[number]
             shown = name if not is_checkpoint(name) else Path(name.rstrip("/")).name
             case = _Case(shown, config, device, clock, options, peers, timer, listener)
-            for phase in case.phases:
-                yield from case.measure(phase)
-                timer.parts -= 1
+            yield from case.measure(phase)
+            timer.parts.pop(0)
 
 
 class _Timer:
-    """The time there is, shared out among what is still to be measured."""
+    """The time there is, shared out among what is still to be measured.
 
-    def __init__(self, total: float, parts: int, progress: Progress) -> None:
+    Args:
+        total: seconds.
+        parts: how much of them each part gets, in any unit.
+        progress: hears how it goes.
+    """
+
+    def __init__(self, total: float, parts: list[float], progress: Progress) -> None:
         self.started, self.total, self.parts, self.progress = time.perf_counter(), total, parts, progress
-        self.least = total / parts / 4
+        self.planned = total / sum(parts)  # seconds for a unit
         self.detail = ""
 
     def share(self) -> float:
         """Seconds for the next part: a quarter of what was planned at least, if others took too long."""
-        return max(self.least, (self.total - (time.perf_counter() - self.started)) / max(1, self.parts))
+        left = (self.total - (time.perf_counter() - self.started)) / sum(self.parts)
+        return self.parts[0] * max(self.planned / 4, left)
 
     def tick(self) -> None:
         """Say how far it is; what takes longer than planned stays a second short of the end."""
@@ -163,10 +179,6 @@ class _Case:
     peers: Sequence[str]
     timer: _Timer
     listener: Listener
-
-    @property
-    def phases(self) -> tuple[BenchPhase, ...]:
-        return ("inference", "training") if self.options.training else ("inference",)
 
     @property
     def words(self) -> str:
@@ -289,8 +301,14 @@ class _Case:
         room = int(asked * 1e9) if asked is not None else (available_memory() or 0) + lasting
         if self.device.type == "cuda":
             room = torch.cuda.get_device_properties(self.device).total_memory
+        started = time.perf_counter()
         peak = peak_memory(step, self.device)
-        largest = largest_batch(at, self.device, room - lasting, seconds)
+        small = self._small_batch(phase, contestant.precision)
+        measuring = 3 * small / batch * (time.perf_counter() - started)
+        if self.device.type == "cpu" and measuring > max(LEAST_PATIENCE, PATIENCE * seconds):
+            largest = None
+        else:
+            largest = largest_batch(at, self.device, room - lasting, seconds, small)
         self.timer.tick()
         return Memory(
             self.model,
@@ -301,9 +319,18 @@ class _Case:
             batch,
             lasting + peak,
             room,
-            largest.images,
-            largest.tried,
+            None if largest is None else largest.images,
+            largest is not None and largest.tried,
         )
+
+    def _small_batch(self, phase: BenchPhase, precision: Numbers) -> int:
+        """Count the images that need as much memory as what is there whatever their number: the gradients of
+        all weights in training, and the weights as bfloat16 where they are rounded."""
+        weights = 4 * parameters(self.config)
+        if phase == "training":
+            return max(2, ceil(weights / training_memory(self.config, 1).activations))
+        rounded = weights // 2 if precision == "bfloat16" else 0
+        return max(2, ceil(rounded / inference_memory(self.config, 1).activations))
 
 
 def _peers(options: BenchOptions, listener: Listener) -> list[str]:
@@ -312,7 +339,7 @@ def _peers(options: BenchOptions, listener: Listener) -> list[str]:
         return []
     there, missing = installed_peers()
     if missing:
-        packages = " ".join(package for name in missing for package in PEERS[name][1])
+        packages = " ".join(dict.fromkeys(package for name in missing for package in PEERS[name][1]))
         listener.note(
             f"Not installed, so left out: {', '.join(missing)}. Install what you like beside vitkit (pip "
             f"install {packages}), or run {SCRIPT} in vitkit's repository: it makes an environment "

@@ -8,6 +8,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +17,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from vitkit.engines.engine_config import EXTRAS, GraphEngine
+from vitkit.engines.serving import serve
 from vitkit.errors import VitkitError
 from vitkit.jobs.computing import choose_for, compute_as
 from vitkit.jobs.library_models import import_library
@@ -158,7 +161,7 @@ def vit_pytorch_contestants(
         yield Contestant(f"vit-pytorch {precision}", "vit-pytorch", precision, model, model)
 
 
-def _graph_to_export(config: ViTConfig) -> nn.Module:
+def _graph_to_export(config: ViTConfig) -> ImageModel:
     """Make our plain model, with a head that is not all zeros, for an engine's logits to be compared."""
     model = build_model(config).eval()
     assert isinstance(model.head, nn.Linear)
@@ -226,6 +229,26 @@ def onnxruntime_contestants(
     yield Contestant("onnxruntime float32", "onnxruntime", "float32", None, logits)
 
 
+def served_contestants(
+    engine: GraphEngine, config: ViTConfig, images: Tensor, phase: BenchPhase, numbers: tuple[Numbers, ...]
+) -> Iterator[Contestant]:
+    """Give vitkit's own graph computed by an engine, with uint8 images, as `vitkit.Predictor` has it."""
+    if phase == "training" or images.device.type != "cpu":
+        return
+    model, pixels = _graph_to_export(config), (images * 64 + 128).clamp(0, 255).to(torch.uint8)
+    for precision in numbers:
+        if engine == "onnxruntime" and precision != "float32":
+            continue
+        served = serve(model, engine, precision, torch.get_num_threads())
+        served(pixels), served(pixels)  # the second one of a size is compiled for it
+        library = f"vitkit {engine}"
+
+        def logits(images: Tensor, served: nn.Module = served) -> Any:
+            return served(pixels)
+
+        yield Contestant(f"{library} {precision}", library, precision, None, logits)
+
+
 MakePeer = Callable[[ViTConfig, Tensor, BenchPhase, tuple[Numbers, ...]], Iterator[Contestant]]
 PEERS: dict[str, tuple[MakePeer, tuple[str, ...]]] = {
     "timm": (timm_contestants, ("timm",)),
@@ -233,8 +256,10 @@ PEERS: dict[str, tuple[MakePeer, tuple[str, ...]]] = {
     "vit-pytorch": (vit_pytorch_contestants, ("vit_pytorch",)),
     "openvino": (openvino_contestants, ("openvino",)),
     "onnxruntime": (onnxruntime_contestants, ("onnxruntime", "onnx", "onnxscript")),
+    "vitkit-openvino": (partial(served_contestants, "openvino"), EXTRAS["openvino"]),
+    "vitkit-onnxruntime": (partial(served_contestants, "onnxruntime"), EXTRAS["onnxruntime"]),
 }
-"""Libraries, who makes their contestants, and the packages that it imports."""
+"""Libraries, and vitkit's own engines; who makes their contestants, and the packages that it imports."""
 
 
 def installed_peers() -> tuple[list[str], list[str]]:

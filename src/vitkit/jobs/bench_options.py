@@ -1,6 +1,7 @@
 """The options of a benchmark. They need no torch."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from vitkit.errors import VitkitError
 from vitkit.models.precision_config import Precision
@@ -50,6 +51,11 @@ class BenchOptions:
             if value is not None and not 0 < value < float("inf"):
                 raise VitkitError(f"{name} is a number above 0, found {value}.")
         _ = self.image_sizes
+
+    @property
+    def phases(self) -> tuple[Literal["inference", "training"], ...]:
+        """The phases that are timed."""
+        return ("inference", "training") if self.training else ("inference",)
 
     @property
     def image_sizes(self) -> tuple[int, ...]:

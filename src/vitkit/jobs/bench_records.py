@@ -37,7 +37,8 @@ class Memory:
     """Bytes: weights, and the optimiser's state in training, and what a step allocates on top."""
     room: int
     """Bytes that the largest batch may take."""
-    largest_batch: int
+    largest_batch: int | None
+    """None where there was no time to find out."""
     tried: bool
     """Whether the largest batch was run; else it follows from smaller ones."""
 
@@ -73,16 +74,17 @@ def keep(found: Bench, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "bench.json"
     replace_json(path, found.to_json())
-    speeds = {
-        (s.model, s.image_size[0]): s.images_per_second
-        for s in found.records
-        if isinstance(s, Speed) and s.library == "vitkit" and s.phase == "inference"
-    }  # of several precisions the last
-    batches = {
-        (m.model, m.image_size[0]): m.largest_batch
-        for m in found.records
-        if isinstance(m, Memory) and m.phase == "training"
-    }
-    if len({size for _, size in speeds}) < 2:
+    timed = [
+        s for s in found.records if isinstance(s, Speed) and s.library == "vitkit" and s.phase == "inference"
+    ]
+    if len({s.image_size for s in timed}) < 2:
         return [path]
-    return [path, *save_figure(throughput_figure(speeds, batches, found.machine["device"]), folder / "bench")]
+    last = timed[-1].precision  # of several the fastest
+    speeds = {(s.model, s.image_size[0]): s.images_per_second for s in timed if s.precision == last}
+    batches = {
+        (m.model, m.image_size[0]): m.largest_batch or 0
+        for m in found.records
+        if isinstance(m, Memory) and m.phase == "training" and m.precision == last
+    }
+    figure = throughput_figure(speeds, batches, found.machine["device"], last)
+    return [path, *save_figure(figure, folder / "bench")]

@@ -105,12 +105,13 @@ def products(
     """Return a step of the matrix products of one block of a ViT, and its FLOPs; None for a model without.
 
     They are the ceiling that utilisation is measured against: nothing but PyTorch's products, of qkv, the
-    output projection and the MLP, for all tokens of a batch at once.
+    output projection and the MLP, for all tokens of a batch at once. Of integers it has none.
     """
-    if config.num_tokens is None:
+    dtype: torch.dtype = getattr(torch, precision)
+    if config.num_tokens is None or not dtype.is_floating_point:
         return None
     vit: Any = config  # what has tokens is a ViT or a hybrid
-    rows, width, dtype = batch * config.num_tokens, vit.width, getattr(torch, precision)
+    rows, width = batch * config.num_tokens, vit.width
     shapes = ((width, 3 * width), (width, width), (width, vit.mlp_dim), (vit.mlp_dim, width))
     pairs = [
         (torch.randn(rows, k, device=device, dtype=dtype), torch.randn(n, k, device=device, dtype=dtype))
@@ -137,7 +138,8 @@ def executed_flops(contestant: Contestant, images: Tensor) -> int | None:
         return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
 
     counter = FlopCounterMode(display=False, custom_mapping={fused: attention})
-    with torch.no_grad(), counter:
+    # What is compiled would not pass by the counter.
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"), counter:
         contestant.logits(images)
     return counter.get_total_flops()
 

@@ -169,24 +169,25 @@ class LargestBatch:
 
 
 def largest_batch(
-    step_of: Callable[[int], Step], device: torch.device, room: int, seconds: float
+    step_of: Callable[[int], Step], device: torch.device, room: int, seconds: float, small: int = 2
 ) -> LargestBatch:
     """Search the largest batch that fits.
 
     A GPU runs ever larger ones, until one does not fit. A processor would swap or be killed: there the memory
-    of small batches is measured, and what fits follows.
+    of two small batches is measured, and what fits follows.
 
     Args:
         step_of: makes the step of a batch size.
         device: where it runs.
         room: bytes for what a step allocates, on a CPU.
         seconds: after which a GPU's search ends with the largest that has fitted.
+        small: on a CPU, a batch whose images take more memory than what does not grow with them.
     """
     if device.type == "cuda":
         return _largest_tried(step_of, seconds)
-    small, large = (peak_memory(step_of(count), device) for count in (2, 4))
-    slope = max(1.0, (large - small) / 2)
-    return LargestBatch(max(0, int((room - (large - 4 * slope)) / slope)), tried=False)
+    less, more = (peak_memory(step_of(count), device) for count in (small, 2 * small))
+    slope = max(1.0, (more - less) / small)
+    return LargestBatch(max(0, int((room - (more - 2 * small * slope)) / slope)), tried=False)
 
 
 def _largest_tried(step_of: Callable[[int], Step], seconds: float) -> LargestBatch:
@@ -199,5 +200,6 @@ def _largest_tried(step_of: Callable[[int], Step], seconds: float) -> LargestBat
             fits = count
         except torch.OutOfMemoryError:
             fails = count
+        if fails == count:  # out here, where the error no longer holds what did not fit
             torch.cuda.empty_cache()
     return LargestBatch(fits, tried=True)

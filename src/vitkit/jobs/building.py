@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 
 from vitkit.config import to_json
-from vitkit.data.loader import Batch, TrainLoader, evaluation_batches, worker_count
+from vitkit.data.batch import Batch
+from vitkit.data.loader import TrainLoader, evaluation_batches, worker_count
 from vitkit.data.memory_samples import MemorySamples, check_decode_memory, keep_in_memory, largest_decoding
 from vitkit.data.sources import ImageData, Samples
 from vitkit.jobs.computing import choose_for, compute_as
@@ -121,6 +122,7 @@ def build_trainer(parts: Parts, device: torch.device) -> Trainer:
     """Move the model to its device, and build what trains it."""
     run, data = parts.run, parts.data
     validated = "val" in data.splits
+    parts.model.recompute = run.training.recompute
     return Trainer(
         parts.folder,
         parts.model.to(device),

@@ -39,7 +39,7 @@ def summary(identity: Identity) -> list[tuple[str, list[str]]]:
         ("numerics", [*config.arithmetic, _pixels(config)]),
         ("preprocessing", _preprocessing(identity)),
         ("classes", [shown or classes]),
-        ("origin", [f"{key} {_plain(value, key)}" for key, value in _origin(identity).items()]),
+        ("origin", [_labelled(key, value) for key, value in _origin(identity).items()]),
         ("left out", [f"{', '.join(keys)} ({reason})" for reason, keys in identity.left_out.items()]),
         ("notes", list(identity.notes)),
         ("weights", _weights(identity)),
@@ -130,6 +130,11 @@ def _weights(identity: Identity) -> list[str]:
     return [f"{identity.checksum.bytes:,} bytes, when written of SHA-256", identity.checksum.sha256]
 
 
+def _labelled(key: str, value: Any) -> str:
+    """Write a field as "name value", with the name once where the value begins with it."""
+    return f"{key} {_plain(value, key).removeprefix(f'{key} ')}"
+
+
 def _plain(value: Any, key: str = "") -> str:
     """Put a value of JSON into words."""
     if isinstance(value, str):
@@ -139,7 +144,7 @@ def _plain(value: Any, key: str = "") -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_plain(part, name)}" for name, part in value.items()) or "none"
+        return ", ".join(_labelled(name, part) for name, part in value.items()) or "none"
     if isinstance(value, list | tuple):
         join = "; " if any(isinstance(part, str | Mapping) for part in value) else ", "
         join = "x" if key.endswith("_size") else "-" if key == "layers" else join

@@ -40,13 +40,15 @@ def choose_for(
 
 
 def compute_as(model: ImageModel, chosen: Compute) -> None:
-    """Have a model compute as chosen, as far as this machine can: without a compiler by modules."""
+    """Have a model compute as chosen, as far as this machine can: without a compiler by PyTorch's operations, and
+    without a GPU nothing is handed to torch.compile."""
     gelu = compiled_gelu() if chosen.gelu == "compiled" else None
     block = compiled_block(chosen.precision) if chosen.block == "compiled" else None
     here = replace(
         chosen,
         gelu=chosen.gelu if gelu is not None else "pytorch",
         block=chosen.block if block is not None else "modules",
+        graph=chosen.graph if torch.cuda.is_available() else "eager",
     )
     model.compute_as(here, gelu, block)
 

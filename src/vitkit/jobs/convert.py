@@ -4,10 +4,6 @@ Reading back shows that nothing was lost on the way; vitkit's mistakes in readin
 The evidence that vitkit and another library agree is `against`, which runs that library's own model.
 """
 
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,8 +11,10 @@ from typing import Literal
 from vitkit.config import difference, to_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.convert_options import ConvertOptions, Library
+from vitkit.jobs.destination import beside, refuse_taken
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.parity import Parity, compare, compare_with_library
+from vitkit.models.image_config import height_and_width
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit_config import Interpolation
 from vitkit.weights import Format, Loaded, LoadOptions, load, lost_numerics, save
@@ -84,7 +82,7 @@ def convert(
         str(out),
         to,
         num_classes=num_classes,
-        image_size=(image_size, image_size) if isinstance(image_size, int) else image_size,
+        image_size=height_and_width(image_size),
         head=head,
         num_heads=num_heads,
         interpolation=interpolation,
@@ -117,13 +115,9 @@ def read_source(options: ConvertOptions) -> Loaded:
 
 def _check_destination(out: Path, to: Format) -> None:
     """Refuse a destination that cannot be written, before the source is read."""
-    if out.exists():
-        raise VitkitError(f"{out} is there already. Choose another name, or remove it first.")
+    refuse_taken(out)
     if find_format(to).is_folder and out.name.endswith(ENDINGS):
         raise VitkitError(f"The {to} format is a folder: give a name that does not end in {out.suffix}.")
-    blocking = next((parent for parent in out.parents if parent.exists() and not parent.is_dir()), None)
-    if blocking is not None:
-        raise VitkitError(f"{blocking} is a file, and {out} would be in it: choose another place.")
 
 
 def convert_loaded(loaded: Loaded, options: ConvertOptions, listener: Listener = SILENT) -> Converted:
@@ -145,7 +139,7 @@ def convert_loaded(loaded: Loaded, options: ConvertOptions, listener: Listener =
             f"read ({found.format}) nor what is written ({to}) is one."
         )
     lost = lost_numerics(model.config, to)
-    with _beside(out) as folder:
+    with beside(out) as folder:
         # What the format cannot say is measured here and returned, so the notes of both are not needed.
         written = save(model, folder / out.name, to).path
         again = load(
@@ -203,21 +197,3 @@ def _refuse(parity: Parity, out: Path, to: Format, lost: list[str], accept_chang
             f"The {to} format cannot say: {'; '.join(lost)}. Read back, the model computes something else: "
             f"{parity}. Nothing is left at {out}. Choose another format, or add --accept-change to keep it."
         )
-
-
-@contextmanager
-def _beside(out: Path) -> Iterator[Path]:
-    """Make a folder on the same disk as `out`, which is gone afterwards with all that is still in it.
-
-    The folders on the way to `out` stay only if something was put there.
-    """
-    made = [parent for parent in out.parents if not parent.exists()]
-    out.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        with suppress(OSError):  # not empty: the conversion succeeded
-            for parent in made:
-                parent.rmdir()

@@ -9,17 +9,20 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vitkit.config import from_json, to_json
+from vitkit.config import read_if_there, to_json
 from vitkit.data.file_states import States, changed_files, file_states
 from vitkit.data.label_sets import count_labels
 from vitkit.data.listing import pluralize
-from vitkit.data.sources import ImageData
-from vitkit.durable import read_json, read_regular_file, replace_file, replace_json
+from vitkit.durable import read_regular_file, replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.listener import Listener
+
+if TYPE_CHECKING:
+    from vitkit.data.sources import ImageData
 
 RECORD = "data.json"
 STATES = "image-files.npy"
@@ -48,7 +51,7 @@ class DataRecord:
     """Images by split: not the sum over the classes where an image has several; early versions lack it."""
 
 
-def describe_data(data: ImageData, fingerprint: str) -> DataRecord:
+def describe_data(data: "ImageData", fingerprint: str) -> DataRecord:
     """Make the contents of `data.json`, before any file was found unreadable."""
     counts = {}
     for split, samples in data.splits.items():
@@ -73,13 +76,12 @@ def read_record(folder: Path) -> DataRecord | None:
     Raises:
         VitkitError: it is damaged or cannot be read.
     """
-    try:
-        return from_json(DataRecord, read_json(folder / RECORD), str(folder / RECORD))
-    except FileNotFoundError:
-        return None
+    return read_if_there(DataRecord, folder / RECORD)
 
 
-def check_data(folder: Path, data: ImageData, fingerprint: str, check: str, listener: Listener) -> DataRecord:
+def check_data(
+    folder: Path, data: "ImageData", fingerprint: str, check: str, listener: Listener
+) -> DataRecord:
     """Write down what the images of a run are, or make sure that they are still those.
 
     Args:
@@ -132,7 +134,7 @@ def check_data(folder: Path, data: ImageData, fingerprint: str, check: str, list
     return record
 
 
-def _renewed(folder: Path, record: DataRecord, data: ImageData, listener: Listener) -> DataRecord:
+def _renewed(folder: Path, record: DataRecord, data: "ImageData", listener: Listener) -> DataRecord:
     """Write the record again with the files as they are now, which the user has confirmed."""
     before = _recorded_states(folder, record)
     content = before is not None and before.shape[1] == 6
@@ -141,7 +143,7 @@ def _renewed(folder: Path, record: DataRecord, data: ImageData, listener: Listen
     return record
 
 
-def _refuse_changes(folder: Path, data: ImageData, before: States, now: States) -> None:
+def _refuse_changes(folder: Path, data: "ImageData", before: States, now: States) -> None:
     changed = changed_files(data, before, now)
     if not changed:
         return
@@ -164,7 +166,7 @@ def _refuse_changes(folder: Path, data: ImageData, before: States, now: States) 
     )
 
 
-def _states(data: ImageData, content: bool, listener: Listener) -> States:
+def _states(data: "ImageData", content: bool, listener: Listener) -> States:
     with listener.progress("checking image files") as progress:
         return file_states(data, content, progress)
 

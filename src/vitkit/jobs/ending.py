@@ -18,6 +18,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.tasks import find_task
 from vitkit.training.checkpoint import load_weights
 from vitkit.training.checkpoint_files import FOLDER, find_damage, read_progress, step_name
+from vitkit.training.ended import read_ended, remove_checkpoints
 from vitkit.training.trainer import Trainer
 from vitkit.weights.card import card_of
 
@@ -28,11 +29,24 @@ EVALUATED = ("val", "test")
 
 def is_complete(parts: Parts, checkpoint: Path | None) -> bool:
     """Whether everything that a run ends with is there; the report is what is written last."""
-    if checkpoint is None or not read_progress(checkpoint).finished:
+    if checkpoint is None:
+        finished = read_ended(parts.folder) is not None
+    else:
+        finished = read_progress(checkpoint).finished
+    if not finished:
         return False
     evaluations = [f"evaluation/{split}.json" for split in _evaluated(parts)]
     names = ("model.safetensors", "model.json", *evaluations, "report.html")
     return all((parts.folder / name).exists() for name in names) and model_is_whole(parts.folder)
+
+
+def tidy(folder: Path, finished: bool, listener: Listener) -> None:
+    """Remove the checkpoints of a run that nothing continues; those of one that diverged are all it has."""
+    if finished:
+        try:
+            remove_checkpoints(folder)
+        except OSError as error:  # the series goes on without the room
+            listener.note(f"The checkpoints of {folder} could not be removed: {error.strerror or error}.")
 
 
 def take_final_weights(model: ImageModel, trainer: Trainer, listener: Listener) -> str:

@@ -13,19 +13,21 @@ from vitkit.data.loader import evaluation_batches
 from vitkit.data.loader_config import WORKER_TIMEOUT
 from vitkit.data.repeats import Images, describe_repeats, repeats_of_training
 from vitkit.data.sources import ImageData
+from vitkit.engines.engine_config import Engine
 from vitkit.errors import VitkitError
-from vitkit.jobs.computing import prepare
+from vitkit.jobs.engines import load_ready
 from vitkit.jobs.evaluate_options import EvaluateOptions
-from vitkit.jobs.listener import SILENT, Listener
-from vitkit.jobs.machine import find_device
+from vitkit.jobs.listener import SILENT, Listener, added_up
 from vitkit.jobs.run_config import is_run, is_unfinished
 from vitkit.jobs.run_folder import absolute_spec, open_model_data, write_evaluation
-from vitkit.jobs.unfinished import load_model
+from vitkit.models.image_config import height_and_width
 from vitkit.models.image_model import ImageModel
 from vitkit.models.precision_config import Precision
 from vitkit.tasks import learned_by, task_of
 from vitkit.tasks.task import Task
+from vitkit.weights import LoadOptions
 from vitkit.weights.card import card_of
+from vitkit.weights.loading import log_notes
 from vitkit.weights.preprocessing import preprocessing_of
 
 NAMES_SHOWN = 10
@@ -64,12 +66,14 @@ def evaluate(
     max_pixels: int | None = None,
     worker_timeout: float = WORKER_TIMEOUT,
     exact: bool = False,
+    engine: Engine | None = None,
     listener: Listener = SILENT,
 ) -> Evaluation:
     """Evaluate a checkpoint.
 
     Args:
-        path: anything `load_model` reads. A run folder knows its data.
+        path: anything `load_model` reads, or a folder that `vitkit export` wrote. A run folder knows its
+            data, and so does what was exported of it.
         data: other data, by the class names of the model; left out, the data it was trained on, cut as then.
         split: left out, "test" if there is one, else "val".
         device: where it computes: "auto" (a GPU if there is one), "cpu", "cuda".
@@ -81,6 +85,7 @@ def evaluate(
         max_pixels: larger images are refused; left out, the limit that the model was saved with.
         worker_timeout: seconds to wait for a batch before its worker is considered stuck; 0: for ever.
         exact: Whether it computes as the first version did, without the faster ways to the same result.
+        engine: the program that computes, as for `vitkit.Predictor`.
         listener: hears the progress and what is worth knowing.
 
     Raises:
@@ -94,9 +99,10 @@ def evaluate(
         device=device,
         precision=precision,
         exact=exact,
+        engine=engine,
         batch_size=batch_size,
         workers=workers,
-        image_size=(image_size, image_size) if isinstance(image_size, int) else image_size,
+        image_size=height_and_width(image_size),
         num_heads=num_heads,
         max_pixels=max_pixels,
         worker_timeout=worker_timeout,
@@ -106,8 +112,7 @@ def evaluate(
 
 def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Evaluation:
     """Evaluate a checkpoint; errors are those of `evaluate`."""
-    device = find_device(options.device)
-    model = load_model(options.model, image_size=options.image_size, num_heads=options.num_heads).to(device)
+    model, device, precision = load_for_evaluation(options)
     reason = task_of(model.card).explain_unfit(model.config)
     if reason:
         raise VitkitError(f"{options.model} {reason}.")
@@ -136,7 +141,7 @@ def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Eva
         batch_size=options.batch_size,
         workers=options.workers,
         worker_timeout=options.worker_timeout,
-        precision=prepare(model, device, options.precision, options.exact, "evaluation"),
+        precision=precision,
         listener=listener,
     )
     task, whole = task_of(model.card), not trained_on and list(data.splits) == ["train"]
@@ -150,6 +155,24 @@ def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Eva
         where = f"the training images of {recorded.name}"
         result = with_repeats(result, predictions, found, split, task, listener, shown, where)
     return Evaluation(split, data, task_of(model.card), result, predictions, rejects, whole)
+
+
+def load_for_evaluation(options: EvaluateOptions) -> tuple[ImageModel, torch.device, Precision]:
+    """Load the model of an evaluation, to be computed as its options say; what is worth knowing is logged.
+
+    Returns:
+        The model, the device that images are moved to, and the precision of autocast.
+    """
+    ready = load_ready(
+        options.model,
+        LoadOptions(image_size=options.image_size, num_heads=options.num_heads),
+        device=options.device,
+        engine=options.engine,
+        precision=options.precision,
+        exact=options.exact,
+        phase="evaluation",
+    )
+    return log_notes(options.model, ready.loaded), ready.device, ready.precision
 
 
 def find_training_images(
@@ -204,12 +227,19 @@ def with_repeats(
 def keep_evaluation(options: EvaluateOptions, found: Evaluation, listener: Listener = SILENT) -> Path | None:
     """Keep the evaluation of a run, of the model as it is and on its own data, in the run folder.
 
+    PyTorch's numbers alone, which are those that its report and another evaluation of it are compared with.
+
     Returns:
         The folder that holds it; None if it is of something else, the run has not finished, or its folder may
         not be written.
     """
     run, changed = Path(options.model), (options.data, options.image_size, options.max_pixels)
-    if not is_run(run) or is_unfinished(run) or any(option is not None for option in changed):
+    if (
+        options.engine not in (None, "torch")
+        or not is_run(run)
+        or is_unfinished(run)
+        or any(option is not None for option in changed)
+    ):
         return None
     try:
         write_evaluation(run, found.split, found.result, found.predictions)
@@ -275,21 +305,14 @@ def evaluate_split(
     batches = evaluation_batches(
         samples, preprocessing_of(model), batch_size, workers, rejects, worker_timeout=worker_timeout
     )
-    done = 0
     with listener.progress(f"evaluating {split}", len(samples)) as progress:
-
-        def advance(count: int) -> None:
-            nonlocal done
-            done += count
-            progress(done)
-
         predictions = task.predict(
             model,
             batches,
             device=device,
             precision=precision,
             learned=learned_by(model.card),
-            progress=advance,
+            progress=added_up(progress),
             folder=folder,
         )
     return task.measure(predictions, data.class_names), predictions

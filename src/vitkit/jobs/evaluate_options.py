@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from vitkit.data.imagenet_config import ProtocolName
 from vitkit.data.loader_config import WORKER_TIMEOUT
+from vitkit.engines.engine_config import Engine
 from vitkit.errors import VitkitError
 from vitkit.models.precision_config import Precision
 
@@ -14,7 +15,7 @@ class EvaluateOptions:
     """The options of an evaluation; the texts below the fields are their help."""
 
     model: str
-    """a run folder, or any checkpoint that vitkit convert reads."""
+    """a run folder, any checkpoint that vitkit convert reads, or a folder of vitkit export."""
     data: str | None = None
     """other images than those the model was trained with: digits, a folder, a .csv or .parquet files. Classes
     are matched by name."""
@@ -28,6 +29,9 @@ class EvaluateOptions:
     exact: bool = False
     """compute with the operations of the first version of vitkit, without the faster ways to the same
     result."""
+    engine: Engine | None = None
+    """what computes: torch, or an extra, openvino or onnxruntime; left out, the one that a folder of vitkit
+    export is for, else torch."""
     batch_size: int = 128
     """images that are computed at a time."""
     workers: int = 0

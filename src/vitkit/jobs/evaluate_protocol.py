@@ -11,11 +11,10 @@ from vitkit.data.loader import evaluation_batches
 from vitkit.errors import VitkitError
 from vitkit.evaluation import classify
 from vitkit.evaluation.protocols import ChosenOutputs, ProtocolResult, count_right, outputs_of_classes
-from vitkit.jobs.computing import prepare
+from vitkit.jobs.evaluate import load_for_evaluation
 from vitkit.jobs.evaluate_options import EvaluateOptions
-from vitkit.jobs.listener import SILENT, Listener
-from vitkit.jobs.machine import find_device
-from vitkit.jobs.unfinished import load_model
+from vitkit.jobs.listener import SILENT, Listener, added_up
+from vitkit.models.image_config import height_and_width
 from vitkit.weights.preprocessing import preprocessing_of
 
 
@@ -46,14 +45,13 @@ def evaluate_protocol(
     Raises:
         VitkitError: the model has other classes; the data or its labels are not laid out as that test set is.
     """
-    size = (image_size, image_size) if isinstance(image_size, int) else image_size
     options = EvaluateOptions(
         str(path),
         str(data),
         device=device,
         batch_size=batch_size,
         workers=workers,
-        image_size=size,
+        image_size=height_and_width(image_size),
         protocol=protocol,
         labels=None if labels is None else str(labels),
         wnids=None if wnids is None else str(wnids),
@@ -79,8 +77,7 @@ def run_protocol(
     given = None if options.wnids is None else read_wnids(options.wnids)
     with listener.progress("listing images"):
         images = list_labelled(name, data, options.labels)
-    device = find_device(options.device)
-    model = load_model(options.model, image_size=options.image_size, num_heads=options.num_heads).to(device)
+    model, device, precision = load_for_evaluation(options)
     reason = classify.explain_no_classes(model.config)
     if reason:
         raise VitkitError(f"{options.model} {reason}.")
@@ -102,21 +99,13 @@ def run_protocol(
         rejects,
         worker_timeout=options.worker_timeout,
     )
-    precision = prepare(model, device, options.precision, options.exact, "evaluation")
-    done = 0
     with listener.progress(f"evaluating {name}", len(samples)) as progress:
-
-        def advance(count: int) -> None:
-            nonlocal done
-            done += count
-            progress(done)
-
         found = classify.predict(
             ChosenOutputs(model, columns[candidates]),
             batches,
             device=device,
             precision=precision,
-            progress=advance,
+            progress=added_up(progress),
             keep_logits=False,
         )
     words = [names[column] for column in columns] if names and not is_wnid(names[columns[0]]) else []

@@ -34,17 +34,19 @@ from vitkit.jobs.fewshot_data import (
     test_features,
 )
 from vitkit.jobs.fewshot_options import METHODS, SHOTS, FewShotOptions
-from vitkit.jobs.fewshot_page import fewshot_page
+from vitkit.jobs.fewshot_page import fewshot_page, pretraining_figure
 from vitkit.jobs.fewshot_result import FewShot, FewShotModel, remarks, short_names
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import find_device
 from vitkit.jobs.run_config import is_run
 from vitkit.jobs.run_folder import absolute_spec
 from vitkit.jobs.unfinished import identify_any, load_model
+from vitkit.models.image_config import height_and_width
 from vitkit.models.precision_config import Precision
 from vitkit.weights.card import TrainingData
 from vitkit.weights.files.cache import cache_folder
 from vitkit.weights.preprocessing import fitting, preprocessing_of
+from vitkit.weights.pretraining import pretraining_images
 
 
 def fewshot(
@@ -103,7 +105,7 @@ def fewshot(
         precision=precision,
         batch_size=batch_size,
         workers=workers,
-        image_size=(image_size, image_size) if isinstance(image_size, int) else image_size,
+        image_size=height_and_width(image_size),
         num_heads=num_heads,
     )
     return run_fewshot(options, listener)
@@ -148,7 +150,10 @@ def keep_fewshot(options: FewShotOptions, found: FewShot, listener: Listener = S
         numbers = stem.with_name(stem.name + ".json")
         replace_json(numbers, found.to_json())
         images = f"{pluralize(found.test_images, f'{found.test_split} image')} of {found.data_name}"
-        figures = save_figure(fewshot_plot(curves, images, found.chance, found.seeds), stem)
+        figures = list(save_figure(fewshot_plot(curves, images, found.chance, found.seeds), stem))
+        by_images = pretraining_figure(found)
+        if by_images is not None:
+            figures += save_figure(by_images, stem.with_name(stem.name + "-pretraining"))
         page = stem.with_name(stem.name + ".html")
         replace_file(page, [fewshot_page(found).encode()])
         return [numbers, *figures, page]
@@ -169,6 +174,8 @@ class _Checkpoint:
     """The rule by which its images are decoded."""
     trained_on: TrainingData | None
     trained_on_these: bool
+    architecture: str
+    pretraining_images: int | None
 
 
 @dataclass(frozen=True)
@@ -196,7 +203,9 @@ def _identify(options: FewShotOptions) -> list[_Checkpoint]:
             raise VitkitError(f"{start} {reason}.")
         record, rule = identity.card.data, fitting(identity.card.preprocessing, identity.config).decode
         same = record is not None and record.spec == absolute_spec(options.data)
-        found.append(_Checkpoint(start, name, rule, record, same))
+        architecture = identity.card.name or identity.config.family
+        images = pretraining_images(start, identity.card)
+        found.append(_Checkpoint(start, name, rule, record, same, architecture, images))
     # An image that is too large for one checkpoint is left out for all: the shots must be the same.
     smallest = min(checkpoint.rule.max_pixels for checkpoint in found)
     return [replace(one, rule=replace(one.rule, max_pixels=smallest)) for one in found]
@@ -233,7 +242,15 @@ def _measure(
     bad = np.flatnonzero(~found.readable).tolist()
     rejects |= {data.test.key(index): reason for index, reason in zip(bad, found.reasons, strict=True)}
     width = test.rows.shape[1]
-    model = FewShotModel(checkpoint.start, checkpoint.name, width, checkpoint.trained_on_these, scores)
+    model = FewShotModel(
+        checkpoint.start,
+        checkpoint.name,
+        width,
+        checkpoint.trained_on_these,
+        scores,
+        checkpoint.architecture,
+        checkpoint.pretraining_images,
+    )
     return _Measured(model, shots, test.labels, count_repeated(data, shots, test, found.pixels), rejects)
 
 

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
-from vitkit.analysis.fewshot_figure import METHOD_NAMES, fewshot_plot
+from matplotlib.figure import Figure
+
+from vitkit.analysis.fewshot_figure import METHOD_NAMES, fewshot_plot, pretraining_plot
 from vitkit.data.listing import pluralize
 from vitkit.evaluation.fewshot_scores import FewShotScore
-from vitkit.jobs.fewshot_result import FewShot, FewShotModel, remarks
+from vitkit.jobs.fewshot_result import FewShot, FewShotModel, pretraining_curves, remarks
 from vitkit.report.fewshot import FewShotContent, render_fewshot
 
 
@@ -33,6 +35,12 @@ def fewshot_page(found: FewShot) -> str:
             remarks=list(remarks(found)),
             figure=fewshot_plot(curves, images, found.chance, found.seeds),
             alt="; ".join(_in_words(model) for model in found.models),
+            by_images=pretraining_figure(found),
+            by_images_alt="; ".join(
+                f"{model.name}, pre-trained on {images:,} images: {model.best.mean:.1%}"
+                for models in pretraining_curves(found).values()
+                for images, model in models
+            ),
             headings=["method", *(["checkpoint"] if several else []), *map(_shots, found.shots)],
             words=1 + several,
             rows=rows,
@@ -43,6 +51,20 @@ def fewshot_page(found: FewShot) -> str:
             notes=found.notes,
         )
     )
+
+
+def pretraining_figure(found: FewShot) -> Figure | None:
+    """Draw accuracy against the images of the pre-training; None where fewer than two sizes are known."""
+    curves = pretraining_curves(found)
+    if not curves:
+        return None
+    method = found.models[0].scores[0].method  # ridge is the first, unless it was left out
+    scores = {
+        name: [(images, model.of_method(method)) for images, model in models]
+        for name, models in curves.items()
+    }
+    tested = f"{pluralize(found.test_images, f'{found.test_split} image')} of {found.data_name}"
+    return pretraining_plot(scores, tested, method, found.chance, found.seeds)
 
 
 def _answer(best: FewShotModel, images: str, several: bool) -> str:

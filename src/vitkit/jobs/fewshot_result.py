@@ -26,6 +26,10 @@ class FewShotModel:
     """Whether the model was trained on this data."""
     scores: tuple[FewShotScore, ...]
     """The scores of each method, and in it of each number of shots."""
+    architecture: str = ""
+    """The name of the model, such as "ViT-B/16"."""
+    pretraining_images: int | None = None
+    """Images that its weights were first trained on; None where it is not known."""
 
     def of_method(self, method: Method) -> tuple[FewShotScore, ...]:
         """Return the scores of one method, by the number of shots."""
@@ -69,6 +73,20 @@ class FewShot:
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
         return config.to_json(self)
+
+
+def pretraining_curves(found: FewShot) -> dict[str, list[tuple[int, FewShotModel]]]:
+    """Order the checkpoints whose pre-training is known by its size, for each architecture.
+
+    Empty where fewer than two sizes are known: there is nothing to compare then.
+    """
+    known = [(one.pretraining_images, one) for one in found.models if one.pretraining_images]
+    if len({images for images, _ in known}) < 2:
+        return {}
+    curves: dict[str, list[tuple[int, FewShotModel]]] = {}
+    for images, model in sorted(known, key=lambda pair: pair[0]):
+        curves.setdefault(model.architecture or model.name, []).append((images, model))
+    return curves
 
 
 def short_names(starts: Sequence[str]) -> list[str]:

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
 
 from vitkit.analysis.cost import forward_flops
 from vitkit.data.advice import advise_on_start, where_to_ask
+from vitkit.data.batch import Batch
 from vitkit.data.listing import Labels, pluralize
-from vitkit.data.loader import Batch, worker_count
+from vitkit.data.loader import worker_count
 from vitkit.data.memory_samples import MemorySamples
 from vitkit.data.sources import ImageData
 from vitkit.jobs.advice_record import read_advice
@@ -124,23 +126,37 @@ def measure_step(model: ImageModel, trainer: Trainer, batch_size: int, labels: L
     """
     # Copies: a pass may change the buffers of both, and the run has to begin with what it was built with.
     trial, objective = copy.deepcopy(model).train(), copy.deepcopy(trainer.objective)
-    config = model.config
+    if model.chosen.graph == "compiled":  # which copies are not
+        trial.compile()
     count = min(batch_size, trainer.config.micro_batch_size or batch_size, TRIAL_IMAGES)
-    shape = (count, config.in_channels, *config.image_size)
+    while True:
+        shape = torch.Size((count, model.config.in_channels, *model.config.image_size))
+        some_labels = torch.from_numpy(np.resize(labels[:count], (count, *labels.shape[1:])))
+        with out_of_memory_explained(count, shape):
+            try:
+                return _pass_seconds(trainer, trial, objective, shape, some_labels) * batch_size / count
+            except torch.OutOfMemoryError:  # of a GPU, where training will take as few as fit too
+                if count == 1:
+                    raise
+        count = (count + 1) // 2
+
+
+def _pass_seconds(
+    trainer: Trainer, model: nn.Module, objective: nn.Module, shape: torch.Size, labels: torch.Tensor
+) -> float:
+    """Measure the seconds of a pass forward and backward over black images `(B, C, H, W)`."""
     images = torch.zeros(shape, dtype=torch.uint8, device=trainer.device)
-    ids = torch.arange(count, device=trainer.device)
-    some_labels = torch.from_numpy(np.resize(labels[:count], (count, *labels.shape[1:])))
-    batch = Batch(images, some_labels.to(trainer.device), ids >= 0, ids)
+    ids = torch.arange(len(images), device=trainer.device)
+    batch = Batch(images, labels.to(trainer.device), ids >= 0, ids)
     elapsed = 0.0
-    with out_of_memory_explained(count, images.shape):
-        for _ in range(2):  # the first one warms up
-            started = time.monotonic()
-            with trainer.autocast():
-                loss, _metrics = objective(trial, batch)
-            loss.backward()
-            loss.item()
-            elapsed = time.monotonic() - started
-    return elapsed * batch_size / count
+    for _ in range(2):  # the first one warms up
+        started = time.monotonic()
+        with trainer.autocast():
+            loss, _metrics = objective(model, batch)
+        loss.backward()
+        loss.item()
+        elapsed = time.monotonic() - started
+    return elapsed
 
 
 def _advice(data: ImageData) -> list[str]:

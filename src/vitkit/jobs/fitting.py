@@ -83,6 +83,8 @@ def fit(
                 f"{format_bytes(memory)}",
                 milestone=bool(report.measured),
             )
+            if report.lowered_to is not None:
+                listener.warn(_fewer_at_a_time(report.step, report.lowered_to, batch_size))
             if report.checkpoint is not None:
                 position.point = f"at step {report.step} of {report.total_steps}, which is committed"
                 if stop.number is not None:
@@ -91,6 +93,13 @@ def fit(
             if report.step % log_every == 0 or report.finished:
                 log({"step": report.step, "images_per_second": round(speed, 1), "memory_bytes": memory})
                 seconds, steps = 0.0, 0
+
+
+def _fewer_at_a_time(step: int, images: int, batch_size: int) -> str:
+    return (
+        f"Out of memory at step {step}: from here on {images} images are computed at a time, and gradients "
+        f"are summed up to the same batch of {batch_size}."
+    )
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from vitkit.jobs.inspect_options import InspectOptions
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.run_folder import open_model_data
 from vitkit.jobs.unfinished import load_model
+from vitkit.models.image_config import height_and_width
 from vitkit.models.image_model import ImageModel
 from vitkit.tasks import task_of
 from vitkit.weights.card import card_of
@@ -82,7 +83,7 @@ def inspect(
         model=str(path),
         images=tuple(str(image) for image in images),
         out=None if out is None else str(out),
-        image_size=(image_size, image_size) if isinstance(image_size, int) else image_size,
+        image_size=height_and_width(image_size),
         num_heads=num_heads,
     )
     return draw_pictures(options, listener).pictures

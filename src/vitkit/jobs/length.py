@@ -130,7 +130,13 @@ def settle_minutes(
                 if not changed_options(to_json(there), str(folder), same):
                     return fit(run, there.training.steps, count)
     pace = measure_pace(named, data, record, find_device(device), listener)
-    return fit(run, _choose_steps(run.training, pace, count, listener), count)
+    steps = _choose_steps(run.training, pace, count, listener)
+    if run.fewshot.data:
+        listener.note(
+            f"The few-shot accuracy on {run.fewshot.data}, measured on the way, is not counted in these "
+            "minutes: the run takes longer by it."
+        )
+    return fit(run, steps, count)
 
 
 def _choose_steps(training: TrainingConfig, pace: Pace, num_images: int, listener: Listener) -> int:

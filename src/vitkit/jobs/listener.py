@@ -1,6 +1,6 @@
 """Listeners, which hear how a job goes. Jobs print nothing: they tell a listener, which is handed in."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -19,6 +19,18 @@ class Progress(Protocol):
             detail: what else is worth a look, in a few words.
             milestone: whether this moment is worth a line of its own in a log, as a validation is.
         """
+
+
+def added_up(progress: Progress) -> Callable[[int], None]:
+    """Return a function that is told the size of each batch, and tells `progress` the sum of them."""
+    done = 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        progress(done)
+
+    return advance
 
 
 class Listener:

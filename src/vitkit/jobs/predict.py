@@ -15,13 +15,12 @@ from vitkit.data.channels import from_rgb
 from vitkit.data.decode import DecodeError, decode, decode_image
 from vitkit.data.image_paths import find_images, refuse_address
 from vitkit.data.transforms import preprocess
+from vitkit.engines.engine_config import Engine
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import evaluation_mode
-from vitkit.jobs.computing import prepare
+from vitkit.jobs.engines import load_ready
 from vitkit.jobs.listener import SILENT, Listener
-from vitkit.jobs.machine import find_device
 from vitkit.jobs.predict_options import PredictOptions
-from vitkit.jobs.unfinished import load_any
 from vitkit.models.precision import autocast
 from vitkit.models.precision_config import Precision
 from vitkit.tasks import task_of
@@ -64,6 +63,7 @@ def predict_images(options: PredictOptions, listener: Listener = SILENT) -> Gene
         max_pixels=options.max_pixels,
         precision=options.precision,
         exact=options.exact,
+        engine=options.engine,
     )
     for note in predictor.notes:
         listener.note(f"{options.model}: {note}.")
@@ -98,13 +98,16 @@ class Predictor:
     '7'
 
     Args:
-        path: anything `load_model` reads.
+        path: anything `load_model` reads, or a folder that `vitkit export` wrote.
         device: where it computes: "auto" (a GPU if there is one), "cpu", "cuda".
         image_size, num_heads: as for `load_model`.
         max_pixels: larger images are refused; left out, the limit that the model was saved with.
         precision: number format of the computation: "float32", "bfloat16", or "auto": bfloat16 on a GPU that
             has it.
         exact: Whether it computes as the first version did, without the faster ways to the same result.
+        engine: the program that computes: "torch", or an extra, "openvino" or "onnxruntime", on the processor
+            with the number of threads that PyTorch has. Left out, the one that an exported folder is for,
+            else "torch".
 
     `notes` holds what the user should know about the weights, as `vitkit.load_model` logs it.
 
@@ -122,12 +125,19 @@ class Predictor:
         max_pixels: int | None = None,
         precision: Precision = "auto",
         exact: bool = False,
+        engine: Engine | None = None,
     ) -> None:
-        self.device = find_device(device)
-        loaded = load_any(path, LoadOptions(image_size=image_size, num_heads=num_heads))
-        self.notes = loaded.notes
-        self.model = loaded.model.to(self.device)
-        self.precision = prepare(self.model, self.device, precision, exact, "prediction")
+        ready = load_ready(
+            path,
+            LoadOptions(image_size=image_size, num_heads=num_heads),
+            device=device,
+            engine=engine,
+            precision=precision,
+            exact=exact,
+            phase="prediction",
+        )
+        self.notes, self.model = ready.loaded.notes, ready.loaded.model
+        self.device, self.precision = ready.device, ready.precision
         self.task = task_of(self.model.card)
         reason = self.task.explain_unfit(self.model.config)
         if reason:

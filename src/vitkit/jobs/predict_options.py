@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from vitkit.engines.engine_config import Engine
 from vitkit.errors import VitkitError
 from vitkit.models.precision_config import Precision
 
@@ -11,7 +12,7 @@ class PredictOptions:
     """The options of a prediction; the texts below the fields are their help."""
 
     model: str
-    """a run folder, or any checkpoint that vitkit convert reads."""
+    """a run folder, any checkpoint that vitkit convert reads, or a folder of vitkit export."""
     images: tuple[str, ...]
     """image files, folders, or - for a list of paths on standard input."""
     top: int = 5
@@ -24,6 +25,9 @@ class PredictOptions:
     exact: bool = False
     """compute with the operations of the first version of vitkit, without the faster ways to the same
     result."""
+    engine: Engine | None = None
+    """what computes: torch, or an extra, openvino or onnxruntime; left out, the one that a folder of vitkit
+    export is for, else torch."""
     batch_size: int = 32
     """images that are computed at a time."""
     image_size: tuple[int, int] | None = None

@@ -26,6 +26,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.tasks import learned_by, task_of
 from vitkit.tasks.task import Task
 from vitkit.training.checkpoint import find_checkpoint, processor_name
+from vitkit.training.ended import read_ended
 
 
 def write_report(run: str | Path, *, listener: Listener = SILENT) -> Path:
@@ -132,7 +133,8 @@ def _check_ids(
 def _environment(folder: Path) -> dict[str, str]:
     """Say where the run was trained, by its last checkpoint, and when this page was written."""
     checkpoint, _ = find_checkpoint(folder)
-    trained: Any = {}
+    ended = read_ended(folder)
+    trained: Any = {} if ended is None else ended.environment
     if checkpoint is not None and (checkpoint / "manifest.json").exists():  # removed by who trains on?
         manifest = read_json(checkpoint / "manifest.json")
         trained = manifest.get("environment") if isinstance(manifest, dict) else None

@@ -37,6 +37,9 @@ class Architecture:
     stem_channels: tuple[int, ...] | None = None
     """Channels of 3x3 convolutions before the patches, of which the last halve the image until a position is
     a patch. A name that ends in -conv chooses them."""
+    stem_strides: tuple[int, ...] | None = None
+    """Stride of each of these convolutions, 1 or 2, instead: 1 2 1 2 1 2 makes patches of 8 pixels, and keeps
+    more of the computation where the map is large."""
     register_tokens: int | None = None
     """Number of learned tokens that are added to the class token and the patches."""
     position: PositionKind | None = None
@@ -200,8 +203,9 @@ def read_run(folder: Path) -> Run:
 def changed_options(recorded: Mapping[str, Any], where: str, run: Run, moved: bool = False) -> list[str]:
     """List the options in which `run` differs from a recorded one, as lines "option: this -> that".
 
-    Some may differ and are left out: how images are loaded and the size of micro-batches, which people change
-    when memory runs out. With `moved`, so may the path of the images, whose listing is compared elsewhere.
+    Some may differ and are left out: how images are loaded, the size of micro-batches and `recompute`, which
+    people change when memory runs out. With `moved`, so may the path of the images, whose listing is compared
+    elsewhere.
 
     Raises:
         VitkitError: what was recorded `where` is no run.
@@ -211,7 +215,7 @@ def changed_options(recorded: Mapping[str, Any], where: str, run: Run, moved: bo
     if run.splits.rule is None:  # whoever gives none takes the one that the run was begun with
         here["splits"]["rule"] = there["splits"]["rule"]
     for options in (there, here):
-        del options["loading"], options["training"]["micro_batch_size"]
+        del options["loading"], options["training"]["micro_batch_size"], options["training"]["recompute"]
         if moved:
             del options["data"], options["start"]["start"]
     return difference(there, here)

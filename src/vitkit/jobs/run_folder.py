@@ -17,10 +17,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitkit.data.listing import expand_home
-from vitkit.data.sources import ImageData
 from vitkit.data.sources_config import Splits
 from vitkit.durable import replace_json
 from vitkit.errors import VitkitError
@@ -31,6 +30,10 @@ from vitkit.tasks import find_task, task_of
 from vitkit.tasks.task import Result, SplitPredictions, Task
 from vitkit.weights.card import ModelCard, TrainingData, card_of
 from vitkit.weights.preprocessing import preprocessing_of
+from vitkit.weights.pretraining import TRAINING_IMAGES
+
+if TYPE_CHECKING:
+    from vitkit.data.sources import ImageData
 
 
 @contextmanager
@@ -76,7 +79,7 @@ def read_evaluations(run: Path, task: Task[Any, Any]) -> dict[str, tuple[Any, An
     return found
 
 
-def open_model_data(model: ImageModel, spec: str | None = None, max_pixels: int | None = None) -> ImageData:
+def open_model_data(model: ImageModel, spec: str | None = None, max_pixels: int | None = None) -> "ImageData":
     """Open the data a model was trained on, cut as it was then; or other data under its class names.
 
     Raises:
@@ -123,7 +126,7 @@ def absolute_spec(spec: str) -> str:
         return str(path)
 
 
-def run_card(run: Run, data: ImageData | DataRecord, fingerprint: str, name: str) -> ModelCard:
+def run_card(run: Run, data: "ImageData | DataRecord", fingerprint: str, name: str) -> ModelCard:
     """Make the card of a model called `name` that a run trains; its origin is completed when the run ends."""
     return ModelCard(
         name=name,
@@ -132,5 +135,13 @@ def run_card(run: Run, data: ImageData | DataRecord, fingerprint: str, name: str
         preprocessing=run.preprocessing,
         augmentation=run.augmentation,
         data=TrainingData(run.data, data.name, run.splits, fingerprint),
-        origin={"recipe": run.recipe},
+        origin={"recipe": run.recipe, **_new_weights(run, data)},
     )
+
+
+def _new_weights(run: Run, data: "ImageData | DataRecord") -> dict[str, int]:
+    """Give the number of training images of a run from scratch; nothing where early versions lack it."""
+    if run.start.start:
+        return {}  # the images of its start are those of the pre-training
+    images = data.images if isinstance(data, DataRecord) else {k: len(v) for k, v in data.splits.items()}
+    return {TRAINING_IMAGES: images["train"]} if "train" in images else {}

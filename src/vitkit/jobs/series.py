@@ -15,6 +15,7 @@ from vitkit.data.sources_config import FIRST_RULE, NEWEST_RULE, Splits
 from vitkit.durable import read_chunks, sync_folder, write_file
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.jobs.building import with_absolute_paths
+from vitkit.jobs.ending import tidy
 from vitkit.jobs.finetune_recipes import sweep_rates as default_rates
 from vitkit.jobs.length import settle_minutes
 from vitkit.jobs.listener import SILENT, Listener
@@ -62,7 +63,8 @@ def train_series(
     A sweep trains each rate on a part of the training images, evaluates it on the images that are held out,
     and leaves the test images alone; then it trains on all training images with the best rate, and evaluates
     that on the test images (paper, Table 4). Calling it again with the same options and folder goes on where
-    it was: members that have ended are not repeated.
+    it was: members that have ended are not repeated. The checkpoints of a member are removed when it has
+    finished and its result is recorded; its model, log, evaluation and report stay.
 
     Args:
         run: the run configuration.
@@ -142,6 +144,7 @@ def _train_members(
             listener.show([("chosen", list(series.reasons))])
         member = series.all_members[number]
         if member.ended and (member.diverged or model_is_whole(folder / member.folder)):
+            tidy(folder / member.folder, member.finished, listener)  # a kill may have come before
             continue
         listener.show([("run", [f"{number + 1} of {total}: {_describe(series, member)}"])])
         made = _member_run(base, series, member)
@@ -164,6 +167,7 @@ def _train_members(
             )
         series = with_member(series, member)
         write_series(folder, series)
+        tidy(folder / member.folder, member.finished, listener)
     if all(member.diverged for member in series.members):
         raise VitkitError(
             f"Training diverged in {folder / series.members[0].folder}: {series.members[0].diverged}"

@@ -9,7 +9,10 @@ from vitkit.errors import VitkitError
 
 @dataclass(frozen=True)
 class SeriesOptions:
-    """Several runs in place of one; the members are run folders within the folder of the series."""
+    """Several runs in place of one; the members are run folders within the folder of the series.
+
+    The checkpoints of a member are removed when it has finished; its model, log and report stay.
+    """
 
     sweep: bool = False
     """Try learning rates first, on images that are held out of the training images (--splits.val-fraction);

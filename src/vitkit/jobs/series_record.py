@@ -3,11 +3,13 @@
 series.json         written before the first member begins, and again after each one ends
 rate-0.001, ...     the runs of a sweep
 final               the run with the best rate; with several seeds or folds seed-0, seed-1, ... or fold-0, ...
+ended.json          in a run that has finished: its checkpoints are removed, for nothing continues it
 model.safetensors, model.json   the model of the first of those, so that the folder of the series predicts too
 report.html         the table of all members
 """
 
 import math
+import shlex
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,12 +18,13 @@ from typing import Any
 
 from vitkit._version import __version__
 from vitkit.config import from_json, to_json
-from vitkit.data.listing import pluralize
+from vitkit.data.listing import join_names, pluralize
 from vitkit.durable import read_json, replace_json
 from vitkit.errors import VitkitError
-from vitkit.jobs.run_config import Run
+from vitkit.jobs.run_config import Run, is_run, is_unfinished
 from vitkit.jobs.series_options import SeriesOptions
 from vitkit.tasks import find_task
+from vitkit.training.checkpoint_files import FOLDER, commit_size, newest_first
 
 RECORD = "series.json"
 
@@ -129,6 +132,39 @@ def read_series(folder: str | Path) -> Series:
         return from_json(Series, read_json(path), str(path))
     except FileNotFoundError:
         raise VitkitError(f"{folder} is no series of runs: it has no {RECORD}.") from None
+
+
+def require_model(path: str | Path) -> None:
+    """Refuse the folder of a series that has no model at its own place; any other path is let through.
+
+    Raises:
+        VitkitError: it says which runs of the series have weights, and how the series goes on.
+    """
+    folder = Path(path)
+    if is_series(folder) and not all((folder / f"model.{end}").exists() for end in ("safetensors", "json")):
+        raise VitkitError(explain_no_model(folder, read_series(folder)))
+
+
+def explain_no_model(folder: Path, series: Series) -> str:
+    """Say why a series has no model at its own place, which of its runs to use, and how it goes on."""
+    names = [member.folder for member in series.all_members if _has_weights(folder / member.folder)]
+    again = f"the series goes on with: vitkit train --resume {shlex.quote(str(folder))}"
+    if series.options.cross_validate is not None and series.ended:
+        why, again = "is a cross-validation, in which each fold has a model of its own", ""
+    else:
+        why = "is a series of runs that has not finished, so that it has no model of its own yet"
+    if not names:
+        return f"{folder} {why}, and none of its runs has weights: {again}"
+    use = f"{folder} {why}. Name one of its runs, such as {folder / names[-1]}"
+    others = f" (others: {join_names(names[:-1])})" if names[1:] else ""
+    return f"{use}{others}{'; ' if again else '.'}{again}"
+
+
+def _has_weights(folder: Path) -> bool:
+    """Whether a run has its model, or a checkpoint to use in its place."""
+    if not is_run(folder):
+        return False
+    return not is_unfinished(folder) or any(map(commit_size, newest_first(folder / FOLDER)))
 
 
 def write_series(folder: Path, series: Series) -> None:

@@ -5,18 +5,20 @@ from pathlib import Path
 
 from vitkit.durable import replace_file
 from vitkit.jobs.listener import SILENT, Listener
-from vitkit.jobs.series_record import Member, Series
+from vitkit.jobs.series_record import Member, Series, explain_no_model
 from vitkit.tasks.page import Plot, Table
 
 SPLIT_NAMES = {"val": "validation", "test": "test"}
 
 
 def write_series_report(folder: Path, series: Series, *, listener: Listener = SILENT) -> Path:
-    """Write `report.html` into the folder of a series.
+    """Write `report.html` into the folder of a series; of an unfinished one the listener hears what to use.
 
     Returns:
         The page.
     """
+    if not series.ended:
+        listener.note(explain_no_model(folder, series))
     from vitkit.report.series_page import SeriesSection, render_series
 
     sections = []

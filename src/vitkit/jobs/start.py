@@ -12,13 +12,14 @@ from typing import Any
 
 from torch import Tensor
 
-from vitkit.config import difference, from_json, to_json
+from vitkit.config import difference, from_json, read_if_there, to_json
 from vitkit.data.listing import pluralize
 from vitkit.data.transforms_config import Preprocessing
-from vitkit.durable import hash_file, read_json, replace_json
+from vitkit.durable import hash_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.run_config import Run, full_name, is_run, is_unfinished, new_model_config
 from vitkit.jobs.run_folder import absolute_spec
+from vitkit.jobs.series_record import require_model
 from vitkit.jobs.stopped_run import read_stopped_run
 from vitkit.models.build import FAMILIES
 from vitkit.models.channels_config import describe_channels, with_channels
@@ -120,6 +121,7 @@ def find_start(run: Run) -> Start:
     """
     options = run.start
     folder = Path(options.start)
+    require_model(folder)
     of_run = not is_address(options.start) and is_run(folder)
     if options.start_from != "end" and not of_run:
         raise VitkitError(
@@ -175,7 +177,7 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecor
         with_channels(start.config, run.preprocessing.decode.channels), start.card, given
     )
     config = replace(before, image_size=run.preprocessing.image_size)
-    if run.start.head == "new":
+    if run.start.head != "keep":
         config = replace(config.with_new_head(len(class_names)), head_bias_init=0.0)
     else:
         _class_order(start, class_names)  # refuses other classes
@@ -226,7 +228,7 @@ def take_start(
         order = _class_order(start, class_names)
         tensors |= {name: tensors[name][order] for name in ("head.weight", "head.bias")}
     model.load_state_dict(tensors)
-    if run.start.head == "new":
+    if run.start.head != "keep":
         model.init_head()
     model.card = with_start(card_of(model), written)
     replace_json(folder / RECORD, to_json(written))
@@ -244,10 +246,7 @@ def read_start_record(folder: Path) -> StartRecord | None:
     Raises:
         VitkitError: the record is damaged.
     """
-    try:
-        return from_json(StartRecord, read_json(folder / RECORD), str(folder / RECORD))
-    except FileNotFoundError:
-        return None
+    return read_if_there(StartRecord, folder / RECORD)
 
 
 def run_model(run: Run, num_classes: int, folder: Path) -> tuple[str, ModelConfig]:
@@ -331,7 +330,7 @@ def _adapted(run: Run, start: Start, config: ModelConfig) -> Adapted:
         LoadOptions(
             num_classes=config.num_classes,
             image_size=config.image_size,
-            head=options.head,
+            head="keep" if options.head == "keep" else "new",
             interpolation=options.position_interpolation,
             image_mean=options.image_mean,
             image_std=options.image_std,
@@ -356,7 +355,8 @@ def _lines(
         dropped = f" of {before.num_classes:,} classes" if before.num_classes else ""
         dropped += " with its tanh layer" if tanh else ""
         gone = f", in place of that{dropped}" if dropped else ""
-        lines.append(f"head: new, zeros, {pluralize(len(class_names), 'class', 'classes')}{gone}")
+        begun = "the ridge solution on its features" if run.start.head == "ridge" else "zeros"
+        lines.append(f"head: new, {begun}, {pluralize(len(class_names), 'class', 'classes')}{gone}")
     (kind, old), (_, new) = before.position_extent, config.position_extent
     if old != new:
         lines.append(f"positions: resized from {kind} of {format_size(old)} to {format_size(new)}")

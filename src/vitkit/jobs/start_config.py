@@ -17,9 +17,10 @@ class StartConfig:
     start_from: Literal["end", "best", "last"] = "end"
     """The weights taken from a run folder: the model it ended with; or the best, or the last, of its
     checkpoints. Of a run that has not ended, "end" is its best checkpoint so far."""
-    head: Literal["new", "keep"] = "new"
-    """new: a linear layer of zeros in place of the whole head (paper 3.1). keep: the head as it is, which
-    needs the same classes, matched by their names."""
+    head: Literal["new", "ridge", "keep"] = "new"
+    """new: a linear layer of zeros in place of the whole head (paper 3.1). ridge: the same, set to the ridge
+    solution on the features of the training images. keep: the head as it is, which needs the same classes,
+    matched by their names."""
     position_interpolation: Interpolation = "original"
     """How position embeddings are resized for another image size."""
     image_mean: tuple[float, ...] | None = None

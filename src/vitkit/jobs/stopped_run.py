@@ -20,6 +20,7 @@ from vitkit.training.checkpoint_files import (
     step_name,
     survey,
 )
+from vitkit.training.ended import read_ended
 from vitkit.weights.card import ModelCard
 
 
@@ -47,6 +48,11 @@ def read_stopped_run(folder: Path, which: Literal["end", "best", "last"]) -> Com
         VitkitError: it has none that is whole, or lacks the record of its images.
     """
     run, record, last = read_run(folder), read_record(folder), survey(folder).whole
+    if last is None and read_ended(folder) is not None:
+        raise VitkitError(
+            f"{folder} is a run of a series and has finished, so its checkpoints were removed and none is "
+            "left to begin from. Leave --start-from out: its model is taken."
+        )
     if last is None or record is None:
         raise VitkitError(
             f"{folder} has no checkpoint yet, so there are no trained weights to begin from. Let it train "

@@ -32,6 +32,7 @@ from vitkit.jobs.machine import deterministic, find_device, require_threads
 from vitkit.jobs.memory import require_memory
 from vitkit.jobs.pixel_statistics import with_measured_pixels
 from vitkit.jobs.report import write_report
+from vitkit.jobs.ridge_head import begin_head, refuse_ridge_head
 from vitkit.jobs.run_config import Run, changed_options, read_config, read_run, write_config
 from vitkit.jobs.run_folder import lock_run_folder, numbered_folders
 from vitkit.jobs.start import StartRecord, settle_start, take_start
@@ -169,6 +170,7 @@ def _complete(
     listener.show(first_screen(run, parts.data, model, surroundings, parts.start))
     # From here on it takes time, so the description of the run is shown before.
     parts = read_images(parts, listener)
+    begin_head(parts, checkpoint, device, listener)  # before the trainer copies the weights into an average
     trainer = build_trainer(parts, device)
     differences = []
     if checkpoint is not None:
@@ -266,6 +268,7 @@ def _refuse_run(run: Run, data: ImageData, config: ModelConfig, device: torch.de
             "--splits.val-fraction, or leave patience out."
         )
     find_task(run.task).learned(run.objective)  # refuses options of the loss that do not fit the task
+    refuse_ridge_head(run)
     if run.fewshot.data:
         open_fewshot_data(run.fewshot.data)
     if run.optimizer.freezes and not run.start.start:

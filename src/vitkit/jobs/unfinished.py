@@ -11,10 +11,12 @@ from typing import Literal
 
 from torch import Tensor
 
+from vitkit.engines.folder import refuse_engine_folder
 from vitkit.errors import VitkitError
 from vitkit.jobs.data_record import read_record
 from vitkit.jobs.run_config import is_unfinished, read_run
 from vitkit.jobs.run_folder import run_card
+from vitkit.jobs.series_record import require_model
 from vitkit.jobs.start import run_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import current_name
@@ -61,6 +63,8 @@ def load_any(path: str | Path, options: LoadOptions | None = None) -> Loaded:
     Raises:
         VitkitError: as `vitkit.load_model`; or the run has no checkpoint yet, or none that is whole.
     """
+    require_model(path)
+    refuse_engine_folder(path)
     if not is_unfinished(path):
         return load(path, options)
     folder, options = Path(path), options or LoadOptions()
@@ -83,6 +87,8 @@ def identify_any(
     Raises:
         VitkitError: as `load_any`.
     """
+    require_model(path)
+    refuse_engine_folder(path)
     if is_unfinished(path):
         return _identity(Path(path), read_snapshot(Path(path)))
     return identify(path, image_size, num_heads)

@@ -32,6 +32,7 @@ from vitkit.jobs.vtab_page import render_vtab
 from vitkit.jobs.vtab_result import Vtab
 from vitkit.jobs.vtab_run import UNCUT, departures, task_run
 from vitkit.jobs.vtab_task import TaskAtWork
+from vitkit.models.image_config import height_and_width
 
 FREE_TO_CHANGE = ("out", "tasks", "micro_batch_size", "workers", "device", "threads")
 """Options that another call for the same folder may change: they do not decide the accuracy of a task."""
@@ -85,7 +86,7 @@ def vtab(
         tasks=tuple(tasks),
         out=None if out is None else str(out),
         protocol=protocol,
-        image_size=(image_size, image_size) if isinstance(image_size, int) else image_size,
+        image_size=height_and_width(image_size),
         steps=steps,
         batch_size=batch_size,
         micro_batch_size=micro_batch_size,

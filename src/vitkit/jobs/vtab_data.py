@@ -1,11 +1,11 @@
 """The tasks of VTAB-1k that a folder holds, and the lists of images that each stage of a task needs."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitkit.data.listing import join_names
-from vitkit.data.split_lists import find_lists
+from vitkit.data.listing import SPLITS, join_names
+from vitkit.data.split_lists import find_lists, find_usual_splits
 from vitkit.data.vtab_tasks import VTAB_TASKS, TaskFolder, task_of_folder
 from vitkit.errors import VitkitError
 
@@ -26,7 +26,7 @@ class TaskData:
     @property
     def all_training(self) -> Path:
         """All training images, and the test images."""
-        return self.lists["train800val200"]
+        return self.lists["train800val200"]  # the folder itself where its files are named train- and test-
 
     @property
     def most_training(self) -> Path:
@@ -95,9 +95,32 @@ def _with_lists(task: TaskFolder, folder: Path, sweep: bool) -> TaskData:
     lists = find_lists(folder)
     needed = ["train800val200", "test", *(["train800", "val200"] if sweep else [])]
     missing = [f"{name}.txt" for name in needed if name not in lists]
+    usual = find_usual_splits(folder) if "train800val200" not in lists else set()
+    if usual == {"train", "test"} and not sweep:
+        return TaskData(task, folder, {"train800val200": folder})
+    if "train" in usual:
+        raise VitkitError(_explain_usual(folder, usual))
     if missing:
         raise VitkitError(
             f"{folder} has no {' and no '.join(missing)}. Put the lists there (or Parquet files of these "
             f"names), or leave the task out with --tasks."
         )
     return TaskData(task, folder, lists)
+
+
+def _explain_usual(folder: Path, splits: Set[str]) -> str:
+    """Say what is lacking of a task whose Parquet files are named train-, val- and test-."""
+    found = join_names([f"{name}-" for name in SPLITS if name in splits])
+    if "test" not in splits:
+        return f"{folder} has Parquet files named {found}, and none named test-: put the test images there."
+    if "val" not in splits:
+        return (
+            f"{folder} has Parquet files named {found}: a sweep needs 800 of the training images apart from "
+            "200 others, in files named train800- and val200- beside train800val200-. Leave --sweep out, or "
+            "leave the task out with --tasks."
+        )
+    return (
+        f"{folder} has Parquet files named {found}: the protocol trains on the first two together. Name them "
+        "train800- and val200-, and put all of their images into a file named train800val200- as well; or "
+        "leave the task out with --tasks."
+    )

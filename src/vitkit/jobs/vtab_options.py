@@ -24,7 +24,7 @@ class VtabOptions:
     """run folder, file or folder of weights, or an address (hf:org/name, https://...)."""
     root: str = ""
     """folder with a folder for each task, such as cifar/ and dtd/, which holds images/, train800.txt,
-    val200.txt, train800val200.txt and test.txt, or Parquet files of these names."""
+    val200.txt, train800val200.txt and test.txt, or Parquet files of these names, or of train and test."""
     tasks: tuple[TaskFolder, ...] = ()
     """folders of the tasks, with commas between; left out, all that are there."""
     out: str | None = None

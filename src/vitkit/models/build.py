@@ -24,7 +24,9 @@ def build_vit(config: ViTConfig, generator: torch.Generator | None = None) -> Vi
     if config.backbone is not None:
         stem = ResNetStem(config.backbone, config.patch_size, config.width, config.in_channels)
     elif config.stem_channels:
-        stem = ConvStem(config.stem_channels, config.patch_size, config.width, config.in_channels)
+        stem = ConvStem(
+            config.stem_channels, config.patch_size, config.width, config.in_channels, config.stem_strides
+        )
     if config.attention == "axial":
         blocks = [
             AxialBlock(config.grid, encoder_block(config), encoder_block(config)) for _ in range(config.depth)

@@ -49,6 +49,8 @@ class Compute:
     """Whether uint8 images are normalised, or the patch embedding's weights are instead."""
     block: Literal["modules", "compiled"] = "modules"
     """Whether a block is computed operation by operation, or by `kernels/block.c` between its products."""
+    graph: Literal["eager", "compiled"] = "eager"
+    """Whether operations run one by one, or as the kernels that torch.compile makes of a model: on a GPU."""
 
 
 PLAIN = Compute()
@@ -72,7 +74,7 @@ def choose_compute(
     Args:
         config: of the model.
         device: "cpu", "cuda".
-        features: instruction sets of the processor, or of the GPU "bfloat16".
+        features: instruction sets of the processor, or of the GPU "bfloat16" and "triton", which compiles.
         phase: what it computes for.
         precision: "auto" leaves it to the rule.
         exact: choose the plain way, and on a processor float32 unless bfloat16 is asked for.
@@ -95,6 +97,8 @@ def choose_compute(
         gelu="compiled" if compiled else "pytorch",
         pixels="folded" if phase != "training" and vit.backbone is None else "normalized",
         block="compiled" if whole else "modules",
+        # Half a minute of compiling pays in training alone; on a processor it did not pay at all.
+        graph="compiled" if device == "cuda" and phase == "training" and "triton" in features else "eager",
     )
 
 

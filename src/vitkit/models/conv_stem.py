@@ -25,23 +25,29 @@ class ConvStem(nn.Module):
     """Makes patch embeddings by convolutions: images `(B, C, H, W)` to `(B, N, D)`.
 
     Args:
-        channels: of each 3x3 convolution, multiples of `STEM_GROUP`; the last ones have stride 2, as many
-            as it takes to reach the patch size.
+        channels: of each 3x3 convolution, multiples of `STEM_GROUP`.
         patch_size: `(height, width)` in pixels, the same power of two.
         width: D.
         in_channels: of the images.
+        strides: of each convolution, 1 or 2. Left out, the last ones have stride 2, as many as it takes to
+            reach the patch size.
     """
 
     def __init__(
-        self, channels: Sequence[int], patch_size: tuple[int, int], width: int, in_channels: int = 3
+        self,
+        channels: Sequence[int],
+        patch_size: tuple[int, int],
+        width: int,
+        in_channels: int = 3,
+        strides: Sequence[int] = (),
     ) -> None:
         super().__init__()
         self.patch_size = patch_size
         halvings = patch_size[0].bit_length() - 1
         self.convolutions, self.norms = nn.ModuleList(), nn.ModuleList()
         before = in_channels
-        for number, after in enumerate(channels):
-            stride = 2 if number >= len(channels) - halvings else 1
+        strides = strides or (1,) * (len(channels) - halvings) + (2,) * halvings
+        for after, stride in zip(channels, strides, strict=True):
             self.convolutions.append(nn.Conv2d(before, after, 3, stride, padding=1, bias=False))
             self.norms.append(nn.GroupNorm(after // STEM_GROUP, after))
             before = after

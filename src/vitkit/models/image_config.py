@@ -111,6 +111,11 @@ def check_images(config: ImageConfig) -> None:
         )
 
 
+def height_and_width(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
+    """Return a size as `(height, width)`: one number is both of them, and None stays None."""
+    return (size, size) if isinstance(size, int) else size
+
+
 def format_size(size: tuple[int, int]) -> str:
     """Write a size `(height, width)` as people do: 224x224."""
     return f"{size[0]}x{size[1]}"

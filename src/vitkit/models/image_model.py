@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from vitkit.errors import VitkitError
 from vitkit.models.card import Card
@@ -36,6 +37,9 @@ class ImageModel(nn.Module):
     """The classifier; an identity with 0 classes, so that the logits are the features."""
     chosen: Compute
     """The way in which it computes: the plain one, unless `compute_as` was called. No part of its weights."""
+    recompute: bool
+    """Whether autograd keeps of each layer its input alone, and the backward pass computes the rest once
+    more: less memory for about a third more time, and the same gradients (Chen et al. 2016)."""
     pixel_mean: Tensor
     pixel_std: Tensor
 
@@ -44,6 +48,7 @@ class ImageModel(nn.Module):
         self.config = config
         self.card = Card()
         self.chosen = PLAIN
+        self.recompute = False
         self.compute_pixel_statistics()
 
     def compute_as(
@@ -62,6 +67,16 @@ class ImageModel(nn.Module):
             block: the function that computes an encoder block where `chosen.block` is "compiled".
         """
         self.chosen = chosen
+
+    def through(self, layer: nn.Module, x: Tensor, *tapping: Any) -> Tensor:
+        """Pass a tensor through a layer, called with `(x, *tapping)`; see `recompute`.
+
+        What writes to taps, the first of `tapping`, is not recomputed: it would write twice.
+        """
+        if self.recompute and torch.is_grad_enabled() and (not tapping or tapping[0] is None):
+            found: Tensor = checkpoint(layer, x, *tapping, use_reentrant=False)
+            return found
+        return layer(x, *tapping)  # type: ignore[no-any-return]
 
     def compute_pixel_statistics(self) -> None:
         """Make mean and std of the pixels, `(C, 1, 1)` each, as buffers that follow the model to its device.

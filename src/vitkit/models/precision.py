@@ -1,6 +1,7 @@
 """The precision that a model computes in, and which the machine has."""
 
 import torch
+from torch.utils._triton import has_triton  # public functions do not say whether torch.compile can work
 
 from vitkit.models.precision_config import Precision
 
@@ -16,9 +17,11 @@ def autocast(device: torch.device, precision: Precision) -> torch.autocast:
 
 
 def device_features(device: torch.device) -> frozenset[str]:
-    """Return what a device has, by name: instruction sets of a processor; "bfloat16" of a GPU."""
+    """Return what a device has, by name: instruction sets of a processor; "bfloat16" and "triton" of a
+    GPU."""
     if device.type == "cuda":
-        return frozenset({"bfloat16"} if torch.cuda.is_bf16_supported() else ())
+        found = {"bfloat16": torch.cuda.is_bf16_supported(), "triton": has_triton()}
+        return frozenset(name for name, value in found.items() if value)
     if device.type != "cpu":
         return frozenset()
     # Absent before PyTorch 2.12 or so: nothing is known then, and nothing chosen that needs it.

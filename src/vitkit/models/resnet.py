@@ -344,7 +344,8 @@ class ResNet(ImageModel):
         if taps is not None:
             taps["root"] = x
         for number, stage in enumerate(self.stages, start=1):
-            x = stage(x)
+            for unit in stage.children():
+                x = self.through(unit, x)
             if taps is not None:
                 taps[f"stage{number}"] = x
         pooled = F.relu(self.norm(x)).mean((2, 3))  # (B, width)

@@ -117,6 +117,10 @@ class ViT(ImageModel):
                 module.compiled = gelu if chosen.gelu == "compiled" and module.gelu == "tanh" else None
             elif isinstance(module, Block):
                 module.compiled = block if whole else None
+        # Whole, so that the sum at a block's end and the next norm are one kernel. Copies are not compiled.
+        self._compiled_call_impl = None
+        if chosen.graph == "compiled":
+            self.compile()
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Take over weights, also those of files and checkpoints that know a parameter by its former name."""
@@ -171,7 +175,7 @@ class ViT(ImageModel):
         prefix = [part for part in (self.class_token, self.register_tokens) if part is not None]
         if prefix:
             # Each is (1, count, D), the same for all images; `expand` copies nothing.
-            tokens = torch.cat([*(part.expand(len(patches), -1, -1) for part in prefix), patches], dim=1)
+            tokens = torch.cat([*(part.expand(patches.shape[0], -1, -1) for part in prefix), patches], dim=1)
         if self.config.position_at == "stem" and len(self.positions):
             tokens = self._add_position(tokens, 0, grid)
         tokens = self.dropout(tokens)  # after the positions, as in vision_transformer
@@ -244,7 +248,8 @@ class ViT(ImageModel):
         if asked and not all(0 <= layer < len(self.blocks) for layer in asked):
             raise VitkitError(f"Layers are numbered 0 to {len(self.blocks) - 1}, asked for {sorted(asked)}.")
         for i, block in enumerate(self.blocks):
-            tokens = block(self.before_layer(i, tokens, grid), taps, f"block{i:02d}", i in asked)
+            name = f"block{i:02d}"
+            tokens = self.through(block, self.before_layer(i, tokens, grid), taps, name, i in asked)
         encoded: Tensor = tokens if self.config.norm_after_pooling else self.norm(tokens)
         if taps is not None:
             taps["encoded"] = encoded
@@ -296,7 +301,7 @@ class ViT(ImageModel):
         """
         last = len(self.blocks) - 1
         for i, block in enumerate(self.blocks[:last]):
-            tokens = block(self.before_layer(i, tokens, grid))
+            tokens = self.through(block, self.before_layer(i, tokens, grid))
         first: Tensor = self.blocks[last].first_token(self.before_layer(last, tokens, grid))  # type: ignore[operator]
         return first if self.config.norm_after_pooling else self.norm(first)
 

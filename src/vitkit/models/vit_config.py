@@ -96,6 +96,8 @@ class ViTConfig:
     stem_channels: tuple[int, ...] = ()
     """Channels of 3x3 convolutions before the projection (Xiao et al. 2021, arXiv 2106.14881): the last ones
     halve the map until a position stands for a patch. None: patches are projected linearly."""
+    stem_strides: tuple[int, ...] = ()
+    """Stride of each of these convolutions, 1 or 2, which multiply to the patch size. None: as above."""
     pool: PoolKind = "token"
     """The features that the head sees: the class token; the mean of the patch tokens (GAP, paper D.3); their
     maximum; what a learned query attends to (MAP, big_vision); or every token."""
@@ -172,6 +174,11 @@ class ViTConfig:
     def _check_stem(self) -> None:
         """Refuse convolutions that cannot make patches."""
         if not self.stem_channels:
+            if self.stem_strides:
+                raise VitkitError(
+                    f"stem_strides are those of stem_channels, found {self.stem_strides} and no channels: "
+                    "give both or neither."
+                )
             return
         if self.backbone is not None:
             raise VitkitError("A hybrid's stem is its ResNet: leave out stem_channels.")
@@ -191,6 +198,15 @@ class ViTConfig:
             raise VitkitError(
                 f"Patches of {side} take {halvings} convolutions of stride 2: stem_channels is at least as "
                 f"many numbers, found {self.stem_channels}."
+            )
+        if self.stem_strides and (
+            len(self.stem_strides) != len(self.stem_channels)
+            or set(self.stem_strides) - {1, 2}
+            or math.prod(self.stem_strides) != side
+        ):
+            raise VitkitError(
+                f"stem_strides has a 1 or a 2 for each of the {len(self.stem_channels)} stem_channels, with "
+                f"{halvings} times a 2 for patches of {side}, found {self.stem_strides}."
             )
 
     def _check_tokens(self) -> None:

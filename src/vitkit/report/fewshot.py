@@ -28,6 +28,9 @@ class FewShotContent:
     figure: Figure
     alt: str
     """The figure in words."""
+    by_images: Figure | None
+    """Accuracy against the images of the pre-training; None where they are not known of two checkpoints."""
+    by_images_alt: str
     headings: Sequence[str]
     words: int
     """How many of the first columns are words; the others are numbers."""
@@ -47,6 +50,7 @@ def render_fewshot(content: FewShotContent) -> str:
     )
     source = Path(__file__).with_name("fewshot.html.j2").read_text(encoding="utf-8")
     svg = Markup(drawing.figure_svg(content.figure, "fewshot"))
+    by_images = "" if content.by_images is None else Markup(drawing.figure_svg(content.by_images, "images"))
     # Names of files and classes need not be valid text: what is none is shown as a question mark.
-    page = environment.from_string(source).render(vars(content), svg=svg)
+    page = environment.from_string(source).render(vars(content) | {"svg": svg, "by_images": by_images})
     return page.encode("utf-8", "replace").decode("utf-8")

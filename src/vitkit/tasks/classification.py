@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitkit.config import from_json
+from vitkit.data.batch import Batch
 from vitkit.data.decode_config import DecodeRule
 from vitkit.data.listing import Labels, pluralize
-from vitkit.data.loader import Batch
-from vitkit.data.sources import ImageData, open_data
 from vitkit.data.sources_config import Splits
 from vitkit.durable import read_json
 from vitkit.evaluation import classify
@@ -30,6 +29,9 @@ from vitkit.tasks.task import Guess, Validation
 from vitkit.training.evaluators import Evaluator, Monitor
 from vitkit.training.objectives import Classification as Objective
 from vitkit.training.objectives_config import ClassificationConfig
+
+if TYPE_CHECKING:
+    from vitkit.data.sources import ImageData
 
 # With few validation images the accuracy soon stops changing; among equal accuracies the smaller loss wins.
 MONITOR = Monitor("accuracy", "max", tie_breaker="loss", tie_direction="min")
@@ -52,8 +54,10 @@ class ClassificationTask:
 
     def open_data(
         self, spec: str, splits: Splits, rule: DecodeRule, class_names: Sequence[str] | None = None
-    ) -> ImageData:
+    ) -> "ImageData":
         """List images with the number of their class, `labels` `(N,)` int64."""
+        from vitkit.data.sources import open_data  # what predicts opens no data set
+
         return open_data(spec, splits, rule, class_names)
 
     def learned(self, config: ClassificationConfig) -> card.Task:
@@ -177,6 +181,10 @@ class ClassificationTask:
             [Guess(names[i], value) for i, value in zip(row_classes, row_values, strict=True)]
             for row_classes, row_values in zip(classes.tolist(), values.tolist(), strict=True)
         ]
+
+    def answers(self, outputs: Tensor) -> Tensor:
+        """Give the number of the predicted class, `(B, 1)`: that of the largest logit, with either loss."""
+        return outputs.argmax(1, keepdim=True)
 
     def guess_headings(self, top: int) -> tuple[str, ...]:
         """Give the headings: one class gets a column for its probability, several share one column."""

@@ -196,7 +196,7 @@ def _classes(result: Classification, images: str) -> Section:
             fraction_cell(score.f1),
             mistake,
         )
-        for score, mistake in class_rows(result)
+        for score, mistake in sorted(class_rows(result), key=lambda row: _share_right(row[0]))
     )
     return Section(
         "classes",
@@ -220,6 +220,11 @@ def _classes(result: Classification, images: str) -> Section:
             ),
         ),
     )
+
+
+def _share_right(score: ClassScore) -> float:
+    """Give the order of a class among others, the worst first; those without images come last."""
+    return score.correct / score.count if score.count else 2.0
 
 
 def class_rows(result: Classification) -> list[tuple[ClassScore, str]]:

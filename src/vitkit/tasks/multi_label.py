@@ -4,17 +4,16 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitkit.config import from_json
+from vitkit.data.batch import Batch
 from vitkit.data.decode_config import DecodeRule
 from vitkit.data.listing import Labels, pluralize
-from vitkit.data.loader import Batch
-from vitkit.data.sources import ImageData, open_data
 from vitkit.data.sources_config import Splits
 from vitkit.durable import read_json
 from vitkit.errors import VitkitError
@@ -38,6 +37,9 @@ from vitkit.training.evaluators import Evaluator, Monitor
 from vitkit.training.objectives import MultiLabel as Objective
 from vitkit.training.objectives_config import ClassificationConfig
 
+if TYPE_CHECKING:
+    from vitkit.data.sources import ImageData
+
 MONITOR = Monitor("mean_average_precision", "max", tie_breaker="loss", tie_direction="min")
 
 CURVE = Curve(
@@ -58,8 +60,10 @@ class MultiLabelTask:
 
     def open_data(
         self, spec: str, splits: Splits, rule: DecodeRule, class_names: Sequence[str] | None = None
-    ) -> ImageData:
+    ) -> "ImageData":
         """List images with all their labels, `labels` `(N, K)` bool."""
+        from vitkit.data.sources import open_data  # what predicts opens no data set
+
         return open_data(spec, splits, rule, class_names, multi_label=True)
 
     def learned(self, config: ClassificationConfig) -> card.Task:
@@ -175,6 +179,10 @@ class MultiLabelTask:
         return [
             [Guess(names[i], float(row[i])) for i in (-row).argsort(kind="stable").tolist()] for row in shares
         ]
+
+    def answers(self, outputs: Tensor) -> Tensor:
+        """Tell of every label whether it is predicted, `(B, K)`."""
+        return (outputs.sigmoid() >= THRESHOLD).long()
 
     def guess_headings(self, top: int) -> tuple[str, ...]:
         """Give the headings: the predicted labels, and the most probable of the others."""

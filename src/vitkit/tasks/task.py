@@ -9,17 +9,16 @@ them. The trainer, the jobs, the report and the command line ask the task, and k
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from vitkit.data.batch import Batch
 from vitkit.data.decode_config import DecodeRule
 from vitkit.data.listing import Labels
-from vitkit.data.loader import Batch
-from vitkit.data.sources import ImageData
 from vitkit.data.sources_config import Splits
 from vitkit.models import card
 from vitkit.models.card import Card, TaskName
@@ -28,6 +27,9 @@ from vitkit.models.zoo import ModelConfig
 from vitkit.tasks.page import Curve, Table, TaskReport
 from vitkit.training.evaluators import Evaluator, Monitor
 from vitkit.training.objectives_config import ClassificationConfig
+
+if TYPE_CHECKING:
+    from vitkit.data.sources import ImageData
 
 
 class Result(Protocol):
@@ -99,7 +101,7 @@ class Task(Protocol[R, P]):
 
     def open_data(
         self, spec: str, splits: Splits, rule: DecodeRule, class_names: Sequence[str] | None = None
-    ) -> ImageData:
+    ) -> "ImageData":
         """List images and their targets.
 
         The `labels` of a split are an array whose first axis is the images, `(N,)` int64 for one class each;
@@ -232,6 +234,10 @@ class Task(Protocol[R, P]):
         Returns:
             The most probable classes of each image, best first.
         """
+
+    def answers(self, outputs: Tensor) -> Tensor:
+        """Make of outputs `(B, K)` what they say, as whole numbers `(B, A)`: two models agree where these are
+        the same."""
 
     def guess_headings(self, top: int) -> tuple[str, ...]:
         """Give the headings of the table that `vitkit predict` prints, after the first, "image"."""

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitkit.data.loader import Batch
+from vitkit.data.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.training.objectives_config import ClassificationConfig
 
@@ -137,8 +137,9 @@ def mixup(images: Tensor, targets: Tensor, mask: Tensor, alpha: float) -> tuple[
     Returns:
         The mixed images and targets, shaped as before (big_vision `utils.py:1146`).
     """
-    weight = torch.distributions.Beta(alpha, alpha).sample().to(images.device)
-    weight = torch.maximum(weight, 1 - weight)
+    # Drawn on the CPU, and a number: a copy of a tensor would wait for the GPU.
+    drawn = torch.distributions.Beta(alpha, alpha).sample()
+    weight = torch.maximum(drawn, 1 - drawn).item()
     # The neighbour is the image before, the last one's for the first; an unreadable one gets no weight.
     own = torch.where(mask.roll(1), weight, 1.0)[:, None]  # (B, 1)
     targets = own * targets + (1 - own) * targets.roll(1, 0)

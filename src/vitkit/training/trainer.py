@@ -6,20 +6,18 @@ why a run that was killed ends with the same bits as one that was not.
 """
 
 import copy
-import hashlib
-import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vitkit.config import to_json
-from vitkit.data.loader import Batch
+from vitkit.data.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.models.compute_config import PLAIN, Compute
 from vitkit.models.image_model import ImageModel
@@ -27,9 +25,9 @@ from vitkit.models.precision import autocast
 from vitkit.training.checkpoint import TrainState, environment, load_checkpoint, save_checkpoint
 from vitkit.training.checkpoint_files import Progress
 from vitkit.training.evaluators import VALIDATION, Evaluator, Monitor, check_evaluators, judge
-from vitkit.training.finite import NonFiniteError, require_finite_weights
+from vitkit.training.finite import require_finite_weights
+from vitkit.training.gradients import Gradients
 from vitkit.training.layer_rates import head_parameters, rate_scales
-from vitkit.training.memory import out_of_memory_explained
 from vitkit.training.metrics_log import MetricsLog, repair_log
 from vitkit.training.optim import (
     clip_gradients,
@@ -39,12 +37,14 @@ from vitkit.training.optim import (
     update_average,
 )
 from vitkit.training.optim_config import OptimizerConfig
+from vitkit.training.step_numbers import StepNumbers, send_numbers, skip_unless_finite
 from vitkit.training.trainer_config import TrainingConfig
 
 LOG = "metrics.jsonl"
-IDS_SHOWN = 5
-"""Images of a batch that an error names."""
 """The metrics log in the run folder: one JSON object a line, for training and for each evaluator."""
+MICRO_BATCH = "micro_batch_size"
+"""The entry of a checkpoint's environment that says how many images fitted at a time, where fewer did than
+were asked for."""
 
 
 class Batches(Protocol):
@@ -64,7 +64,8 @@ class StepReport:
     epoch: float
     """Passes over the training images so far; not a whole number within an epoch."""
     loss: float
-    """Mean over the batch's readable images, before the update."""
+    """Mean over the batch's readable images, before the update; on a GPU that of the step before, whose
+    numbers are there already."""
     learning_rate: float
     seconds: float
     """Duration of reading the batch and of the update, without validation and saving."""
@@ -74,6 +75,8 @@ class StepReport:
     """The checkpoint that was committed after this step; None where none was due."""
     finished: bool = False
     """Whether the run is over: all steps are made, or patience is used up."""
+    lowered_to: int | None = None
+    """Images at a time from this step on, where more of them did not fit into the memory of the GPU."""
 
     @property
     def validation(self) -> Mapping[str, float] | None:
@@ -138,9 +141,19 @@ class Trainer:
         optimizer = create_optimizer(self.trained, optimizer_config, scales)
         self.state = TrainState(model, optimizer, average, Progress(), self.objective)
         self.environment = environment(self.device)
+        # A GPU is asked for the numbers of a step when it has the next one to compute already, unless the
+        # optimiser could not leave out a step by itself.
+        skips = getattr(optimizer, "_step_supports_amp_scaling", False)
+        self.lag = 1 if self.device.type == "cuda" and skips else 0
+        self.on_the_way: deque[StepNumbers] = deque()
+        self.loss: float | None = None  # the last that was read
+        self.micro_batch_size = config.micro_batch_size or config.batch_size
         self.precision = config.precision if compute is None else compute.precision
         if compute is not None:
             self.environment |= {"compute": to_json(compute)}
+        self.gradients = Gradients(
+            model, self.objective, optimizer, self.autocast, config.seed, self.micro_batch_size
+        )
 
     @property
     def evaluated_model(self) -> nn.Module:
@@ -157,7 +170,9 @@ class Trainer:
         Raises:
             VitkitError: the checkpoint is of another run, or the metrics log cannot be read.
         """
-        recorded = load_checkpoint(checkpoint, self.state).environment
+        recorded = dict(load_checkpoint(checkpoint, self.state).environment)
+        if recorded.get(MICRO_BATCH, self.micro_batch_size) < self.micro_batch_size:
+            self.gradients.size = self.environment[MICRO_BATCH] = recorded[MICRO_BATCH]
         progress = self.state.progress
         # A shorter run than the checkpoint's would end at once, with weights of another schedule.
         if progress.step > self.total_steps:
@@ -170,11 +185,11 @@ class Trainer:
         # Checkpoints of the first version, which knew no other way of computing than the plain one, do not
         # name it; nor do later ones name ways that came after them.
         plain = {**to_json(PLAIN), "precision": self.precision}
-        recorded = {**recorded, "compute": {**plain, **recorded.get("compute", {})}}
+        recorded["compute"] = {**plain, **recorded.get("compute", {})}
         return sentences + [
             f"{key} was {recorded.get(key)} and is now {value}: results may differ in the last bits."
             for key, value in self.environment.items()
-            if recorded.get(key) != value
+            if recorded.get(key) != value and key != MICRO_BATCH
         ]
 
     def fit(self, interrupted: Callable[[], bool] = lambda: False) -> Iterator[StepReport]:
@@ -197,8 +212,8 @@ class Trainer:
             for batch in self.loader.batches(state.progress.step, self.total_steps):
                 step = state.progress.step  # updates made before this one: the first is number 0
                 rate = learning_rate(self.optimizer_config, step, self.total_steps)
-                metrics = self.update(batch, step, rate)
-                self._count(step, rate, metrics, log)
+                fitted = self.gradients.size
+                loss = self._count(self.launch(batch, step, rate), log)
                 # Taken here, so that measuring and saving do not count towards the images per second.
                 seconds = time.monotonic() - started
                 measured = self._evaluate(step + 1, log)
@@ -219,12 +234,13 @@ class Trainer:
                     step=step + 1,
                     total_steps=self.total_steps,
                     epoch=self._epoch(step + 1),
-                    loss=metrics["loss"],
+                    loss=loss,
                     learning_rate=rate,
                     seconds=seconds,
                     measured=measured,
                     checkpoint=checkpoint,
                     finished=done,
+                    lowered_to=None if self.gradients.size == fitted else self.gradients.size,
                 )
                 if done or stop:
                     return
@@ -248,6 +264,7 @@ class Trainer:
 
     def _save(self, step: int, log: MetricsLog, finished: bool) -> Path:
         """Commit a checkpoint after update number `step`."""
+        self._read()
         # Only here and not at every step: looking at all weights costs a pass over them and a wait for the
         # GPU, and weights that no checkpoint holds do no harm: the loss of the next step shows them.
         require_finite_weights(self.trained.parameters(), self.objective.buffers(), step)
@@ -275,43 +292,27 @@ class Trainer:
             NonFiniteError: the loss or the gradients are not finite; the weights are as before.
             VitkitError: a micro-batch does not fit into memory.
         """
+        return self.launch(batch, step, rate).read()
+
+    def launch(self, batch: Batch, step: int, rate: float) -> StepNumbers:
+        """Make one update as `update` does, and give its numbers, for which nobody has waited on a GPU."""
         model, optimizer = self.state.model, self.state.optimizer
         # Set at every step and computed from its number: a scheduler object would be one more state to save.
         set_rate(optimizer, rate)
         for parameter in self.waiting:
             parameter.requires_grad_(step >= self.optimizer_config.head_first)
-        optimizer.zero_grad()
         self.trained.train()  # a loaded model comes in evaluation mode, without dropout
-        size = self.config.micro_batch_size or self.config.batch_size
-        # At least 1, so that a batch of unreadable images alone has zero gradients and not 0 / 0.
-        valid = max(int(batch.mask.sum()), 1)
-        totals: dict[str, Tensor] = {}
-        with out_of_memory_explained(min(size, len(batch.labels)), batch.images.shape):
-            for part, start in enumerate(range(0, len(batch.labels), size)):
-                # All randomness of the micro-batch (dropout, mixup) follows from its number: a resumed run
-                # draws the same, and a checkpoint stores no state of any random generator. This seeds the
-                # generators of the CPU and of every GPU.
-                torch.manual_seed(_step_seed(self.config.seed, step, part))
-                micro = batch.slice(start, start + size).to(self.device)
-                with self.autocast():
-                    loss, metrics = self.objective(model, micro)
-                # The loss is a mean over the micro-batch's readable images. Weighted by their fraction of the
-                # batch, the gradients add up to that of the mean over the whole batch.
-                fraction = micro.mask.sum() / valid
-                (loss * fraction).backward()
-                for name, value in {"loss": loss, **metrics}.items():
-                    totals[name] = (
-                        totals.get(name, torch.zeros((), device=self.device)) + value.detach() * fraction
-                    )
-            # After the last micro-batch: the norm to clip is that of the whole batch's gradient.
-            totals["grad_norm"] = clip_gradients(self.trained.parameters(), self.optimizer_config.clip_norm)
-
-        # One transfer for all numbers of the step: each makes the CPU wait for the GPU.
-        names, values = list(totals), torch.stack([value.float() for value in totals.values()]).tolist()
-        numbers = dict(zip(names, values, strict=True))
+        totals = self.gradients.compute(batch, step)
+        if self.gradients.size < self.micro_batch_size:  # written down: a resumed run draws as this one does
+            self.environment[MICRO_BATCH] = self.gradients.size
+        # After the last micro-batch: the norm to clip is that of the whole batch's gradient.
+        totals["grad_norm"] = clip_gradients(self.trained.parameters(), self.optimizer_config.clip_norm)
+        numbers = send_numbers(totals, batch, step, rate)
         # Looked at in every step and before the update, so that the weights of the last step stay usable.
-        if not (math.isfinite(numbers["loss"]) and math.isfinite(numbers["grad_norm"])):
-            raise _not_finite(batch, step, rate, numbers)
+        if self.lag:
+            skip_unless_finite(optimizer, totals)
+        else:
+            numbers.read()
         optimizer.step()
         if self.state.average is not None and self.optimizer_config.polyak is not None:
             update_average(self.state.average, model, self.optimizer_config.polyak, step)
@@ -321,20 +322,33 @@ class Trainer:
         """Give the context in which the forward pass computes: bfloat16 or float32, as `precision` asks."""
         return autocast(self.device, self.precision)
 
-    def _count(self, step: int, rate: float, metrics: Mapping[str, float], log: MetricsLog) -> None:
-        """Add a step's metrics to the sums since the last line of the log, and write a line if it is due."""
-        progress = self.state.progress
-        window = {name: progress.window.get(name, 0.0) + value for name, value in metrics.items()}
-        steps = progress.window_steps + 1
-        self.state.progress = replace(progress, step=step + 1, window=window, window_steps=steps)
-        if (step + 1) % self.config.log_every == 0 or step + 1 == self.total_steps:
-            self._write_window(rate, log)
+    def _count(self, numbers: StepNumbers, log: MetricsLog) -> float:
+        """Count a step, write a line of the log if it is due, and give the last loss that is known."""
+        step = numbers.step + 1
+        self.state.progress = replace(self.state.progress, step=step)
+        self.on_the_way.append(numbers)
+        self.loss = self._read(0 if self.loss is None else self.lag)
+        if step % self.config.log_every == 0 or step == self.total_steps:
+            self._write_window(numbers.rate, log)
+        return self.loss
+
+    def _read(self, most: int = 0) -> float:
+        """Add numbers of steps to the sums since the last line, until so many are still on their way."""
+        while len(self.on_the_way) > most:
+            metrics, progress = self.on_the_way.popleft().read(), self.state.progress
+            window = {name: progress.window.get(name, 0.0) + value for name, value in metrics.items()}
+            steps = progress.window_steps + 1
+            self.state.progress = replace(progress, window=window, window_steps=steps)
+            self.loss = metrics["loss"]
+        assert self.loss is not None, "a step was counted"
+        return self.loss
 
     def _write_window(self, rate: float, log: MetricsLog) -> None:
         """Write the means since the last line, if there were steps.
 
         The sums are part of the progress, so that a line which began before a stop ends with the same mean.
         """
+        self._read()
         progress = self.state.progress
         if progress.window_steps:
             epoch = self._epoch(progress.step)
@@ -367,25 +381,3 @@ class Trainer:
     def _epoch(self, step: int) -> float:
         """Give how often the training images have been seen after `step` updates."""
         return step * self.config.batch_size / self.num_samples
-
-
-def _not_finite(batch: Batch, step: int, rate: float, numbers: Mapping[str, float]) -> NonFiniteError:
-    """Make the error of a step whose loss or gradients are not finite; it names some samples."""
-    found = batch.ids[batch.mask].tolist()
-    more = f" and {len(found) - IDS_SHOWN:,} more" if len(found) > IDS_SHOWN else ""
-    ids = ", ".join(map(str, found[:IDS_SHOWN])) + more
-    return NonFiniteError(
-        f"Step {step}: loss {numbers['loss']}, gradient norm {numbers['grad_norm']} at learning rate "
-        f"{rate:.3g}. The step was not applied and no checkpoint holds it. Try a lower "
-        f"learning rate, longer warm-up or float32. Training samples of the batch: {ids}."
-    )
-
-
-def _step_seed(seed: int, step: int, part: int) -> int:
-    """Mix the run's seed, the step and the number of the micro-batch into one seed.
-
-    A hash, because sums would collide (seed 1 at step 2, seed 2 at step 1), and generators that are seeded
-    with neighbouring numbers may begin alike.
-    """
-    digest = hashlib.sha256(f"{seed}/{step}/{part}".encode()).digest()
-    return int.from_bytes(digest[:8], "little") >> 1  # 63 bits: the seeds that every generator accepts

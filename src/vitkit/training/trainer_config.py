@@ -27,7 +27,11 @@ class TrainingConfig:
     """Images per update of the weights."""
     micro_batch_size: int | None = None
     """Images that are computed at a time; gradients are summed until a batch is complete, which takes less
-    memory. The update is the same but for dropout and mixup, which are drawn for each micro-batch."""
+    memory. The update is the same but for dropout and mixup, which are drawn for each micro-batch. A GPU
+    whose memory is too small halves it by itself."""
+    recompute: bool = False
+    """Keep of each block its input alone and compute the rest once more in the backward pass: much less
+    memory for about a third more time, and the same result. It may change when a run is continued."""
     seed: int = 0
     """Seed of the initial weights, the order of images, augmentation and dropout."""
     precision: Precision = "auto"

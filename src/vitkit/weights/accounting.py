@@ -58,7 +58,10 @@ def _read(source: Source, row: Row, dtype: torch.dtype | None) -> Tensor:
             f"{source.path}: {row.ours} cannot be made of {shapes}: these are the shapes of another "
             f"architecture ({str(error).splitlines()[0]})."
         ) from error
-    return tensor.to(dtype or tensor.dtype).contiguous()
+    tensor = tensor.to(dtype or tensor.dtype).contiguous()
+    # What an archive stores begins at any byte. Most rows turn or join what they read, which copies it; what
+    # is used as it stands has to begin at a multiple of its numbers' size, as compiled code expects.
+    return tensor if tensor.data_ptr() % tensor.element_size() == 0 else tensor.clone()
 
 
 def _weights(source: Source, name: str) -> Tensor:

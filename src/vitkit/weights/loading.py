@@ -26,8 +26,9 @@ from vitkit.weights.card import ModelCard
 from vitkit.weights.files.checksum import Checksum
 from vitkit.weights.files.named import fetch_any
 from vitkit.weights.files.source import Source, open_source
+from vitkit.weights.format_names import MODULES
 from vitkit.weights.formats import native
-from vitkit.weights.formats.known import FORMATS, named_prefix
+from vitkit.weights.formats.known import named_prefix, recognise
 from vitkit.weights.load_options import LoadOptions
 from vitkit.weights.preprocessing import fitting
 from vitkit.weights.published import hides_published
@@ -202,13 +203,13 @@ def _opened(path: str | Path, hints: Hints) -> Iterator[tuple[Source, Identity, 
     fetched = fetch_any(path)
     hints = replace(hints, image_size=hints.image_size or fetched.image_size)
     with open_source(fetched.path) as source:
-        found = next((one for one in FORMATS if one.recognises(source)), None)
+        found = recognise(source)
         if found is None:
             first = ", ".join(sorted(source.shapes)[:3])
             raise VitkitError(
                 f"{source.path} holds no model we know: {len(source.shapes)} tensors (first: {first})."
                 f"{named_prefix(source)} Known are the formats of "
-                f"{', '.join(one.name for one in FORMATS)}."
+                f"{', '.join(MODULES)}."
             )
         translation = _read(found, source, hints)
         heads = translation.config.num_heads

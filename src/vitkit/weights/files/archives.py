@@ -81,7 +81,7 @@ def open_npz(path: Path, stack: ExitStack) -> Opened:
         info, header = members[key], headers[key]
         array: NDArray[Any]
         try:
-            if info.compress_type == zipfile.ZIP_STORED and not header.column_major:
+            if info.compress_type == zipfile.ZIP_STORED:
                 array = _stored_array(file.fileno(), info, header)
             else:
                 with archive.open(info) as member:
@@ -100,7 +100,7 @@ def open_npz(path: Path, stack: ExitStack) -> Opened:
 
 
 def _stored_array(file: int, info: zipfile.ZipInfo, header: _Header) -> NDArray[Any]:
-    """Return a stored member as an array in mapped memory; a copy where its numbers are not aligned.
+    """Return a stored member as an array in mapped memory, which may begin at any byte.
 
     Raises:
         ValueError: the archive ends before the member does, or the bytes have another CRC-32.
@@ -118,8 +118,8 @@ def _stored_array(file: int, info: zipfile.ZipInfo, header: _Header) -> NDArray[
     found = zlib.crc32(contents)
     if found != info.CRC:
         raise ValueError(f"its CRC-32 is {found:08x}, and the archive records {info.CRC:08x}")
-    array = np.frombuffer(contents[header.length :], header.dtype).reshape(header.shape)
-    return array if array.flags.aligned else array.copy()
+    numbers = np.frombuffer(contents[header.length :], header.dtype)
+    return numbers.reshape(header.shape, order="F" if header.column_major else "C")
 
 
 def check_archive(archive: zipfile.ZipFile, path: Path) -> None:

@@ -53,8 +53,8 @@ class Source:
     """The file of weights."""
     shapes: Mapping[str, tuple[int, ...]]
     read: Callable[[str], Tensor]
-    """One tensor by name, writable, in memory of its own or mapped from the file (changes stay in memory);
-    bfloat16 and float16 as they are."""
+    """One tensor by name, writable, in memory of its own or mapped from the file (changes stay in memory,
+    and its first number may be at any byte); bfloat16 and float16 as they are."""
     settings: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     """JSON files beside the weights, by file name."""
     notes: list[str] = field(default_factory=list)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from importlib import import_module
+from typing import Any
 
 from vitkit.config import nearest
 from vitkit.errors import VitkitError
@@ -9,13 +10,31 @@ from vitkit.weights.files.source import Source
 from vitkit.weights.format_names import MODULES
 from vitkit.weights.table import CheckpointFormat
 
-FORMATS: tuple[CheckpointFormat, ...] = tuple(
-    import_module(f"vitkit.weights.formats.{module}").CHECKPOINT_FORMAT for module in MODULES.values()
-)
-"""All formats; the first that recognises a file reads it."""
+FORMATS: tuple[CheckpointFormat, ...]
+"""All formats, imported when they are first asked for."""
 
 PREFIXES_TRIED = 8
 """Prefixes are tried in the order of how many names have them; a training script adds one or two."""
+
+
+def __getattr__(name: str) -> Any:
+    if name == "FORMATS":
+        return tuple(_import_format(module) for module in MODULES.values())
+    raise AttributeError(f"module 'vitkit.weights.formats.known' has no attribute '{name}'")
+
+
+def _import_format(module: str) -> CheckpointFormat:
+    found: CheckpointFormat = import_module(f"vitkit.weights.formats.{module}").CHECKPOINT_FORMAT
+    return found
+
+
+def recognise(source: Source) -> CheckpointFormat | None:
+    """Return the first format that recognises a file, by which it is read; None where none does.
+
+    The formats after it are not imported, so that a model of vitkit's own waits for no other library's names.
+    """
+    formats = (_import_format(module) for module in MODULES.values())
+    return next((one for one in formats if one.recognises(source)), None)
 
 
 def find_format(format: str) -> CheckpointFormat:
@@ -24,11 +43,10 @@ def find_format(format: str) -> CheckpointFormat:
     Raises:
         VitkitError: none has it; the nearest known one is named.
     """
-    found = next((one for one in FORMATS if one.name == format), None)
-    if found is None:
-        names = [one.name for one in FORMATS]
-        raise VitkitError(f"No format is named '{format}'. {nearest(str(format), names)}")
-    return found
+    module = next((module for name, module in MODULES.items() if name == format), None)
+    if module is None:
+        raise VitkitError(f"No format is named '{format}'. {nearest(str(format), list(MODULES))}")
+    return _import_format(module)
 
 
 def named_prefix(source: Source) -> str:
@@ -44,10 +62,10 @@ def named_prefix(source: Source) -> str:
     for prefix, count in beginnings.most_common(PREFIXES_TRIED):
         names = {key.removeprefix(prefix): key for key in source.shapes if key.startswith(prefix)}
         bare = source.renamed(names)
-        found = next((one.name for one in FORMATS if one.recognises(bare)), None)
+        found = recognise(bare)
         if found is not None:
             return (
-                f" {count} of its names are those of {found} after the prefix '{prefix}': strip the prefix "
-                f"'{prefix}' from them, leave the others out, and save the weights again."
+                f" {count} of its names are those of {found.name} after the prefix '{prefix}': strip the "
+                f"prefix '{prefix}' from them, leave the others out, and save the weights again."
             )
     return ""

@@ -1,0 +1,162 @@
+#!/usr/bin/env python
+"""Inference by vitkit's engines beside OpenVINO on timm's graph, and timm, in float32, bfloat16 and int8.
+
+    python -m benchmarks.engines [--models Ti S B] [--batches 1 8 32] [--seconds 60] [--json FILE]
+
+Run from the repository's root with timm and the extra `openvino` installed (`scripts/bench-peers` has them).
+All contestants of a case take turns within a round. OpenVINO is given timm's graph as its users do it:
+converted, for batches of one fixed size, with normalised float32 images; int8 by NNCF, with the options for
+transformers. Weights are drawn, and int8 is calibrated on noise, so that nothing but speed is measured here;
+`vitkit export --precision int8` measures how good a model of yours is then.
+
+It prints milliseconds and the speed over timm in float32, and for every precision the speed over OpenVINO on
+timm's graph.
+"""
+
+import argparse
+import json
+import warnings
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from vitkit.engines import openvino_engine
+from vitkit.engines.engine_config import Numbers
+from vitkit.engines.openvino_engine import OpenVINORunner
+from vitkit.jobs.bench import describe_machine
+from vitkit.jobs.bench_options import BenchOptions
+from vitkit.jobs.bench_timing import Clock, Step, Turn, spread, take_turns
+from vitkit.jobs.library_models import import_library
+from vitkit.models.build import build_model
+from vitkit.models.zoo import model_config
+
+NAMES = {"Ti": "ViT-Ti/16", "S": "ViT-S/16", "B": "ViT-B/16"}
+SIZE = 224
+CALIBRATION = 16
+"""Images of noise: their number changes no speed."""
+
+
+def timm_model(name: str) -> nn.Module:
+    """Make timm's own model of the sizes of one of ours."""
+    config: Any = model_config(NAMES[name], 1000, SIZE)
+    import_library("timm")
+    model: nn.Module = import_module("timm.models.vision_transformer").VisionTransformer(
+        img_size=SIZE,
+        patch_size=16,
+        embed_dim=config.width,
+        depth=config.depth,
+        num_heads=config.num_heads,
+        mlp_ratio=config.mlp_dim / config.width,
+    )
+    return model.eval()
+
+
+def torch_step(model: nn.Module, images: torch.Tensor, short: bool) -> Step:
+    def step() -> None:
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=short):
+            model(images)
+
+    return step
+
+
+def openvino_step(graph: Any, images: Any, numbers: Numbers) -> Step:
+    """Compile a graph and return a step that computes the same images again; compiled for that size alone."""
+    runner = OpenVINORunner(graph, numbers, torch.get_num_threads())
+    runner(images)
+    runner(images)
+    return lambda: runner(images)
+
+
+def contestants(name: str, batch: int, numbers: list[Numbers]) -> Iterator[tuple[str, Step]]:
+    """Give the steps of a case by name: "timm float32", "timm openvino int8", "vitkit openvino int8"."""
+    openvino = import_module("openvino")
+    generator = np.random.default_rng(0)
+    shape = (3, SIZE, SIZE)
+    pixels = generator.integers(0, 256, (batch, *shape), dtype=np.uint8)
+    normalized = (pixels / np.float32(127.5) - 1).astype(np.float32)
+    theirs, ours = timm_model(name), build_model(model_config(NAMES[name], 1000, SIZE)).eval()
+    floats = torch.from_numpy(normalized)
+    yield "timm float32", torch_step(theirs, floats, False)
+    if "bfloat16" in numbers:
+        yield "timm bfloat16", torch_step(theirs, floats, True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs_converted = openvino.convert_model(theirs, example_input=floats[:1], input=[(-1, *shape)])
+    noise = [generator.integers(0, 256, (1, *shape), dtype=np.uint8) for _ in range(CALIBRATION)]
+    for precision in numbers:
+        their_graph, our_graph = theirs_converted, openvino_engine.convert(ours, precision)
+        if precision == "int8":
+            their_graph = openvino_engine.quantize(
+                their_graph, [(one / np.float32(127.5) - 1).astype(np.float32) for one in noise]
+            )
+            our_graph = openvino_engine.quantize(our_graph, noise)
+        yield f"timm openvino {precision}", openvino_step(their_graph, normalized, precision)
+        yield f"vitkit openvino {precision}", openvino_step(our_graph, pixels, precision)
+
+
+def race(turns: dict[str, Turn], seconds: float) -> Iterator[dict[str, Any]]:
+    """Time all of them in turns and give a record of each: its times, and the two ratios with quartiles."""
+    found: dict[str, list[float]] = {}
+    take_turns(turns, Clock(torch.device("cpu"), torch.get_num_threads()), seconds, found)
+
+    def ratio(of: str, to: str) -> list[float]:
+        return list(spread([b / a for a, b in zip(found[of], found[to], strict=True)]))
+
+    for name, times in found.items():
+        rival = name.replace("vitkit", "timm")
+        beside = ratio(name, rival) if rival in found and rival != name else None
+        yield {
+            "name": name,
+            "milliseconds": 1e3 * spread(times)[1],
+            "rounds": len(times),
+            "over_timm_float32": ratio(name, "timm float32"),
+            "over_openvino_on_timm": beside,
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--models", nargs="*", choices=list(NAMES), default=list(NAMES))
+    parser.add_argument("--batches", nargs="*", type=int, default=[1, 8, 32])
+    parser.add_argument("--precisions", nargs="*", choices=["float32", "bfloat16", "int8"], default=[])
+    parser.add_argument("--seconds", type=float, default=60, help="for each model and batch")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="where the records are written")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    known: list[Numbers] = (
+        ["float32", "bfloat16", "int8"] if openvino_engine.has_bfloat16() else ["float32", "int8"]
+    )
+    machine = describe_machine(BenchOptions(tuple(NAMES.values()), threads=options.threads, device="cpu"))
+    print(f"{machine['device']}, {machine['threads']} threads, torch {machine['torch']}, openvino "
+          f"{import_module('openvino').__version__}")  # fmt: skip
+    records = []
+    for name in options.models:
+        for batch in options.batches:
+            made = contestants(name, batch, options.precisions or known)
+            turns = {key: Turn(step) for key, step in made}
+            print(
+                f"\n{NAMES[name]} batch {batch}: speed over timm float32, and over OpenVINO on timm's graph"
+            )
+            for record in race(turns, options.seconds):
+                records.append({"model": NAMES[name], "batch": batch, **record})
+                low, middle, high = record["over_timm_float32"]
+                milliseconds = record["milliseconds"]
+                words = (
+                    f"  {record['name']:26} {milliseconds:9.1f} ms  {middle:5.2f} ({low:.2f} to {high:.2f})"
+                )
+                if record["over_openvino_on_timm"]:
+                    low, middle, high = record["over_openvino_on_timm"]
+                    words += f"   {middle:5.3f} ({low:.2f} to {high:.2f})"
+                print(words, flush=True)
+            if options.json is not None:
+                options.json.write_text(json.dumps({"machine": machine, "records": records}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,288 @@
+"""Everything that is asked of a GPU, in one run: speed, utilisation, largest batch, a loop that never waits.
+
+    python -m benchmarks.gpu --out gpu.json                          # on a GPU: about half an hour
+    python -m benchmarks.gpu --device cpu --small --out small.json   # the same path on a processor
+
+Inference and training steps of B/16, L/16 and H/14 in bfloat16, of vitkit (plain, chosen, and compiled) and
+of timm where it is installed (eager and compiled, trained with fused AdamW too), take turns with the
+matrix products of the model's shapes: utilisation is measured against those, by the FLOPs of the whole model
+and by those that are executed. Then the largest batch of each, with activations kept and recomputed; and some
+steps of the training loop, in which a GPU is never waited for.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from benchmarks.slow_peers import compiled
+from torch import nn
+
+from vitkit.analysis.cost import forward_flops
+from vitkit.data.batch import Batch
+from vitkit.errors import VitkitError
+from vitkit.jobs.bench import describe_machine
+from vitkit.jobs.bench_contestants import (
+    BenchPhase,
+    Contestant,
+    Numbers,
+    installed_peers,
+    peer_contestants,
+    precisions,
+)
+from vitkit.jobs.bench_options import BenchOptions
+from vitkit.jobs.bench_speed import compare, step_of
+from vitkit.jobs.bench_timing import Clock, Step, largest_batch
+from vitkit.jobs.computing import choose_for, compute_as
+from vitkit.jobs.machine import available_memory, find_device
+from vitkit.models.build import build_model
+from vitkit.models.compute_config import Compute
+from vitkit.models.image_model import ImageModel
+from vitkit.models.vit_config import ViTConfig
+from vitkit.models.zoo import vit_config
+from vitkit.training.objectives import Classification
+from vitkit.training.objectives_config import ClassificationConfig
+from vitkit.training.optim_config import OptimizerConfig
+from vitkit.training.step_numbers import StepNumbers
+from vitkit.training.trainer import Trainer
+from vitkit.training.trainer_config import TrainingConfig
+
+MODELS = {"ViT-B/16": (256, 128), "ViT-L/16": (128, 64), "ViT-H/14": (64, 32)}
+"""Batches of inference and of training that fill an 80 GB GPU's units and not its memory."""
+SMALL = {"ViT-64x3x2/8": (4, 4)}
+PHASES: tuple[BenchPhase, ...] = ("inference", "training")
+
+
+def ours(config: ViTConfig, device: torch.device, phase: BenchPhase, backend: str) -> Iterator[Contestant]:
+    """Give vitkit in its plain way, as it chooses, and compiled: all by one model."""
+    model: ImageModel = build_model(config).to(device)
+    number = precisions("auto", device)[-1]
+    plain, eager = (
+        replace(
+            choose_for(
+                config,
+                device,
+                number,
+                phase="training" if phase == "training" else "evaluation",
+                exact=exact,
+            ),
+            graph="eager",
+        )
+        for exact in (True, False)
+    )
+    # A kernel of C cannot be compiled into a graph; on a GPU none is chosen.
+    whole = replace(eager, gelu="pytorch")
+    ways: list[tuple[str, str, Compute]] = [
+        ("vitkit exact", "plain", plain),
+        ("vitkit", "chosen", eager),
+        ("vitkit", "whole", whole),
+    ]
+    for library, word, way in ways:
+
+        def prepare(way: Compute = way) -> None:
+            compute_as(model, way)
+
+        made = Contestant(f"vitkit {number} {word}", library, number, model, model, prepare)
+        yield compiled(made, backend) if way is whole else made
+
+
+def timms(
+    config: ViTConfig, images: torch.Tensor, phase: BenchPhase, number: Numbers, backend: str
+) -> Iterator[Contestant]:
+    """Give timm's model where it is installed, eager and compiled, with fused attention."""
+    if "timm" not in installed_peers()[0]:
+        return
+    try:
+        found = peer_contestants("timm", config, images, phase, (number,))
+    except VitkitError as error:
+        print(error, file=sys.stderr)
+        return
+    fused = next(one for one in found if one.name.endswith("fused"))
+    yield fused
+    yield compiled(fused, backend)
+
+
+def random_images(config: ViTConfig, count: int, device: torch.device) -> torch.Tensor:
+    return torch.randn(count, config.in_channels, *config.image_size, device=device)
+
+
+def speeds(
+    name: str,
+    config: ViTConfig,
+    phase: BenchPhase,
+    contestants: list[Contestant],
+    images: torch.Tensor,
+    seconds: float,
+) -> list[dict[str, Any]]:
+    """Time contestants in turns, and give their records."""
+    clock, flops = Clock(images.device, torch.get_num_threads()), forward_flops(config, head=True)
+    found = list(compare(name, config, phase, contestants, images, clock, seconds, flops=flops))
+    for one in found:
+        low, high = one.ratio_quartiles
+        utilisation = f"MFU {one.mfu or 0:.0%}, {one.mfu_executed or 0:.0%} executed"
+        print(
+            f"  {one.name:36} {one.images_per_second:10,.1f} images/s {one.ratio:6.2f} "
+            f"({low:.2f} to {high:.2f})  {utilisation}",
+            flush=True,
+        )
+    return [{"kind": "speed", **asdict(one)} for one in found]
+
+
+def largest(
+    name: str,
+    config: ViTConfig,
+    phase: BenchPhase,
+    contestant: Contestant,
+    device: torch.device,
+    seconds: float,
+) -> Iterator[dict[str, Any]]:
+    """Search the largest batch of a contestant; that of our training also with recomputed activations."""
+    ours = isinstance(contestant.model, ImageModel) and phase == "training"
+    for recompute in (False, True) if ours else (False,):
+        optimizers: dict[nn.Module, torch.optim.Optimizer] = {}
+        model = contestant.model
+        assert model is not None
+        if isinstance(model, ImageModel):
+            model.recompute = recompute
+
+        def at(count: int, model: nn.Module = model) -> Step:
+            model.zero_grad()
+            return step_of(contestant, phase, random_images(config, count, device), optimizers)  # noqa: B023
+
+        contestant.prepare()
+        at(1)()
+        found = largest_batch(at, device, available_memory() or 0, seconds)
+        if isinstance(model, ImageModel):
+            model.recompute = False
+        words = " recomputed" if recompute else ""
+        print(f"  largest batch, {phase}, {contestant.name}{words}: {found.images:,}", flush=True)
+        yield {
+            "kind": "largest batch",
+            "model": name,
+            "image_size": config.image_size,
+            "phase": phase,
+            "name": contestant.name,
+            "recompute": recompute,
+            **asdict(found),
+        }
+
+
+def loop(config: ViTConfig, device: torch.device, batch: int, steps: int = 8) -> dict[str, Any]:
+    """Make steps of training as `vitkit train` does, in which an error is raised if a GPU is waited for.
+
+    On a processor there is nothing to wait for, and the steps are made all the same.
+    """
+    images = torch.randint(0, 256, (batch, config.in_channels, *config.image_size), dtype=torch.uint8)
+    ids = torch.arange(batch)
+    one = Batch(images, ids % config.num_classes, ids >= 0, ids)
+    chosen = choose_for(config, device, "auto", phase="training", exact=False)
+    model: ImageModel = build_model(config).to(device)
+    compute_as(model, chosen)
+    with tempfile.TemporaryDirectory(prefix="vitkit-") as folder:
+        objective = Classification(ClassificationConfig(), config.num_classes)
+        training = TrainingConfig(steps=steps, batch_size=batch)
+        trainer = Trainer(
+            Path(folder), model, objective, _Repeated(one), batch, training, OptimizerConfig(), compute=chosen
+        )
+        for step in range(2):  # compiles, and allocates
+            trainer.launch(one, step, 1e-5).read()
+        watched = device.type == "cuda"
+        if watched:
+            torch.cuda.synchronize(device)
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            launched: list[StepNumbers] = []
+
+            def make_steps() -> None:
+                launched.extend(trainer.launch(one, step, 1e-5) for step in range(2, steps))
+
+            seconds = Clock(device, torch.get_num_threads()).seconds(make_steps)
+        finally:
+            if watched:
+                torch.cuda.set_sync_debug_mode("default")
+        losses = [numbers.read()["loss"] for numbers in launched]
+    speed = (steps - 2) * batch / seconds
+    waited = "and waited for nothing" if watched else "on a processor"
+    print(f"  loop of vitkit train, batch {batch}: {speed:,.1f} images/s {waited}", flush=True)
+    return {
+        "kind": "loop",
+        "batch_size": batch,
+        "steps": steps - 2,
+        "images_per_second": speed,
+        "losses": losses,
+        "compute": asdict(chosen),
+        "watched_for_waits": watched,
+    }
+
+
+class _Repeated:
+    """A source of one batch, again and again."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+
+    def batches(self, start: int, stop: int) -> Iterator[Batch]:
+        return iter([self.batch] * (stop - start))
+
+
+def run(
+    models: dict[str, tuple[int, int]],
+    device: torch.device,
+    seconds: float,
+    backend: str,
+    keep: Callable[[dict[str, Any]], None],
+) -> None:
+    """Measure everything of some models; `keep` is given each record when it is there."""
+    number = precisions("auto", device)[-1]
+    for name, batches in models.items():
+        config = vit_config(name, 1000, 224 if name in MODELS else 32)
+        for phase, batch in zip(PHASES, batches, strict=True):
+            print(f"{name}, {phase}, batch {batch}, {number}", flush=True)
+            images = random_images(config, batch, device)
+            contestants = [
+                *ours(config, device, phase, backend),
+                *timms(config, images, phase, number, backend),
+            ]
+            for record in speeds(name, config, phase, contestants, images, seconds):
+                keep(record)
+            for contestant in contestants:
+                if not contestant.name.endswith("compiled"):  # every batch would be compiled anew
+                    for record in largest(name, config, phase, contestant, device, seconds):
+                        keep(record)
+            del contestants, images
+        keep({"model": name, **loop(config, device, batches[1])})
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--out", type=Path, required=True, help="the JSON file")
+    parser.add_argument("--models", nargs="*", choices=[*MODELS, *SMALL], help="all if none")
+    parser.add_argument("--small", action="store_true", help="a model of a toy's size, to try the path")
+    parser.add_argument("--seconds", type=float, default=60, help="for each model, phase and search")
+    parser.add_argument("--backend", default="inductor", help="of torch.compile")
+    parser.add_argument("--device", default="auto")
+    options = parser.parse_args(arguments)
+    device = find_device(options.device)
+    if device.type != "cuda" and not options.small:
+        parser.error("there is no GPU here; --small tries the same path on a processor")
+    every = SMALL if options.small else MODELS
+    models = {name: every[name] for name in options.models or every}
+    machine = describe_machine(BenchOptions(tuple(models), device=options.device))
+    print(f"{machine['device']}, torch {machine['torch']}")
+    records: list[dict[str, Any]] = []
+
+    def keep(record: dict[str, Any]) -> None:
+        records.append(record)
+        options.out.write_text(json.dumps({"machine": machine, "records": records}, indent=1) + "\n")
+
+    run(models, device, options.seconds, options.backend, keep)
+    print(options.out)
+
+
+if __name__ == "__main__":
+    main()

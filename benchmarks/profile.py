@@ -1,0 +1,134 @@
+"""Where the time of a training step and of a prediction goes, by kind of operation.
+
+    python -m benchmarks.profile [--model ViT-S/16] [--batch 8] [--steps 5] [--device cpu] [--json FILE]
+
+Printed is a table in Markdown: for each way to compute (`--exact`, which is the plain one, and what is chosen
+in float32 and in bfloat16) the milliseconds of a step and the shares of the kinds. An operation's own time
+counts, without that of those it calls, as PyTorch's profiler sees it; on a GPU that of its kernels. Small
+operations look longer than they are, and on a busy machine all of them do.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from vitkit.jobs.bench import describe_machine
+from vitkit.jobs.bench_contestants import BenchPhase, Contestant, precisions, vitkit_contestants
+from vitkit.jobs.bench_options import BenchOptions
+from vitkit.jobs.bench_speed import step_of
+from vitkit.jobs.bench_timing import Clock, Step
+from vitkit.jobs.machine import find_device
+from vitkit.models.zoo import model_config
+
+KINDS: dict[str, tuple[str, ...]] = {
+    "products": ("aten::addmm", "aten::mm", "aten::linear", "mkldnn", "aten::convolution"),
+    # Of a ViT, only attention multiplies batches of matrices.
+    "attention": ("aten::bmm", "aten::baddbmm", "scaled_dot_product", "softmax", "flash", "efficient"),
+    "norm": ("layer_norm", "group_norm"),
+    "GELU": ("gelu",),
+    "optimiser": ("adam", "sgd", "aten::_foreach", "optimizer"),
+    "casts and copies": ("aten::copy_", "aten::_to_copy", "aten::to", "aten::contiguous", "aten::clone"),
+    "sums": ("aten::add", "aten::sum", "aten::mul", "aten::div", "aten::sub"),
+}
+"""Words in the names of operations, the first that is found deciding; what has none of them is the rest."""
+REST = "rest"
+
+
+@dataclass(frozen=True)
+class Shares:
+    """The time of one kind of step."""
+
+    model: str
+    batch: int
+    phase: BenchPhase
+    name: str
+    milliseconds: float
+    """Of a step without the profiler, the median."""
+    shares: dict[str, float]
+    """By kind, 1 in all."""
+
+
+def kind_of(operation: str) -> str:
+    """Give the kind of an operation by its name."""
+    lowered = operation.lower()
+    found = (kind for kind, words in KINDS.items() if any(word in lowered for word in words))
+    return next(found, REST)
+
+
+def shares_of(step: Step, steps: int, device: torch.device) -> dict[str, float]:
+    """Profile steps one by one and give the shares of the kinds: of each the median."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would print when it begins and ends
+    cuda = device.type == "cuda"
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
+    times: dict[str, list[float]] = {kind: [0.0] * steps for kind in (*KINDS, REST)}
+    for number in range(steps):
+        with profile(activities=activities) as profiler:
+            step()
+        for event in profiler.key_averages():
+            own: Any = event.self_device_time_total if cuda else event.self_cpu_time_total
+            times[kind_of(event.key)][number] += own
+    middles = {kind: statistics.median(spent) for kind, spent in times.items()}
+    return {kind: middle / sum(middles.values()) for kind, middle in middles.items()}
+
+
+def measure(
+    model: str, batch: int, phase: BenchPhase, contestant: Contestant, images: torch.Tensor, steps: int
+) -> Shares:
+    """Time the steps of a contestant, and then profile them."""
+    step = step_of(contestant, phase, images, {})
+    contestant.prepare()
+    clock = Clock(images.device, torch.get_num_threads())
+    step()
+    seconds = statistics.median(clock.seconds(step) for _ in range(steps))
+    shares = shares_of(step, steps, images.device)
+    return Shares(model, batch, phase, contestant.name, 1e3 * seconds, shares)
+
+
+def row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--model", default="ViT-S/16")
+    parser.add_argument("--size", type=int, default=224, help="pixels a side")
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--json", type=Path, help="where the numbers are written")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    device = find_device(options.device)
+    config = model_config(options.model, 1000, options.size)
+    machine = describe_machine(BenchOptions((options.model,), threads=options.threads, device=options.device))
+    print(
+        f"{machine['device']}, {options.threads} threads, torch {machine['torch']}, {time.strftime('%F')}\n"
+    )
+    kinds, found = [*KINDS, REST], list[Shares]()
+    print(row(f"{options.model}, batch {options.batch}", "ms", *kinds))
+    print(row("---", *["---:"] * (1 + len(kinds))))
+    images = torch.randn(options.batch, config.in_channels, *config.image_size).to(device)
+    phases: tuple[BenchPhase, ...] = ("training", "inference")
+    for phase in phases:
+        *chosen, plain = vitkit_contestants(config, device, phase, precisions("auto", device))
+        for contestant in (plain, *chosen):
+            made = measure(options.model, options.batch, phase, contestant, images, options.steps)
+            found.append(made)
+            percent = (f"{made.shares[kind]:.0%}" for kind in kinds)
+            print(row(f"{phase}, {made.name}", f"{made.milliseconds:.1f}", *percent), flush=True)
+            if options.json is not None:
+                numbers = {"machine": machine, "records": [asdict(one) for one in found]}
+                options.json.write_text(json.dumps(numbers, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

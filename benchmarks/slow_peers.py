@@ -1,0 +1,91 @@
+"""Engines that compute in int8, and timm compiled: peers that take too long to make for `vitkit bench`.
+
+Their speed is compared and not their accuracy: weights and calibration images are random.
+"""
+
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitkit.jobs import bench_contestants
+from vitkit.jobs.bench_contestants import Contestant
+from vitkit.models.vit_config import ViTConfig
+
+CALIBRATION_BATCHES = 4
+"""Random ones: enough for ranges, which are all that speed needs."""
+
+
+def compiled(contestant: Contestant, backend: str = "inductor") -> Contestant:
+    """Give a contestant whose forward pass is compiled whole; it shares the model with the one given."""
+
+    def call(images: torch.Tensor) -> Any:
+        return contestant.logits(images)
+
+    logits: Any = torch.compile(call, backend=backend)
+    return replace(contestant, name=f"{contestant.name}, compiled", logits=logits)
+
+
+def int8_contestants(config: ViTConfig, images: torch.Tensor) -> Iterator[Contestant]:
+    """Give the installed engines' int8 of our plain graph: quantised statically (NNCF) and dynamically.
+
+    Args:
+        config: of the model.
+        images: `(B, C, H, W)`, normalised, of the batch that is timed, on the CPU.
+    """
+    model = bench_contestants._graph_to_export(config)
+    for make, packages in ((_openvino, ("openvino", "nncf")), (_onnxruntime, ("onnxruntime", "onnx"))):
+        if not all(find_spec(package) for package in packages):
+            continue
+        try:
+            with warnings.catch_warnings():  # exporters warn of what they are told on purpose
+                warnings.simplefilter("ignore")
+                yield make(model, images)
+        except Exception as error:  # a broken installation raises what it likes
+            print(f"{packages[0]} int8 is left out: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+def _openvino(model: torch.nn.Module, images: torch.Tensor) -> Contestant:
+    openvino, nncf = import_module("openvino"), import_module("nncf")
+    graph = openvino.convert_model(model, example_input=images, input=list(images.shape))
+    batches = [torch.randn_like(images).numpy() for _ in range(CALIBRATION_BATCHES)]
+    graph = nncf.quantize(
+        graph,
+        nncf.Dataset(batches),
+        model_type=nncf.ModelType.TRANSFORMER,
+        subset_size=CALIBRATION_BATCHES,
+    )
+    hints = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "PERFORMANCE_HINT": "LATENCY"}
+    request = openvino.Core().compile_model(graph, "CPU", hints).create_infer_request()
+
+    def logits(images: torch.Tensor) -> Any:
+        return request.infer([images.numpy()], share_inputs=True)[0]
+
+    return Contestant("openvino int8 (NNCF)", "openvino", "int8", None, logits)  # type: ignore[arg-type]
+
+
+def _onnxruntime(model: torch.nn.Module, images: torch.Tensor) -> Contestant:
+    onnxruntime = import_module("onnxruntime")
+    quantization = import_module("onnxruntime.quantization")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    with tempfile.TemporaryDirectory(prefix="vitkit-") as folder:
+        plain, small = Path(folder) / "model.onnx", Path(folder) / "int8.onnx"
+        torch.onnx.export(model, (images,), plain, verbose=False)
+        exported = import_module("onnx").load(plain)
+        del exported.graph.value_info[:]  # shapes of the exporter, which the quantiser takes for wrong
+        quantization.quantize_dynamic(exported, small, weight_type=quantization.QuantType.QInt8)
+        session = onnxruntime.InferenceSession(str(small), options, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+
+    def logits(images: torch.Tensor) -> Any:
+        return session.run(None, {name: images.numpy()})[0]
+
+    return Contestant("onnxruntime int8 (dynamic)", "onnxruntime", "int8", None, logits)  # type: ignore[arg-type]

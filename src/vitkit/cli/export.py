@@ -1,0 +1,39 @@
+"""`vitkit export`: a model as the graph of an inference engine, for faster prediction."""
+
+import shlex
+from dataclasses import dataclass
+
+from vitkit.cli import console
+from vitkit.cli.listener import TerminalListener
+from vitkit.cli.options import importing, parse
+from vitkit.jobs.export_options import ExportOptions
+
+
+@dataclass(frozen=True)
+class Command(ExportOptions):
+    """Write a model for an inference engine, OpenVINO or ONNX Runtime, in a folder that predict and evaluate
+    read."""
+
+
+def main(arguments: list[str]) -> None:
+    """Parse the command line, export a model and print what came of it."""
+    options: Command = parse(Command, arguments, "export")
+    with importing():
+        from vitkit.cli.download import download
+        from vitkit.jobs.export import run_export
+
+    download(options.source)
+    exported = run_export(options, TerminalListener())
+    for note in exported.notes:
+        _print("note", f"{options.source}: {note}")
+    if exported.calibration is not None:
+        _print("images", f"calibrated on {exported.calibration}")
+    if exported.agreement is not None:
+        _print("same", str(exported.agreement))
+    _print("to", f"{exported.path} ({options.precision} by {options.engine})")
+    folder = shlex.quote(str(exported.path))
+    console.out.print(f"Next: vitkit predict {folder} IMAGE_OR_FOLDER", markup=False, soft_wrap=True)
+
+
+def _print(heading: str, line: str) -> None:
+    console.out.print(f"{heading:8} {line}", markup=False, soft_wrap=True)

@@ -1,0 +1,59 @@
+"""How far an engine's logits are from those of the float32 model, on images that it was not calibrated on."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitkit.evaluation.intervals import wilson_interval
+
+LOWEST_AGREEMENT = 0.99
+"""Share of equal answers below which a quantised model is another model to whoever uses it."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The answers and logits of an engine beside those of the model in float32."""
+
+    images: int
+    """Images on which they were compared."""
+    answers: int
+    """Answers that were compared: one for an image, or one for each label of an image."""
+    same: int
+    """Those of them that are the same."""
+    logit_error: float
+    """Root of the mean squared difference of the logits, as a share of the logits' standard deviation."""
+
+    @property
+    def share(self) -> float:
+        """The share of answers that are the same, 0 to 1."""
+        return self.same / self.answers
+
+    def __str__(self) -> str:
+        low, high = wilson_interval(self.same, self.answers)
+        return (
+            f"{self.same:,} of {self.answers:,} answers as in float32 ({self.share:.2%}, 95 % interval "
+            f"{low:.1%} to {high:.1%}), logit error {self.logit_error:.2%} of their standard deviation, on "
+            f"{self.images:,} images"
+        )
+
+
+def compare_logits(
+    logits: NDArray[np.float32],
+    expected: NDArray[np.float32],
+    answers: NDArray[np.int64],
+    expected_answers: NDArray[np.int64],
+) -> Agreement:
+    """Compare an engine with the model in float32.
+
+    Args:
+        logits, expected: `(N, K)` of the engine and of the model.
+        answers, expected_answers: `(N, A)`, what the task makes of them: `Task.answers`.
+    """
+    spread = float(expected.std(dtype=np.float64))
+    difference = float(np.sqrt(np.mean((logits.astype(np.float64) - expected) ** 2)))
+    # Logits that are all alike, as those of a head of zeros, have no spread to compare with.
+    error = difference / spread if spread else (math.inf if difference else 0.0)
+    same = int((answers == expected_answers).sum())
+    return Agreement(len(expected), answers.size, same, error)

@@ -1,0 +1,112 @@
+"""Real images for quantising a model, and others for comparing the result: decoded and preprocessed."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitkit.data.decode import DecodeError, decode
+from vitkit.data.folders import image_files
+from vitkit.data.image_paths import refuse_address
+from vitkit.data.listing import expand_home
+from vitkit.data.sources import Samples
+from vitkit.data.sources_config import Splits
+from vitkit.data.transforms import preprocess
+from vitkit.data.transforms_config import Preprocessing
+from vitkit.errors import VitkitError
+from vitkit.jobs.export_options import FEWEST, ExportOptions
+from vitkit.jobs.listener import Listener
+from vitkit.jobs.run_folder import open_model_data
+from vitkit.models.image_model import ImageModel
+from vitkit.tasks import task_of
+from vitkit.weights.card import card_of
+from vitkit.weights.preprocessing import preprocessing_of
+
+Pixels = NDArray[np.uint8]
+Unread = Callable[[], Pixels]
+"""A function that decodes an image, `(height, width, C)`, or raises DecodeError."""
+
+
+@dataclass(frozen=True)
+class CalibrationImages:
+    """The images of a model's size, each `(1, C, H, W)`."""
+
+    calibration: tuple[Pixels, ...]
+    check: tuple[Pixels, ...]
+    """Others than those."""
+    words: str
+    """The images that it was calibrated on, in words."""
+
+
+def read_calibration(model: ImageModel, options: ExportOptions, listener: Listener) -> CalibrationImages:
+    """Draw images for calibration and for checking, the same at every call, and read them.
+
+    Data with a test or validation split is checked on that; of images without splits, some are kept apart.
+
+    Raises:
+        VitkitError: there are no images, or too few that can be read.
+    """
+    with listener.progress("listing images"):
+        name, known, apart = _list(model, options)
+    rule, wanted = preprocessing_of(model), options.calibration_images
+    if apart:
+        calibration = _read(known, wanted, rule, "reading images to calibrate on", listener)
+        check = _read(apart, options.check_images, rule, "reading images to check with", listener)
+    else:
+        together = wanted + options.check_images
+        found = _read(known, together, rule, "reading images to calibrate on and to check with", listener)
+        cut = len(found) * wanted // together
+        calibration, check = found[:cut], found[cut:]
+    if min(len(calibration), len(check)) < FEWEST:
+        raise VitkitError(
+            f"Expected at least {FEWEST} readable images to calibrate on and {FEWEST} others to check with, "
+            f"found {len(calibration)} and {len(check)} in {name}. Give more images with --calibration."
+        )
+    return CalibrationImages(tuple(calibration), tuple(check), f"{len(calibration):,} images of {name}")
+
+
+def _list(model: ImageModel, options: ExportOptions) -> tuple[str, list[Unread], list[Unread]]:
+    """List the images to calibrate on, and those that the data itself keeps apart from them, if any."""
+    spec, rule = options.calibration, preprocessing_of(model).decode
+    if spec is None:
+        if card_of(model).data is None:
+            raise VitkitError(
+                f"{options.source} does not say which images it was trained on, and int8 is calibrated on "
+                "images: give a folder of some hundred like those it will see with --calibration."
+            )
+        data = open_model_data(model)
+        name = f"the training images of {data.name}"
+    else:
+        refuse_address(spec)
+        files = image_files(expand_home(spec)) if expand_home(spec).is_dir() else []
+        if files:
+            return spec, [partial(decode, path, rule) for path in sorted(files)], []
+        whole = Splits(val_fraction=0, test_fraction=0)
+        data, name = task_of(model.card).open_data(spec, whole, rule), spec
+    others = next((data.splits[split] for split in ("test", "val") if split in data.splits), None)
+    return name, _unread(data.splits["train"]), [] if others is None else _unread(others)
+
+
+def _unread(samples: Samples) -> list[Unread]:
+    return [partial(samples.decode, index) for index in range(len(samples))]
+
+
+def _read(
+    images: Sequence[Unread], count: int, rule: Preprocessing, what: str, listener: Listener
+) -> list[Pixels]:
+    """Read up to `count` images in an order that is drawn once and for all; those that cannot be are left
+    out."""
+    found: list[Pixels] = []
+    with listener.progress(what, min(count, len(images))) as progress:
+        for index in np.random.default_rng(0).permutation(len(images)):
+            if len(found) == count:
+                break
+            try:
+                pixels = preprocess(images[index](), rule)
+            except DecodeError:
+                continue
+            found.append(np.ascontiguousarray(pixels.transpose(2, 0, 1)[None]))
+            progress(len(found))
+    return found

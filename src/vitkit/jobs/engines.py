@@ -1,0 +1,116 @@
+"""Load what predicts: a model that PyTorch computes, or one that an inference engine does."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from vitkit.engines.engine_config import Engine, GraphEngine, Numbers
+from vitkit.engines.folder import DESCRIPTION, is_engine_folder
+from vitkit.engines.serving import refuse_numbers, serve, serve_folder
+from vitkit.errors import VitkitError
+from vitkit.jobs.computing import prepare
+from vitkit.jobs.machine import find_device
+from vitkit.jobs.unfinished import load_any
+from vitkit.models.compute_config import Phase
+from vitkit.models.precision_config import Precision
+from vitkit.weights import Identity, Loaded, LoadOptions
+
+DEVICES = ("auto", "cpu")
+"""The devices on which engines other than PyTorch compute: the processor."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A model that is ready to compute logits of uint8 images."""
+
+    loaded: Loaded
+    """The model, what it is, and the notes for the user."""
+    device: torch.device
+    """The device that images are moved to."""
+    precision: Precision
+    """The precision that autocast is to be entered with."""
+
+
+def load_ready(
+    path: str | Path,
+    options: LoadOptions,
+    *,
+    device: str,
+    engine: Engine | None,
+    precision: Precision,
+    exact: bool,
+    phase: Phase,
+) -> Ready:
+    """Load a checkpoint, or the folder of an exported engine, to be computed by an engine.
+
+    Args:
+        path: anything `load_model` reads, or a folder that `vitkit export` wrote.
+        options: as for `load_model`.
+        device: "auto", "cpu", "cuda".
+        engine: None: the one that the folder is for, else PyTorch.
+        precision: "auto" is float32 on a processor.
+        exact: compute with the operations of the first version, which is PyTorch's to do.
+        phase: what it computes for.
+
+    Raises:
+        VitkitError: as `load_model`; or the engine cannot do what is asked for.
+    """
+    if is_engine_folder(path):
+        return _from_folder(Path(path), options, device, engine, precision, exact)
+    if engine is None or engine == "torch":
+        place = find_device(device)
+        loaded = load_any(path, options)
+        loaded.model.to(place)
+        return Ready(loaded, place, prepare(loaded.model, place, precision, exact, phase))
+    numbers: Numbers = "float32" if precision == "auto" else precision
+    refuse_options(engine, device, exact)
+    refuse_numbers(engine, numbers)  # before the weights are read
+    loaded = load_any(path, options)
+    model = serve(loaded.model, engine, numbers, torch.get_num_threads())
+    return Ready(replace(loaded, model=model), torch.device("cpu"), "float32")
+
+
+def refuse_options(engine: GraphEngine, device: str, exact: bool) -> None:
+    """Refuse what engines other than PyTorch cannot do.
+
+    Raises:
+        VitkitError: another device than the processor, or the operations of the first version.
+    """
+    if exact:
+        raise VitkitError(
+            f"exact (--exact) computes with PyTorch's operations of the first version, and {engine} has its "
+            "own: leave one of the two out."
+        )
+    if device not in DEVICES:
+        raise VitkitError(
+            f"The engine {engine} computes on the processor: expected the device auto or cpu, found {device}."
+        )
+
+
+def _from_folder(
+    folder: Path,
+    options: LoadOptions,
+    device: str,
+    engine: Engine | None,
+    precision: Precision,
+    exact: bool,
+) -> Ready:
+    """Load the folder of an export, in which engine, numbers and image size are decided."""
+    model, record = serve_folder(folder, torch.get_num_threads())
+    for name, asked, there in (
+        ("engine", engine or record.engine, record.engine),
+        ("precision", record.numbers if precision == "auto" else precision, record.numbers),
+        ("image size", options.size or record.config.image_size, record.config.image_size),
+        ("number of heads", options.num_heads, None),
+    ):
+        if asked != there:
+            shown = "is decided when it is exported" if there is None else f"is {there}, not {asked}"
+            raise VitkitError(
+                f"{folder} is an exported engine, whose {name} {shown}: leave that option out, or export the "
+                "model again."
+            )
+    refuse_options(record.engine, device, exact)
+    file = folder / DESCRIPTION
+    identity = Identity(file, record.engine, record.config, record.card, {}, (record.in_words,))
+    return Ready(Loaded(model, identity, identity.notes), torch.device("cpu"), "float32")

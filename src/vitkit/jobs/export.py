@@ -1,0 +1,181 @@
+"""Exporting a model to an inference engine: a folder with a graph, from which it predicts and evaluates.
+
+int8 is calibrated on real images, and compared with float32 on others before anything is left on the disk.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitkit.engines.agreement import LOWEST_AGREEMENT, Agreement, compare_logits
+from vitkit.engines.engine_config import GraphEngine, Numbers
+from vitkit.engines.folder import write_description
+from vitkit.engines.graph import Runner
+from vitkit.engines.serving import make_runner, refuse_numbers, require_same
+from vitkit.errors import VitkitError
+from vitkit.evaluation.classify import evaluation_mode
+from vitkit.jobs.calibration import read_calibration
+from vitkit.jobs.destination import beside, refuse_taken
+from vitkit.jobs.export_options import ExportOptions
+from vitkit.jobs.listener import SILENT, Listener
+from vitkit.jobs.unfinished import load_any
+from vitkit.models.image_model import ImageModel
+from vitkit.tasks import task_of
+from vitkit.weights import LoadOptions
+
+CHECK_BATCH = 32
+"""Images that are compared at a time."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The result of an export."""
+
+    path: Path
+    """The folder written."""
+    agreement: Agreement | None
+    """The comparison with float32; None where no images were given, and none were needed."""
+    calibration: str | None
+    """The images that int8 was calibrated on, in words."""
+    notes: tuple[str, ...]
+    """Sentences that a user should know about the source, as `load_model` logs them."""
+
+
+def export(
+    source: str | Path,
+    out: str | Path,
+    engine: GraphEngine = "openvino",
+    precision: Numbers = "float32",
+    *,
+    calibration: str | None = None,
+    calibration_images: int = 300,
+    check_images: int = 500,
+    image_size: int | tuple[int, int] | None = None,
+    num_heads: int | None = None,
+    accept_change: bool = False,
+    listener: Listener = SILENT,
+) -> Exported:
+    """Write a model as the graph of an inference engine, which `vitkit.Predictor` and `evaluate` read.
+
+    Args:
+        source: anything `load_model` reads.
+        out: folder to write, which must not be there yet.
+        engine: "openvino" or "onnxruntime", which must be installed.
+        precision: the numbers of matrix products, "float32", "bfloat16" or "int8".
+        calibration: images for int8: a folder, labels or not, or any data; left out, the training images of a
+            run. Where they are given, every precision is compared with float32 on some of them.
+        calibration_images: the most images that ranges are found on.
+        check_images: the most images, others than those, that the result is compared on.
+        image_size, num_heads: as for `load_model`.
+        accept_change: keep a result that answers otherwise than float32 on more than 1 % of the images.
+        listener: hears the progress and what is worth knowing.
+
+    Raises:
+        VitkitError: the engine is not installed or cannot compute the model; there are too few images; or the
+            result answers otherwise than float32. Nothing is left at `out` then.
+    """
+    options = ExportOptions(
+        str(source),
+        str(out),
+        engine,
+        precision,
+        calibration=calibration,
+        calibration_images=calibration_images,
+        check_images=check_images,
+        image_size=(image_size, image_size) if isinstance(image_size, int) else image_size,
+        num_heads=num_heads,
+        accept_change=accept_change,
+    )
+    return run_export(options, listener)
+
+
+def run_export(options: ExportOptions, listener: Listener = SILENT) -> Exported:
+    """Export a model; errors are those of `export`."""
+    out, engine, numbers = Path(options.out), options.engine, options.precision
+    refuse_taken(out)
+    refuse_numbers(engine, numbers)
+    loaded = load_any(options.source, LoadOptions(image_size=options.image_size, num_heads=options.num_heads))
+    model = loaded.model
+    reason = task_of(model.card).explain_unfit(model.config)
+    if reason:
+        raise VitkitError(f"{options.source} {reason}.")
+    images = None
+    if numbers == "int8" or options.calibration is not None:
+        images = read_calibration(model, options, listener)
+    calibrated = images if numbers == "int8" else None
+    with beside(out) as place:
+        folder = place / out.name
+        folder.mkdir()
+        with listener.progress(f"making the graph of {engine}"):
+            known = () if calibrated is None else calibrated.calibration
+            runner = make_runner(model, engine, numbers, torch.get_num_threads(), folder, known)
+        agreement = None
+        if numbers != "int8":
+            require_same(model, runner, engine, numbers)
+        if images is not None:
+            agreement = measure(model, runner, images.check, listener)
+            _refuse_change(agreement, options, listener)
+        words = None if calibrated is None else calibrated.words
+        write_description(folder, model, engine, numbers, agreement, words)
+        refuse_taken(out)
+        folder.rename(out)
+    return Exported(out, agreement, words, loaded.notes)
+
+
+def measure(
+    model: ImageModel, runner: Runner, images: Sequence[NDArray[np.uint8]], listener: Listener = SILENT
+) -> Agreement:
+    """Compare an engine with the model in float32, computed in the plain way.
+
+    Args:
+        model: that the engine's graph was made of.
+        runner: the engine.
+        images: `(1, C, H, W)` each.
+        listener: hears the progress.
+
+    Raises:
+        VitkitError: logits are not finite.
+    """
+    found, expected = [], []
+    with (
+        evaluation_mode(model),
+        listener.progress("comparing with float32", len(images)) as progress,
+    ):
+        for start in range(0, len(images), CHECK_BATCH):
+            batch = np.concatenate(images[start : start + CHECK_BATCH])
+            found.append(runner(batch))
+            expected.append(model(torch.from_numpy(batch)).numpy())
+            progress(start + len(batch))
+    logits, plain = np.concatenate(found), np.concatenate(expected)
+    if not (np.isfinite(logits).all() and np.isfinite(plain).all()):
+        raise VitkitError(
+            "Logits are not finite (NaN or infinite), so nothing can be compared: the weights overflow or "
+            "are damaged. Nothing was written."
+        )
+    answers = task_of(model.card).answers
+    return compare_logits(
+        logits, plain, answers(torch.from_numpy(logits)).numpy(), answers(torch.from_numpy(plain)).numpy()
+    )
+
+
+def _refuse_change(agreement: Agreement, options: ExportOptions, listener: Listener) -> None:
+    """Refuse a result that answers otherwise than float32 too often, unless the caller accepts it.
+
+    Raises:
+        VitkitError: it is refused.
+    """
+    if agreement.share >= LOWEST_AGREEMENT:
+        return
+    words = (
+        f"In {options.precision} it is another model: {agreement}; expected {LOWEST_AGREEMENT:.0%} or more"
+    )
+    if not options.accept_change:
+        raise VitkitError(
+            f"{words}. Nothing is left at {options.out}. Give more images like those it will see with "
+            "--calibration, take bfloat16 or float32, or add --accept-change to keep it."
+        )
+    listener.warn(f"{words}, kept because of --accept-change.")

@@ -1,0 +1,95 @@
+"""The gradients of a batch, computed in micro-batches that fit into memory."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitkit.data.batch import Batch
+from vitkit.training.memory import out_of_memory_explained
+from vitkit.training.step_numbers import send_batch, step_seed
+
+
+class Gradients:
+    """Adds up the gradients of a batch, micro-batch by micro-batch.
+
+    Args:
+        model, objective: what computes the loss; both on one device.
+        optimizer: takes back the gradients of the step before.
+        autocast: makes the context of the forward pass.
+        seed: of the run, from which all randomness follows.
+        size: images at a time.
+    """
+
+    size: int
+    """Images at a time: fewer than asked for once they did not fit into the memory of a GPU."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        objective: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        autocast: Callable[[], AbstractContextManager[Any]],
+        seed: int,
+        size: int,
+    ) -> None:
+        self.model, self.objective, self.optimizer = model, objective, optimizer
+        self.autocast, self.seed, self.size = autocast, seed, size
+        self.device = next(model.parameters()).device
+        stream: Any = torch.cuda.Stream
+        self.copies = stream(self.device) if self.device.type == "cuda" else None
+
+    def compute(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        """Compute the gradients of a batch; where a GPU's memory is too small, in halves from this step on.
+
+        Args:
+            batch: the images and labels, on the CPU.
+            step: updates made before this one, from which all randomness in it follows.
+
+        Returns:
+            The loss and the objective's metrics: scalars, means over the batch's readable images.
+
+        Raises:
+            VitkitError: a single image of a GPU, or a micro-batch elsewhere, does not fit into memory.
+        """
+        # An objective may have changed its buffers before the memory ran out.
+        kept = [buffer.clone() for buffer in self.objective.buffers()]
+        while True:
+            size = min(self.size, len(batch.labels))
+            with out_of_memory_explained(size, batch.images.shape):
+                try:
+                    return self._add_up(batch, step, size)
+                except torch.OutOfMemoryError:  # of a GPU: a CPU's allocator raises another error
+                    if size == 1:
+                        raise
+            # Out here, where no error holds the tensors any more that were alive when it was raised.
+            self.optimizer.zero_grad()
+            for buffer, value in zip(self.objective.buffers(), kept, strict=True):
+                buffer.copy_(value)
+            torch.cuda.empty_cache()
+            self.size = (size + 1) // 2
+
+    def _add_up(self, batch: Batch, step: int, size: int) -> dict[str, Tensor]:
+        """Add up the gradients of micro-batches of `size` images."""
+        self.optimizer.zero_grad()
+        # At least 1, so that a batch of unreadable images alone has zero gradients and not 0 / 0.
+        valid = max(int(batch.mask.sum()), 1)
+        totals: dict[str, Tensor] = {}
+        for part, start in enumerate(range(0, len(batch.labels), size)):
+            # All randomness of the micro-batch (dropout, mixup) follows from its number: a resumed run
+            # draws the same, and a checkpoint stores no state of any random generator. This seeds the
+            # generators of the CPU and of every GPU.
+            torch.manual_seed(step_seed(self.seed, step, part))
+            micro = send_batch(batch.slice(start, start + size), self.device, self.copies)
+            with self.autocast():
+                loss, metrics = self.objective(self.model, micro)
+            # The loss is a mean over the micro-batch's readable images. Weighted by their fraction of the
+            # batch, the gradients add up to that of the mean over the whole batch.
+            fraction = micro.mask.sum() / valid
+            (loss * fraction).backward()
+            for name, value in {"loss": loss, **metrics}.items():
+                before = totals.get(name, torch.zeros((), device=self.device))
+                totals[name] = before + value.detach() * fraction
+        return totals

@@ -1,0 +1,39 @@
+"""The number of images that the weights of a model were first trained on, where it is known."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vitkit.weights.card import ModelCard
+from vitkit.weights.published import find_start_named, starts
+
+TRAINING_IMAGES = "training_images"
+"""The key of a card's origin: images of the training split, of a model that began with new weights."""
+SETS = {"ImageNet-1k": 1_281_167, "ImageNet-21k": 14_000_000, "JFT-300M": 303_000_000}
+"""Images of the sets that published checkpoints were pre-trained on: ImageNet's training list, and the others
+as the paper rounds them (4.1)."""
+
+
+def pretraining_images(start: str | Path, card: ModelCard) -> int | None:
+    """Return the number of images that a model was pre-trained on; None where nothing tells it.
+
+    A model that was fine-tuned leads back to what it began from. Cards of early versions do not say it.
+
+    Args:
+        start: the path, the address or the name by which the model was found.
+        card: its card.
+    """
+    known = _of_published(start)
+    origin: Any = card.origin
+    while known is None and isinstance(origin, Mapping):
+        number = origin.get(TRAINING_IMAGES)
+        known = number if isinstance(number, int) else _of_published(str(origin.get("from", "")))
+        origin = origin.get("start")
+    return known
+
+
+def _of_published(name: str | Path) -> int | None:
+    """Return the images of the first set that a published checkpoint was trained on."""
+    by_address = (one for one in starts() if str(name) in one.addresses)
+    published = find_start_named(name) or next(by_address, None)
+    return None if published is None else SETS.get(published.data.partition(",")[0])

@@ -1,0 +1,94 @@
+"""The graph that engines are handed gives the model's logits, whatever the model is."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import vitkit
+from tests.engines.models import NAMES, small
+from vitkit.engines.graph import EngineModel, example_images, graph_of
+from vitkit.models.card import Card
+from vitkit.models.parts import MLP, Block
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "-gap", "-map", "-max", "-reg4", "-relative", "-sincos2d", "-everylayer", "-conv"],
+)
+def test_the_graph_gives_the_logits_of_the_model(name: str) -> None:
+    model = small(f"ViT-32x2x4/8{name}")
+    images = example_images(model, 3)
+    with torch.inference_mode():
+        expected = model(images)
+        found = graph_of(model)(images)
+    # Rounding of float32: sums of 192 products in another order.
+    assert (found - expected).abs().max() < 2e-5 * expected.abs().max()
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_other_channels_are_folded_too(channels: int) -> None:
+    model = small(channels=channels)
+    images = example_images(model, 3)
+    graph = graph_of(model)
+    with torch.inference_mode():
+        assert torch.allclose(graph(images), model(images), rtol=1e-4, atol=1e-4)
+        centred = graph.normalize(images)
+    assert centred.min() >= -128 and centred.max() <= 127
+    assert torch.equal(centred, centred.round())
+
+
+def test_the_model_stays_as_it_is_and_shares_its_weights() -> None:
+    model = small()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    graph = graph_of(model)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert model.chosen.last_block == "every_token" and graph.chosen.last_block == "class_token"
+    ours, theirs = dict(graph.named_parameters()), dict(model.named_parameters())
+    folded = {name for name in theirs if name not in ours or ours[name] is not theirs[name]}
+    assert folded == {"stem.weight", "stem.bias"}
+    memory = {value.data_ptr() for value in theirs.values()}
+    assert ours["blocks.0.attention.projections.0.weight"].data_ptr() in memory
+
+
+def test_the_last_block_computes_the_class_token_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = []
+    whole = Block._after_attention
+
+    def seen(self: Block, x: torch.Tensor, *rest: object) -> torch.Tensor:
+        shapes.append(x.shape[1])
+        return whole(self, x, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Block, "_after_attention", seen)
+    model = small()
+    graph_of(model)(example_images(model))
+    assert shapes == [7, 1]
+
+
+def test_an_engine_s_model_gives_logits_alone() -> None:
+    model = small()
+    served = EngineModel(
+        model.config, Card(class_names=NAMES), lambda images: model(torch.from_numpy(images)).numpy()
+    )
+    images = example_images(model)
+    with torch.inference_mode():
+        assert torch.equal(served(images), model(images))
+        assert torch.equal(served(images.flip(3)), model(images.flip(3)))  # not contiguous
+    with pytest.raises(vitkit.VitkitError, match="takes images of shape"):
+        served(images[:, :, :8])
+    with pytest.raises(vitkit.VitkitError, match="takes uint8 images"):
+        served(images.float())
+    with pytest.raises(vitkit.VitkitError, match="gives logits alone"):
+        served(images, taps={})
+
+
+@pytest.mark.parametrize("numbers", ["bfloat16", "int8"])
+def test_gelu_takes_its_faster_form_where_numbers_are_short(numbers: Any) -> None:
+    model = small()
+    graph = graph_of(model, numbers)
+    assert {module.gelu for module in graph.modules() if isinstance(module, MLP)} == {"erf"}
+    assert {module.gelu for module in model.modules() if isinstance(module, MLP)} == {"tanh"}
+    images = example_images(model, 3)
+    with torch.inference_mode():
+        difference = (graph(images) - model(images)).abs().max()
+    assert difference < 2e-3 * model(images).std()

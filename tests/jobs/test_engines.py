@@ -1,0 +1,295 @@
+"""Predictions by an inference engine: what is refused without one, and what is the same with one."""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitkit
+from tests.engines.models import NAMES, SMALL, small
+from tests.jobs.hearing import Hearing
+from vitkit.cli.main import run
+from vitkit.engines import libraries
+from vitkit.engines.folder import is_engine_folder
+from vitkit.jobs import evaluate as evaluation
+from vitkit.jobs.bench_contestants import peer_contestants
+from vitkit.jobs.calibration import read_calibration
+from vitkit.jobs.evaluate_options import EvaluateOptions
+from vitkit.jobs.export_options import ExportOptions
+from vitkit.models.card import Task
+from vitkit.models.image_model import ImageModel
+from vitkit.weights.card import ModelCard
+
+
+def saved(tmp_path: Path, model: ImageModel | None = None) -> Path:
+    return vitkit.save_model(model or small(), tmp_path / "model")
+
+
+def photos(folder: Path, count: int = 30) -> Path:
+    """Write images without labels, and a file that is none."""
+    folder.mkdir()
+    generator = np.random.default_rng(5)
+    for number in range(count):
+        coarse = generator.integers(0, 256, (4, 6, 3), dtype=np.uint8)
+        Image.fromarray(coarse).resize((30, 20)).save(folder / f"{number}.png")
+    (folder / "broken.png").write_bytes(b"no image")
+    return folder
+
+
+def probabilities(predictor: vitkit.Predictor, images: list[Path]) -> np.ndarray:
+    found = predictor.many(images, top=len(NAMES))
+    return np.array([[{g.name: g.probability for g in one}[name] for name in NAMES] for one in found])
+
+
+@pytest.mark.parametrize("engine", ["openvino", "onnxruntime"])
+def test_an_engine_that_is_not_installed_is_named_with_its_extra(
+    engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(libraries, "find_spec", lambda name: None)
+    with pytest.raises(vitkit.VitkitError, match=rf"not installed: pip install 'vitkit\[{engine}\]'"):
+        vitkit.Predictor(saved(tmp_path), engine=engine)
+
+
+def test_what_an_engine_cannot_do_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    nothing = tmp_path / "nothing"
+    with pytest.raises(vitkit.VitkitError, match=r"--exact.*leave one of the two out"):
+        vitkit.Predictor(nothing, engine="openvino", exact=True)
+    with pytest.raises(
+        vitkit.VitkitError, match="computes on the processor: expected the device auto or cpu"
+    ):
+        vitkit.Predictor(nothing, engine="openvino", device="cuda")
+    with pytest.raises(vitkit.VitkitError, match="ONNX Runtime computes in float32 here, not in bfloat16"):
+        vitkit.Predictor(nothing, engine="onnxruntime", precision="bfloat16")
+    with pytest.raises(vitkit.VitkitError, match="at least 10, found 300 and 3"):
+        vitkit.export(nothing, tmp_path / "out", check_images=3)
+
+
+def test_images_to_check_with_are_others_than_those_of_the_calibration(tmp_path: Path) -> None:
+    folder = str(photos(tmp_path / "photos"))
+    options = ExportOptions("model", "out", calibration=folder, calibration_images=10, check_images=10)
+    found = read_calibration(small(), options, Hearing())
+    assert (len(found.calibration), len(found.check)) == (10, 10)
+    everything = [pixels.tobytes() for pixels in (*found.calibration, *found.check)]
+    assert len(set(everything)) == 20
+    assert found.calibration[0].shape == (1, 3, 16, 24)
+    again = read_calibration(small(), options, Hearing())
+    assert [pixels.tobytes() for pixels in (*again.calibration, *again.check)] == everything
+
+
+def test_too_few_images_are_refused(tmp_path: Path) -> None:
+    options = ExportOptions("model", "out", calibration=str(photos(tmp_path / "photos", 12)))
+    with pytest.raises(vitkit.VitkitError, match=r"at least 10 readable images .* found 4 and 8"):
+        read_calibration(small(), options, Hearing())
+    with pytest.raises(vitkit.VitkitError, match="does not say which images it was trained on"):
+        read_calibration(small(), ExportOptions("model", "out"), Hearing())
+
+
+@pytest.mark.parametrize("engine", ["openvino", "onnxruntime"])
+def test_an_engine_predicts_what_pytorch_does_for_any_number_of_images(engine: Any, tmp_path: Path) -> None:
+    require(engine)
+    images = sorted(photos(tmp_path / "photos", 5).glob("[0-9]*.png"))
+    model = saved(tmp_path)
+    plain, served = vitkit.Predictor(model), vitkit.Predictor(model, engine=engine)
+    expected = probabilities(plain, images)
+    for count in (5, 5, 3, 1, 5):  # a size that comes twice running is compiled for
+        found = probabilities(served, images[:count])
+        assert np.abs(found - expected[:count]).max() < 1e-5
+
+
+def require(engine: str) -> None:
+    packages = {"openvino": ("openvino",), "onnxruntime": ("onnxruntime", "onnx", "onnxscript")}
+    for package in packages[engine]:
+        pytest.importorskip(package)
+
+
+@pytest.mark.parametrize("engine", ["openvino", "onnxruntime"])
+def test_an_exported_folder_predicts_and_evaluates_and_does_nothing_else(
+    engine: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    require(engine)
+    model, out, folder = saved(tmp_path), tmp_path / "out", photos(tmp_path / "photos")
+    assert run(["export", str(model), str(out), "--engine", engine, "--calibration", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert "answers as in float32 (100.00%" in said and f"vitkit predict {out}" in said
+    assert is_engine_folder(out) and not is_engine_folder(model)
+    images = sorted(folder.glob("[0-9]*.png"))
+    served = vitkit.Predictor(out)
+    assert np.abs(probabilities(served, images) - probabilities(vitkit.Predictor(model), images)).max() < 1e-5
+    assert f"float32 by {engine}; when exported:" in served.notes[0]
+    with pytest.raises(vitkit.VitkitError, match="predicts and evaluates, and holds no weights"):
+        vitkit.load_model(out)
+    with pytest.raises(vitkit.VitkitError, match=r"whose image size is .*leave that option out"):
+        vitkit.Predictor(out, image_size=32)
+    with pytest.raises(vitkit.VitkitError, match="whose engine is"):
+        vitkit.Predictor(out, engine="torch")
+    with pytest.raises(vitkit.VitkitError, match="is there already"):
+        vitkit.export(model, out, engine)
+
+
+def test_an_export_is_evaluated_as_its_run_is(tmp_path: Path) -> None:
+    require("openvino")
+    run_folder = vitkit.save_model(small(size=(8, 8)), tmp_path / "model")
+    out = vitkit.export(run_folder, tmp_path / "out").path
+    data = tmp_path / "data"
+    data.mkdir()
+    for number, name in enumerate(NAMES):
+        photos(data / name, 4 + number)
+        (data / name / "broken.png").unlink()
+    plain, served = vitkit.evaluate(run_folder, str(data)), vitkit.evaluate(out, str(data))
+    assert served.result.count == plain.result.count == 30
+    assert served.result.accuracy == plain.result.accuracy
+    assert abs(served.result.loss - plain.result.loss) < 1e-5
+
+
+def test_a_damaged_export_is_refused(tmp_path: Path) -> None:
+    require("openvino")
+    out = vitkit.export(saved(tmp_path), tmp_path / "out").path
+    weights = bytearray((out / "graph.bin").read_bytes())
+    weights[100] ^= 1
+    (out / "graph.bin").write_bytes(weights)
+    with pytest.raises(vitkit.VitkitError, match=r"graph\.bin is not the file that engine\.json beside it"):
+        vitkit.Predictor(out)
+    (out / "graph.bin").unlink()
+    with pytest.raises(vitkit.VitkitError, match="missing, was damaged or replaced"):
+        vitkit.Predictor(out)
+
+
+def test_int8_is_measured_on_images_and_says_how_good_it_is(tmp_path: Path) -> None:
+    pytest.importorskip("nncf")
+    require("openvino")
+    model, folder, heard = saved(tmp_path), photos(tmp_path / "photos", 60), Hearing()
+    made = vitkit.export(
+        model,
+        tmp_path / "out",
+        precision="int8",
+        calibration=str(folder),
+        calibration_images=20,
+        check_images=40,
+        accept_change=True,
+        listener=heard,
+    )
+    assert made.agreement is not None
+    # Quantised it is, and not much of another model.
+    assert 1e-4 < made.agreement.logit_error < 0.3 and made.agreement.images == 40
+    assert made.calibration == f"20 images of {folder}"
+    served = vitkit.Predictor(made.path)
+    assert f"int8 by openvino; when exported: {made.agreement}" in served.notes
+    with pytest.raises(vitkit.VitkitError, match="whose precision is int8, not bfloat16"):
+        vitkit.Predictor(made.path, precision="bfloat16")
+
+
+def test_an_export_that_answers_otherwise_is_refused_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require("openvino")
+    monkeypatch.setattr("vitkit.jobs.export.LOWEST_AGREEMENT", 1.01)
+    model, folder, heard = saved(tmp_path), photos(tmp_path / "photos"), Hearing()
+    with pytest.raises(vitkit.VitkitError, match=r"In float32 it is another model.*Nothing is left at"):
+        vitkit.export(model, tmp_path / "a" / "out", calibration=str(folder))
+    assert not (tmp_path / "a").exists()
+    vitkit.export(model, tmp_path / "out", calibration=str(folder), accept_change=True, listener=heard)
+    assert "kept because of --accept-change" in heard.warnings[0]
+
+
+def test_an_engine_names_several_labels(tmp_path: Path) -> None:
+    require("openvino")
+    model = small()
+    model.card = ModelCard(class_names=NAMES, task=Task("multi-label", "sigmoid"))
+    images = sorted(photos(tmp_path / "photos", 3).glob("[0-9]*.png"))
+    path = saved(tmp_path, model)
+    made = vitkit.export(path, tmp_path / "out", calibration=str(photos(tmp_path / "more"))).agreement
+    assert made is not None and made.answers == made.images * len(NAMES)
+    expected = probabilities(vitkit.Predictor(path), images)
+    assert np.abs(probabilities(vitkit.Predictor(tmp_path / "out"), images) - expected).max() < 1e-5
+
+
+def test_threads_are_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require("openvino")
+    from vitkit.engines.openvino_engine import OpenVINORunner
+
+    asked: list[Any] = []
+    compile_graph = OpenVINORunner._compile
+
+    def compiled(self: OpenVINORunner, graph: Any) -> Any:
+        request = compile_graph(self, graph)
+        asked.append(request.get_compiled_model().get_property("INFERENCE_NUM_THREADS"))
+        return request
+
+    monkeypatch.setattr(OpenVINORunner, "_compile", compiled)
+    vitkit.Predictor(saved(tmp_path), engine="openvino")
+    assert asked == [torch.get_num_threads()]
+
+
+@pytest.mark.parametrize("name", ["R26+ViT-S/32", "BiT-R26x1"])
+@pytest.mark.parametrize("engine", ["openvino", "onnxruntime"])
+@pytest.mark.slow
+def test_hybrids_and_resnets_are_right_or_refused(name: str, engine: Any, tmp_path: Path) -> None:
+    require(engine)
+    images = sorted(photos(tmp_path / "photos", 2).glob("[0-9]*.png"))
+    path = saved(tmp_path, small(name, (32, 64)))
+    try:
+        served = vitkit.Predictor(path, engine=engine)
+    except vitkit.VitkitError as error:
+        assert engine == "onnxruntime" and "take engine torch" in str(error)
+        return
+    assert np.abs(probabilities(served, images) - probabilities(vitkit.Predictor(path), images)).max() < 1e-4
+
+
+def test_bfloat16_is_refused_where_the_processor_lacks_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require("openvino")
+    monkeypatch.setattr("vitkit.engines.openvino_engine.has_bfloat16", lambda: False)
+    with pytest.raises(vitkit.VitkitError, match="no instructions for bfloat16"):
+        vitkit.Predictor(saved(tmp_path), engine="openvino", precision="bfloat16")
+
+
+def test_a_graph_that_computes_something_else_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require("openvino")
+    serving = import_module("vitkit.engines.serving")
+    whole = serving.make_runner
+
+    def other(*arguments: Any) -> Any:
+        runner = whole(*arguments)
+        return lambda images: runner(images) + 0.1
+
+    monkeypatch.setattr(serving, "make_runner", other)
+    with pytest.raises(vitkit.VitkitError, match="computes other logits of this model than PyTorch"):
+        vitkit.Predictor(saved(tmp_path, small(SMALL)), engine="openvino")
+
+
+def test_engines_take_part_in_the_benchmark() -> None:
+    require("openvino")
+    config, images = small().config, torch.randn(3, 3, 16, 24)
+    found = peer_contestants("vitkit-openvino", config, images, "inference", ("float32",))
+    assert [(one.name, one.library) for one in found] == [("vitkit openvino float32", "vitkit openvino")]
+    assert found[0].logits(images).shape == (3, len(NAMES))
+    assert peer_contestants("vitkit-openvino", config, images, "training", ("float32",)) == []
+
+
+@pytest.mark.parametrize(("engine", "kept"), [(None, True), ("torch", True), ("openvino", False)])
+def test_a_run_keeps_pytorch_s_numbers_alone(
+    engine: Any, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    monkeypatch.setattr(evaluation, "is_run", lambda path: True)
+    monkeypatch.setattr(evaluation, "is_unfinished", lambda path: False)
+    monkeypatch.setattr(evaluation, "write_evaluation", lambda run, split, *rest: written.append(split))
+    found: Any = SimpleNamespace(split="test", result=None, predictions=None)
+    folder = evaluation.keep_evaluation(EvaluateOptions(str(tmp_path), engine=engine), found)
+    assert (folder is not None) == kept == (written == ["test"])
+
+
+def test_nobody_is_told_of_the_use_of_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, libraries.TELEMETRY, raising=False)
+    libraries.import_package("json")
+    with pytest.raises(ImportError, match=r"None in sys\.modules"):
+        import_module(libraries.TELEMETRY)

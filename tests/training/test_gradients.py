@@ -1,0 +1,164 @@
+"""What training does on a GPU, played through on a processor: numbers that come late, memory that runs out.
+
+None of it ran on CUDA here; `test_on_gpu.py` asks for that where there is a GPU.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.training.small_run import OPTIMIZER, TRAINING, fingerprint, small_trainer
+from vitkit.errors import VitkitError
+from vitkit.training.finite import NonFiniteError
+from vitkit.training.objectives import Classification
+from vitkit.training.objectives_config import ClassificationConfig
+from vitkit.training.trainer import Trainer
+
+
+class Cramped(Classification):
+    """An objective that runs out of a GPU's memory with more images than fit, after it has counted a call."""
+
+    images_seen: torch.Tensor
+
+    def __init__(self, fitting: int) -> None:
+        super().__init__(ClassificationConfig(), 5)
+        self.fitting = fitting
+        self.register_buffer("images_seen", torch.zeros(()))
+
+    def forward(self, model: Any, batch: Any) -> Any:
+        self.images_seen.add_(len(batch.labels))
+        found = super().forward(model, batch)
+        if len(batch.labels) > self.fitting:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return found
+
+
+class ReadNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts what a GPU would have to be waited for: numbers read, and shapes that depend on numbers."""
+
+    waiting = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal", "is_nonzero")
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        by_mask = name == "index" and any(i is not None and i.dtype == torch.bool for i in args[1])
+        if name in self.waiting or by_mask:
+            self.found.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+def late(trainer: Trainer) -> Trainer:
+    trainer.lag = 1
+    return trainer
+
+
+def test_numbers_that_come_a_step_later_change_no_bit(tmp_path: Path) -> None:
+    at_once, later = small_trainer(tmp_path / "a"), late(small_trainer(tmp_path / "b"))
+    reports = list(at_once.fit()), list(later.fit())
+    assert fingerprint(at_once) == fingerprint(later)
+    losses = [[report.loss for report in found] for found in reports]
+    # A log line and a checkpoint wait for the last numbers; between them a report has those of the step
+    # before.
+    assert losses[1][0] == losses[0][0] and losses[1][1] == losses[0][0]
+    assert all(loss in losses[0][max(0, i - 1) : i + 1] for i, loss in enumerate(losses[1]))
+
+
+def test_a_step_that_is_not_finite_is_not_applied_though_its_numbers_come_later(tmp_path: Path) -> None:
+    trainer = late(small_trainer(tmp_path, dataclasses.replace(TRAINING, log_every=100)))
+    batches = list(trainer.loader.batches(0, 4))
+    first = trainer.launch(batches[0], 0, 0.1)
+    kept = {name: value.clone() for name, value in trainer.state.model.state_dict().items()}
+    batches[1] = dataclasses.replace(batches[1], images=batches[1].images.float().fill_(torch.nan))
+    second, third = trainer.launch(batches[1], 1, 0.1), trainer.launch(batches[2], 2, 0.1)
+    assert first.read()["loss"] > 0
+    with pytest.raises(NonFiniteError, match="Step 1: loss nan"):
+        second.read()
+    assert third.read()["loss"] > 0
+    for name, value in trainer.state.model.state_dict().items():
+        assert torch.equal(value, kept[name])  # nor is any step after it
+
+
+def test_a_run_stops_at_what_is_not_finite_before_a_checkpoint_holds_it(tmp_path: Path) -> None:
+    trainer = late(small_trainer(tmp_path, optimizer=dataclasses.replace(OPTIMIZER, clip_norm=None)))
+    taken = trainer.gradients.compute
+
+    def broken(batch: Any, step: int) -> dict[str, torch.Tensor]:
+        totals = taken(batch, step)
+        return {**totals, "loss": totals["loss"] * torch.nan} if step == 5 else totals
+
+    trainer.gradients.compute = broken  # type: ignore[method-assign]
+    with pytest.raises(NonFiniteError, match="Step 5"):
+        list(trainer.fit())
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-00000004"]
+
+
+def test_no_step_asks_the_gpu_for_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor also checks labels, and looks at the norm before clipping: both are left out here."""
+    monkeypatch.setattr(F, "one_hot", lambda labels, count: (labels[:, None] == torch.arange(count)).long())
+    trainer = late(
+        small_trainer(tmp_path, optimizer=dataclasses.replace(OPTIMIZER, clip_norm=None), mixup=0.0)
+    )
+    batch = next(iter(trainer.loader.batches(0, 1)))
+    trainer.launch(batch, 0, 0.1)
+    with ReadNumbers() as reading:
+        trainer.launch(batch, 1, 0.1)
+    assert len(reading.found) == 1, reading.found  # the readable images, counted before they are sent
+    with ReadNumbers() as reading:
+        torch.ones(3)[torch.tensor([True, False, True])].sum().item()
+    assert len(reading.found) == 2
+
+
+def test_a_batch_that_does_not_fit_is_halved_and_the_update_is_the_same(tmp_path: Path) -> None:
+    roomy, cramped = (small_trainer(tmp_path / str(n), dropout=0.0, objective=Cramped(n)) for n in (8, 2))
+    reports = list(roomy.fit()), list(cramped.fit())
+    assert [report.lowered_to for report in reports[1]] == [2] + [None] * 11
+    assert all(report.lowered_to is None for report in reports[0])
+    # Each image is counted once, and not again when the memory ran out.
+    assert roomy.state.objective.images_seen == cramped.state.objective.images_seen == 12 * 8
+    for name, value in roomy.state.model.state_dict().items():
+        torch.testing.assert_close(value, cramped.state.model.state_dict()[name], rtol=0, atol=5e-3)
+
+
+def test_what_fitted_is_kept_when_a_run_is_continued(tmp_path: Path) -> None:
+    whole, half = (small_trainer(tmp_path / name, objective=Cramped(3)) for name in "ab")
+    list(whole.fit())
+    for report in half.fit(lambda: True):
+        assert report.checkpoint is not None
+        resumed = small_trainer(tmp_path / "b", objective=Cramped(3))
+        assert resumed.resume(report.checkpoint) == [] and resumed.gradients.size == 2
+        list(resumed.fit())
+        assert fingerprint(resumed) == fingerprint(whole)  # dropout and mixup are drawn for each part
+
+
+def test_one_image_that_does_not_fit_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(VitkitError, match="Out of memory with 1 images of 12x16"):
+        list(small_trainer(tmp_path, objective=Cramped(0)).fit())
+
+
+def test_recomputing_changes_no_bit_and_keeps_less(tmp_path: Path) -> None:
+    kept, recomputed = (small_trainer(tmp_path / name, drop_path=0.2) for name in "ab")
+    recomputed.state.model.recompute = True  # type: ignore[assignment]
+    saved = []
+    for trainer in (kept, recomputed):
+        batch = next(iter(trainer.loader.batches(0, 1)))
+        bytes_kept = 0
+
+        def pack(value: torch.Tensor) -> torch.Tensor:
+            nonlocal bytes_kept
+            bytes_kept += value.nbytes
+            return value
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+            trainer.state.model(batch.images)
+        saved.append(bytes_kept)
+        list(trainer.fit())
+    assert saved[1] < saved[0] / 2
+    assert fingerprint(kept) == fingerprint(recomputed)
