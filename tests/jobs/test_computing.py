@@ -18,12 +18,11 @@ from vitkit.jobs import computing
 from vitkit.jobs import train as training
 from vitkit.kernels.block import compiled_block
 from vitkit.models.compute_config import PLAIN, Compute
-from vitkit.models.precision_config import Precision
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
 
 
-def fast(precision: Precision, attention: Literal["fused", "explicit"]) -> Compute:
+def fast(precision: Literal["float32", "bfloat16"], attention: Literal["fused", "explicit"]) -> Compute:
     """What is chosen here: not every processor that runs the tests has products of bfloat16."""
     block = Compute("float32", attention, "class_token", "compiled")
     whole = compiled_block(precision) is not None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vitkit.kernels import block as kernel
-from vitkit.kernels.block import compiled_block
+from vitkit.kernels.block import compiled_block, compiled_kernels
 from vitkit.models.build import build_model
 from vitkit.models.compute_config import Compute
 from vitkit.models.parts import MLP, Attention, Block
@@ -85,14 +85,15 @@ def test_values_and_gradients_are_as_near_to_the_exact_ones_as_the_modules(
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_the_number_of_threads_changes_no_bit(precision: Precision) -> None:
     block, threads = make(64, 4, 128), torch.get_num_threads()
-    function = block_or_skip(precision)
+    block_or_skip(precision)
+    kernels = compiled_kernels(precision)
+    assert kernels is not None
     weights = block._weights()
     x = torch.randn(7, 33, 64)
     runs = []
     try:
         for count in (1, 3):
             torch.set_num_threads(count)
-            kernels = function.__closure__[0].cell_contents  # type: ignore[attr-defined]
             qkv, grad = torch.randn(2, 7, 33, 192, generator=torch.Generator().manual_seed(0)).to(
                 kernels.number
             )

@@ -22,7 +22,8 @@ from vitkit.errors import VitkitError
 from vitkit.models.card import Card
 from vitkit.models.compute_config import choose_compute
 from vitkit.models.image_model import ImageModel, Taps
-from vitkit.models.parts import CENTRE, MLP, Attention, Block, PatchStem
+from vitkit.models.parts import MLP, Attention, Block
+from vitkit.models.stem import CENTRE, PatchStem
 from vitkit.models.zoo import ModelConfig
 
 Runner = Callable[[NDArray[np.uint8]], NDArray[np.float32]]

@@ -40,8 +40,10 @@ def choose_for(
 
 
 def compute_as(model: ImageModel, chosen: Compute) -> None:
-    """Have a model compute as chosen, as far as this machine can: without a compiler by PyTorch's operations, and
-    without a GPU nothing is handed to torch.compile."""
+    """Have a model compute as chosen, as far as this machine can.
+
+    Without a compiler PyTorch's operations are used, and without a GPU nothing is handed to torch.compile.
+    """
     gelu = compiled_gelu() if chosen.gelu == "compiled" else None
     block = compiled_block(chosen.precision) if chosen.block == "compiled" else None
     here = replace(

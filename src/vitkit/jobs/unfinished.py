@@ -19,7 +19,7 @@ from vitkit.jobs.run_folder import run_card
 from vitkit.jobs.series_record import require_model
 from vitkit.jobs.start import run_model
 from vitkit.models.image_model import ImageModel
-from vitkit.models.vit import current_name
+from vitkit.models.pool import current_name
 from vitkit.models.vit_config import Interpolation
 from vitkit.training.checkpoint import load_weights, weights_file
 from vitkit.training.checkpoint_files import (

@@ -56,13 +56,10 @@ def compiled_block(precision: str) -> BlockFunction | None:
 
     None where that is not possible.
     """
-    number: torch.dtype = getattr(torch, precision)
-    library = load(SOURCES[number], compile_it=True).library
-    if library is None:
+    kernels = compiled_kernels(precision)
+    if kernels is None or not _computes_block(kernels):
         return None
-    kernels = _Kernels(library, number)
-    if not _computes_block(kernels):
-        return None
+    number = kernels.number
 
     def block(x: Tensor, weights: Weights, num_heads: int, eps: float) -> Tensor | None:
         cast = torch.is_autocast_enabled("cpu")
@@ -76,7 +73,14 @@ def compiled_block(precision: str) -> BlockFunction | None:
     return block
 
 
-def _computes_block(kernels: "_Kernels") -> bool:
+def compiled_kernels(precision: str) -> "Kernels | None":
+    """Compile `block.c` for this processor and products of a precision; None where that is not possible."""
+    number: torch.dtype = getattr(torch, precision)
+    library = load(SOURCES[number], compile_it=True).library
+    return None if library is None else Kernels(library, number)
+
+
+def _computes_block(kernels: "Kernels") -> bool:
     """Whether a small block gives the values and gradients of PyTorch's own functions in float64."""
     tokens, heads, width, hidden = 7, 2, 32, 20  # an odd number of tokens, and more than one tile has rows
     generator = torch.Generator().manual_seed(0)
@@ -102,14 +106,14 @@ def _plain_block(x: Tensor, weights: Sequence[Tensor], heads: int, eps: float) -
     scale1, shift1, qkv_w, qkv_b, out_w, out_b, scale2, shift2, fc1_w, fc1_b, fc2_w, fc2_b = weights
     width = x.shape[-1]
     qkv = F.linear(F.layer_norm(x, (width,), scale1, shift1, eps), qkv_w, qkv_b)
-    q, k, v = qkv.unflatten(-1, (3, heads, width // heads)).permute(2, 0, 3, 1, 4)
+    q, k, v = qkv.view(*x.shape[:2], 3, heads, width // heads).permute(2, 0, 3, 1, 4)
     mixed = ((q @ k.mT / math.sqrt(width // heads)).softmax(-1) @ v).transpose(1, 2).flatten(2)
     x = x + F.linear(mixed, out_w, out_b)
     hidden = F.linear(F.layer_norm(x, (width,), scale2, shift2, eps), fc1_w, fc1_b)
     return x + F.linear(F.gelu(hidden, approximate="tanh"), fc2_w, fc2_b)
 
 
-class _Kernels:
+class Kernels:
     """The functions of `block.c` on tensors: `number` is the type of products, all others are float32."""
 
     def __init__(self, library: ctypes.CDLL, number: torch.dtype) -> None:
@@ -219,7 +223,7 @@ class _Block(torch.autograd.Function):
     """The block and its gradient, as in paper eq. 2 and 3 and `models/parts.py`."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, k: _Kernels, heads: int, eps: float, *weights: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, k: Kernels, heads: int, eps: float, *weights: Tensor) -> Tensor:
         scale1, shift1, qkv_w, qkv_b, out_w, out_b, scale2, shift2, fc1_w, fc1_b, fc2_w, fc2_b = weights
         images, tokens, width = x.shape
         tokens_in = x.reshape(-1, width)  # (B * T, D): products of two dimensions are the fastest
@@ -251,7 +255,7 @@ class _Block(torch.autograd.Function):
             x, normed1, statistics1, qkv, attended, mixed, middle, normed2, statistics2, hidden, active,
             qkv_m, out_m, fc1_m, fc2_m, scale1, qkv_b, scale2, fc1_b,
         ) = ctx.saved_tensors  # fmt: skip
-        k: _Kernels = ctx.kernels
+        k: Kernels = ctx.kernels
         shape, width = grad.shape, grad.shape[-1]
         grad = grad.reshape(-1, width).contiguous()
 

@@ -20,7 +20,7 @@ from vitkit.models.compute_config import Compute, block_can_be_compiled, class_t
 from vitkit.models.image_model import ImageModel, Taps, lecun_normal, make_head
 from vitkit.models.parts import MLP, Attention, BlockFunction, RelativeAttention
 from vitkit.models.parts import Block as Block
-from vitkit.models.pool import Pooling, make_pooling
+from vitkit.models.pool import Pooling, current_name, make_pooling
 from vitkit.models.position import Position, RotaryPosition2D, make_positions
 from vitkit.models.stem import PatchStem as PatchStem
 from vitkit.models.vit_config import ViTConfig as ViTConfig
@@ -373,12 +373,6 @@ class ViT(ImageModel):
         if taps is not None:
             taps["logits"] = logits
         return logits
-
-
-def current_name(key: str) -> str:
-    """Give the name that a parameter has today: the first files have `attention_pool.*` for `pooling.*`."""
-    former = "attention_pool."
-    return "pooling." + key.removeprefix(former) if key.startswith(former) else key
 
 
 def encoder_block(config: ViTConfig, number: int = 0) -> Block:

@@ -16,7 +16,7 @@ from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.models.build import FAMILIES
 from vitkit.models.image_model import ImageModel
-from vitkit.models.vit import current_name
+from vitkit.models.pool import current_name
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.card import ModelCard, Task, TrainingData, card_of
 from vitkit.weights.files.checksum import HashingWriter, read_record, verify
