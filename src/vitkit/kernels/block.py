@@ -44,7 +44,7 @@ SOURCES = {
 }
 
 Weights = tuple[Tensor, ...]
-"""Of a block, scale before shift and weight before bias: norm1, qkv, out, norm2, fc1, fc2."""
+"""A block's parameters, scale before shift and weight before bias: norm1, qkv, out, norm2, fc1, fc2."""
 BlockFunction = Callable[[Tensor, Weights, int, float], Tensor | None]
 """Tokens `(B, T, D)`, weights, h and epsilon to the tokens after the block; None where they are of another
 kind than it was compiled for, in type, size of a head, device or autocast."""
