@@ -31,6 +31,7 @@ from vitkit.jobs.bench_contestants import (
 from vitkit.jobs.bench_options import BenchOptions
 from vitkit.jobs.bench_speed import Speed, compare, headlines
 from vitkit.jobs.bench_timing import Clock
+from vitkit.jobs.machine import keep_freed_memory
 from vitkit.models.vit_config import ViTConfig
 
 
@@ -92,6 +93,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where the records are written")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    keep_freed_memory()  # as `vitkit train` and `vitkit bench` do, for every contestant
     if missing:
         print(f"Not installed, so left out: {', '.join(missing)}.", file=sys.stderr)
     machine = describe_machine(BenchOptions(tuple(CASES), threads=options.threads, device="cpu"))

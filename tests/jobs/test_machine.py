@@ -1,6 +1,9 @@
 """The device, and the memory that the machine still gives, from files of the system as Linux writes them."""
 
 import os
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -88,3 +91,34 @@ def test_kernels_are_deterministic_while_a_run_lasts(
     assert not torch.are_deterministic_algorithms_enabled()
     assert not torch.is_deterministic_algorithms_warn_only_enabled()
     assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == before
+
+
+ROUNDS = """
+import resource, sys
+import torch
+from vitkit.jobs.machine import keep_freed_memory
+
+if sys.argv[1] == "keep":
+    keep_freed_memory()
+for number in range(3):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    kept = [torch.ones(4 * 2**20) for _ in range(8)]  # 8 times 16 MiB
+    del kept
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are left alone")
+@pytest.mark.parametrize("variable", [None, "MALLOC_TRIM_THRESHOLD_"])
+def test_freed_memory_is_kept_unless_the_user_chose(variable: str | None) -> None:
+    """The system clears next to no pages in a later round of 128 MiB, or most of them."""
+    own = {} if variable is None else {variable: str(2**20)}
+
+    def pages_cleared(word: str) -> int:
+        command = [sys.executable, "-c", ROUNDS, word]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **own}
+        return int(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
+
+    given_back, found = pages_cleared("leave"), pages_cleared("keep")
+    assert given_back > 1000  # a page has 4 KiB, or is a huge one
+    assert found > 1000 if variable else found < given_back / 10

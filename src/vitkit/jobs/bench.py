@@ -43,7 +43,7 @@ from vitkit.jobs.bench_timing import (
 )
 from vitkit.jobs.cost import configuration, is_checkpoint
 from vitkit.jobs.listener import SILENT, Listener, Progress
-from vitkit.jobs.machine import available_memory, find_device
+from vitkit.jobs.machine import available_memory, find_device, keep_freed_memory
 from vitkit.kernels import gelu, resample
 from vitkit.models.precision_config import Precision
 from vitkit.models.zoo import ModelConfig
@@ -85,6 +85,7 @@ def bench(
     options = BenchOptions(
         models, sizes, batch_size, training, peers, minutes, precision, memory_gb, threads, device
     )
+    keep_freed_memory()  # as training does; whoever is compared has the same
     return Bench(describe_machine(options), tuple(measure(options, listener)))
 
 

@@ -1,10 +1,12 @@
 """The machine a run is on: its device and its memory, and how it asks a run to stop."""
 
+import ctypes
 import os
+import platform
 import resource
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -13,6 +15,10 @@ from vitkit.errors import VitkitError
 
 MOST_THREADS = 4096
 """Largest number of threads, several times the cores of the largest machines: more is a mistyped option."""
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Numbers of glibc's malloc.h: how much may be free before it is handed back, and from which size a piece of
+memory is the system's own."""
 
 
 class InterruptedTraining(VitkitError):  # noqa: N818 (it is no error: what was asked for was done)
@@ -77,6 +83,23 @@ def deterministic(device: torch.device) -> Iterator[None]:
         torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
         if workspace is None:
             os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
+
+
+def keep_freed_memory() -> None:
+    """Have the C library keep the memory that a step frees, for the next step to take.
+
+    Left to itself, glibc hands most of it back to the system at every step and asks for it again, and the
+    system clears each page anew: 3 to 18 per cent of the time of a step. In exchange, the process stays as
+    large as its largest step. Pieces of more than 32 MiB, glibc's limit, are handed back as before. Other C
+    libraries than glibc are left alone, and nothing is changed for a user who set glibc's own variables.
+    """
+    chosen = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
+    if platform.libc_ver()[0] != "glibc" or any(name in os.environ for name in chosen):
+        return
+    with suppress(AttributeError, OSError):  # another allocator may have been loaded in its place
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+        libc.mallopt(M_MMAP_THRESHOLD, 32 * 2**20)
 
 
 def memory_used(device: torch.device) -> int:

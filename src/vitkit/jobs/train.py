@@ -28,7 +28,7 @@ from vitkit.jobs.first_screen import Outlook, Surroundings, estimate, first_scre
 from vitkit.jobs.fitting import RunPosition, fit
 from vitkit.jobs.length import settle_minutes
 from vitkit.jobs.listener import SILENT, Listener
-from vitkit.jobs.machine import deterministic, find_device, require_threads
+from vitkit.jobs.machine import deterministic, find_device, keep_freed_memory, require_threads
 from vitkit.jobs.memory import require_memory
 from vitkit.jobs.pixel_statistics import with_measured_pixels
 from vitkit.jobs.report import write_report
@@ -83,8 +83,7 @@ def train(
             for the end of the step. Only the main thread answers signals.
     """
     _refuse_options(run, threads)
-    if threads is not None:
-        torch.set_num_threads(threads)
+    _prepare_process(threads)  # before steps are timed for a budget of minutes
     given = None if out is None else Path(out)
     asked = settle_minutes(with_absolute_paths(run), given, device=device, listener=listener)
     found_device = find_device(device)
@@ -106,6 +105,13 @@ def train(
         parts = build_parts(run, data, folder, listener, record)
         _complete_until_stopped(parts, found_device, from_scratch, position, listener)
     return folder
+
+
+def _prepare_process(threads: int | None) -> None:
+    """Set what belongs to the whole process: threads, and memory that steps free and take again."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    keep_freed_memory()
 
 
 def _settle(
