@@ -100,7 +100,7 @@ from vitkit.jobs.machine import keep_freed_memory
 
 if sys.argv[1] == "keep":
     keep_freed_memory()
-for number in range(3):
+for number in range(6):  # it takes a few until nothing more is asked for
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     kept = [torch.ones(4 * 2**20) for _ in range(8)]  # 8 times 16 MiB
     del kept
