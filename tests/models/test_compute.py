@@ -168,16 +168,13 @@ def test_what_is_chosen_follows_from_machine_and_model() -> None:
     assert choose(features={"avx2"}) == Compute("float32", "fused", "class_token")
     assert choose(precision="float32") == Compute("float32", "fused", "class_token")
     assert choose(features=(), precision="bfloat16") == Compute("bfloat16", "explicit", "class_token")
-    assert choose(compiler=True) == replace(choose(), gelu="compiled")
+    assert choose(compiler=True) == replace(choose(), gelu="compiled", block="compiled")
     assert choose(compiler=True, phase="evaluation").gelu == "compiled"
     assert choose(compiler=True, phase="prediction").gelu == "pytorch"
     assert choose(compiler=True, exact=True) == PLAIN
-    whole = choose(compiler=True, block_types=("float32", "bfloat16"))
-    assert whole == replace(choose(), gelu="compiled", block="compiled")
-    assert choose(compiler=True, block_types=("float32",)).block == "modules"
-    assert choose(compiler=True, block_types=("float32",), precision="float32").block == "compiled"
+    assert choose(compiler=True, precision="float32").block == "compiled"
     for facts in ({"exact": True}, {"phase": "evaluation"}, {"device": "cuda"}):
-        assert choose(compiler=True, block_types=("float32", "bfloat16"), **facts).block == "modules"
+        assert choose(compiler=True, **facts).block == "modules"
     assert choose("ViT-64x4x4/4").precision == "float32"
     assert choose("ViT-96x6x3/4").precision == "float32"
     assert choose("ViT-128x6x2/4").precision == "bfloat16"

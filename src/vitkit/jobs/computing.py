@@ -25,9 +25,7 @@ def choose_for(
         phase: what it computes for.
         exact: the plain way alone.
     """
-    training = phase == "training" and device.type == "cpu" and not exact
-    types = [name for name in ("float32", "bfloat16") if training and compiled_block(name) is not None]
-    return choose_compute(
+    chosen = choose_compute(
         config,
         device=device.type,
         features=device_features(device),
@@ -35,8 +33,11 @@ def choose_for(
         precision=precision,
         exact=exact,
         compiler=not exact and phase != "prediction" and compiled_gelu() is not None,
-        block_types=types,
     )
+    # Asked for last, so that it is compiled for the chosen precision alone; bfloat16 takes a newer processor.
+    if chosen.block == "compiled" and compiled_block(chosen.precision) is None:
+        return replace(chosen, block="modules")
+    return chosen
 
 
 def compute_as(model: ImageModel, chosen: Compute) -> None:

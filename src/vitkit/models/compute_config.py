@@ -65,7 +65,6 @@ def choose_compute(
     precision: Precision = "auto",
     exact: bool = False,
     compiler: bool = False,
-    block_types: Collection[str] = (),
 ) -> Compute:
     """Choose how a model computes, from what it is and what the machine has; nothing is timed.
 
@@ -79,7 +78,6 @@ def choose_compute(
         precision: "auto" leaves it to the rule.
         exact: choose the plain way, and on a processor float32 unless bfloat16 is asked for.
         compiler: whether kernels can be compiled, which takes some tenths of a second.
-        block_types: the precisions for which whole blocks can be compiled.
     """
     vit = config if isinstance(config, ViTConfig) else None  # a ResNet computes in the plain way alone
     if precision == "auto":
@@ -88,7 +86,7 @@ def choose_compute(
     if exact or vit is None:
         return Compute(precision)
     compiled = compiler and device == "cpu" and vit.gelu == "tanh" and phase != "prediction"
-    whole = compiled and phase == "training" and precision in block_types and block_can_be_compiled(vit)
+    whole = compiled and phase == "training" and block_can_be_compiled(vit)
     explicit = device == "cpu" and precision == "bfloat16" and vit.num_tokens <= MOST_EXPLICIT_TOKENS
     return Compute(
         precision,
