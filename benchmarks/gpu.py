@@ -75,8 +75,8 @@ def ours(config: ViTConfig, device: torch.device, phase: BenchPhase, backend: st
         )
         for exact in (True, False)
     )
-    # A kernel of C cannot be compiled into a graph; on a GPU none is chosen.
-    whole = replace(eager, gelu="pytorch")
+    # Kernels of C cannot be compiled into a graph; on a GPU none is chosen.
+    whole = replace(eager, gelu="pytorch", block="modules")
     ways: list[tuple[str, str, Compute]] = [
         ("vitkit exact", "plain", plain),
         ("vitkit", "chosen", eager),
@@ -150,9 +150,13 @@ def largest(
         if isinstance(model, ImageModel):
             model.recompute = recompute
 
-        def at(count: int, model: nn.Module = model) -> Step:
+        def at(
+            count: int,
+            model: nn.Module = model,
+            optimizers: dict[nn.Module, torch.optim.Optimizer] = optimizers,
+        ) -> Step:
             model.zero_grad()
-            return step_of(contestant, phase, random_images(config, count, device), optimizers)  # noqa: B023
+            return step_of(contestant, phase, random_images(config, count, device), optimizers)
 
         contestant.prepare()
         at(1)()

@@ -1,4 +1,4 @@
-"""Where the time of a training step and of a prediction goes, by kind of operation.
+"""Measure where the time of a training step and of a prediction goes, by kind of operation.
 
     python -m benchmarks.profile [--model ViT-S/16] [--batch 8] [--steps 5] [--device cpu] [--json FILE]
 
@@ -13,12 +13,15 @@ import json
 import os
 import statistics
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from vitkit.jobs.bench import describe_machine
 from vitkit.jobs.bench_contestants import BenchPhase, Contestant, precisions, vitkit_contestants
@@ -26,13 +29,15 @@ from vitkit.jobs.bench_options import BenchOptions
 from vitkit.jobs.bench_speed import step_of
 from vitkit.jobs.bench_timing import Clock, Step
 from vitkit.jobs.machine import find_device
+from vitkit.kernels.block import Kernels
 from vitkit.models.zoo import model_config
 
 KINDS: dict[str, tuple[str, ...]] = {
     "products": ("aten::addmm", "aten::mm", "aten::linear", "mkldnn", "aten::convolution"),
-    # Of a ViT, only attention multiplies batches of matrices.
-    "attention": ("aten::bmm", "aten::baddbmm", "scaled_dot_product", "softmax", "flash", "efficient"),
-    "norm": ("layer_norm", "group_norm"),
+    # Only the attention of a ViT multiplies batches of matrices.
+    "attention": ("bmm", "scaled_dot_product", "softmax", "flash", "efficient", "block::attention"),
+    # The compiled block's norms and sums share a pass over memory.
+    "norm": ("layer_norm", "group_norm", "block::norm", "block::add"),
     "GELU": ("gelu",),
     "optimiser": ("adam", "sgd", "aten::_foreach", "optimizer"),
     "casts and copies": ("aten::copy_", "aten::_to_copy", "aten::to", "aten::contiguous", "aten::clone"),
@@ -40,6 +45,19 @@ KINDS: dict[str, tuple[str, ...]] = {
 }
 """Words in the names of operations, the first that is found deciding; what has none of them is the rest."""
 REST = "rest"
+
+
+@contextmanager
+def named_kernels() -> Iterator[None]:
+    """Have the profiler see the parts of a compiled block by name while the context lasts."""
+    plain = Kernels.call
+
+    def call(self: Kernels, name: str, *arguments: Any) -> Any:
+        with record_function(f"block::{name}"):
+            return plain(self, name, *arguments)
+
+    with mock.patch.object(Kernels, "call", call):
+        yield
 
 
 @dataclass(frozen=True)
@@ -51,9 +69,9 @@ class Shares:
     phase: BenchPhase
     name: str
     milliseconds: float
-    """Of a step without the profiler, the median."""
+    """The median of steps without the profiler."""
     shares: dict[str, float]
-    """By kind, 1 in all."""
+    """The share of each kind; 1 in all."""
 
 
 def kind_of(operation: str) -> str:
@@ -70,7 +88,7 @@ def shares_of(step: Step, steps: int, device: torch.device) -> dict[str, float]:
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
     times: dict[str, list[float]] = {kind: [0.0] * steps for kind in (*KINDS, REST)}
     for number in range(steps):
-        with profile(activities=activities) as profiler:
+        with named_kernels(), profile(activities=activities) as profiler:
             step()
         for event in profiler.key_averages():
             own: Any = event.self_device_time_total if cuda else event.self_cpu_time_total

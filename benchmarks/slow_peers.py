@@ -1,4 +1,4 @@
-"""Engines that compute in int8, and timm compiled: peers that take too long to make for `vitkit bench`.
+"""Peers that take too long to make for `vitkit bench`: engines that compute in int8, and timm compiled.
 
 Their speed is compared and not their accuracy: weights and calibration images are random.
 """
@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from vitkit.jobs import bench_contestants
-from vitkit.jobs.bench_contestants import Contestant
+from vitkit.engines import openvino_engine
+from vitkit.jobs.bench_contestants import Contestant, graph_to_export
 from vitkit.models.vit_config import ViTConfig
 
 CALIBRATION_BATCHES = 4
@@ -30,7 +30,9 @@ def compiled(contestant: Contestant, backend: str = "inductor") -> Contestant:
         return contestant.logits(images)
 
     logits: Any = torch.compile(call, backend=backend)
-    return replace(contestant, name=f"{contestant.name}, compiled", logits=logits)
+    # A library of its own name: ratios are taken to a library as it comes.
+    library = f"{contestant.library} compiled"
+    return replace(contestant, name=f"{contestant.name}, compiled", library=library, logits=logits)
 
 
 def int8_contestants(config: ViTConfig, images: torch.Tensor) -> Iterator[Contestant]:
@@ -40,7 +42,7 @@ def int8_contestants(config: ViTConfig, images: torch.Tensor) -> Iterator[Contes
         config: of the model.
         images: `(B, C, H, W)`, normalised, of the batch that is timed, on the CPU.
     """
-    model = bench_contestants._graph_to_export(config)
+    model = graph_to_export(config)
     for make, packages in ((_openvino, ("openvino", "nncf")), (_onnxruntime, ("onnxruntime", "onnx"))):
         if not all(find_spec(package) for package in packages):
             continue
@@ -53,22 +55,13 @@ def int8_contestants(config: ViTConfig, images: torch.Tensor) -> Iterator[Contes
 
 
 def _openvino(model: torch.nn.Module, images: torch.Tensor) -> Contestant:
-    openvino, nncf = import_module("openvino"), import_module("nncf")
+    openvino = import_module("openvino")
     graph = openvino.convert_model(model, example_input=images, input=list(images.shape))
-    batches = [torch.randn_like(images).numpy() for _ in range(CALIBRATION_BATCHES)]
-    graph = nncf.quantize(
-        graph,
-        nncf.Dataset(batches),
-        model_type=nncf.ModelType.TRANSFORMER,
-        subset_size=CALIBRATION_BATCHES,
+    noise = [torch.randn_like(images).numpy() for _ in range(CALIBRATION_BATCHES)]
+    runner = openvino_engine.OpenVINORunner(
+        openvino_engine.quantize(graph, noise), "int8", torch.get_num_threads()
     )
-    hints = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "PERFORMANCE_HINT": "LATENCY"}
-    request = openvino.Core().compile_model(graph, "CPU", hints).create_infer_request()
-
-    def logits(images: torch.Tensor) -> Any:
-        return request.infer([images.numpy()], share_inputs=True)[0]
-
-    return Contestant("openvino int8 (NNCF)", "openvino", "int8", None, logits)  # type: ignore[arg-type]
+    return Contestant("openvino int8 (NNCF)", "openvino", "int8", None, lambda images: runner(images.numpy()))
 
 
 def _onnxruntime(model: torch.nn.Module, images: torch.Tensor) -> Contestant:
@@ -88,4 +81,4 @@ def _onnxruntime(model: torch.nn.Module, images: torch.Tensor) -> Contestant:
     def logits(images: torch.Tensor) -> Any:
         return session.run(None, {name: images.numpy()})[0]
 
-    return Contestant("onnxruntime int8 (dynamic)", "onnxruntime", "int8", None, logits)  # type: ignore[arg-type]
+    return Contestant("onnxruntime int8 (dynamic)", "onnxruntime", "int8", None, logits)

@@ -275,7 +275,7 @@ def test_a_peer_that_fails_is_left_out_with_its_reason(monkeypatch: pytest.Monke
 
 def test_an_engine_that_computes_something_else_is_left_out() -> None:
     config = vit_config(MODEL, 10, 32)
-    model = contestants._graph_to_export(config)
+    model = contestants.graph_to_export(config)
     images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     contestants._require_same(model, lambda x: model(x).detach().numpy(), images)
     for wrong in (lambda x: -model(x).detach().numpy(), lambda x: model(x[:1]).detach().numpy()):

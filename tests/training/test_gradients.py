@@ -1,4 +1,4 @@
-"""What training does on a GPU, played through on a processor: numbers that come late, memory that runs out.
+"""Training as on a GPU, played through on a processor: numbers that come late, memory that runs out.
 
 None of it ran on CUDA here; `test_on_gpu.py` asks for that where there is a GPU.
 """

@@ -1,4 +1,4 @@
-"""How far an engine's logits are from those of the float32 model, on images that it was not calibrated on."""
+"""The comparison of an engine's logits with the float32 model's, on other images than calibrated it."""
 
 import math
 from dataclasses import dataclass

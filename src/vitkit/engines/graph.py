@@ -89,7 +89,8 @@ class SplitAttention(Attention):
         if self.rotary is not None:
             q, k = self.rotary(q), self.rotary(k)
         mixed = F.scaled_dot_product_attention(q, k, v)
-        return self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))  # type: ignore[no-any-return]
+        out: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))
+        return out
 
 
 def graph_of(model: ImageModel, numbers: Numbers = "float32") -> ImageModel:

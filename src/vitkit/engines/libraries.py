@@ -37,7 +37,8 @@ def import_package(name: str) -> Any:
         VitkitError: it is installed and does not work.
     """
     # OpenVINO and NNCF would tell their makers of every use, from a process of their own that needs a network
-    # and leaves a traceback without one. They do without where this package cannot be imported.
+    # and leaves a traceback without one. They do without where this package cannot be imported, which None in
+    # its place brings about.
     if TELEMETRY not in sys.modules:
         sys.modules[TELEMETRY] = None  # type: ignore[assignment]
     with warnings.catch_warnings():

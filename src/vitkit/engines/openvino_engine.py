@@ -51,12 +51,12 @@ def read(folder: Path) -> Any:
     return import_package("openvino").Core().read_model(folder / FILES[0])
 
 
-def quantize(graph: Any, images: Sequence[NDArray[np.uint8]]) -> Any:
+def quantize(graph: Any, images: Sequence[NDArray[Any]]) -> Any:
     """Have NNCF quantise the matrix products of a graph to int8: weights by output channel.
 
     Args:
         graph: of `convert`; it is left as it is.
-        images: `(1, C, H, W)` each, on which the ranges of the activations are found.
+        images: `(1, C, H, W)` each, as the graph takes them; the ranges of the activations are those on them.
     """
     nncf = import_package("nncf")
     parameters = import_package("nncf.parameters")

@@ -19,6 +19,7 @@ import torch
 from vitkit._version import __version__
 from vitkit.analysis.cost import forward_flops, parameters
 from vitkit.analysis.memory import inference_memory, training_memory
+from vitkit.engines.engine_config import Numbers as EngineNumbers
 from vitkit.errors import VitkitError
 from vitkit.jobs.bench_contestants import (
     PEERS,
@@ -324,7 +325,7 @@ class _Case:
             largest is not None and largest.tried,
         )
 
-    def _small_batch(self, phase: BenchPhase, precision: Numbers) -> int:
+    def _small_batch(self, phase: BenchPhase, precision: EngineNumbers) -> int:
         """Count the images that need as much memory as what is there whatever their number: the gradients of
         all weights in training, and the weights as bfloat16 where they are rounded."""
         weights = 4 * parameters(self.config)

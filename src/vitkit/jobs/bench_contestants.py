@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.engines.engine_config import EXTRAS, GraphEngine
+from vitkit.engines.engine_config import Numbers as EngineNumbers
 from vitkit.engines.serving import serve
 from vitkit.errors import VitkitError
 from vitkit.jobs.computing import choose_for, compute_as
@@ -40,7 +41,7 @@ class Contestant:
 
     name: str
     library: str
-    precision: Numbers
+    precision: EngineNumbers
     model: nn.Module | None
     """None: an engine, which computes logits and cannot be trained."""
     logits: Callable[[Tensor], Any]
@@ -161,7 +162,7 @@ def vit_pytorch_contestants(
         yield Contestant(f"vit-pytorch {precision}", "vit-pytorch", precision, model, model)
 
 
-def _graph_to_export(config: ViTConfig) -> ImageModel:
+def graph_to_export(config: ViTConfig) -> ImageModel:
     """Make our plain model, with a head that is not all zeros, for an engine's logits to be compared."""
     model = build_model(config).eval()
     assert isinstance(model.head, nn.Linear)
@@ -188,7 +189,7 @@ def openvino_contestants(
     """Give OpenVINO on a processor, with our plain graph for batches of this size."""
     if phase == "training" or images.device.type != "cpu":
         return
-    openvino, model = import_module("openvino"), _graph_to_export(config)
+    openvino, model = import_module("openvino"), graph_to_export(config)
     graph = openvino.convert_model(model, example_input=images, input=list(images.shape))
     kinds = {"float32": "f32", "bfloat16": "bf16"}
     for precision in numbers:
@@ -213,7 +214,7 @@ def onnxruntime_contestants(
     """Give ONNX Runtime on a processor, with our plain graph for batches of this size, in float32 alone."""
     if phase == "training" or images.device.type != "cpu" or "float32" not in numbers:
         return
-    onnxruntime, model = import_module("onnxruntime"), _graph_to_export(config)
+    onnxruntime, model = import_module("onnxruntime"), graph_to_export(config)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     with tempfile.TemporaryDirectory(prefix="vitkit-") as folder:
@@ -235,7 +236,7 @@ def served_contestants(
     """Give vitkit's own graph computed by an engine, with uint8 images, as `vitkit.Predictor` has it."""
     if phase == "training" or images.device.type != "cpu":
         return
-    model, pixels = _graph_to_export(config), (images * 64 + 128).clamp(0, 255).to(torch.uint8)
+    model, pixels = graph_to_export(config), (images * 64 + 128).clamp(0, 255).to(torch.uint8)
     for precision in numbers:
         if engine == "onnxruntime" and precision != "float32":
             continue

@@ -7,7 +7,8 @@ from typing import Any
 from vitkit.analysis.bench_figure import throughput_figure
 from vitkit.analysis.drawing import save_figure
 from vitkit.durable import replace_json
-from vitkit.jobs.bench_contestants import BenchPhase, Numbers
+from vitkit.engines.engine_config import Numbers
+from vitkit.jobs.bench_contestants import BenchPhase
 from vitkit.jobs.bench_speed import Speed
 from vitkit.jobs.bench_timing import Latency
 

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from vitkit.jobs.bench_contestants import BenchPhase, Contestant, Numbers
+from vitkit.engines.engine_config import Numbers
+from vitkit.jobs.bench_contestants import BenchPhase, Contestant
 from vitkit.jobs.bench_timing import Clock, Step, Ticking, Turn, spread, take_turns
 from vitkit.models.zoo import ModelConfig
 from vitkit.training.optim import create_optimizer

@@ -119,7 +119,7 @@ class Kernels:
     def __init__(self, library: ctypes.CDLL, number: torch.dtype) -> None:
         self.library, self.number = library, number
 
-    def _call(self, name: str, *arguments: Tensor | int | float | None) -> Any:
+    def call(self, name: str, *arguments: Tensor | int | float | None) -> Any:
         """Call a function with tensors, whole numbers and floats, and the number of threads."""
         converted: list[Any] = []
         for argument in arguments:
@@ -138,13 +138,13 @@ class Kernels:
         rows, width = x.shape
         total = x if branch is None else torch.empty_like(x)
         normed, statistics = torch.empty(rows, width, dtype=self.number), torch.empty(rows, 2)
-        self._call("norm", x, branch, bias, scale, shift, eps, total, normed, statistics, rows, width)
+        self.call("norm", x, branch, bias, scale, shift, eps, total, normed, statistics, rows, width)
         return total, normed, statistics
 
     def add(self, x: Tensor, branch: Tensor, bias: Tensor) -> Tensor:
         """Give the sum of x, branch and bias."""
         total = torch.empty_like(x)
-        self._call("add", x, branch, bias, total, *x.shape)
+        self.call("add", x, branch, bias, total, *x.shape)
         return total
 
     def split(self, grad: Tensor) -> tuple[Tensor, Tensor]:
@@ -156,7 +156,7 @@ class Kernels:
             _parts(rows, 3 * width),
         )
         nothing = [None] * 4
-        self._call("norm_backward", *nothing, grad, None, copy, sums, parts, rows, width)
+        self.call("norm_backward", *nothing, grad, None, copy, sums, parts, rows, width)
         return copy, sums[2]
 
     def norm_backward(
@@ -167,19 +167,19 @@ class Kernels:
         rows, width = x.shape
         total, sums, parts = torch.empty_like(x), _empty(3, width), _parts(rows, 3 * width)
         copy = torch.empty(rows, width, dtype=self.number) if copied else None
-        self._call("norm_backward", dy, x, statistics, scale, grad, total, copy, sums, parts, rows, width)
+        self.call("norm_backward", dy, x, statistics, scale, grad, total, copy, sums, parts, rows, width)
         return total, copy, sums
 
     def bias_gelu(self, x: Tensor, bias: Tensor) -> Tensor:
         """Give GELU of x + bias."""
         out = torch.empty_like(x)
-        self._call("bias_gelu", x, bias, out, *x.shape)
+        self.call("bias_gelu", x, bias, out, *x.shape)
         return out
 
     def bias_gelu_backward(self, x: Tensor, bias: Tensor, grad: Tensor) -> Tensor:
         """Turn `grad`, in place, into the gradient of x; give that of bias."""
         sums, parts = torch.empty_like(bias), _parts(*x.shape)
-        self._call("bias_gelu_backward", x, bias, grad, grad, sums, parts, *x.shape)
+        self.call("bias_gelu_backward", x, bias, grad, grad, sums, parts, *x.shape)
         return sums
 
     def attention(self, qkv: Tensor, bias: Tensor, heads: int) -> tuple[Tensor, Tensor]:
@@ -190,7 +190,7 @@ class Kernels:
         weights = torch.empty(images, heads, tokens, padded, dtype=self.number)
         size = width // heads
         sizes = images, heads, tokens, size, 1 / math.sqrt(size)
-        _require_memory(self._call("attention", qkv, bias, mixed, weights, *sizes))
+        _require_memory(self.call("attention", qkv, bias, mixed, weights, *sizes))
         return mixed, weights
 
     def attention_backward(
@@ -201,7 +201,7 @@ class Kernels:
         size = qkv.shape[2] // 3 // heads
         out, sums = torch.empty_like(qkv), _empty(images, qkv.shape[2])
         sizes = images, heads, tokens, size, 1 / math.sqrt(size)
-        _require_memory(self._call("attention_backward", grad, qkv, bias, weights, out, sums, *sizes))
+        _require_memory(self.call("attention_backward", grad, qkv, bias, weights, out, sums, *sizes))
         return out, sums.sum(0)
 
 

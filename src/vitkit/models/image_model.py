@@ -71,12 +71,13 @@ class ImageModel(nn.Module):
     def through(self, layer: nn.Module, x: Tensor, *tapping: Any) -> Tensor:
         """Pass a tensor through a layer, called with `(x, *tapping)`; see `recompute`.
 
-        What writes to taps, the first of `tapping`, is not recomputed: it would write twice.
+        A layer that writes to taps, the first of `tapping`, is not recomputed: it would write twice.
         """
         if self.recompute and torch.is_grad_enabled() and (not tapping or tapping[0] is None):
             found: Tensor = checkpoint(layer, x, *tapping, use_reentrant=False)
             return found
-        return layer(x, *tapping)  # type: ignore[no-any-return]
+        out: Tensor = layer(x, *tapping)
+        return out
 
     def compute_pixel_statistics(self) -> None:
         """Make mean and std of the pixels, `(C, 1, 1)` each, as buffers that follow the model to its device.

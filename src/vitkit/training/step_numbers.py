@@ -67,7 +67,8 @@ def skip_unless_finite(optimizer: torch.optim.Optimizer, totals: Mapping[str, Te
     """
     bad = ~(totals["loss"].isfinite() & totals["grad_norm"].isfinite())
     before = getattr(optimizer, "found_inf", None)
-    optimizer.found_inf = bad.float() if before is None else torch.maximum(before, bad.float())  # type: ignore[attr-defined]
+    flag = bad.float() if before is None else torch.maximum(before, bad.float())
+    setattr(optimizer, "found_inf", flag)  # noqa: B010 (PyTorch's fused optimisers look for it, undeclared)
 
 
 def send_batch(batch: Batch, device: torch.device, copies: Any) -> Batch:
