@@ -1,11 +1,13 @@
 #!/usr/bin/env python
-"""How long loading takes, and how much memory, for one model in every layout.
+"""Measure how long loading takes, and how much memory, for one model in every format.
 
     python benchmarks/loading.py [ViT-B/16]
 
 Each load runs in a process of its own, after one that warms the disk's cache. Memory is the rise of the
 process's highest resident size during the load, over the size of the weights: 1 means they were held once.
-A last row copies the weights once more on purpose, to show that the measurement would notice.
+The checks of the files (checksums of archives, hashes) are part of a load. One row is what numpy alone takes
+to read the arrays of big_vision's file, and the last copies the weights once more on purpose, to show that
+the measurement would notice.
 """
 
 import statistics
@@ -25,24 +27,28 @@ REPEATS = 5
 
 CHILD = """
 import sys, time
+import numpy as np
 import torch
 from vitkit import load_model
 from vitkit.models.build import create_model
-path, heads, twice = sys.argv[1:]
+path, heads, extra = sys.argv[1:]
 create_model("ViT-16x1x2/16")(torch.zeros(1, 3, 224, 224))  # libraries loaded, threads started
 rss = lambda: 1024 * next(int(line.split()[1]) for line in open("/proc/self/status") if "VmHWM" in line)
 before, start = rss(), time.perf_counter()
-model = load_model(path, num_heads=int(heads))
+if extra == "numpy":
+    parameters = [torch.from_numpy(array) for array in dict(np.load(path)).values()]
+else:
+    parameters = list(load_model(path, num_heads=int(heads)).parameters())
 seconds = time.perf_counter() - start
-sum(float(p.sum()) for p in model.parameters())  # pages that are mapped are really read
-copies = [p.detach().clone() for p in model.parameters()] if twice == "twice" else []
+sum(float(p.sum()) for p in parameters)  # pages that are mapped are really read
+copies = [p.detach().clone() for p in parameters] if extra == "twice" else []
 print(seconds, rss() - before)
 """
 
 
-def measure(path: Path, heads: int, twice: str = "") -> tuple[float, float]:
-    """Seconds and bytes of one load in a fresh process."""
-    command = [sys.executable, "-c", CHILD, str(path), str(heads), twice]
+def measure(path: Path, heads: int, extra: str = "") -> tuple[float, float]:
+    """Return the seconds and bytes of one load in a fresh process: vitkit's, that of "numpy", or "twice"."""
+    command = [sys.executable, "-c", CHILD, str(path), str(heads), extra]
     seconds, memory = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     return float(seconds), float(memory)
 
@@ -54,13 +60,15 @@ def main() -> None:
     weights = 4 * count_parameters(model)
     heads = model.config.num_heads
     print(f"{name}: weights of {weights / 1e6:.0f} MB, {REPEATS} loads each\n")
-    print("| layout | seconds, median (least - most) | memory / weights |\n| --- | --- | --- |")
+    print("| format | seconds, median (least - most) | memory / weights |\n| --- | --- | --- |")
     with tempfile.TemporaryDirectory() as folder:
-        for dialect in FORMATS:
-            path = save_model(model, Path(folder) / dialect.name, dialect.name)  # type: ignore[arg-type]
+        for format in FORMATS:
+            path = save_model(model, Path(folder) / format.name, format.name)  # type: ignore[arg-type]
             load_model(path, num_heads=heads)
             found = [measure(path, heads) for _ in range(REPEATS)]
-            _row(dialect.name, found, weights)
+            _row(format.name, found, weights)
+            if format.name == "big_vision":
+                _row("big_vision, np.load", [measure(path, heads, "numpy") for _ in range(REPEATS)], weights)
         _row("vitkit, and a copy", [measure(Path(folder) / "vitkit", heads, "twice")], weights)
 
 
