@@ -1,5 +1,7 @@
 """What `vitkit` offers, and that looking at it is cheap."""
 
+import gc
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -127,3 +129,24 @@ def test_the_fixed_interface_of_models() -> None:
     assert model(torch.zeros(2, 3, 8, 12), taps=taps).shape == (2, 3)
     assert model.features(torch.zeros(2, 3, 8, 12)).shape == (2, 16)
     assert "ViT-B/16" in vitkit.list_models("ViT-B*")
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_an_import_leaves_the_garbage_collector_as_it_was(on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    during: list[bool] = []
+
+    def imported(home: str) -> object:
+        during.append(gc.isenabled())
+        if home != "vitkit.jobs.train":
+            raise ImportError(home)
+        return importlib.import_module(home)
+
+    monkeypatch.setattr(vitkit, "import_module", imported)
+    try:
+        (gc.enable if on else gc.disable)()
+        assert callable(vitkit.train)
+        with pytest.raises(ImportError):
+            vitkit.bench  # noqa: B018
+        assert gc.isenabled() == on and during == [False, False]
+    finally:
+        gc.enable()

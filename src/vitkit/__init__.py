@@ -3,6 +3,7 @@
 Everything public is here; names are loaded when first used, so that `import vitkit` does not import torch.
 """
 
+import gc
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -109,7 +110,15 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+        # A full collection passes over all that torch has imported, a tenth of a second, and imports leave
+        # nothing to collect.
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return getattr(import_module(_HOMES[name]), name)
+        finally:
+            if collects:
+                gc.enable()
     raise AttributeError(f"module 'vitkit' has no attribute '{name}'")
 
 
