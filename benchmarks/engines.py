@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from benchmarks.slow_peers import quantized_by_default
 from torch import nn
 
 from vitkit.engines import openvino_engine
@@ -91,10 +92,10 @@ def contestants(name: str, batch: int, numbers: list[Numbers]) -> Iterator[tuple
     for precision in numbers:
         their_graph, our_graph = theirs_converted, openvino_engine.convert(ours, precision)
         if precision == "int8":
-            their_graph = openvino_engine.quantize(
+            their_graph = quantized_by_default(
                 their_graph, [(one / np.float32(127.5) - 1).astype(np.float32) for one in noise]
             )
-            our_graph = openvino_engine.quantize(our_graph, noise)
+            our_graph = openvino_engine.quantize(ours, our_graph, noise)
         yield f"timm openvino {precision}", openvino_step(their_graph, normalized, precision)
         yield f"vitkit openvino {precision}", openvino_step(our_graph, pixels, precision)
 

@@ -6,16 +6,20 @@ Their speed is compared and not their accuracy: weights and calibration images a
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 
 from vitkit.engines import openvino_engine
+from vitkit.engines.libraries import import_package
 from vitkit.jobs.bench_contestants import Contestant, graph_to_export
 from vitkit.models.vit_config import ViTConfig
 
@@ -54,12 +58,22 @@ def int8_contestants(config: ViTConfig, images: torch.Tensor) -> Iterator[Contes
             print(f"{packages[0]} int8 is left out: {type(error).__name__}: {error}", file=sys.stderr)
 
 
+def quantized_by_default(graph: Any, images: Sequence[NDArray[Any]]) -> Any:
+    """Quantise OpenVINO's graph of any library as NNCF does it for transformers without further options."""
+    nncf = import_package("nncf")
+    with warnings.catch_warnings(), redirect_stdout(StringIO()):  # its progress bars are drawn on stdout
+        warnings.simplefilter("ignore")
+        return nncf.quantize(
+            graph, nncf.Dataset(images), model_type=nncf.ModelType.TRANSFORMER, subset_size=len(images)
+        )
+
+
 def _openvino(model: torch.nn.Module, images: torch.Tensor) -> Contestant:
     openvino = import_module("openvino")
     graph = openvino.convert_model(model, example_input=images, input=list(images.shape))
     noise = [torch.randn_like(images).numpy() for _ in range(CALIBRATION_BATCHES)]
     runner = openvino_engine.OpenVINORunner(
-        openvino_engine.quantize(graph, noise), "int8", torch.get_num_threads()
+        quantized_by_default(graph, noise), "int8", torch.get_num_threads()
     )
     return Contestant("openvino int8 (NNCF)", "openvino", "int8", None, lambda images: runner(images.numpy()))
 

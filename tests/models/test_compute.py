@@ -173,10 +173,11 @@ def test_what_is_chosen_follows_from_machine_and_model() -> None:
     assert choose(compiler=True, phase="prediction").gelu == "pytorch"
     assert choose(compiler=True, exact=True) == PLAIN
     assert choose(compiler=True, precision="float32").block == "compiled"
-    for facts in ({"exact": True}, {"phase": "evaluation"}, {"device": "cuda"}):
+    assert choose(compiler=True, phase="evaluation").block == "compiled"
+    for facts in ({"exact": True}, {"phase": "prediction"}, {"device": "cuda"}):
         assert choose(compiler=True, **facts).block == "modules"
     assert choose("ViT-64x4x4/4").precision == "float32"
-    assert choose("ViT-96x6x3/4").precision == "float32"
+    assert choose("ViT-96x6x3/4").precision == "bfloat16"
     assert choose("ViT-128x6x2/4").precision == "bfloat16"
     assert choose("BiT-R50x1") == choose("BiT-R1-1x0.5") == Compute("bfloat16")
     assert choose("BiT-R50x1", phase="evaluation") == PLAIN
@@ -192,9 +193,6 @@ def test_what_is_chosen_follows_from_machine_and_model() -> None:
     [
         ({}, True),
         ({"pool": "mean", "register_tokens": 3}, True),
-        ({"dropout": 0.1}, False),
-        ({"attention_dropout": 0.1}, False),
-        ({"drop_path": 0.1}, False),
         ({"layer_scale": 0.1}, False),
         ({"gelu": "erf"}, False),
         ({"position": "relative"}, False),
@@ -206,6 +204,24 @@ def test_what_is_chosen_follows_from_machine_and_model() -> None:
 def test_blocks_are_compiled_where_the_kernel_can(change: dict[str, object], expected: bool) -> None:
     config = replace(SMALL, width=64, **change)  # type: ignore[arg-type]
     assert block_can_be_compiled(config) == expected
+
+
+@pytest.mark.parametrize("kind", ["dropout", "attention_dropout", "drop_path"])
+def test_blocks_that_drop_at_random_are_compiled_for_evaluation_alone(kind: str) -> None:
+    config = replace(SMALL, width=64, **{kind: 0.1})  # type: ignore[arg-type]
+    facts = {"device": "cpu", "features": (), "compiler": True}
+    for phase, expected in (("training", "modules"), ("evaluation", "compiled")):
+        assert choose_compute(config, phase=phase, **facts).block == expected  # type: ignore[arg-type]
+
+
+def test_long_sequences_are_compiled_in_bfloat16_alone() -> None:
+    """In float32 their attention weights would be memory that the fused attention does not take."""
+    facts = {"device": "cpu", "features": {"avx512_bf16"}, "phase": "training", "compiler": True}
+    chosen = {"float32": ("compiled", "modules", "modules"), "bfloat16": ("compiled", "compiled", "modules")}
+    for precision, expected in chosen.items():
+        for size, block in zip((224, 384, 512), expected, strict=True):
+            config = model_config("ViT-S/16", image_size=(size, size))
+            assert choose_compute(config, precision=precision, **facts).block == block  # type: ignore[arg-type]
 
 
 def test_long_sequences_keep_the_fused_attention() -> None:

@@ -84,7 +84,7 @@ def make_runner(
         if engine == "openvino":
             graph = openvino_engine.convert(model, numbers)
             if numbers == "int8":
-                graph = openvino_engine.quantize(graph, images)
+                graph = openvino_engine.quantize(model, graph, images)
             if folder is not None:
                 openvino_engine.write(graph, folder)
             return OpenVINORunner(graph, numbers, threads)

@@ -18,13 +18,17 @@ from vitkit.models.vit_config import ViTConfig
 Phase = Literal["training", "evaluation", "prediction"]
 """Training computes gradients too; an evaluation is long, and a prediction may be of one image."""
 
-NARROWEST_BFLOAT16 = 128
-"""Width from which bfloat16 is chosen on a processor that has it. At 64, casts take what products save; at
-96, training is 1.6 times as fast, but the accuracies of the small recipes were measured in float32 alone."""
+NARROWEST_BFLOAT16 = 96
+"""Width from which bfloat16 is chosen on a processor that has it. At 96 training is 1.7 times as fast, and
+short runs end as well. At 64 it is 1.15 times as fast, and five runs of the digits ended a little worse."""
 
 MOST_EXPLICIT_TOKENS = 640
 """Tokens up to which explicit attention is chosen. It holds a weight for every pair of them, whose memory
 grows with the square; 640 are the 577 of 384 pixels, and some."""
+
+MOST_COMPILED_FLOAT32_TOKENS = 256
+"""Tokens up to which a block is compiled in float32. It holds the attention weights, which PyTorch's fused
+attention does not: at 197 tokens a step takes a fifth more memory for it, at 577 two thirds more."""
 
 HEAD_MULTIPLE = 16
 """The size of a head that a compiled block computes is a multiple of it: numbers of a vector."""
@@ -86,7 +90,9 @@ def choose_compute(
     if exact or vit is None:
         return Compute(precision)
     compiled = compiler and device == "cpu" and vit.gelu == "tanh" and phase != "prediction"
-    whole = compiled and phase == "training" and block_can_be_compiled(vit)
+    most = MOST_EXPLICIT_TOKENS if precision == "bfloat16" else MOST_COMPILED_FLOAT32_TOKENS
+    whole = compiled and block_can_be_compiled(vit) and vit.num_tokens <= most
+    whole = whole and not (phase == "training" and drops_at_random(vit))
     explicit = device == "cpu" and precision == "bfloat16" and vit.num_tokens <= MOST_EXPLICIT_TOKENS
     return Compute(
         precision,
@@ -115,17 +121,19 @@ def class_token_suffices(config: ViTConfig) -> bool:
 
 
 def block_can_be_compiled(config: ViTConfig) -> bool:
-    """Whether `kernels/block.c` computes this model's blocks, in training too: it draws nothing at random."""
+    """Whether `kernels/block.c` computes this model's blocks, as long as they drop nothing at random."""
     plain = config.attention == "full" and config.position != "relative" and config.rotary is None
-    drawn = (config.dropout, config.attention_dropout, config.drop_path)
     return (
         plain
         and config.gelu == "tanh"
         and config.layer_scale is None
-        and not any(drawn)
         and config.head_dim % HEAD_MULTIPLE == 0
-        and config.num_tokens <= MOST_EXPLICIT_TOKENS  # it holds the attention weights as well
     )
+
+
+def drops_at_random(config: ViTConfig) -> bool:
+    """Whether blocks drop numbers or images at random in training."""
+    return any((config.dropout, config.attention_dropout, config.drop_path))
 
 
 def _bfloat16_pays(
