@@ -1,4 +1,4 @@
-"""int8 by OpenVINO and NNCF: the way of quantising is chosen by its error, and stems of convolutions stay float."""
+"""int8 by OpenVINO and NNCF: the nearer way of quantising is taken, and convolutional stems stay in float."""
 
 from dataclasses import replace
 from importlib.util import find_spec
