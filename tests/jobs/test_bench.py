@@ -301,11 +301,13 @@ def test_headlines_compare_with_the_best_peer() -> None:
             *(seconds, seconds, name, 1.0, (1.0, 1.0), None, None),
         )
 
-    speeds = [speed("vitkit float32", "vitkit", 1.0), speed("a", "timm", 3.0), speed("b", "openvino", 2.0)]
-    assert headlines(speeds) == [
-        "float32: 2.00 times the best peer's speed (b) by medians, 2.00 by least times"
-    ]
-    assert not headlines(speeds[:1])
+    peers = [speed("a", "timm", 3.0), speed("b", "openvino", 2.0)]
+    ours = [speed("c", "vitkit", 1.0), speed("d", "vitkit exact", 0.1)]
+    words = "times the speed of the best peer (b) by medians"
+    assert headlines([*peers, *ours]) == [f"float32: c has 2.00 {words}, 2.00 by least times"]
+    engine = speed("e", "vitkit openvino", 0.5)
+    assert headlines([*peers, *ours, engine]) == [f"float32: e has 4.00 {words}, 4.00 by least times"]
+    assert not headlines(ours)
 
 
 def test_the_command_prints_tables_and_keeps_records_and_figure(
