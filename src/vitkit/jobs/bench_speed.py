@@ -258,7 +258,7 @@ def _speed(
 
 
 def headlines(speeds: Sequence[Speed]) -> list[str]:
-    """Say, by precision, how fast vitkit's fastest engine is over the best peer, of one model, size and phase."""
+    """Say, by precision, how fast vitkit's fastest engine is over the best peer: of one model and size."""
     lines = []
     for precision in dict.fromkeys(speed.precision for speed in speeds):
         timed = [s for s in speeds if s.precision == precision and s.library != "vitkit exact"]
