@@ -18,8 +18,8 @@ from vitkit.engines.libraries import import_package
 from vitkit.models.conv_stem import ConvStem
 from vitkit.models.image_model import ImageModel
 
-JUDGES = 64
-"""Images on which two ways of quantising a model are compared."""
+TRIED = 32
+"""Images on which two ways of quantising a model are tried, before the better takes its ranges from all."""
 FILES = ("graph.xml", "graph.bin")
 """The files of a graph: operations, and weights."""
 
@@ -59,23 +59,23 @@ def quantize(model: ImageModel, graph: Any, images: Sequence[NDArray[np.uint8]])
     """Have NNCF quantise the matrix products of a graph to int8: weights by output channel.
 
     NNCF can first move outliers of activations into the weights ("smoothing"). That helps some models and
-    ruins others, so both are made, and the one whose logits are nearer to float32 is taken.
+    ruins others, so both are tried on some images, and the one whose logits are nearer to float32 is taken.
 
     Args:
         model: that the graph was made of.
         graph: of `convert`; it is left as it is.
         images: `(1, C, H, W)` each, on which the ranges of the activations are found.
     """
-    made = [quantize_once(model, graph, images, smooth) for smooth in (False, True)]
-    judges = images[:JUDGES]
+    some = images[:TRIED]
     plain = OpenVINORunner(graph, "float32", torch.get_num_threads())
-    expected = np.concatenate([plain(image) for image in judges])
+    expected = np.concatenate([plain(image) for image in some])
     errors = []
-    for one in made:
-        runner = OpenVINORunner(one, "int8", torch.get_num_threads())
-        found = np.concatenate([runner(image) for image in judges])
+    for smooth in (False, True):
+        tried = quantize_once(model, graph, some, smooth)
+        runner = OpenVINORunner(tried, "int8", torch.get_num_threads())
+        found = np.concatenate([runner(image) for image in some])
         errors.append(float(np.square(found.astype(np.float64) - expected).sum()))
-    return made[int(np.argmin(errors))]
+    return quantize_once(model, graph, images, smooth=errors[1] < errors[0])
 
 
 def quantize_once(model: ImageModel, graph: Any, images: Sequence[NDArray[np.uint8]], smooth: bool) -> Any:
