@@ -198,3 +198,11 @@ def test_a_kernel_that_computes_something_else_is_not_used(
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path))
     monkeypatch.setitem(kernel.SOURCES, torch.float32, other)
     assert compiled_block.__wrapped__("float32") is None
+
+
+def test_a_block_can_be_compiled_where_there_are_no_gradients() -> None:
+    block_or_skip("float32")
+    with torch.inference_mode():
+        assert compiled_block.__wrapped__("float32") is not None
+    with torch.no_grad():
+        assert compiled_block.__wrapped__("float32") is not None

@@ -80,6 +80,7 @@ def compiled_kernels(precision: str) -> "Kernels | None":
     return None if library is None else Kernels(library, number)
 
 
+@torch.inference_mode(False)  # whoever asks may be inside of it, where there are no gradients to compare
 def _computes_block(kernels: "Kernels") -> bool:
     """Whether a small block gives the values and gradients of PyTorch's own functions in float64."""
     tokens, heads, width, hidden = 7, 2, 32, 20  # an odd number of tokens, and more than one tile has rows
