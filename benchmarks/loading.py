@@ -62,12 +62,12 @@ def main() -> None:
     print(f"{name}: weights of {weights / 1e6:.0f} MB, {REPEATS} loads each\n")
     print("| format | seconds, median (least - most) | memory / weights |\n| --- | --- | --- |")
     with tempfile.TemporaryDirectory() as folder:
-        for format in FORMATS:
-            path = save_model(model, Path(folder) / format.name, format.name)  # type: ignore[arg-type]
+        for known in FORMATS:
+            path = save_model(model, Path(folder) / known.name, known.name)  # type: ignore[arg-type]
             load_model(path, num_heads=heads)
             found = [measure(path, heads) for _ in range(REPEATS)]
-            _row(format.name, found, weights)
-            if format.name == "big_vision":
+            _row(known.name, found, weights)
+            if known.name == "big_vision":
                 _row("big_vision, np.load", [measure(path, heads, "numpy") for _ in range(REPEATS)], weights)
         _row("vitkit, and a copy", [measure(Path(folder) / "vitkit", heads, "twice")], weights)
 

@@ -146,7 +146,7 @@ def test_an_import_leaves_the_garbage_collector_as_it_was(on: bool, monkeypatch:
         (gc.enable if on else gc.disable)()
         assert callable(vitkit.train)
         with pytest.raises(ImportError):
-            vitkit.bench  # noqa: B018
+            _ = vitkit.bench
         assert gc.isenabled() == on and during == [False, False]
     finally:
         gc.enable()

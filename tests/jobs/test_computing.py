@@ -23,7 +23,7 @@ from vitkit.training.trainer_config import TrainingConfig
 
 
 def fast(precision: Literal["float32", "bfloat16"], attention: Literal["fused", "explicit"]) -> Compute:
-    """What is chosen here: not every processor that runs the tests has products of bfloat16."""
+    """Give the choice on this machine: not every processor has products of bfloat16."""
     block = Compute("float32", attention, "class_token", "compiled")
     whole = compiled_block(precision) is not None
     return replace(block, precision=precision, block="compiled" if whole else "modules")

@@ -21,7 +21,7 @@ from vitkit.models.precision import autocast, device_features
 from vitkit.models.resnet_config import BackboneConfig
 from vitkit.models.vit import ViT
 from vitkit.models.vit_config import DINOV3_ROTARY, ViTConfig
-from vitkit.models.zoo import model_config
+from vitkit.models.zoo import model_config, vit_config
 
 SMALL = ViTConfig((12, 20), (4, 4), width=32, depth=2, num_heads=4, mlp_dim=48, num_classes=5)
 VARIANTS = {
@@ -154,9 +154,10 @@ def test_folded_pixels_of_another_size_are_refused_as_others() -> None:
         make(SMALL, Compute(pixels="folded"))(torch.zeros(20, 3, 8, 8, dtype=torch.uint8))
 
 
-def choose(name: str = "ViT-S/16", **facts: object) -> Compute:
+def choose(model: str | ViTConfig = "ViT-S/16", **facts: object) -> Compute:
     options: dict[str, object] = {"device": "cpu", "features": {"avx512_bf16"}, "phase": "training"}
-    return choose_compute(model_config(name), **{**options, **facts})  # type: ignore[arg-type]
+    config = model_config(model) if isinstance(model, str) else model
+    return choose_compute(config, **{**options, **facts})  # type: ignore[arg-type]
 
 
 def test_what_is_chosen_follows_from_machine_and_model() -> None:
@@ -209,19 +210,17 @@ def test_blocks_are_compiled_where_the_kernel_can(change: dict[str, object], exp
 @pytest.mark.parametrize("kind", ["dropout", "attention_dropout", "drop_path"])
 def test_blocks_that_drop_at_random_are_compiled_for_evaluation_alone(kind: str) -> None:
     config = replace(SMALL, width=64, **{kind: 0.1})  # type: ignore[arg-type]
-    facts = {"device": "cpu", "features": (), "compiler": True}
-    for phase, expected in (("training", "modules"), ("evaluation", "compiled")):
-        assert choose_compute(config, phase=phase, **facts).block == expected  # type: ignore[arg-type]
+    assert choose(config, compiler=True).block == "modules"
+    assert choose(config, compiler=True, phase="evaluation").block == "compiled"
 
 
 def test_long_sequences_are_compiled_in_bfloat16_alone() -> None:
     """In float32 their attention weights would be memory that the fused attention does not take."""
-    facts = {"device": "cpu", "features": {"avx512_bf16"}, "phase": "training", "compiler": True}
     chosen = {"float32": ("compiled", "modules", "modules"), "bfloat16": ("compiled", "compiled", "modules")}
     for precision, expected in chosen.items():
         for size, block in zip((224, 384, 512), expected, strict=True):
-            config = model_config("ViT-S/16", image_size=(size, size))
-            assert choose_compute(config, precision=precision, **facts).block == block  # type: ignore[arg-type]
+            config = vit_config("ViT-S/16", image_size=size)
+            assert choose(config, precision=precision, compiler=True).block == block
 
 
 def test_long_sequences_keep_the_fused_attention() -> None:

@@ -69,13 +69,14 @@ def quantize(model: ImageModel, graph: Any, images: Sequence[NDArray[np.uint8]])
     some = images[:TRIED]
     plain = OpenVINORunner(graph, "float32", torch.get_num_threads())
     expected = np.concatenate([plain(image) for image in some])
+    tried = [quantize_once(model, graph, some, smooth) for smooth in (False, True)]
     errors = []
-    for smooth in (False, True):
-        tried = quantize_once(model, graph, some, smooth)
-        runner = OpenVINORunner(tried, "int8", torch.get_num_threads())
+    for one in tried:
+        runner = OpenVINORunner(one, "int8", torch.get_num_threads())
         found = np.concatenate([runner(image) for image in some])
         errors.append(float(np.square(found.astype(np.float64) - expected).sum()))
-    return quantize_once(model, graph, images, smooth=errors[1] < errors[0])
+    smooth = errors[1] < errors[0]
+    return tried[smooth] if len(some) == len(images) else quantize_once(model, graph, images, smooth)
 
 
 def quantize_once(model: ImageModel, graph: Any, images: Sequence[NDArray[np.uint8]], smooth: bool) -> Any:

@@ -87,29 +87,13 @@ static void by_columns(const number *in, float *out, long tokens, long size) {
     }
 }
 
-/* e^x for x of at most 0, as in `logistic`. */
-static inline float exponential(float x) {
-    x = x < -87.0f ? -87.0f : x;
-    float n = __builtin_rintf(x * 1.44269504f);
-    float r = __builtin_fmaf(n, -0.693359375f, x);
-    r = __builtin_fmaf(n, 2.12194440e-4f, r);
-    float p = 1.9875691500e-4f;
-    p = __builtin_fmaf(p, r, 1.3981999507e-3f);
-    p = __builtin_fmaf(p, r, 8.3334519073e-3f);
-    p = __builtin_fmaf(p, r, 4.1665795894e-2f);
-    p = __builtin_fmaf(p, r, 1.6666665459e-1f);
-    p = __builtin_fmaf(p, r, 5.0000001201e-1f);
-    p = __builtin_fmaf(p, r * r, r) + 1.0f;
-    int32_t exponent = (int32_t)(n == n ? n : 0.0f);
-    return p * from_bits((uint32_t)(exponent + 127) << 23);
-}
-
 static void softmax(float *logits, number *weights, long tokens, long wide) {
     float most = logits[0], sum = 0;
     _Pragma("omp simd reduction(max : most)") for (long i = 0; i < tokens; i++)
         most = logits[i] > most ? logits[i] : most;
     _Pragma("omp simd reduction(+ : sum)") for (long i = 0; i < tokens; i++) {
-        logits[i] = exponential(logits[i] - most);
+        float below = logits[i] - most;
+        logits[i] = exponential(below < -87.0f ? -87.0f : below);
         sum += logits[i];
     }
     float inverse = 1.0f / sum;

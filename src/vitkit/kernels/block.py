@@ -68,7 +68,7 @@ def compiled_block(precision: str) -> BlockFunction | None:
         types = {x.dtype, *(weight.dtype for weight in weights)}
         if asked != number or x.device.type != "cpu" or types != {torch.float32} or not fits:
             return None
-        return _Block.apply(x, kernels, num_heads, eps, *weights)  # type: ignore[no-any-return, no-untyped-call]
+        return _apply(kernels, x, weights, num_heads, eps)
 
     return block
 
@@ -94,12 +94,18 @@ def _computes_block(kernels: "Kernels") -> bool:
     with torch.enable_grad(), torch.autocast("cpu", enabled=False):
         ours = [tensor.clone().requires_grad_() for tensor in given]
         plain = [tensor.double().requires_grad_() for tensor in given]
-        value = _Block.apply(ours[0], kernels, heads, 1e-6, *ours[1:])  # type: ignore[no-untyped-call]
+        value = _apply(kernels, ours[0], ours[1:], heads, 1e-6)
         expected = _plain_block(plain[0], plain[1:], heads, 1e-6)
         found = [value, *torch.autograd.grad(value, ours, grad)]
         wanted = [expected, *torch.autograd.grad(expected, plain, grad.double())]
     tolerance = TOLERANCES[kernels.number]
     return all((a - b).abs().max() <= tolerance * b.abs().max() for a, b in zip(found, wanted, strict=True))
+
+
+def _apply(kernels: "Kernels", x: Tensor, weights: Sequence[Tensor], num_heads: int, eps: float) -> Tensor:
+    """Compute a block, with a gradient: the one call of PyTorch's, which declares no types."""
+    out: Tensor = _Block.apply(x, kernels, num_heads, eps, *weights)  # type: ignore[no-untyped-call]
+    return out
 
 
 def _plain_block(x: Tensor, weights: Sequence[Tensor], heads: int, eps: float) -> Tensor:

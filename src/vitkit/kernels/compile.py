@@ -22,7 +22,7 @@ from pathlib import Path
 SWITCH = "VITKIT_NO_KERNELS"
 COMPILERS = ("cc", "gcc", "clang")
 TIMEOUT = 60
-"""Seconds for a compilation that takes a fraction of one."""
+"""Seconds for a compilation that takes one or two."""
 DIGEST_BYTES = 32
 _PROCESSOR_FIELDS = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
 """The properties that -march=native goes by, as /proc/cpuinfo names them."""
@@ -58,7 +58,7 @@ def load(source: Source, *, compile_it: bool) -> Built:
 
     Args:
         source: what is compiled.
-        compile_it: Whether it is compiled if it is not there yet, which takes half a second.
+        compile_it: Whether it is compiled if it is not there yet, which takes a second or two.
     """
     if os.environ.get(SWITCH, "0") not in ("", "0"):
         return Built(None, f"{SWITCH} is set")

@@ -27,13 +27,10 @@ static inline uint16_t narrow(float value) {
     return value != value ? 0x7fc0 : rounded; /* rounding could carry a NaN into its sign */
 }
 
-/* 1 / (1 + e^-x), by e^-x = 2^n e^r with r of at most ln(2) / 2, and Cephes' polynomial for e^r. */
-static inline float logistic(float x) {
-    float y = -x;
-    y = y > 87.0f ? 87.0f : y;
-    y = y < -87.0f ? -87.0f : y;
-    float n = __builtin_rintf(y * 1.44269504f);
-    float r = __builtin_fmaf(n, -0.693359375f, y); /* ln(2) in two parts */
+/* e^x for x of -87 to 87, by 2^n e^r with r of at most ln(2) / 2, and Cephes' polynomial for e^r. */
+static inline float exponential(float x) {
+    float n = __builtin_rintf(x * 1.44269504f);
+    float r = __builtin_fmaf(n, -0.693359375f, x); /* ln(2) in two parts */
     r = __builtin_fmaf(n, 2.12194440e-4f, r);
     float p = 1.9875691500e-4f;
     p = __builtin_fmaf(p, r, 1.3981999507e-3f);
@@ -44,7 +41,15 @@ static inline float logistic(float x) {
     p = __builtin_fmaf(p, r * r, r) + 1.0f;
     /* A NaN has gone into p; its n, of which C says nothing, must not be converted. */
     int32_t exponent = (int32_t)(n == n ? n : 0.0f);
-    return 1.0f / __builtin_fmaf(p, from_bits((uint32_t)(exponent + 127) << 23), 1.0f);
+    return p * from_bits((uint32_t)(exponent + 127) << 23); /* exact: a power of two */
+}
+
+/* 1 / (1 + e^-x) */
+static inline float logistic(float x) {
+    float y = -x;
+    y = y > 87.0f ? 87.0f : y;
+    y = y < -87.0f ? -87.0f : y;
+    return 1.0f / (exponential(y) + 1.0f);
 }
 
 static inline float gelu(float x) {

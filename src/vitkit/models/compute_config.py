@@ -81,7 +81,7 @@ def choose_compute(
         phase: what it computes for.
         precision: "auto" leaves it to the rule.
         exact: choose the plain way, and on a processor float32 unless bfloat16 is asked for.
-        compiler: whether kernels can be compiled, which takes some tenths of a second.
+        compiler: whether kernels can be compiled, which takes a second or two.
     """
     vit = config if isinstance(config, ViTConfig) else None  # a ResNet computes in the plain way alone
     if precision == "auto":
