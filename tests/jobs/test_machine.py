@@ -102,8 +102,9 @@ if sys.argv[1] == "keep":
     keep_freed_memory()
 for number in range(6):  # it takes a few until nothing more is asked for
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    kept = [torch.ones(4 * 2**20) for _ in range(8)]  # 8 times 16 MiB
-    del kept
+    kept = [torch.ones(2**18) for _ in range(128)]  # 128 times 1 MiB
+    while kept:  # the last first, so that the end of the heap is free
+        kept.pop()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
