@@ -37,6 +37,13 @@ def test_a_link_does_not_hide_where_it_leads(tmp_path: Path) -> None:
     assert not judge("open", str(tmp_path / "new"), "w", 0)
 
 
+def test_a_path_below_an_open_folder_is_resolved(tmp_path: Path) -> None:
+    for folder, words in ((tmp_path, ""), (CHECKOUT, "writes")):
+        descriptor = os.open(folder, os.O_RDONLY)
+        assert judge("os.remove", "README.md", descriptor)[:6] == words
+        os.close(descriptor)
+
+
 def test_reading_the_project_and_the_system_is_allowed() -> None:
     for path in (CHECKOUT / "docs" / "style.md", Path(sys.executable), Path("/proc/self/status")):
         assert not judge("open", str(path), "r", 0)

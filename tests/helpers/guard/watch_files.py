@@ -34,23 +34,23 @@ _SYSTEM = (
     "/run",
     "/var/lib",
 )
-_DEVICES = ("/dev/", "/proc/self/", "/proc/thread-self/")
+_DEVICES = ("/dev/", "/proc/")
 _CACHES = ("/__pycache__/", "/.pytest_cache/", "/.hypothesis/")
 """Parts of the paths that Python and pytest write to by themselves."""
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CHANGES = {
-    "os.chmod": 1,
-    "os.chown": 1,
-    "os.link": 2,
-    "os.mkdir": 1,
-    "os.remove": 1,
-    "os.rename": 2,
-    "os.rmdir": 1,
-    "os.symlink": 2,
-    "os.truncate": 1,
-    "os.utime": 1,
+    "os.chmod": {0: 2},
+    "os.chown": {0: 3},
+    "os.link": {0: 2, 1: 3},
+    "os.mkdir": {0: 2},
+    "os.remove": {0: 1},
+    "os.rename": {0: 2, 1: 3},
+    "os.rmdir": {0: 1},
+    "os.symlink": {1: 2},  # what a link points to is not touched by making it
+    "os.truncate": {0: None},
+    "os.utime": {0: 3},
 }
-"""Audit events that change files, and how many of their first arguments are paths."""
+"""Audit events that change files: where each path stands among the arguments, and the folder it is below."""
 _READS = ("os.listdir", "os.scandir")
 
 
@@ -69,6 +69,12 @@ def readable_folders() -> tuple[str, ...]:
     return tuple(os.path.realpath(path) for path in places)
 
 
+@functools.cache
+def readable_starts() -> tuple[str, ...]:
+    """Return how paths below `readable_folders` begin."""
+    return tuple(folder + os.sep for folder in readable_folders())
+
+
 def offence(event: str, arguments: tuple[Any, ...], writable: tuple[str, ...]) -> str:
     """Describe what an audit event touches that no test may touch; "" where nothing is wrong.
 
@@ -78,24 +84,23 @@ def offence(event: str, arguments: tuple[Any, ...], writable: tuple[str, ...]) -
         writable: the folders in which everything is allowed.
     """
     if event == "open":
-        paths: tuple[Any, ...] = arguments[:1]
+        paths = [_name(arguments[0])]
         mode, flags = arguments[1:3]
         as_text = isinstance(mode, str) and not set(mode).isdisjoint("wax+")
         writes = as_text or (isinstance(flags, int) and flags & _WRITING != 0)
     elif event in _CHANGES:
-        paths, writes = arguments[: _CHANGES[event]], True
-        if event == "os.symlink":
-            paths = paths[1:]  # what a link points to is not touched by making it
+        places = _CHANGES[event].items()
+        paths = [_name(arguments[at], None if below is None else arguments[below]) for at, below in places]
+        writes = True
     elif event in _READS:
-        paths, writes = arguments[:1], False
+        paths, writes = [_name(arguments[0])], False
     else:
         return ""
-    for path in paths:
-        if not isinstance(path, str | bytes | os.PathLike):
-            continue  # a descriptor, which was opened before, or None: the folder at hand
-        name = os.fsdecode(path)
+    for name in paths:
         if "\0" in name or not name:
             continue
+        if not writes and name.startswith(readable_starts()) and ".." not in name:
+            continue  # the many files of imports, without a look at the disk
         place = os.path.abspath(name)
         parent, last = os.path.split(place)
         if not os.path.isdir(parent):
@@ -112,10 +117,20 @@ def offence(event: str, arguments: tuple[Any, ...], writable: tuple[str, ...]) -
             continue
         if not writes and (_inside(place, readable_folders()) or not os.path.exists(place)):
             continue  # what is not there tells a test nothing
-        if place == str(CHECKOUT) and not writes:
+        if not writes and place in (str(CHECKOUT), os.getcwd()):
             continue  # listed by imports
         return f"{'writes' if writes else 'reads'} {place} ({event})"
     return ""
+
+
+def _name(path: Any, folder: int | None = None) -> str:
+    """Return a path of an audit event; "" for a descriptor, opened before, and for the folder at hand."""
+    if not isinstance(path, str | bytes | os.PathLike):
+        return ""
+    name = os.fsdecode(path)
+    if isinstance(folder, int) and folder >= 0 and not os.path.isabs(name):
+        return os.path.join(os.readlink(f"/proc/self/fd/{folder}"), name)
+    return name
 
 
 def _inside(place: str, folders: tuple[str, ...]) -> bool:
