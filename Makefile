@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check slow clean
+.PHONY: demo test test-engines check slow clean
 
 demo: .venv/.installed  ## train on the built-in digits, evaluate, write the report
 	$(BIN)/vitkit train --recipe digits --out runs/digits
@@ -15,6 +15,9 @@ test: .venv/.installed-dev  ## ruff, mypy and the tests
 
 check: .venv/.installed-dev  ## ruff and mypy alone
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check
+
+test-engines:  ## the tests of export and engines, in an environment that has OpenVINO and ONNX Runtime
+	PYTHON="$(PYTHON)" scripts/test-engines
 
 slow: .venv/.installed-dev  ## the heavier tests: 100 kills
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/test-slow
@@ -33,4 +36,4 @@ slow: .venv/.installed-dev  ## the heavier tests: 100 kills
 	touch $@ .venv/.installed
 
 clean:  ## remove the environment and caches; runs stay
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf .venv .venv-engines .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

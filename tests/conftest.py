@@ -1,29 +1,118 @@
-"""One thread for every test process: pytest-xdist uses the cores, and small models gain nothing from two.
+"""What every test starts from: one thread, a home and a working folder, nothing of the caller's settings.
 
-`scripts/test-processors` asks for two as well: sums that are split over threads round differently.
+`scripts/test-processors` asks for two threads: sums that are split over threads round differently.
 """
 
 import os
+import shutil
 import signal
+import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+# Settings of the caller that change what commands print, compute or read. The processes of pytest-xdist
+# inherit what the first one settles here, and so does every process that a test starts.
+for _name in [name for name in os.environ if name.startswith(("LC_", "HF_", "VITKIT_CACHE", "HYPOTHESIS_"))]:
+    del os.environ[_name]
+for _name in (
+    "COLUMNS",
+    "LINES",
+    "LANG",
+    "LANGUAGE",
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "CC",
+    "CFLAGS",
+    "RANK",
+    "WORLD_SIZE",
+):
+    os.environ.pop(_name, None)
+os.environ |= {"LC_ALL": "C.UTF-8", "TZ": "UTC", "PYTHONUTF8": "1"}
+time.tzset()
+
+# One thread for every test process: pytest-xdist uses the cores, and small models gain nothing from two.
 # OMP_NUM_THREADS is for the processes that tests start, too.
 os.environ["OMP_NUM_THREADS"] = os.environ.get("VITKIT_TEST_THREADS", "1")
 
-# A shell that starts the tests in the background has Ctrl-C ignored, and what is ignored stays ignored in the
-# processes that the tests start.
+# A signal that the caller ignores (nohup: SIGHUP; a shell that starts the tests in the background: SIGINT)
+# stays ignored in the processes that tests start, while a handler goes back to the default there. A test
+# session that is to survive a hangup still does.
+for _number in (signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, lambda *_: None)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-# The width of what commands print may not depend on where the tests run.
-os.environ.pop("COLUMNS", None)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, set(signal.Signals))
 
 import pytest
 import torch
 
+from tests.helpers.guard import watch_files
+
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+
+SESSION = "VITKIT_TEST_SESSION"
+"""The environment variable that names the folder of a test session, which all of its processes share."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the session a home, a cache and a temporary folder, before pytest-xdist starts its processes."""
+    if hasattr(config, "workerinput"):
+        return
+    os.environ.setdefault(
+        "PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir()
+    )  # the folders of tests stay for a look
+    session = Path(os.path.realpath(tempfile.mkdtemp(prefix="vitkit-tests-")))
+    for name in ("home", "cache", "tmp", "elsewhere"):
+        (session / name).mkdir()
+    checkout = Path(__file__).resolve().parents[1]
+    guard = str(Path(watch_files.__file__).parent)
+    os.environ |= {
+        SESSION: str(session),
+        "HOME": str(session / "home"),
+        "XDG_CACHE_HOME": str(session / "cache"),
+        "MPLCONFIGDIR": str(session / "cache" / "matplotlib"),
+        "TMPDIR": str(session / "tmp"),
+        "HYPOTHESIS_STORAGE_DIRECTORY": str(checkout / ".hypothesis"),
+        "PYTHONPATH": os.pathsep.join([guard, *filter(None, [os.environ.get("PYTHONPATH")])]),
+    }
+    tempfile.tempdir = None  # read from TMPDIR again
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ[SESSION], ignore_errors=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def offences(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stand in an empty folder, and watch which files this process and those it starts touch.
+
+    Returns:
+        The file in which offences are written down.
+    """
+    session = Path(os.environ[SESSION])
+    os.chdir(session / "elsewhere")
+    writable = [session / name for name in ("home", "cache", "tmp")]
+    record = session / "tmp" / f"offences-{os.getpid()}"
+    own = [str(path) for path in (*writable, tmp_path_factory.getbasetemp())]
+    os.environ |= {watch_files.TEMPORARY: os.pathsep.join(own), watch_files.OFFENCES: str(record)}
+    if "sitecustomize" not in sys.modules or not hasattr(sys.modules["sitecustomize"], "watch_files"):
+        watch_files.install()  # a process of pytest-xdist has the watch from its start
+    return record
+
+
+@pytest.fixture(autouse=True)
+def _stays_in_its_folder(offences: Path) -> Iterator[None]:
+    """Fail a test that reads or writes outside of the temporary folders, or a process of which does."""
+    yield
+    if offences.exists():
+        words = offences.read_text(encoding="utf-8", errors="replace")
+        offences.unlink()
+        pytest.fail(f"outside the test's temporary folder:\n{words}", pytrace=False)
 
 
 @pytest.fixture(scope="module")

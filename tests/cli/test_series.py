@@ -64,7 +64,7 @@ def wait_for(process: "subprocess.Popen[str]", path: Path) -> None:
         time.sleep(0.005)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 def test_a_series_that_is_killed_goes_on_to_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,7 +16,7 @@ from vitkit.data.decode_config import DecodeRule
 from vitkit.data.files import UnreadableFileError, read_regular_file, regular_file
 from vitkit.errors import VitkitError
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(600)
 
 
 def pipe(path: Path) -> None:

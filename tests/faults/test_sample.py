@@ -11,7 +11,7 @@ import pytest
 from tests.faults.harness import read_record
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     "kinds",
     [("images", "checkpoints", "evaluations"), ("run_folders", "filesystem", "signals", "options", "kills")],

@@ -39,7 +39,7 @@ def test_a_link_to_itself_as_data(tmp_path: Path, capsys: pytest.CaptureFixture[
         open_model_data(model, str(loop))
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(600)
 def test_a_check_of_data_with_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = images(tmp_path / "data")
     os.mkfifo(root / "a" / "x.png")

