@@ -1,6 +1,9 @@
-"""The folder of a run: who holds it, and which one a run takes that was given none."""
+"""The folder of a run: who holds it, which one a run takes that was given none, and records of strangers."""
 
 import fcntl
+import hashlib
+import json
+import math
 import os
 import signal
 import threading
@@ -10,10 +13,24 @@ from pathlib import Path
 
 import pytest
 
+from vitkit.data.sources import open_data
+from vitkit.data.sources_config import Splits
 from vitkit.data.workers import Reading, Result, compute_ahead
 from vitkit.errors import VitkitError
+from vitkit.jobs.advice_record import compare_with_advice, read_advice
+from vitkit.jobs.data_record import check_data, read_record
+from vitkit.jobs.inspect import draw_pictures
+from vitkit.jobs.inspect_options import InspectOptions
+from vitkit.jobs.listener import SILENT
 from vitkit.jobs.run_config import Run
-from vitkit.jobs.run_folder import claim_run_folder, is_new_folder, lock_run_folder
+from vitkit.jobs.run_folder import (
+    claim_run_folder,
+    is_new_folder,
+    lock_run_folder,
+    numbered_folders,
+    write_evaluation,
+)
+from vitkit.jobs.run_records import read_data_record
 
 RUN = Run(model="ViT-16x1x1/2")
 
@@ -163,3 +180,96 @@ def test_a_new_folder_holds_nothing_but_hidden_files(tmp_path: Path) -> None:
     assert not is_new_folder(tmp_path) and not is_new_folder(tmp_path / "file")
     assert not is_new_folder(tmp_path / "link")
     assert is_new_folder(tmp_path / "none") and is_new_folder(tmp_path / "hidden")
+
+
+def test_a_folder_with_links_that_lead_out_is_not_written_to(tmp_path: Path) -> None:
+    mine, given = tmp_path / "mine", tmp_path / "given"
+    mine.mkdir()
+    given.mkdir()
+    for name in ("checkpoints", "evaluation", "metrics.jsonl", "rate-0.01"):
+        (given / name).symlink_to(mine)
+        with pytest.raises(VitkitError, match=f"{name} is a link that leads out"), lock_run_folder(given):
+            pass
+        with pytest.raises(VitkitError, match=f"{name} is a link that leads out"):
+            write_evaluation(given, "test", None, None)  # type: ignore[arg-type]
+        (given / name).unlink()
+    (given / "inspect").symlink_to(mine)
+    with pytest.raises(VitkitError, match="inspect is a link that leads out"):
+        draw_pictures(InspectOptions(str(given)))
+    assert not list(mine.iterdir())
+
+
+def test_a_model_of_any_name_makes_one_folder() -> None:
+    named = Run(model="../..\0/\nViT/16")
+    assert next(numbered_folders(named, "digits")) == Path("runs/digits-..-..---ViT-16")
+
+
+NPY = b"\x93NUMPY\x01\x00"
+
+
+def npy(header: str, content: bytes = b"") -> bytes:
+    padded = header.ljust(117) + "\n"
+    return NPY + len(padded).to_bytes(2, "little") + padded.encode() + content
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        NPY,
+        b"PK\x05\x06" + bytes(18),
+        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000, 2)}"),
+        npy("{'descr': '|S8', 'fortran_order': False, 'shape': (1, 2)}", bytes(16)),
+        npy("{'descr': '<i8', 'fortran_order': True, 'shape': (1, 2)}", bytes(16)),
+        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (2,)}", bytes(16)),
+        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (-1, 2)}", bytes(16)),
+        npy("{'descr': '|O', 'fortran_order': False, 'shape': (1, 2)}", bytes(16)),
+        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (1, 2)}", bytes(17)),
+    ],
+    ids=lambda content: str(content[10:90]),
+)
+def test_states_of_images_that_are_none_are_refused(tmp_path: Path, content: bytes) -> None:
+    """With the hash of them in data.json, as somebody who made them up would have it."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    for number in range(4):
+        (tmp_path / "ab"[number % 2] / f"{number}.png").touch()
+    data = open_data(str(tmp_path), Splits(0, 0))
+    check_data(tmp_path, data, "", "time", SILENT)
+    check_data(tmp_path, data, "", "time", SILENT)
+    record = json.loads((tmp_path / "data.json").read_text())
+    (tmp_path / "image-files.npy").write_bytes(content)
+    record["image_files"] = hashlib.sha256(content).hexdigest()
+    (tmp_path / "data.json").write_text(json.dumps(record))
+    with pytest.raises(VitkitError, match=r"image-files\.npy.*is missing or damaged"):
+        check_data(tmp_path, data, "", "time", SILENT)
+
+
+def test_counts_of_images_below_zero_are_refused(tmp_path: Path) -> None:
+    data = open_data("digits", Splits())
+    check_data(tmp_path, data, "", "names", SILENT)
+    assert read_record(tmp_path) is not None
+    record = json.loads((tmp_path / "data.json").read_text())
+    record["images"]["train"] = -1
+    (tmp_path / "data.json").write_text(json.dumps(record))
+    for read in (read_record, read_data_record):
+        with pytest.raises(VitkitError, match=r"data\.json: images: train: expected a count, found -1"):
+            read(tmp_path)
+
+
+def test_advice_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
+    good = {"expected": {"accuracy": 0.5, "low": 0.4, "high": 0.6}, "seconds": 1.0, "sentences": []}
+    for change in (
+        {"seconds": math.nan},
+        {"seconds": -1},
+        {"expected": {"accuracy": math.nan, "low": 0.4, "high": 0.6}},
+        {"expected": {"accuracy": 0.5, "low": 0.6, "high": 0.4}},
+        {"expected": {"accuracy": 0.5, "low": 0.4, "high": 1e300}},
+    ):
+        (tmp_path / "advice.json").write_text(json.dumps(good | change))
+        with pytest.raises(VitkitError, match=r"advice\.json"):
+            read_advice(tmp_path)
+    (tmp_path / "advice.json").write_text(json.dumps(good))
+    (tmp_path / "evaluation").mkdir()
+    (tmp_path / "evaluation" / "test.json").write_text('{"accuracy": NaN}')
+    assert compare_with_advice(tmp_path) == ""
