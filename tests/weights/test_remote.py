@@ -593,19 +593,42 @@ def test_redirects_are_followed(server: Server) -> None:
     ],
     ids=["version", "length", "SHA-256"],
 )
-def test_a_file_that_changed_on_the_server_is_fetched_again(
-    now: Hosted, server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_file_that_changed_on_the_server_is_refused(
+    now: Hosted, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.files["/x.npz"] = Hosted(npz())
-    fetch(server.url("/x.npz"))
+    kept = fetch(server.url("/x.npz")).path
     server.files["/x.npz"] = now
     assert fetch(server.url("/x.npz")).path.read_bytes() == npz()  # asked a moment ago
     monkeypatch.setattr(remote, "CHECK_AGAIN", 0.0)
+    refused(server.url("/x.npz"), "left as it is", str(kept), "delete it to fetch the other")
+    assert kept.read_bytes() == npz()
+    kept.unlink()
     assert fetch(server.url("/x.npz")).path.read_bytes() == now.data
-    assert "has changed on the server" in caplog.text
     requests = len(server.requests)
     assert fetch(server.url("/x.npz")).path.read_bytes() == now.data
-    assert len(server.requests) == requests and len(server.heads) == 2
+    assert len(server.requests) == requests
+
+
+def test_the_same_bytes_under_another_mark_are_the_same_file(
+    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.files["/x.npz"] = Hosted(npz())
+    fetch(server.url("/x.npz"))
+    server.files["/x.npz"] = Hosted(npz(), etag='"2"')
+    monkeypatch.setattr(remote, "CHECK_AGAIN", 0.0)
+    assert fetch(server.url("/x.npz")).path.read_bytes() == npz()
+    assert "may have changed" in caplog.text and len(server.ranges) == 2
+    fetch(server.url("/x.npz"))
+    assert len(server.ranges) == 2
+
+
+def test_a_file_that_was_damaged_here_must_come_back_the_same(server: Server) -> None:
+    server.files["/x.npz"] = Hosted(npz())
+    kept = fetch(server.url("/x.npz")).path
+    kept.write_bytes(b"damaged")
+    server.files["/x.npz"] = Hosted(npz(fill=2.0))
+    refused(server.url("/x.npz"), hashlib.sha256(npz()).hexdigest(), "It was thrown away")
 
 
 def test_a_server_that_cannot_say_changes_nothing(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -901,6 +924,42 @@ def test_what_a_commit_of_the_hub_holds_never_changes(hub: Hub) -> None:
     hub.says = "0" * 64
     refused(f"hf:org/name@{'a' * 40}", "now says 0000", "never changes", str(path))
     assert path.read_bytes() == WEIGHTS
+
+
+def test_what_was_first_fetched_from_the_hub_is_remembered(hub: Hub) -> None:
+    hub.files = {"model.safetensors": WEIGHTS, "config.json": b"{}"}
+    fetch("hf:org/name")
+    hub.files["config.json"] = b"{ }"  # no weights
+    assert fetch("hf:org/name").path.read_bytes() == WEIGHTS
+    other = save({"x": torch.zeros(3)})
+    hub.files["model.safetensors"] = other
+    asked = len(hub.asked)
+    refused(
+        "hf:org/name", "not what it was when it was first fetched", "hf:org/name@abc123/model.safetensors"
+    )
+    assert len(hub.asked) == asked  # it was not fetched: the Hub said its hash
+    hub.files = {"pytorch_model.bin": other}
+    refused("hf:org/name", "not what it was when it was first fetched")
+    (record,) = (cache_folder() / "hub").glob("first-*")
+    record.write_text("[]")  # damaged: there is nothing to compare with
+    assert fetch("hf:org/name").path.name == "pytorch_model.bin"
+    hub.files = {"model.safetensors": WEIGHTS}
+    assert fetch(f"hf:org/name@{'b' * 40}").path.name == "model.safetensors"  # a commit is what it is
+    refused("hf:org/name", "delete ", str(record))
+    record.unlink()
+    assert fetch("hf:org/name").path.name == "model.safetensors"
+
+
+def test_a_hash_in_an_address_of_the_hub_is_kept_to(hub: Hub) -> None:
+    hub.files = {"model.safetensors": WEIGHTS}
+    digest = hashlib.sha256(WEIGHTS).hexdigest()
+    assert fetch(f"hf:org/name@{'a' * 40}#sha256={digest}").path.read_bytes() == WEIGHTS
+    asked = len(hub.asked)
+    refused(f"hf:org/name#sha256={'0' * 64}", f"expected model.safetensors with the SHA-256 {'0' * 64}")
+    assert len(hub.asked) == asked
+    hub.failure = RuntimeError("no route to the Hub")  # what is here is compared all the same
+    refused(f"hf:org/name#sha256={'0' * 64}", f"found {digest}", "It is not used")
+    refused("hf:org/name#md5=3", "expected sha256=")
 
 
 def test_a_model_without_weights(hub: Hub) -> None:
