@@ -485,3 +485,58 @@ def test_a_record_of_an_ended_run_that_was_cut_short_is_swept(tmp_path: Path) ->
     (tmp_path / "ended.json").write_text('{"step": -1, "environment": {}}')
     with pytest.raises(VitkitError, match=r"ended\.json: step: expected 0 or more"):
         read_ended(tmp_path)
+
+
+def test_the_best_checkpoint_is_kept_beside_the_last_ones(tmp_path: Path) -> None:
+    trainer = small_trainer(tmp_path)
+    for step in range(1, 7):
+        best = 2 if step >= 2 else None
+        trainer.state.progress = dataclasses.replace(trainer.state.progress, step=step, best_step=best)
+        save_checkpoint(tmp_path, trainer.state, trainer.environment, keep=2)
+    kept = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert kept == ["step-00000002", "step-00000005", "step-00000006"]
+    assert find_damage(tmp_path / "checkpoints" / "step-00000002") is None
+
+
+def test_names_are_flushed_before_anything_refers_to_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut keeps what was flushed, in whatever order the rest came."""
+    opened, order = dict[int, str](), list[tuple[str, str]]()
+    originals = {name: getattr(os, name) for name in ("open", "fsync", "rename", "replace")}
+
+    def open_(path: Any, *rest: Any, **more: Any) -> int:
+        descriptor: int = originals["open"](path, *rest, **more)
+        opened[descriptor] = str(path)
+        return descriptor
+
+    def fsync(descriptor: int) -> None:
+        originals["fsync"](descriptor)
+        order.append(("flush", Path(opened[descriptor]).name))
+
+    def moving(name: str) -> Callable[..., None]:
+        def move(source: Any, target: Any) -> None:
+            originals[name](source, target)
+            order.append(("name", Path(target).name))
+
+        return move
+
+    trainer = small_trainer(tmp_path)
+    monkeypatch.setattr(os, "open", open_)
+    monkeypatch.setattr(os, "fsync", fsync)
+    for name in ("rename", "replace"):
+        monkeypatch.setattr(os, name, moving(name))
+    save_checkpoint(tmp_path, trainer.state, trainer.environment, keep=1)
+    monkeypatch.undo()
+    files = [("flush", path.name) for path in (tmp_path / "checkpoints" / "step-00000000").iterdir()]
+    hidden = f".step-00000000.{os.getpid()}.tmp"
+    commit = f".COMMIT.{os.getpid()}.tmp"
+    assert sorted(order[: len(files) - 1]) == sorted(set(files) - {("flush", "COMMIT")})
+    assert order[len(files) - 1 :] == [
+        ("flush", hidden),
+        ("name", "step-00000000"),
+        ("flush", "checkpoints"),
+        ("flush", commit),
+        ("name", "COMMIT"),
+        ("flush", "step-00000000"),
+    ]

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -40,6 +41,10 @@ def npz(size: int = 200_000, fill: float = 1.0) -> bytes:
     buffer = io.BytesIO()
     np.savez(buffer, x=np.full(size, fill, np.float32))
     return buffer.getvalue()
+
+
+DRIPS = 150
+"""Pieces that a dripping server sends, 0.02 s apart, before it gives up."""
 
 
 @dataclass
@@ -74,9 +79,10 @@ class Server(http.server.ThreadingHTTPServer):
         self.files: dict[str, Hosted] = {}
         self.requests: list[tuple[str, str | None]] = []
         self.heads: list[str] = []
+        self.scheme = "http"
 
     def url(self, path: str) -> str:
-        return f"http://127.0.0.1:{self.server_port}{path}"
+        return f"{self.scheme}://127.0.0.1:{self.server_port}{path}"
 
     def handle_error(self, *_: Any) -> None:
         """A client that goes away is what some tests are about."""
@@ -148,10 +154,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if length:
             self.send_header("Content-Length", str(length))
         self._describe(file)
-        while file.drip and body:
+        for _ in range(DRIPS if file.drip else 0):
             self.wfile.write(body[:10])
             body = body[10:]
             time.sleep(0.02)
+        if file.drip:  # nobody cut it: a client without an end of its own gets one
+            return
         if file.cuts:
             body = body[: file.cuts.pop(0)]
             if file.after_cut:
@@ -502,7 +510,7 @@ def raw() -> Iterator[Any]:
 def test_an_answer_that_drips_ends_too(raw: Any, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "WINDOW", 0.2)
     monkeypatch.setattr(remote, "ATTEMPTS", 2)
-    refused(raw([b"H"] * 10_000), "fewer than 30,720 bytes came", "Nothing was changed")
+    refused(raw([b"H"] * DRIPS), "fewer than 30,720 bytes came", "Nothing was changed")
 
 
 def test_an_answer_that_is_no_http_is_shown_not_obeyed(
@@ -567,6 +575,37 @@ def test_settings_that_are_too_large_are_left_out_with_words(
 def test_redirects_lead_to_http_alone(target: str, server: Server) -> None:
     server.files["/x.npz"] = Hosted(b"", elsewhere=target)
     refused(server.url("/x.npz"), target.partition(":")[0] + "://127.0.0.1", "Nothing was changed")
+
+
+@pytest.fixture
+def encrypted(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A server that speaks https, whose certificate is trusted for the time of the test."""
+    certificate = Path(__file__).parents[1] / "fixtures" / "loopback.pem"
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    with Server() as encrypted:
+        encrypted.scheme = "https"
+        encrypted.socket = context.wrap_socket(encrypted.socket, server_side=True)
+        thread = threading.Thread(target=encrypted.serve_forever, args=(0.01,))
+        thread.start()
+        yield encrypted
+        encrypted.shutdown()
+        thread.join()
+
+
+def test_redirects_never_lead_from_https_to_http(server: Server, encrypted: Server) -> None:
+    server.files["/store.npz"] = encrypted.files["/store.npz"] = Hosted(npz())
+    encrypted.files["/x.npz"] = Hosted(b"", elsewhere=server.url("/store.npz"))
+    refused(
+        encrypted.url("/x.npz"), f"on to {server.url('/store.npz')}, which is not encrypted", "Nothing was"
+    )
+    assert not server.requests
+    encrypted.files["/y.npz"] = Hosted(b"", elsewhere=encrypted.url("/store.npz"))
+    assert fetch(encrypted.url("/y.npz")).path.read_bytes() == npz()
+    server.files["/z.npz"] = Hosted(b"", elsewhere=encrypted.url("/store.npz"))
+    assert fetch(server.url("/z.npz")).path.read_bytes() == npz()
 
 
 def test_redirects_are_followed(server: Server) -> None:
