@@ -3,10 +3,12 @@
 import hashlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from safetensors.numpy import save
 
@@ -234,7 +236,7 @@ def test_an_entry_carries_its_own_hash(tmp_path: Path) -> None:
 
 def test_an_entry_with_something_else_in_it_is_computed_again(data: ImageData, tmp_path: Path) -> None:
     """As another program, or another version, may have left it under a key of ours, with the right hash."""
-    good = {
+    good: dict[str, NDArray[Any]] = {
         "rows": np.ones((1, 3), np.float32),
         "readable": np.array([1, 0], np.uint8),
         "pixels": np.zeros((1, 2), np.uint64),

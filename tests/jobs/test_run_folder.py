@@ -9,16 +9,23 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+import vitkit
+from tests.jobs.hearing import Hearing
 from vitkit.data.sources import open_data
 from vitkit.data.sources_config import Splits
 from vitkit.data.workers import Reading, Result, compute_ahead
 from vitkit.errors import VitkitError
 from vitkit.jobs.advice_record import compare_with_advice, read_advice
 from vitkit.jobs.data_record import check_data, read_record
+from vitkit.jobs.evaluate import keep_evaluation
+from vitkit.jobs.evaluate_options import EvaluateOptions
 from vitkit.jobs.inspect import draw_pictures
 from vitkit.jobs.inspect_options import InspectOptions
 from vitkit.jobs.listener import SILENT
@@ -31,6 +38,7 @@ from vitkit.jobs.run_folder import (
     write_evaluation,
 )
 from vitkit.jobs.run_records import read_data_record
+from vitkit.training.trainer_config import TrainingConfig
 
 RUN = Run(model="ViT-16x1x1/2")
 
@@ -273,3 +281,31 @@ def test_advice_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
     (tmp_path / "evaluation").mkdir()
     (tmp_path / "evaluation" / "test.json").write_text('{"accuracy": NaN}')
     assert compare_with_advice(tmp_path) == ""
+
+
+def test_training_takes_a_folder_that_nobody_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("vitkit.jobs.train._complete_until_stopped", lambda *_: None)  # killed before step 1
+    run = replace(
+        vitkit.recipe("digits"), data="digits", model="ViT-16x1x1/4", training=TrainingConfig(steps=1)
+    )
+    first = Path("runs/digits-ViT-16x1x1-4")
+    with lock_run_folder(first):
+        with pytest.raises(VitkitError, match="Another process is training"):
+            vitkit.train(run, first)
+        assert vitkit.train(run) == Path(f"{first}-2")
+    assert vitkit.train(run) == Path(f"{first}-2"), "where it has begun, though another folder is free now"
+
+
+def test_an_evaluation_that_cannot_be_kept_is_not_lost(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    folder = tmp_path / "given"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"run": {}}')
+    for name in ("model.safetensors", "model.json"):
+        (folder / name).touch()
+    (folder / "evaluation").symlink_to(tmp_path / "mine")
+    heard, found = Hearing(), SimpleNamespace(split="test", result=None, predictions=None)
+    assert keep_evaluation(EvaluateOptions(str(folder)), cast("Any", found), heard) is None
+    assert any("evaluation is a link that leads out" in note for note in heard.notes)
+    assert not list((tmp_path / "mine").iterdir())
