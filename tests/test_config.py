@@ -161,3 +161,13 @@ def test_a_file_that_is_not_there_is_none_and_a_damaged_one_is_refused(tmp_path:
     (tmp_path / "record.json").write_text("{")
     with pytest.raises(VitkitError, match=r"record\.json"):
         read_if_there(Splits, tmp_path / "record.json")
+
+
+def test_a_value_that_the_dataclass_refuses_is_named_with_its_place() -> None:
+    with pytest.raises(VitkitError, match="file: training: learning_rate: expected a finite number"):
+        from_json(Holder, {"training": {"learning_rate": float("nan")}}, "file")
+
+
+@dataclass(frozen=True)
+class Holder:
+    training: OptimizerConfig

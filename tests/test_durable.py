@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from vitkit.durable import open_to_append, read_json, replace_file, replace_json, write_file
+from vitkit.durable import (
+    is_file_name,
+    open_to_append,
+    read_json,
+    refuse_links,
+    remove_leftovers,
+    replace_file,
+    replace_json,
+    write_file,
+)
 from vitkit.errors import VitkitError
 
 
@@ -111,3 +120,34 @@ def test_a_pipe_is_not_appended_to(tmp_path: Path) -> None:
         with open_to_append(tmp_path / "log") as file:
             file.write(line)
     assert (tmp_path / "log").read_text() == "a\nb\n"
+
+
+def test_leftovers_of_killed_processes_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    for name in (".ended.json.123.tmp", ".x.tmp", "ended.json", ".lock", ".a.12x.tmp"):
+        (tmp_path / name).touch()
+    (tmp_path / ".folder.1.tmp").mkdir()
+    remove_leftovers(tmp_path)
+    remove_leftovers(tmp_path / "none")
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {".x.tmp", "ended.json", ".lock", ".a.12x.tmp", ".folder.1.tmp"}
+
+
+def test_a_link_that_leads_out_of_a_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run" / "inside").mkdir(parents=True)
+    (tmp_path / "run-2").mkdir()
+    (tmp_path / "run" / "best").symlink_to("inside")
+    (tmp_path / "run" / "loop").symlink_to("loop")
+    (tmp_path / "link").symlink_to("run")
+    refuse_links(tmp_path / "run")
+    refuse_links(tmp_path / "link")
+    for target in ("../run-2", "/nowhere", tmp_path / "run-2", ".."):
+        (tmp_path / "run" / "out").symlink_to(target)
+        with pytest.raises(VitkitError, match="run/out is a link that leads out"):
+            refuse_links(tmp_path / "run")
+        (tmp_path / "run" / "out").unlink()
+
+
+def test_a_name_from_a_file_is_no_path() -> None:
+    assert all(map(is_file_name, ("a", "model.safetensors", "..a", "é b", "a..")))
+    wrong = ("", ".", "..", "/a", "a/b", "../a", "a\\b", "C:a", "a\0b", "a/")
+    assert not any(map(is_file_name, wrong))

@@ -5,6 +5,7 @@ import io
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -281,6 +282,88 @@ def test_json_has_one_way_out() -> None:
         assert ".out.print_json" not in text and "print(json." not in text, path
 
 
+def failure(capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, Any], list[str], str]:
+    """The JSON in the last line of standard output, the lines before, and standard error."""
+    printed = capsys.readouterr()
+    *before, last = printed.out.splitlines()
+    return json.loads(last), before, printed.err
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_wrong_options_are_told_as_json_too(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where a verb has no --json: whoever asks for it reads the answer as that."""
+    arguments = {
+        "data": ["check", "x"],
+        "train": [],
+        "vtab": ["x", "--root", "x"],
+        "convert": ["x", "y"],
+        "export": ["x", "y"],
+    }.get(verb, ["x"])
+    assert run([verb, *arguments, "--json", "--no-such-option"]) == 2
+    found, before, words = failure(capsys)
+    assert not before and found.keys() == {"error", "exit_code"} and found["exit_code"] == 2
+    assert "--no-such-option" in found["error"] and "--no-such-option" in words
+    assert not any(mark in found["error"] for mark in ("│", "╭", "---", "───", "For full help"))
+
+
+def test_options_that_are_missing_are_told_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, words in (
+        (["card", "--json"], "Missing from vitkit card"),
+        (["evaluate", "m", "--json", "--split"], "Missing value for argument '--split'"),
+        (["cards", "--json"], "no command is named 'cards'"),
+        (["card", "x\0", "--json"], "a character that no option has"),
+    ):
+        assert run(arguments) == 2
+        found, before, told = failure(capsys)
+        assert words in found["error"] and found["exit_code"] == 2 and not before
+        assert words.split()[0] in told
+
+
+def test_a_command_that_fails_says_so_as_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(["card", "nothing here", "--json"]) == 1
+    found, before, words = failure(capsys)
+    assert found == {"error": "No checkpoint at nothing here.", "exit_code": 1} and not before
+    assert words == "vitkit: No checkpoint at nothing here.\n"
+    assert run(["card", "nothing here"]) == 1
+    assert not capsys.readouterr().out
+
+    def failing(error: BaseException | int) -> Any:
+        def main(arguments: list[str]) -> None:
+            console.print_json({"image": "first.png"}, indent=None)
+            if isinstance(error, int):
+                os.kill(os.getpid(), error)
+            else:
+                raise error
+
+        return SimpleNamespace(main=main)
+
+    for error, code, words in (
+        (VitkitError(HOSTILE), 1, HOSTILE),
+        (MemoryError(), 1, "the memory of this machine"),
+        (OSError(28, "No space left on device", "/x"), 1, "/x: No space left on device"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (signal.SIGTERM, 143, "SIGTERM"),
+    ):
+        monkeypatch.setitem(sys.modules, "vitkit.cli.card", failing(error))
+        assert run(["card", "x", "--json"]) == code
+        found, before, _ = failure(capsys)
+        assert words in found["error"] and found["exit_code"] == code
+        assert [json.loads(line) for line in before] == [{"image": "first.png"}]
+    monkeypatch.setitem(sys.modules, "vitkit.cli.card", failing(ZeroDivisionError("a bug")))
+    with pytest.raises(ZeroDivisionError):  # keeps its traceback
+        run(["card", "x", "--json"])
+    assert failure(capsys)[0] == {"error": "ZeroDivisionError: a bug", "exit_code": 1}
+
+
+def test_a_command_that_succeeds_or_helps_says_nothing_of_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["starts", "vit-b16-in21k", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 1
+    assert run(["starts", "--json", "--help"]) == 0
+    assert "exit_code" not in capsys.readouterr().out
+
+
 # Progress without a terminal
 
 
@@ -459,7 +542,7 @@ def test_weights_that_are_not_finite(tmp_path: Path, capsys: pytest.CaptureFixtu
     for options in ([], ["--json"]):
         assert run(["predict", "broken", "images", *options]) == 1
         captured = capsys.readouterr()
-        assert "not finite" in captured.err and "nan" not in captured.out.lower()
+        assert "not finite" in captured.err and captured.out.count("\n") == len(options)  # no answer
 
 
 def test_the_predictor_takes_ordinary_things() -> None:

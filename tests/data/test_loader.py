@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -254,8 +255,8 @@ class Endless(Noise):
     """Sample 5 is on a disk that does not answer."""
 
     def decode(self, index: int) -> NDArray[np.uint8]:
-        while index == 5:
-            time.sleep(1)
+        if index == 5:
+            time.sleep(30)  # far longer than anybody waits, and no test hangs where nobody gives up
         return super().decode(index)
 
 
@@ -275,8 +276,11 @@ def test_a_stopped_worker_is_named() -> None:
     stopped = multiprocessing.active_children()[0].pid
     assert stopped is not None
     os.kill(stopped, signal.SIGSTOP)
+    going_on = threading.Timer(30, os.kill, (stopped, signal.SIGCONT))  # no test hangs where nobody gives up
+    going_on.start()
     with pytest.raises(VitkitError, match=f"did not come within .* process {stopped} that makes it hangs"):
         list(batches)
+    going_on.cancel()
     assert not multiprocessing.active_children()
 
 

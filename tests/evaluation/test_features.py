@@ -3,11 +3,14 @@
 import hashlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from PIL import Image
+from safetensors.numpy import save
 
 import vitkit
 from vitkit.data.sources import ImageData, open_data
@@ -229,3 +232,39 @@ def test_an_entry_carries_its_own_hash(tmp_path: Path) -> None:
     FeatureCache(tmp_path, print).keep("a", features)
     data = (tmp_path / "a.features").read_bytes()
     assert data[:32] == hashlib.sha256(data[32:]).digest()
+
+
+def test_an_entry_with_something_else_in_it_is_computed_again(data: ImageData, tmp_path: Path) -> None:
+    """As another program, or another version, may have left it under a key of ours, with the right hash."""
+    good: dict[str, NDArray[Any]] = {
+        "rows": np.ones((1, 3), np.float32),
+        "readable": np.array([1, 0], np.uint8),
+        "pixels": np.zeros((1, 2), np.uint64),
+        "reasons": np.frombuffer(b'["lost"]', np.uint8),
+    }
+    wrong = [
+        save({name: value for name, value in good.items() if name != "rows"}),
+        save(good | {"rows": np.ones((2, 3), np.float32)}),
+        save(good | {"rows": np.full((1, 3), np.nan, np.float32)}),
+        save(good | {"rows": np.ones((1, 3), np.float64)}),
+        save(good | {"pixels": np.zeros((3, 2), np.uint64)}),
+        save(good | {"readable": np.ones((2, 1), np.uint8)}),
+        save(good | {"reasons": np.frombuffer(b"[1]", np.uint8)}),
+        save(good | {"reasons": np.frombuffer(b"[]", np.uint8)}),
+        save(good | {"reasons": np.frombuffer(b"\xff", np.uint8)}),
+        b"no arrays",
+    ]
+    notes = list[str]()
+    cache = FeatureCache(tmp_path, notes.append)
+    for number, content in enumerate([save(good), *wrong]):
+        whole = hashlib.sha256(content).digest() + content
+        (tmp_path / f"{number}.features").write_bytes(whole)
+        assert (cache.read(str(number)) is None) == (number > 0), number
+    assert len(notes) == len(wrong) and all("holds no features" in note for note in notes)
+    compute = _Counting(data)
+    cached_features("model", compute.samples, np.arange(10), cache, compute)
+    cached_features("model", compute.samples, np.arange(10), cache, compute)
+    assert compute.times == 1
+    (entry,) = (path for path in tmp_path.iterdir() if len(path.name) > 40)
+    entry.write_bytes((tmp_path / "0.features").read_bytes())  # of two images
+    assert len(cached_features("model", compute.samples, np.arange(10), cache, compute).readable) == 10

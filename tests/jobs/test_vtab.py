@@ -20,6 +20,7 @@ import pytest
 from tests.jobs.hearing import Hearing
 from tests.vtab_layout import small_task
 from vitkit.cli.main import run as command
+from vitkit.config import to_json
 from vitkit.data.sources import open_data
 from vitkit.data.vtab_tasks import VTAB_TASKS, TaskFolder
 from vitkit.errors import VitkitError
@@ -434,3 +435,69 @@ def write_parquet(task: Path, name: str, file: Path) -> None:
     cells = [{"bytes": (task / path).read_bytes(), "path": path} for path, _ in lines]
     file.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table({"image": cells, "label": [int(label) for _, label in lines]}), file)
+
+
+def at_work(folder: Path, **options: Any) -> job.TaskAtWork:
+    """A task that has begun, and trains nothing."""
+    folder.mkdir(exist_ok=True)
+    (folder / "images.json").write_text("{}")
+    data = TaskData("dtd", folder.parent / "dtd", {})
+    return job.TaskAtWork(
+        VtabOptions("start", root="root", **options), data, {}, folder, "task 1 of 1", Hearing()
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"accuracy": 1.5},
+        {"accuracy": float("nan")},
+        {"interval": [0.5, 2]},
+        {"images": 0},
+        {"images": -5},
+        {"repeated": 1000},
+        {"learning_rate": float("inf")},
+        {"validation": {"0.1": -1.0}},
+        {"folder": "svhn"},
+        {"folder": "../.."},
+    ],
+    ids=str,
+)
+def test_a_result_that_makes_no_sense_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    task = at_work(tmp_path / "task")
+    (task.folder / ".sweep.json.99.tmp").touch()
+    good = to_json(score("dtd", 0.6, 0.5, 0.7)) | {"run": "/elsewhere", "data": "../secret"}
+    (task.folder / "result.json").write_text(json.dumps(good))
+    assert task.score().run == str(task.folder / "final") and task.score().data == str(tmp_path / "dtd")
+    assert not (task.folder / ".sweep.json.99.tmp").exists()
+    (task.folder / "result.json").write_text(json.dumps(good | change))
+    with pytest.raises(VitkitError, match=r"result\.json"):
+        task.score()
+
+
+@pytest.mark.parametrize(
+    "tried",
+    [
+        {"accuracy": {"../../mine": 1.0}, "loss": {"../../mine": 1.0}},
+        {"accuracy": {"0.1": 1.0}, "loss": {}},
+        {"accuracy": {"0.1": 2.0}, "loss": {"0.1": 1.0}},
+        {"accuracy": {"0.1": 1.0}, "loss": {"0.1": float("nan")}},
+        {"diverged": ["0.3"]},
+    ],
+    ids=str,
+)
+def test_a_sweep_of_other_rates_is_refused(tmp_path: Path, tried: dict[str, Any]) -> None:
+    task = at_work(tmp_path / "task", sweep=True, rates=(0.1, 0.2))
+    (task.folder / "sweep.json").write_text(json.dumps(tried))
+    with pytest.raises(VitkitError, match=r"sweep\.json"):
+        task.score()
+
+
+def test_a_rate_behind_a_link_is_left_alone(tmp_path: Path) -> None:
+    task = at_work(tmp_path / "task", sweep=True, rates=(0.1, 0.2))
+    (tmp_path / "mine" / "checkpoints").mkdir(parents=True)
+    (task.folder / "rate-0.1").symlink_to(tmp_path / "mine")
+    (task.folder / "sweep.json").write_text('{"accuracy": {"0.1": 1.0}, "loss": {"0.1": 1.0}}')
+    with pytest.raises(VitkitError, match=r"rate-0\.1 is a link that leads out"):
+        task.score()
+    assert (tmp_path / "mine" / "checkpoints").is_dir()

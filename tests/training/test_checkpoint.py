@@ -21,7 +21,7 @@ import torch
 
 from tests.training.small_run import OPTIMIZER, TRAINING, fingerprint, small_trainer
 from vitkit.errors import VitkitError
-from vitkit.training.checkpoint import find_checkpoint, save_checkpoint
+from vitkit.training.checkpoint import find_checkpoint, load_weights, save_checkpoint, weights_file
 from vitkit.training.checkpoint_files import (
     UnreadableError,
     find_damage,
@@ -30,6 +30,7 @@ from vitkit.training.checkpoint_files import (
     survey,
     sweep,
 )
+from vitkit.training.ended import read_ended, remove_checkpoints
 from vitkit.training.trainer import Trainer
 
 CALLS = ("open", "write", "fsync", "close", "mkdir", "makedirs", "rename", "replace", "unlink", "rmdir")
@@ -359,7 +360,8 @@ def committed(checkpoint: Path, manifest: Any = None, state: Any = None) -> None
         data = json.dumps(state).encode()
         (checkpoint / "state.json").write_bytes(data)
         old["files"]["state.json"] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    data = json.dumps(old if manifest is None else manifest).encode()
+    made = manifest(old) if callable(manifest) else manifest
+    data = json.dumps(old if made is None else made).encode()
     (checkpoint / "manifest.json").write_bytes(data)
     (checkpoint / "COMMIT").write_text(hashlib.sha256(data).hexdigest())
 
@@ -375,6 +377,8 @@ def committed(checkpoint: Path, manifest: Any = None, state: Any = None) -> None
         {"step": "8", "environment": {}, "files": {}},
         {"step": 8, "environment": [], "files": {"state.json": {"bytes": 1, "sha256": "0"}}},
         {"step": 8, "environment": {}, "files": {"../../../../etc/passwd": {"bytes": 1, "sha256": "0"}}},
+        lambda old: {**old, "files": {**old["files"], "..": {"bytes": 1, "sha256": "0"}}},
+        lambda old: {**old, "files": {**old["files"], "a\0b": {"bytes": 1, "sha256": "0"}}},
         {"step": 8, "environment": {}, "files": {"model.safetensors": 3}},
         {"step": 8, "environment": {}, "files": [1]},
     ],
@@ -390,7 +394,16 @@ def test_a_manifest_that_makes_no_sense_is_damage(tmp_path: Path, manifest: Any)
 
 @pytest.mark.parametrize(
     "state",
-    [{}, [], {"step": 9}, {"step": True}, {"step": 8, "window": {"loss": "x"}}, {"step": 8, "log_bytes": -1}],
+    [
+        {},
+        [],
+        {"step": 9},
+        {"step": True},
+        {"step": 8, "window": {"loss": "x"}},
+        {"step": 8, "log_bytes": -1},
+        {"step": 8, "best_step": 10**400},
+    ],
+    ids=lambda state: str(state)[:40],
 )
 def test_a_state_that_makes_no_sense_is_damage(tmp_path: Path, state: Any) -> None:
     trained(tmp_path, 8)
@@ -441,3 +454,89 @@ def test_a_checkpoint_of_the_first_format_resumes(tmp_path: Path) -> None:
     assert again.resume(checkpoint) == []
     list(again.fit())
     assert fingerprint(again) == fingerprint(whole)
+
+
+def test_a_file_that_the_manifest_does_not_list_is_not_read(tmp_path: Path) -> None:
+    trainer = trained(tmp_path, 4)
+    trainer.state.average = None
+    checkpoint = save_checkpoint(tmp_path / "plain", trainer.state, trainer.environment, keep=1)
+    expected = load_weights(checkpoint)
+    average = tmp_path / "checkpoints" / "step-00000004" / "average.safetensors"
+    shutil.copy(average, checkpoint)  # of another run, say
+    assert weights_file(checkpoint).name == "model.safetensors" and find_damage(checkpoint) is None
+    assert all(torch.equal(value, expected[name]) for name, value in load_weights(checkpoint).items())
+
+
+def test_checkpoints_behind_a_link_are_not_removed(tmp_path: Path) -> None:
+    trained(tmp_path / "mine", 8)
+    before = contents(tmp_path / "mine")
+    (tmp_path / "given").mkdir()
+    (tmp_path / "given" / "checkpoints").symlink_to(tmp_path / "mine" / "checkpoints")
+    with pytest.raises(VitkitError, match="leads out of its folder"):
+        remove_checkpoints(tmp_path / "given")
+    assert contents(tmp_path / "mine") == before
+
+
+def test_a_record_of_an_ended_run_that_was_cut_short_is_swept(tmp_path: Path) -> None:
+    trained(tmp_path, 4)
+    (tmp_path / ".ended.json.123.tmp").write_text("{")
+    remove_checkpoints(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoints", "ended.json", "metrics.jsonl"}
+    (tmp_path / "ended.json").write_text('{"step": -1, "environment": {}}')
+    with pytest.raises(VitkitError, match=r"ended\.json: step: expected 0 or more"):
+        read_ended(tmp_path)
+
+
+def test_the_best_checkpoint_is_kept_beside_the_last_ones(tmp_path: Path) -> None:
+    trainer = small_trainer(tmp_path)
+    for step in range(1, 7):
+        best = 2 if step >= 2 else None
+        trainer.state.progress = dataclasses.replace(trainer.state.progress, step=step, best_step=best)
+        save_checkpoint(tmp_path, trainer.state, trainer.environment, keep=2)
+    kept = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert kept == ["step-00000002", "step-00000005", "step-00000006"]
+    assert find_damage(tmp_path / "checkpoints" / "step-00000002") is None
+
+
+def test_names_are_flushed_before_anything_refers_to_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut keeps what was flushed, in whatever order the rest came."""
+    opened, order = dict[int, str](), list[tuple[str, str]]()
+    originals = {name: getattr(os, name) for name in ("open", "fsync", "rename", "replace")}
+
+    def open_(path: Any, *rest: Any, **more: Any) -> int:
+        descriptor: int = originals["open"](path, *rest, **more)
+        opened[descriptor] = str(path)
+        return descriptor
+
+    def fsync(descriptor: int) -> None:
+        originals["fsync"](descriptor)
+        order.append(("flush", Path(opened[descriptor]).name))
+
+    def moving(name: str) -> Callable[..., None]:
+        def move(source: Any, target: Any) -> None:
+            originals[name](source, target)
+            order.append(("name", Path(target).name))
+
+        return move
+
+    trainer = small_trainer(tmp_path)
+    monkeypatch.setattr(os, "open", open_)
+    monkeypatch.setattr(os, "fsync", fsync)
+    for name in ("rename", "replace"):
+        monkeypatch.setattr(os, name, moving(name))
+    save_checkpoint(tmp_path, trainer.state, trainer.environment, keep=1)
+    monkeypatch.undo()
+    files = [("flush", path.name) for path in (tmp_path / "checkpoints" / "step-00000000").iterdir()]
+    hidden = f".step-00000000.{os.getpid()}.tmp"
+    commit = f".COMMIT.{os.getpid()}.tmp"
+    assert sorted(order[: len(files) - 1]) == sorted(set(files) - {("flush", "COMMIT")})
+    assert order[len(files) - 1 :] == [
+        ("flush", hidden),
+        ("name", "step-00000000"),
+        ("flush", "checkpoints"),
+        ("flush", commit),
+        ("name", "COMMIT"),
+        ("flush", "step-00000000"),
+    ]

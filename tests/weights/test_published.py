@@ -1,8 +1,16 @@
 """Published checkpoints by name: the table is right, and a name stands where a path does."""
 
+import csv
+import hashlib
+import http.server
+import json
 import re
-from dataclasses import replace
+import runpy
+import threading
+from collections.abc import Iterator
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +18,7 @@ import torch
 import vitkit
 from vitkit.analysis.cost import parameters
 from vitkit.cli.main import run
+from vitkit.cli.starts import print_starts
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune import finetune_run
 from vitkit.jobs.start import find_start, start_place
@@ -22,6 +31,7 @@ from vitkit.weights.card import card_of
 from vitkit.weights.files import named
 from vitkit.weights.files.address import is_address
 from vitkit.weights.files.cache import cache_folder
+from vitkit.weights.files.remote import Fetched
 from vitkit.weights.published import SOURCES, PublishedStart, starts
 
 STARTS = starts()
@@ -202,3 +212,125 @@ def test_the_command_lists_and_describes(capsys: pytest.CaptureFixture[str]) -> 
     assert '"gs://vit_models/imagenet21k/ViT-H_14.npz"' in capsys.readouterr().out
     assert run(["starts", "vit-b16-in22k"]) == 1
     assert "Near it: vit-b16-in21k" in capsys.readouterr().err
+
+
+# Pins
+
+
+COMMIT, DIGEST = "c" * 40, hashlib.sha256(b"weights").hexdigest()
+LFS = {"sha256": DIGEST, "size": 7, "pointerSize": 1}
+OTHER = bytes(range(256))
+
+
+class Api(http.server.BaseHTTPRequestHandler):
+    """As much of the Hub's API as describes a model, and a file of weights."""
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        weights = {"rfilename": "model.safetensors", "size": 7, "lfs": LFS}
+        plain = {"rfilename": "config.json", "size": 2}
+        models = {
+            "/api/models/timm/large?blobs=true": [plain, weights, {**weights, "rfilename": "sub/x.npz"}],
+            "/api/models/timm/small?blobs=true": [plain, {"rfilename": "pytorch_model.bin", "size": 7}],
+        }
+        if self.path in models:
+            body = json.dumps({"id": self.path, "sha": COMMIT, "siblings": models[self.path]}).encode()
+        elif self.path == "/weights.npz":
+            body = OTHER
+        else:
+            self.send_error(404)
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Api)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def pin_starts() -> Any:
+    script = Path(__file__).parents[2] / "scripts" / "pin-starts"
+    return runpy.run_path(str(script))["main"]
+
+
+def test_starts_are_pinned_by_what_the_hub_and_the_servers_have(
+    api: str, pin_starts: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = [field.name for field in fields(PublishedStart)]
+    row = dict(
+        zip(
+            columns,
+            ("x", "ViT-B/16", "original", "ImageNet", "224", "0", "1", "1", "A", "timm"),
+            strict=False,
+        )
+    )
+    table = tmp_path / "published.csv"
+
+    def rows() -> dict[str, tuple[str, str]]:
+        with table.open(newline="") as file:
+            return {line["name"]: (line["revision"], line["sha256"]) for line in csv.DictReader(file)}
+
+    places = {"one": "hf:timm/large gs://b/x.npz", "two": "hf:timm/small", "three": f"{api}/weights.npz"}
+    with table.open("w", newline="") as file:
+        lines = csv.DictWriter(file, columns, restval="", lineterminator="\n")
+        lines.writeheader()
+        lines.writerows([{**row, "name": name, "addresses": place} for name, place in places.items()])
+    before = table.read_bytes()
+    weights = hashlib.sha256(OTHER).hexdigest()
+    assert pin_starts(["--table", str(table), "--endpoint", api]) == 1
+    assert rows() == {"one": (COMMIT, DIGEST), "two": ("", ""), "three": ("", weights)}
+    said = capsys.readouterr()
+    assert "2 of 3 are pinned." in said.out and "two: hf:timm/small could not be pinned" in said.err
+    # Only what was found differs: the rest of the table is the same text.
+    assert (
+        table.read_bytes().replace(f"{COMMIT},{DIGEST}".encode(), b",").replace(weights.encode(), b"")
+        == before
+    )
+    assert pin_starts(["one", "--table", str(table), "--endpoint", f"{api}/nowhere"]) == 1
+    assert rows()["one"] == (COMMIT, DIGEST)  # what cannot be asked stays
+    with pytest.raises(SystemExit):
+        pin_starts(["four", "--table", str(table)])
+
+
+def test_a_pinned_start_is_fetched_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = starts("vit-b16-in21k")[0]
+    pinned = replace(plain, revision=COMMIT, sha256=DIGEST)
+    server = replace(plain, addresses=("https://b/x.npz",), sha256=DIGEST)
+    assert [start.is_pinned for start in (plain, pinned, server)] == [False, True, True]
+    assert not replace(plain, sha256=DIGEST).is_pinned  # main may be another commit by now
+    assert plain.pinned_address == plain.address == "hf:timm/vit_base_patch16_224.orig_in21k"
+    assert pinned.pinned_address == f"{plain.address}@{COMMIT}#sha256={DIGEST}"
+    assert server.pinned_address == f"https://b/x.npz#sha256={DIGEST}"
+    asked: list[str] = []
+
+    def fetched(address: str, progress: object) -> Fetched:
+        asked.append(address)
+        return Fetched(Path("somewhere"))
+
+    monkeypatch.setattr(named, "fetch", fetched)
+    monkeypatch.setattr(named, "find_start_named", lambda _: pinned)
+    named.fetch_any("vit-b16-in21k")
+    assert asked == [pinned.pinned_address]
+
+
+def test_how_many_starts_are_pinned_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    pinned = sum(start.is_pinned for start in STARTS)
+    assert all(re.fullmatch("([0-9a-f]{40})?", start.revision) for start in STARTS)
+    assert all(re.fullmatch("([0-9a-f]{64})?", start.sha256) for start in STARTS)
+    assert run(["starts"]) == 0
+    assert f"{pinned} of 84 are pinned to a SHA-256." in capsys.readouterr().out
+    print_starts([replace(STARTS[0], revision=COMMIT, sha256=DIGEST), STARTS[1]])
+    printed = capsys.readouterr().out
+    assert "1 of 2 are pinned" in printed and f"pinned: SHA-256 {DIGEST}, {COMMIT}" in printed
+    assert "not pinned: what is fetched first is remembered" in printed

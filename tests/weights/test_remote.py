@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -40,6 +41,10 @@ def npz(size: int = 200_000, fill: float = 1.0) -> bytes:
     buffer = io.BytesIO()
     np.savez(buffer, x=np.full(size, fill, np.float32))
     return buffer.getvalue()
+
+
+DRIPS = 150
+"""Pieces that a dripping server sends, 0.02 s apart, before it gives up."""
 
 
 @dataclass
@@ -74,9 +79,10 @@ class Server(http.server.ThreadingHTTPServer):
         self.files: dict[str, Hosted] = {}
         self.requests: list[tuple[str, str | None]] = []
         self.heads: list[str] = []
+        self.scheme = "http"
 
     def url(self, path: str) -> str:
-        return f"http://127.0.0.1:{self.server_port}{path}"
+        return f"{self.scheme}://127.0.0.1:{self.server_port}{path}"
 
     def handle_error(self, *_: Any) -> None:
         """A client that goes away is what some tests are about."""
@@ -148,10 +154,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if length:
             self.send_header("Content-Length", str(length))
         self._describe(file)
-        while file.drip and body:
+        for _ in range(DRIPS if file.drip else 0):
             self.wfile.write(body[:10])
             body = body[10:]
             time.sleep(0.02)
+        if file.drip:  # nobody cut it: a client without an end of its own gets one
+            return
         if file.cuts:
             body = body[: file.cuts.pop(0)]
             if file.after_cut:
@@ -502,7 +510,7 @@ def raw() -> Iterator[Any]:
 def test_an_answer_that_drips_ends_too(raw: Any, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "WINDOW", 0.2)
     monkeypatch.setattr(remote, "ATTEMPTS", 2)
-    refused(raw([b"H"] * 10_000), "fewer than 30,720 bytes came", "Nothing was changed")
+    refused(raw([b"H"] * DRIPS), "fewer than 30,720 bytes came", "Nothing was changed")
 
 
 def test_an_answer_that_is_no_http_is_shown_not_obeyed(
@@ -569,6 +577,37 @@ def test_redirects_lead_to_http_alone(target: str, server: Server) -> None:
     refused(server.url("/x.npz"), target.partition(":")[0] + "://127.0.0.1", "Nothing was changed")
 
 
+@pytest.fixture
+def encrypted(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A server that speaks https, whose certificate is trusted for the time of the test."""
+    certificate = Path(__file__).parents[1] / "fixtures" / "loopback.pem"
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    with Server() as encrypted:
+        encrypted.scheme = "https"
+        encrypted.socket = context.wrap_socket(encrypted.socket, server_side=True)
+        thread = threading.Thread(target=encrypted.serve_forever, args=(0.01,))
+        thread.start()
+        yield encrypted
+        encrypted.shutdown()
+        thread.join()
+
+
+def test_redirects_never_lead_from_https_to_http(server: Server, encrypted: Server) -> None:
+    server.files["/store.npz"] = encrypted.files["/store.npz"] = Hosted(npz())
+    encrypted.files["/x.npz"] = Hosted(b"", elsewhere=server.url("/store.npz"))
+    refused(
+        encrypted.url("/x.npz"), f"on to {server.url('/store.npz')}, which is not encrypted", "Nothing was"
+    )
+    assert not server.requests
+    encrypted.files["/y.npz"] = Hosted(b"", elsewhere=encrypted.url("/store.npz"))
+    assert fetch(encrypted.url("/y.npz")).path.read_bytes() == npz()
+    server.files["/z.npz"] = Hosted(b"", elsewhere=encrypted.url("/store.npz"))
+    assert fetch(server.url("/z.npz")).path.read_bytes() == npz()
+
+
 def test_redirects_are_followed(server: Server) -> None:
     digest = hashlib.sha256(npz()).hexdigest()
     linked = {"X-Linked-ETag": f'"{digest}"', "X-Linked-Size": str(len(npz()))}
@@ -593,19 +632,42 @@ def test_redirects_are_followed(server: Server) -> None:
     ],
     ids=["version", "length", "SHA-256"],
 )
-def test_a_file_that_changed_on_the_server_is_fetched_again(
-    now: Hosted, server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_file_that_changed_on_the_server_is_refused(
+    now: Hosted, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.files["/x.npz"] = Hosted(npz())
-    fetch(server.url("/x.npz"))
+    kept = fetch(server.url("/x.npz")).path
     server.files["/x.npz"] = now
     assert fetch(server.url("/x.npz")).path.read_bytes() == npz()  # asked a moment ago
     monkeypatch.setattr(remote, "CHECK_AGAIN", 0.0)
+    refused(server.url("/x.npz"), "left as it is", str(kept), "delete it to fetch the other")
+    assert kept.read_bytes() == npz()
+    kept.unlink()
     assert fetch(server.url("/x.npz")).path.read_bytes() == now.data
-    assert "has changed on the server" in caplog.text
     requests = len(server.requests)
     assert fetch(server.url("/x.npz")).path.read_bytes() == now.data
-    assert len(server.requests) == requests and len(server.heads) == 2
+    assert len(server.requests) == requests
+
+
+def test_the_same_bytes_under_another_mark_are_the_same_file(
+    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.files["/x.npz"] = Hosted(npz())
+    fetch(server.url("/x.npz"))
+    server.files["/x.npz"] = Hosted(npz(), etag='"2"')
+    monkeypatch.setattr(remote, "CHECK_AGAIN", 0.0)
+    assert fetch(server.url("/x.npz")).path.read_bytes() == npz()
+    assert "may have changed" in caplog.text and len(server.ranges) == 2
+    fetch(server.url("/x.npz"))
+    assert len(server.ranges) == 2
+
+
+def test_a_file_that_was_damaged_here_must_come_back_the_same(server: Server) -> None:
+    server.files["/x.npz"] = Hosted(npz())
+    kept = fetch(server.url("/x.npz")).path
+    kept.write_bytes(b"damaged")
+    server.files["/x.npz"] = Hosted(npz(fill=2.0))
+    refused(server.url("/x.npz"), hashlib.sha256(npz()).hexdigest(), "It was thrown away")
 
 
 def test_a_server_that_cannot_say_changes_nothing(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -901,6 +963,42 @@ def test_what_a_commit_of_the_hub_holds_never_changes(hub: Hub) -> None:
     hub.says = "0" * 64
     refused(f"hf:org/name@{'a' * 40}", "now says 0000", "never changes", str(path))
     assert path.read_bytes() == WEIGHTS
+
+
+def test_what_was_first_fetched_from_the_hub_is_remembered(hub: Hub) -> None:
+    hub.files = {"model.safetensors": WEIGHTS, "config.json": b"{}"}
+    fetch("hf:org/name")
+    hub.files["config.json"] = b"{ }"  # no weights
+    assert fetch("hf:org/name").path.read_bytes() == WEIGHTS
+    other = save({"x": torch.zeros(3)})
+    hub.files["model.safetensors"] = other
+    asked = len(hub.asked)
+    refused(
+        "hf:org/name", "not what it was when it was first fetched", "hf:org/name@abc123/model.safetensors"
+    )
+    assert len(hub.asked) == asked  # it was not fetched: the Hub said its hash
+    hub.files = {"pytorch_model.bin": other}
+    refused("hf:org/name", "not what it was when it was first fetched")
+    (record,) = (cache_folder() / "hub").glob("first-*")
+    record.write_text("[]")  # damaged: there is nothing to compare with
+    assert fetch("hf:org/name").path.name == "pytorch_model.bin"
+    hub.files = {"model.safetensors": WEIGHTS}
+    assert fetch(f"hf:org/name@{'b' * 40}").path.name == "model.safetensors"  # a commit is what it is
+    refused("hf:org/name", "delete ", str(record))
+    record.unlink()
+    assert fetch("hf:org/name").path.name == "model.safetensors"
+
+
+def test_a_hash_in_an_address_of_the_hub_is_kept_to(hub: Hub) -> None:
+    hub.files = {"model.safetensors": WEIGHTS}
+    digest = hashlib.sha256(WEIGHTS).hexdigest()
+    assert fetch(f"hf:org/name@{'a' * 40}#sha256={digest}").path.read_bytes() == WEIGHTS
+    asked = len(hub.asked)
+    refused(f"hf:org/name#sha256={'0' * 64}", f"expected model.safetensors with the SHA-256 {'0' * 64}")
+    assert len(hub.asked) == asked
+    hub.failure = RuntimeError("no route to the Hub")  # what is here is compared all the same
+    refused(f"hf:org/name#sha256={'0' * 64}", f"found {digest}", "It is not used")
+    refused("hf:org/name#md5=3", "expected sha256=")
 
 
 def test_a_model_without_weights(hub: Hub) -> None:

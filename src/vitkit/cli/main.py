@@ -1,11 +1,14 @@
 """The command line: one verb per job. The list of verbs must not import torch; each verb imports its own."""
 
 import importlib
+import itertools
 import os
+import re
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, redirect_stderr, suppress
+from typing import Any, TextIO, cast
 
 from vitkit._version import __version__
 from vitkit.cli import streams
@@ -36,6 +39,10 @@ VERBS = {
     "recipes": ("list recipes: named configurations of training", "vitkit.cli.recipes"),
 }
 
+WRONG_OPTIONS = 2
+"""The exit code of a command line that is wrong."""
+MOST_WORDS = 20_000
+"""Characters of the option parser that are remembered; a box has some hundred."""
 MEMORY = (
     "the memory of this machine is not enough for it. Ask for less at a time (a smaller batch, model or "
     "image), or close other programs."
@@ -57,39 +64,65 @@ def run(arguments: list[str]) -> int:
     0: done. 1: the user can fix it, one message says how. 2: the command line is wrong. 130 and 143: stopped
     by Ctrl-C and SIGTERM; so for every signal that asks to stop, 128 and its number. 141: whoever read the
     output has gone. Anything else that fails is a bug and keeps its traceback.
+
+    With --json among the arguments, a command that fails prints an object with `error` and `exit_code` as the
+    last line of its output, and the message on standard error as ever.
     """
+    if "--json" not in arguments:
+        return _run(arguments, _failed)
+    overheard, told = _Overheard(), False
+
+    def failed(message: str, code: int = 1) -> int:
+        nonlocal told
+        told = True
+        _failed(message, code)
+        return _failed_json(message, code)
+
     try:
-        code = _command(arguments)
+        with redirect_stderr(cast("TextIO", overheard)) if sys.stderr is not None else nullcontext():
+            code = _run(arguments, failed)
+    except BaseException as error:  # a bug, which keeps its traceback
+        _failed_json(f"{type(error).__name__}: {error}", 1)
+        raise
+    if code == WRONG_OPTIONS and not told:  # the option parser printed its words itself
+        _failed_json(overheard.words, code)
+    return code
+
+
+def _run(arguments: list[str], failed: Callable[..., int]) -> int:
+    """Run one command; `failed(message, code=1)` tells what went wrong and gives the exit code."""
+    try:
+        code = _command(arguments, failed)
         if sys.stdout is not None:
             sys.stdout.flush()  # here, where it can still be said that a disk is full
         return code
     except VitkitError as error:
-        return _failed(str(error), error.exit_code)
+        return failed(str(error), error.exit_code)
     except KeyboardInterrupt:
-        return _failed("interrupted", 130)
+        return failed("interrupted", 130)
     except BrokenPipeError:
         streams.discard(sys.stdout)
         return 141  # as a shell has it: 128 and the number of SIGPIPE
     except MemoryError:
-        return _failed(MEMORY)
+        return failed(MEMORY)
     except RecursionError:
-        return _failed("what was read is nested too deeply to be anything of ours: look at the file again.")
+        return failed("what was read is nested too deeply to be anything of ours: look at the file again.")
     except UnicodeError as error:
-        return _failed(f"a text is not of the encoding it should be of: {error}.")
+        return failed(f"a text is not of the encoding it should be of: {error}.")
     except OSError as error:
         # A full disk, a folder that may not be written, a file where a folder should be.
         place = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
-        return _failed(
+        return failed(
             f"{place}{error.strerror or error}. What was finished before is kept: correct this, then run the "
             "same command again."
         )
     except RuntimeError as error:
         if "can't allocate memory" in str(error) or "out of memory" in str(error):
-            return _failed(MEMORY)
+            return failed(MEMORY)
         raise
 
 
-def _command(arguments: list[str]) -> int:
+def _command(arguments: list[str], failed: Callable[..., int]) -> int:
     """Find out which command is meant and run it."""
     verb, *rest = arguments or ["help"]
     if verb == "help" and rest:
@@ -101,11 +134,11 @@ def _command(arguments: list[str]) -> int:
         print(f"vitkit {__version__}")
         return 0
     if verb not in VERBS:
-        return _failed(f"no command is named '{verb}'. {nearest(verb, VERBS)}", 2)
+        return failed(f"no command is named '{verb}'. {nearest(verb, VERBS)}", WRONG_OPTIONS)
     for argument in rest:
         # The option parser repeats what it does not know as it is.
         if "\0" in argument or (argument.startswith("-") and "\x1b" in argument):
-            return _failed(f"the argument {argument} holds a character that no option has.", 2)
+            return failed(f"the argument {argument} holds a character that no option has.", WRONG_OPTIONS)
     library_warnings = importlib.import_module("vitkit.cli.library_warnings")
     try:
         with _terminable() as stop, library_warnings.show_warnings():
@@ -129,6 +162,45 @@ def _failed(message: str, code: int = 1) -> int:
         if sys.stderr is not None:
             print(f"vitkit: {words}", file=sys.stderr, flush=True)
     return code
+
+
+def _failed_json(message: str, code: int) -> int:
+    """Print what went wrong as a line of JSON on standard output; returns the exit code."""
+    from vitkit.cli import console
+
+    try:
+        console.print_json({"error": message, "exit_code": code}, indent=None)
+    except OSError:
+        streams.discard(sys.stdout)
+    return code
+
+
+class _Overheard:
+    """Standard error, which remembers the words of the option parser: it prints them in a box."""
+
+    def __init__(self) -> None:
+        self._stream, self._written = sys.stderr, ""
+
+    def write(self, text: str) -> int:
+        self._written = (self._written + text)[-MOST_WORDS:]
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @property
+    def words(self) -> str:
+        """What is wrong with the options: the text of the box before the one on its help."""
+        parts: list[list[str]] = [[]]
+        for line in (line.strip(" │") for line in self._written.splitlines()):
+            if line.startswith(("╭", "╰")) or re.fullmatch("-+|─+", line):
+                parts.append([])
+            elif line:
+                parts[-1].append(line)
+        told = [
+            one for one, after in itertools.pairwise(parts) if " ".join(after).startswith("For full help")
+        ]
+        return " ".join(told[-1] if told else itertools.chain(*parts))
 
 
 class Interrupted(VitkitError):  # noqa: N818 (it is no error: what was asked for was done)

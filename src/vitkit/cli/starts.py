@@ -15,6 +15,8 @@ from vitkit.weights.published import SOURCES, PublishedStart, starts
 DESCRIBED = 5
 """The most starts of which addresses, licence and source are printed below the table."""
 
+UNPINNED = "not pinned: what is fetched first is remembered, and another file is refused from then on"
+
 
 @dataclass(frozen=True)
 class Command(StartsOptions):
@@ -47,9 +49,14 @@ def print_starts(found: Sequence[PublishedStart]) -> None:
         pixels, parameters = str(start.image_size), f"{start.parameters:,}"
         table.add_row(start.name, start.model, start.data, start.training, pixels, classes, parameters)
     console.out.print(table)
+    pinned = sum(start.is_pinned for start in found)
+    console.out.print(f"\n{pinned} of {len(found)} are pinned to a SHA-256.", markup=False)
     for start in found if len(found) <= DESCRIBED else ():
         size = f"; original file {start.original_mib:,} MiB" if start.original_mib else ""
         lines = [f"{start.name}: {start.licence}{size}", f"fetched from {start.address}"]
+        lines.append(
+            f"pinned: SHA-256 {start.sha256}, {start.revision}".rstrip(", ") if start.is_pinned else UNPINNED
+        )
         lines += (f"published also as {address}" for address in start.addresses[1:])
         lines += (f"according to {SOURCES[key]}" for key in start.source)
         console.out.print("\n" + "\n  ".join(lines), markup=False, soft_wrap=True)

@@ -1,7 +1,8 @@
 """The published checkpoints that can be begun from by a short name, with their exact addresses.
 
 `published.csv` has a line for each: what it is and where it stands. An address is listed only if a public
-file names it; `SOURCES` says which. It needs no torch.
+file names it; `SOURCES` says which. Commits and hashes are filled in by `scripts/pin-starts`. It needs no
+torch.
 """
 
 import csv
@@ -53,11 +54,26 @@ class PublishedStart:
     """Keys of `SOURCES`."""
     addresses: tuple[str, ...]
     """Where the weights are published: the first is fetched, the others are named when that fails."""
+    revision: str
+    """The commit of the first address, if it is one of the Hub; "" where it is not pinned."""
+    sha256: str
+    """SHA-256 of the file of weights at the first address; "" where it is not pinned."""
 
     @property
     def address(self) -> str:
-        """The address that is fetched."""
+        """The address that is fetched, as it is published."""
         return self.addresses[0]
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether it is known which file the address must give: its SHA-256, on the Hub its commit too."""
+        return bool(self.sha256 and (self.revision or not self.address.startswith("hf:")))
+
+    @property
+    def pinned_address(self) -> str:
+        """The address with the commit and the SHA-256 that are known, which fetching keeps to."""
+        commit = f"@{self.revision}" if self.revision else ""
+        return f"{self.address}{commit}" + (f"#sha256={self.sha256}" if self.sha256 else "")
 
 
 def starts(*patterns: str, model: str | None = None, data: str | None = None) -> tuple[PublishedStart, ...]:
@@ -117,7 +133,7 @@ def _table() -> tuple[PublishedStart, ...]:
 
 def _start(row: dict[str, str]) -> PublishedStart:
     words = [row[field.name] for field in fields(PublishedStart)]
-    name, model, training, data, size, classes, parameters, mib, licence, source, addresses = words
+    name, model, training, data, size, classes, parameters, mib, licence, source, addresses, *pins = words
     return PublishedStart(
         name,
         model,
@@ -130,6 +146,7 @@ def _start(row: dict[str, str]) -> PublishedStart:
         licence,
         tuple(source.split()),
         tuple(addresses.split()),
+        *pins,
     )
 
 

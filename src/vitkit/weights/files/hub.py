@@ -1,22 +1,26 @@
 """Models of the Hugging Face Hub, through its own library and cache."""
 
 import glob
+import hashlib
 import logging
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
+from vitkit.durable import replace_json
 from vitkit.errors import VitkitError
-from vitkit.weights.files.cache import remembered_digest
+from vitkit.weights.files.cache import cache_folder, read_note, remembered_digest
 from vitkit.weights.files.source import ENDINGS, SETTINGS, choose_weights, read_json, weight_names
 from vitkit.weights.files.transport import first_line
 
 _log = logging.getLogger("vitkit")
 _ADDRESS = re.compile(r"hf:(?://)?([\w.-]+/[\w.-]+)(?:@([^/@]+))?(?:/(.+))?")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _INSTALL = "pip install huggingface_hub, or in your clone of vitkit: pip install -e '.[hub]'"
 
 
@@ -28,8 +32,15 @@ class _Announced:
     sha256: str | None = None
 
 
-def from_hub(address: str) -> tuple[Path, Mapping[str, Any]]:
+def from_hub(address: str, wanted: str | None = None) -> tuple[Path, Mapping[str, Any]]:
     """Fetch a model's weights and the JSON files beside them; return their path and their origin.
+
+    Without a commit in the address and without `wanted`, what was fetched first is remembered, and other
+    weights at the same address are refused.
+
+    Args:
+        address: `hf:org/name[@revision][/file]`.
+        wanted: SHA-256 that the file of weights must have.
 
     Raises:
         VitkitError: no such address, model or revision, no network, or files that are not what they should
@@ -44,6 +55,10 @@ def from_hub(address: str) -> tuple[Path, Mapping[str, Any]]:
     try:
         announced = _announced(hub, repository, revision)
         chosen = _choose(list(announced), inside, address)
+        first = {} if wanted or _COMMIT.fullmatch(revision or "") else _remembered(address)
+        said = announced[chosen].sha256
+        if said is not None and said != (wanted or first.get("sha256", {}).get(chosen, said)):
+            raise _refused(address, chosen, said, wanted, first)  # before all of it is fetched
         folder = PurePosixPath(chosen).parent
         needed = {chosen, *(str(folder / name) for name in SETTINGS)} & set(announced)
         if chosen.endswith(".index.json"):
@@ -79,10 +94,51 @@ def from_hub(address: str) -> tuple[Path, Mapping[str, Any]]:
             "give the path of their folder."
         ) from error
     exact = f"hf:{repository}@{snapshot.name}/{chosen}"
+    if wanted and digests != {chosen: wanted}:
+        raise _refused(address, chosen, digests.get(chosen, "that of several files"), wanted, first)
+    if first and first["sha256"] != digests:
+        raise _refused(address, chosen, digests.get(chosen, "that of several files"), wanted, first)
+    if not wanted and not first:
+        _remember(address, {"address": address, "source": exact, "sha256": digests})
     return snapshot / chosen, {
         "source": exact,
         "sha256": digests.get(chosen) if len(digests) == 1 else digests,
     }
+
+
+def _first_fetch(address: str) -> Path:
+    """Return the path of the record of what an address was when it was first fetched."""
+    return cache_folder() / "hub" / f"first-{hashlib.sha256(address.encode()).hexdigest()[:16]}.json"
+
+
+def _remembered(address: str) -> dict[str, Any]:
+    """Read what an address was when it was first fetched; empty where that is not known."""
+    record = read_note(_first_fetch(address))
+    digests = record.get("sha256")
+    return record if isinstance(digests, dict) and digests and isinstance(record.get("source"), str) else {}
+
+
+def _remember(address: str, record: Mapping[str, Any]) -> None:
+    path = _first_fetch(address)
+    with suppress(OSError):  # a cache that may not be written: then nothing is compared next time
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_json(path, record)
+
+
+def _refused(
+    address: str, chosen: str, found: str, wanted: str | None, first: Mapping[str, Any]
+) -> VitkitError:
+    """Make the error for weights that are not those which were asked for, or those of the first time."""
+    if wanted:
+        return VitkitError(
+            f"{address}: expected {chosen} with the SHA-256 {wanted}, found {found}: it is another file, or "
+            "a damaged one. It is not used."
+        )
+    return VitkitError(
+        f"{address} is not what it was when it was first fetched: {chosen} had the SHA-256 "
+        f"{first['sha256'].get(chosen, 'of several files')}, and has {found} now. Give {first['source']} for "
+        f"the former; or, if you trust the other, delete {_first_fetch(address)}."
+    )
 
 
 def _parts(address: str) -> tuple[str, str | None, str]:
@@ -151,7 +207,7 @@ def _verified(
     file = snapshot / name
     kept = file.resolve().name
     kept = kept if _DIGEST.fullmatch(kept) else ""
-    pinned = re.fullmatch(r"[0-9a-f]{40}", revision or "")
+    pinned = _COMMIT.fullmatch(revision or "")
     if pinned and kept and announced.sha256 not in (None, kept):
         raise VitkitError(
             f"{name} of {repository}@{revision} has the SHA-256 {kept} here, and the Hub now says "

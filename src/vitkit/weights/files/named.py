@@ -29,7 +29,7 @@ def fetch_any(path: str | Path, progress: Progress | None = None) -> Fetched:
     if placed.is_dir():
         return Fetched(placed, {"source": f"{start.name}, put by hand into {placed}"}, size)
     try:
-        found = fetch(start.address, progress)
+        found = fetch(start.pinned_address, progress)
     except VitkitError as error:
         others = f" Its weights are published as {' and '.join(start.addresses[1:])} too." * (
             len(start.addresses) > 1

@@ -4,7 +4,8 @@
 fsspec. `https://` and `http://` need Python alone, because they need what general libraries leave out: a
 download that was cut goes on from the last byte, if the server says that the file is still the same one
 (RFC 9110, `If-Range`). What is kept is used; now and then the server is asked whether it still has the same
-file, and with no network that question is left out.
+file, and with no network that question is left out. What was fetched first is remembered by its SHA-256, and
+another file at the same address is refused.
 """
 
 import hashlib
@@ -87,7 +88,7 @@ def fetch(path: str | Path, progress: Progress | None = None) -> Fetched:
         path: a local path, which is returned as it is; or an address. `hf:org/name[@revision][/file]`: the
             weights of a model on the Hugging Face Hub and the JSON files beside them, of one format alone,
             safetensors first. `https://`, `http://`, `gs://`, `s3://`: one file. An address may end in
-            `#sha256=` and the digits the file must have.
+            `#sha256=` and the digits that the file of weights must have.
         progress: called as bytes come in; the Hub's own library shows its own bar.
 
     Raises:
@@ -98,7 +99,8 @@ def fetch(path: str | Path, progress: Progress | None = None) -> Fetched:
     if Path(path).exists():
         return Fetched(Path(path))
     if text.startswith("hf:"):
-        return Fetched(*from_hub(text))
+        address, _, fragment = text.partition("#")
+        return Fetched(*from_hub(address, _wanted_digest(fragment, address)))
     if _ADDRESS.match(text):
         return _from_server(_ADDRESS.sub(r"\1://", text, count=1), progress)
     if re.match(r"[A-Za-z][\w+.-]+://", text):
@@ -134,7 +136,8 @@ def _from_server(address: str, progress: Progress | None) -> Fetched:
         with _alone(target.parent):
             digest = _kept(target, shown)
             if digest is None or (digest != wanted if wanted else _is_outdated(address, target, shown, ask)):
-                digest = _download(address, shown, target, ask, progress, wanted)
+                first = _remembered(target)
+                digest = _download(address, shown, target, ask, progress, wanted or first)
                 if not name.endswith(".npz"):
                     _fetch_settings(parts._replace(fragment=""), target.parent, ask)
     except OSError as error:  # of the disk: those of the network are dealt with where they arise
@@ -192,11 +195,17 @@ def _kept(target: Path, shown: str) -> str | None:
     return digest
 
 
+def _remembered(target: Path) -> str | None:
+    """Return the SHA-256 of the file that was fetched first; None where there is none in the cache."""
+    digest = read_note(_record(target)).get("sha256") if target.exists() else None
+    return digest if isinstance(digest, str) else None
+
+
 def _is_outdated(address: str, target: Path, shown: str, ask: Ask) -> bool:
-    """Whether the server now has another file than the one that is kept; False where it cannot be asked.
+    """Whether the server may have another file than the one that is kept; False where it cannot be asked.
 
     Raises:
-        VitkitError: the address names a commit, whose files never change.
+        VitkitError: it surely has.
     """
     record, now = read_note(_record(target)), time.time()
     checked = record.get("checked")
@@ -216,16 +225,15 @@ def _is_outdated(address: str, target: Path, shown: str, ask: Ask) -> bool:
             ]
     except FetchError as error:
         _log.info("%s: no answer (%s); what was fetched before is used", shown, error)
-    if differences and re.search(r"/(resolve|raw|blob)/[0-9a-f]{40}/", shown):
+    is_commit = re.search(r"/(resolve|raw|blob)/[0-9a-f]{40}/", shown)
+    if differences and (is_commit or not differences[0].startswith("version")):
+        commit = " names a commit, whose files never change, but it" if is_commit else ""
         raise VitkitError(
-            f"{shown} names a commit, whose files never change, but the server has another file now: "
-            f"{'; '.join(differences)}. The file here is left as it is, {target}: use it by its path if you "
-            "trust it, or delete it to fetch the other."
+            f"{shown}{commit} has changed on the server since it was fetched: {'; '.join(differences)}. "
+            f"{_choice(target)}"
         )
-    if differences:
-        _log.warning(
-            "%s has changed on the server since it was fetched (%s): fetching it again", shown, differences[0]
-        )
+    if differences:  # a server may give the same bytes another mark: they are fetched, and compared
+        _log.warning("%s may have changed on the server (%s): fetching it again", shown, differences[0])
         return True
     replace_json(_record(target), record | {"checked": now})
     return False
@@ -353,13 +361,24 @@ def _accept(part: Path, note: Path, target: Path, shown: str, wanted: str | None
         words = f"its SHA-256 is {digest}, expected {wanted}: it is another file, or a damaged one"
     if words:
         part.unlink()
-        raise VitkitError(f"{shown} was fetched, but {words}. It was thrown away; nothing else was changed.")
+        choice = f" {_choice(target)}" if target.exists() and wanted == _remembered(target) else ""
+        raise VitkitError(
+            f"{shown} was fetched, but {words}. It was thrown away; nothing else was changed.{choice}"
+        )
     _write_record(target, part, shown, digest, str(facts.get("version", "")))
     part.replace(target)
     note.unlink(missing_ok=True)
     sync_folder(target.parent)
     _log.info("fetched %s: %d bytes, SHA-256 %s", shown, target.stat().st_size, digest)
     return digest
+
+
+def _choice(target: Path) -> str:
+    """Say what to do with a file whose address has another one now."""
+    return (
+        f"The file here is left as it is, {target}: use it by its path if you trust it, or delete it to "
+        "fetch the other."
+    )
 
 
 def _fetch_settings(parts: Any, folder: Path, ask: Ask) -> None:
