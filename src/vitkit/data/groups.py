@@ -1,4 +1,5 @@
-"""Cutting a split from groups of images that belong together: a patient's, a scene's, copies of one image."""
+"""Cutting splits and folds from groups of images that belong together: a patient's, a scene's, copies of one
+image."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +47,76 @@ def cut_images(
     if len(single) and missing > 0:
         cut[single] = _cut_single(labels[single], min(missing, len(single)), seed, stream)
     return cut
+
+
+def deal_folds(
+    labels: Labels, groups: NDArray[np.int64] | None, folds: int, seed: int, stream: int
+) -> NDArray[np.int64]:
+    """Deal the images `(N,)` round folds, each group into one of them as a whole.
+
+    Without groups every class is dealt round: it differs between two folds by one image at most, and so do
+    the folds. Groups go one after the other, the largest first and those of rare classes before others of
+    their size, into the fold that has the least of their classes; but never so that two folds differ by more
+    than the largest group. The best of several orders is kept. Where images have several labels `(N, K)`,
+    each is a group of its own; then a label may differ by more than one, as it must for {a, b}, {b, c} and
+    {c, a} in two folds.
+
+    Args:
+        labels: `(N,)` class numbers, or `(N, K)` bool.
+        groups: `(N,)` numbers of groups; None: every image is alone.
+        folds: from 2 to the number of groups.
+        seed: of the draws.
+        stream: another stream, other draws.
+
+    Returns:
+        `(N,)` numbers of folds. None of them is empty.
+    """
+    number = np.arange(len(labels)) if groups is None else np.unique(groups, return_inverse=True)[1]
+    sizes = np.bincount(number)
+    if labels.ndim == 1 and len(sizes) == len(labels):
+        dealt = np.empty(len(labels), np.int64)
+        dealt[np.lexsort((draws(len(labels), seed, stream), labels))] = np.arange(len(labels)) % folds
+        return dealt
+    order = np.argsort(number, kind="stable")
+    parts = [_class_counts(labels[row]) for row in np.split(order, np.cumsum(sizes)[:-1])]
+    every = _all_counts(labels, labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1)
+    rarest = np.array([every[classes].min(initial=np.inf) for classes, _ in parts])
+    trials = max(1, min(_TRIALS, _LOOKS // len(sizes)))
+    best: tuple[tuple[int, float], NDArray[np.int64]] | None = None
+    for drawn in draws(trials * len(sizes), seed, stream).reshape(trials, len(sizes)):
+        fold_of, have = _deal(np.lexsort((drawn, rarest, -sizes)), sizes, parts, every, folds)
+        whole = int(((have == every) & (every > 1)).any(axis=0).sum())  # classes that a fold has all of
+        distance = float(((have - every / folds) ** 2 / np.maximum(every, 1)).sum())
+        if best is None or (whole, distance) < best[0]:
+            best = (whole, distance), fold_of
+    assert best is not None  # there is at least one trial
+    return best[1][number]
+
+
+def _deal(
+    order: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    parts: list[tuple[NDArray[np.int64], NDArray[np.int64]]],
+    every: NDArray[np.float64],
+    folds: int,
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Deal groups in an order: the fold of each group (G,), and the images of each class by fold."""
+    fold_of = np.empty(len(sizes), np.int64)
+    have, load = np.zeros((folds, len(every))), np.zeros(folds)
+    share, total, most = 1 / np.maximum(every, 1), sizes.sum(), int(sizes.max())
+    for group, size in zip(order.tolist(), sizes[order].tolist(), strict=True):
+        classes, counts = parts[group]
+        # Shares of a class and not images: a rare class would not be heard else. The size of a fold counts
+        # as one more class, so that an empty fold is taken before any other.
+        costs = have[:, classes] @ (counts * share[classes]) + load * (size / total)
+        # The least fold is always open, as no group is larger than `most`; so by induction none is ever
+        # further above it than that.
+        costs[load + (size - most) > load.min()] = np.inf
+        fold = int(costs.argmin())
+        fold_of[group] = fold
+        have[fold, classes] += counts
+        load[fold] += size
+    return fold_of, have
 
 
 def _cut_single(labels: Labels, count: int, seed: int, stream: int) -> NDArray[np.bool_]:
