@@ -119,10 +119,10 @@ def settle_minutes(
     named, record = settle_start(run, data.class_names, out)
     if out is None:
         for folder in numbered_folders(named, data.name, ending):
-            there = read(folder)
-            if there is None:
+            if not folder.is_dir():
                 break
-            if there.training.steps is not None:
+            there = read(folder)
+            if there is not None and there.training.steps is not None:
                 if None not in (there.start.image_mean, there.start.image_std):
                     # The record has what was measured; that of a series leaves measuring to its runs.
                     named = with_measured_pixels(named, data, SILENT)

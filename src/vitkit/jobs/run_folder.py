@@ -4,16 +4,20 @@ config.json                 the run, written before anything else
 data.json                   counts, class names, how splits were made, files that could not be read
 image-files.npy             size and time of every image file
 metrics.jsonl               loss, learning rate and validation by step: the same bytes however often it was
-resumed speed.jsonl                 images/s and memory, by the clock
+                            resumed
+speed.jsonl                 images/s and memory, by the clock
 checkpoints/                what a resume needs
 model.safetensors, model.json   the finished model: enough to predict anywhere
 evaluation/                 numbers and logits by split
 report.html
+.lock                       held by the process that trains
 """
 
+import errno
 import itertools
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitkit.data.listing import expand_home
 from vitkit.data.sources_config import Splits
-from vitkit.durable import replace_json
+from vitkit.durable import replace_json, require_regular_file
 from vitkit.errors import VitkitError
 from vitkit.jobs.data_record import DataRecord
 from vitkit.jobs.run_config import Run
@@ -36,26 +40,118 @@ if TYPE_CHECKING:
     from vitkit.data.sources import ImageData
 
 
+_held: set[int] = set()
+"""Descriptors of the locks that this process holds."""
+_opening = threading.Lock()
+"""Held while a lock is opened and noted in `_held`, and during a fork: no process inherits one in between."""
+
+
+def _drop_inherited() -> None:
+    """Close the locks of the parent in a process that was just forked."""
+    while _held:
+        os.close(_held.pop())
+    _opening.release()
+
+
+# A lock of `flock` lasts until every process that has it open has closed it, so that workers which outlive a
+# parent that was killed would keep its folder. A record lock of `fcntl` stays with its process, but it does
+# not keep two threads apart, is lost when any part of the process reads the file, and is not seen by vitkit's
+# earlier versions.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_opening.acquire, after_in_parent=_opening.release, after_in_child=_drop_inherited
+    )
+
+
 @contextmanager
-def lock_run_folder(run: Path) -> Iterator[None]:
-    """Hold a run folder for one process.
+def lock_run_folder(folder: Path) -> Iterator[Path]:
+    """Hold a run folder for one process, and give it; it is made where there is none.
+
+    The lock ends with the process, however it ends, and though processes that it started live on: a killed
+    run can be continued at once.
 
     Raises:
-        VitkitError: another process trains in it.
+        VitkitError: another process trains in it, or it cannot be locked.
     """
+    with _try_lock(folder) as is_ours:
+        if not is_ours:
+            raise VitkitError(
+                f"Another process is training in {folder}. Wait for it, stop it, or choose another --out."
+            )
+        yield folder
+
+
+@contextmanager
+def claim_run_folder(
+    run: Run, data_name: str, holds: Callable[[Path], bool], ending: str = ""
+) -> Iterator[Path]:
+    """Choose the folder below `runs/` of a run that was given none, and hold it as `lock_run_folder` does.
+
+    It is the one that holds this run already, else the first that is new. Those that another process holds
+    are passed over, so that runs begun at the same time take different ones.
+
+    Args:
+        run: named by its model.
+        data_name: name of its images.
+        holds: whether a folder that is there holds this run.
+        ending: of the folder's name.
+
+    Raises:
+        VitkitError: as `holds`; or a folder cannot be locked.
+    """
+    there = itertools.takewhile(Path.is_dir, numbered_folders(run, data_name, ending))
+    begun = ((folder, holds) for folder in there)
+    new = ((folder, is_new_folder) for folder in numbered_folders(run, data_name, ending))
+    for folder, fits in itertools.chain(begun, new):
+        if fits(folder):
+            with _try_lock(folder) as is_ours:
+                if is_ours and fits(folder):  # it may have been begun since
+                    yield folder
+                    return
+
+
+def is_new_folder(folder: Path) -> bool:
+    """Whether a run may begin in a folder: there is none, or it holds nothing but hidden files."""
+    if not folder.is_dir():
+        return not os.path.lexists(folder)
+    return all(path.name[0] == "." for path in folder.iterdir())
+
+
+@contextmanager
+def _try_lock(folder: Path) -> Iterator[bool]:
+    """Lock a folder, which is made where there is none; gives False where another process holds it."""
     import fcntl
 
-    descriptor = os.open(run / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / ".lock"
+    with _opening:
+        try:
+            # A link could lead out of the folder, and opening a pipe would wait.
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise VitkitError(
+                f"{path} cannot be locked: expected a regular file, found a link. Remove it."
+            ) from None
+        _held.add(descriptor)
     try:
+        require_regular_file(descriptor, path)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            is_ours = False
+        except OSError as error:  # some network disks have no locks
             raise VitkitError(
-                f"Another process is training in {run}. Wait for it, stop it, or choose another --out."
-            ) from None
-        yield
+                f"{path} cannot be locked: {error.strerror}. Choose a folder on another disk with --out."
+            ) from error
+        else:
+            is_ours = True
+        yield is_ours
     finally:
-        os.close(descriptor)
+        if descriptor in _held:  # a forked process has closed it
+            _held.remove(descriptor)
+            os.close(descriptor)
 
 
 def write_evaluation(run: Path, split: str, result: Result, predictions: SplitPredictions) -> None:

@@ -2,6 +2,8 @@
 
 import os
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,7 +36,7 @@ from vitkit.jobs.pixel_statistics import with_measured_pixels
 from vitkit.jobs.report import write_report
 from vitkit.jobs.ridge_head import begin_head, refuse_ridge_head
 from vitkit.jobs.run_config import Run, changed_options, read_config, read_run, write_config
-from vitkit.jobs.run_folder import lock_run_folder, numbered_folders
+from vitkit.jobs.run_folder import claim_run_folder, is_new_folder, lock_run_folder
 from vitkit.jobs.start import StartRecord, settle_start, take_start
 from vitkit.jobs.starting_point import starting_point, tell_set_aside
 from vitkit.models.build import build_empty, build_model
@@ -90,14 +92,10 @@ def train(
     asked, run, data, record = _settle(asked, given, listener)
     config = model_config_of(asked, len(data.class_names), record)
     _refuse_run(run, data, config, found_device)  # before a folder is made
-    folder = given or _free_folder(asked, data)
-    if run != _with_rule_of(folder, asked):  # a run that an early version began goes on here
-        run, data = _open_data(asked, folder)
-    _check_folder(folder, run, resume)
-    folder.mkdir(parents=True, exist_ok=True)
-    position = RunPosition(command_to_continue(folder, threads, device))
-    # The lock ends with the process, however it ends: a killed run can be continued at once.
-    with lock_run_folder(folder), deterministic(found_device):
+    with _hold_folder(given, asked, run, data, resume) as folder, deterministic(found_device):
+        if run != _with_rule_of(folder, asked):  # a run that an early version began goes on here
+            run, data = _open_data(asked, folder)
+        position = RunPosition(command_to_continue(folder, threads, device))
         if not (folder / "config.json").exists():
             write_config(folder, run, command, _choose_compute(run, config, found_device))
         keep_advice(folder, advice)
@@ -304,12 +302,33 @@ def command_to_continue(folder: Path, threads: int | None, device: str) -> str:
     return command + (f" --device {device}" if device != "auto" else "")
 
 
-def _free_folder(run: Run, data: ImageData) -> Path:
-    """Return the folder below `runs/` that holds this run already, else the first free one of its name."""
-    for folder in numbered_folders(run, data.name):
-        if not (folder / "config.json").exists() or not run_difference(folder, run):
-            break
-    return folder
+@contextmanager
+def _hold_folder(given: Path | None, asked: Run, run: Run, data: ImageData, resume: bool) -> Iterator[Path]:
+    """Lock the folder of a run: the given one, else one below `runs/`.
+
+    Args:
+        given: where the run is to be kept, or None.
+        asked: the run as it was asked for.
+        run: the same with the rule by which its splits are cut.
+        data: its images.
+        resume: whether `given` holds the run already.
+
+    Raises:
+        VitkitError: another process holds the folder, or something else is in it.
+    """
+    if given is None:
+        with claim_run_folder(asked, data.name, lambda folder: _holds(folder, asked)) as folder:
+            yield folder
+        return
+    _check_folder(given, run, resume)  # before anything is made
+    with lock_run_folder(given) as folder:
+        _check_folder(folder, run, resume)  # another process may have begun a run there since
+        yield folder
+
+
+def _holds(folder: Path, run: Run) -> bool:
+    """Whether a folder holds a run with these options."""
+    return (folder / "config.json").exists() and not run_difference(folder, run)
 
 
 def _check_folder(folder: Path, run: Run, resume: bool) -> None:
@@ -326,7 +345,7 @@ def _check_folder(folder: Path, run: Run, resume: bool) -> None:
                 f"{folder} holds another run:\n  " + "\n  ".join(changes) + "\nGive another --out, or "
                 f"continue that run with vitkit train --resume {shlex.quote(str(folder))}"
             )
-    elif folder.exists() and (not folder.is_dir() or any(p.name[0] != "." for p in folder.iterdir())):
+    elif not is_new_folder(folder):
         raise VitkitError(f"{folder} is there already and is no run folder. Give another --out.")
 
 
