@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from vitkit.data.sources import ImageData
 
 # With few validation images the accuracy soon stops changing; among equal accuracies the smaller loss wins.
-MONITOR = Monitor("accuracy", "max", tie_breaker="loss", tie_direction="min")
+MONITOR = Monitor("accuracy", "max", tie_breaker="loss", tie_direction="min", counts_images=True)
 
 CURVE = Curve(
     metric="accuracy",
