@@ -34,7 +34,7 @@ def from_json(cls: type[T], data: Mapping[str, Any], where: str) -> T:
 
     Raises:
         VitkitError: an unknown key (the nearest right one is named), a missing one, or a value of the
-            wrong type.
+            wrong type; or values that the dataclass itself refuses.
     """
     if not isinstance(data, Mapping):
         raise VitkitError(
@@ -49,7 +49,12 @@ def from_json(cls: type[T], data: Mapping[str, Any], where: str) -> T:
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and name not in data:
             raise VitkitError(f"{where}: the key '{name}' of {cls.__name__} is missing.")
-    return cls(**{key: _typed(hints[key], value, f"{where}: {key}") for key, value in data.items()})
+    values = {key: _typed(hints[key], value, f"{where}: {key}") for key, value in data.items()}
+    try:
+        return cls(**values)
+    except VitkitError as error:
+        # A value of the right type that makes no sense is refused by the dataclass, which knows no file.
+        raise VitkitError(f"{where}: {error}") from None
 
 
 def read_if_there(cls: type[T], path: Path) -> T | None:
@@ -96,8 +101,14 @@ def difference(one: Any, other: Any, prefix: str = "") -> list[str]:
         if isinstance(value, dict) and isinstance(other.get(key), dict):
             lines += difference(value, other[key], f"{prefix}{key}.")
         elif other.get(key) != value:
-            lines.append(f"{prefix}{key}: {value!r} -> {other.get(key)!r}")
-    return lines + [f"{prefix}{key}: nothing -> {other[key]!r}" for key in other if key not in one]
+            lines.append(f"{prefix}{key}: {_shown(value)} -> {_shown(other.get(key))}")
+    return lines + [f"{prefix}{key}: nothing -> {_shown(other[key])}" for key in other if key not in one]
+
+
+def _shown(value: Any) -> str:
+    """Write an option whole, unless it is longer than any that a person gives."""
+    whole = repr(value)
+    return whole if len(whole) <= 500 else describe_value(value)
 
 
 def _plain(value: Any) -> Any:

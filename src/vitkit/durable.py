@@ -9,6 +9,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -50,7 +51,7 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> tuple[int, s
 def replace_file(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
     """Put a file in place of another, or of none, at one instant: a reader sees the old or the new one."""
     # In the same folder, because a rename is atomic only within a file system; hidden, with the process in
-    # its name, so that `jobs/starting_point.py` can remove what a killed process leaves.
+    # its name, so that `remove_leftovers` can remove what a killed process leaves.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)  # left by a process of the same number that was killed
     try:
@@ -60,6 +61,54 @@ def replace_file(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)  # the rename itself is on the disk only now
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what `replace_file` was writing into a folder when its process was killed.
+
+    Args:
+        folder: where nobody else writes now; its name may be free.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    for path in folder.glob(".*.tmp"):
+        if re.fullmatch(r"\..+\.[0-9]+\.tmp", path.name) and path.is_file():
+            path.unlink()
+
+
+def is_file_name(name: str) -> bool:
+    """Whether a string from a file names something within a folder, and leads nowhere else."""
+    return name not in ("", ".", "..") and not re.search(r"[/\\:\0]", name)
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuse a folder in which files are written and removed, if a link in it leads out of it.
+
+    Whoever continues a folder that somebody gave away would change files of his own elsewhere.
+
+    Raises:
+        VitkitError: there is such a link.
+        OSError: the folder cannot be listed.
+    """
+    with os.scandir(folder) as entries:
+        links = sorted(entry.name for entry in entries if entry.is_symlink())
+    for name in links:
+        refuse_link(folder / name)
+
+
+def refuse_link(path: Path) -> None:
+    """Refuse a place to write to, if it is a link that leads out of its folder.
+
+    Raises:
+        VitkitError: it is.
+    """
+    place, target = os.path.realpath(path.parent), os.path.realpath(path)
+    if path.is_symlink() and os.path.commonpath([place, target]) != place:
+        raise VitkitError(
+            f"{path} is a link that leads out of its folder, in which vitkit writes and removes files. Put "
+            f"what it leads to, {target}, in its place, or remove the link."
+        )
 
 
 def replace_json(path: Path, data: Any) -> None:

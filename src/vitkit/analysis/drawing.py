@@ -23,6 +23,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitkit.durable import replace_file
+
 BLUE, SKY, GREEN, VERMILION, GREY = "#0072B2", "#56B4E9", "#009E73", "#D55E00", "#8a8a8a"
 WIDTH = 10.0  # inches
 
@@ -60,8 +62,8 @@ def save_figure(figure: Figure, stem: Path) -> tuple[Path, Path]:
         The paths written.
     """
     png, svg = stem.with_name(stem.name + ".png"), stem.with_name(stem.name + ".svg")
-    png.write_bytes(_png(figure))
-    svg.write_text(_svg(figure, stem.name), encoding="utf-8")
+    replace_file(png, [_png(figure)])
+    replace_file(svg, [_svg(figure, stem.name).encode()])
     return png, svg
 
 

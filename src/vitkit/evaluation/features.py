@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import xxhash
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
@@ -201,13 +202,11 @@ class FeatureCache:
         if hashlib.sha256(data[_DIGEST:]).digest() != data[:_DIGEST]:
             self._note(f"The features kept in {path} are damaged: they are computed again.")
             return None
-        arrays = load_arrays(data[_DIGEST:])
-        return Features(
-            arrays["rows"],
-            arrays["readable"].astype(bool),
-            arrays["pixels"],
-            tuple(json.loads(arrays["reasons"].tobytes())),
-        )
+        try:
+            return _unpack(data[_DIGEST:])
+        except (ValueError, KeyError, SafetensorError):
+            self._note(f"{path} holds no features: they are computed again.")
+            return None
 
     def keep(self, key: str, features: Features) -> None:
         """Keep features under a key, and make room for them. A disk that refuses costs no result."""
@@ -257,6 +256,26 @@ class FeatureCache:
             )
 
 
+def _unpack(data: bytes) -> Features:
+    """Read what `FeatureCache.keep` packs.
+
+    Raises:
+        ValueError, KeyError, SafetensorError: it is something else.
+    """
+    arrays = load_arrays(data)
+    rows, readable, pixels = arrays["rows"], arrays["readable"], arrays["pixels"]
+    reasons = json.loads(arrays["reasons"].tobytes())
+    types = [array.dtype for array in (rows, readable, pixels)] == [np.float32, np.uint8, np.uint64]
+    words = isinstance(reasons, list) and all(isinstance(reason, str) for reason in reasons)
+    if not types or rows.ndim != 2 or readable.ndim != 1 or not words or not np.isfinite(rows).all():
+        raise ValueError
+    found = Features(rows, readable.astype(bool), pixels, tuple(reasons))
+    count = int(found.readable.sum())
+    if len(rows) != count or pixels.shape != (count, 2) or len(reasons) != len(readable) - count:
+        raise ValueError
+    return found
+
+
 def cached_features(
     fingerprint: str,
     samples: Samples,
@@ -275,7 +294,7 @@ def cached_features(
     """
     key = hashlib.sha256(f"{LAYOUT} {fingerprint} {content_of(samples, indices)}".encode()).hexdigest()
     found = cache.read(key)
-    if found is None:
+    if found is None or len(found.readable) != len(indices):
         found = compute()
         cache.keep(key, found)
     return found

@@ -3,11 +3,13 @@
 advice.json   the forecast, and the advice in words
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 from vitkit.config import read_if_there, to_json
 from vitkit.durable import read_json, replace_json
+from vitkit.errors import VitkitError
 from vitkit.jobs.forecast import Forecast
 
 RECORD = "advice.json"
@@ -23,6 +25,10 @@ class AdviceRecord:
     """The seconds that the run was expected to take."""
     sentences: tuple[str, ...]
     """The advice in words."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seconds < math.inf:
+            raise VitkitError(f"seconds: expected a time, found {self.seconds:g}.")
 
 
 def keep_advice(folder: Path, advice: AdviceRecord | None) -> None:
@@ -54,6 +60,6 @@ def compare_with_advice(folder: Path) -> str:
     except FileNotFoundError:
         return ""
     accuracy = numbers.get("accuracy") if isinstance(numbers, dict) else None
-    if not isinstance(accuracy, int | float):
+    if not isinstance(accuracy, int | float) or not 0 <= accuracy <= 1:
         return ""
     return f"Accuracy on the test images: {record.expected.compare(accuracy)}."

@@ -6,14 +6,16 @@ image-files.npy    size and time of every image file (and a hash of its bytes, i
 
 import hashlib
 import io
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.lib import format as npy
 
-from vitkit.config import read_if_there, to_json
+from vitkit.config import describe_value, read_if_there, to_json
 from vitkit.data.file_states import States, changed_files, file_states
 from vitkit.data.label_sets import count_labels
 from vitkit.data.listing import pluralize
@@ -28,6 +30,8 @@ RECORD = "data.json"
 STATES = "image-files.npy"
 _LIMIT = 1 << 32
 _SHOWN = 5
+_MOST = 2**53
+"""Counts above it are no counts of anything; below it every integer is a float64 too."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,23 @@ class DataRecord:
     """SHA-256 of `image-files.npy`; none where nothing but names was recorded."""
     images: Mapping[str, int] = field(default_factory=dict)
     """Images by split: not the sum over the classes where an image has several; early versions lack it."""
+
+    def __post_init__(self) -> None:
+        require_counts(self.counts, self.images)
+
+
+def require_counts(counts: Mapping[str, Mapping[str, int]], images: Mapping[str, int]) -> None:
+    """Refuse numbers of images that are none.
+
+    Args:
+        counts: by split and class.
+        images: by split.
+    """
+    numbers = {f"counts: {split}: {name}": n for split in counts for name, n in counts[split].items()}
+    numbers |= {f"images: {split}": count for split, count in images.items()}
+    for where, count in numbers.items():
+        if not 0 <= count <= _MOST:
+            raise VitkitError(f"{where}: expected a count, found {describe_value(count)}.")
 
 
 def describe_data(data: "ImageData", fingerprint: str) -> DataRecord:
@@ -191,9 +212,16 @@ def _recorded_states(folder: Path, record: DataRecord) -> States | None:
         data = read_regular_file(path, _LIMIT)
         if hashlib.sha256(data).hexdigest() != record.image_files:
             return None
-        states: States = np.load(io.BytesIO(data), allow_pickle=False)
+        stream = io.BytesIO(data)
+        if npy.read_magic(stream) != (1, 0):
+            return None
+        shape, column_major, dtype = npy.read_array_header_1_0(stream)
     except (FileNotFoundError, ValueError):
         return None
     except OSError as error:
         raise VitkitError(f"{path} cannot be read: {error.strerror or error}.") from error
-    return states if states.ndim == 2 and states.shape[1] in (2, 6) else None
+    # Held against the bytes that are there: an array as large as a header claims may not fit into memory.
+    whole = len(data) - stream.tell() == math.prod(shape) * dtype.itemsize
+    if column_major or dtype != np.int64 or len(shape) != 2 or shape[1] not in (2, 6) or not whole:
+        return None
+    return np.frombuffer(data, dtype, offset=stream.tell()).reshape(shape)

@@ -246,6 +246,9 @@ def keep_evaluation(options: EvaluateOptions, found: Evaluation, listener: Liste
     except OSError as error:  # somebody else's run, say: the numbers are of use all the same
         listener.note(f"Not kept in {run}: {error.strerror}.")
         return None
+    except VitkitError as error:
+        listener.note(f"Not kept: {error}")
+        return None
     return run / "evaluation"
 
 

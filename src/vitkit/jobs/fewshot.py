@@ -13,7 +13,7 @@ from vitkit.analysis.fewshot_figure import fewshot_plot
 from vitkit.data.decode_config import DecodeRule
 from vitkit.data.listing import pluralize
 from vitkit.data.sources import Samples
-from vitkit.durable import replace_file, replace_json
+from vitkit.durable import refuse_link, replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import (
     FeatureCache,
@@ -146,6 +146,8 @@ def keep_fewshot(options: FewShotOptions, found: FewShot, listener: Listener = S
     stem = folder / found.data_name
     curves = {model.name: model.scores for model in found.models}
     try:
+        if options.out is None:
+            refuse_link(folder)  # the run may be somebody else's
         folder.mkdir(parents=True, exist_ok=True)
         numbers = stem.with_name(stem.name + ".json")
         replace_json(numbers, found.to_json())
@@ -161,6 +163,11 @@ def keep_fewshot(options: FewShotOptions, found: FewShot, listener: Listener = S
         if options.out is not None:
             raise
         listener.note(f"Not kept in {folder}: {error.strerror}. Choose a folder with --out.")
+        return []
+    except VitkitError as error:
+        if options.out is not None:
+            raise
+        listener.note(f"Not kept: {error}")
         return []
 
 

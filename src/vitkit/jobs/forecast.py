@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot_folds import Folded
 
 LEVEL = 0.8
@@ -65,6 +66,13 @@ class Forecast:
     accuracy: float
     low: float
     high: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low <= self.accuracy <= self.high <= 1:
+            raise VitkitError(
+                f"expected an accuracy within its interval, from 0 to 1, found {self.accuracy:g} and "
+                f"{self.low:g} to {self.high:g}."
+            )
 
     @property
     def words(self) -> str:

@@ -22,6 +22,7 @@ from vitkit.data.channels import to_rgb
 from vitkit.data.decode import DecodeError, decode
 from vitkit.data.image_paths import find_images
 from vitkit.data.transforms import preprocess
+from vitkit.durable import refuse_link
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import evaluation_mode
 from vitkit.jobs.inspect_options import InspectOptions
@@ -91,6 +92,8 @@ def inspect(
 
 def draw_pictures(options: InspectOptions, listener: Listener = SILENT) -> Inspection:
     """Draw what a model has learned; errors are those of `inspect`."""
+    if options.out is None:
+        refuse_link(options.folder)  # the run may be somebody else's
     model = load_model(options.model, image_size=options.image_size, num_heads=options.num_heads)
     with listener.progress("drawing pictures"):
         written = _draw(model, options.images or (), options.folder, listener)

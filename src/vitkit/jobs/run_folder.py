@@ -16,6 +16,7 @@ report.html
 import errno
 import itertools
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitkit.data.listing import expand_home
 from vitkit.data.sources_config import Splits
-from vitkit.durable import replace_json, require_regular_file
+from vitkit.durable import refuse_links, replace_json, require_regular_file
 from vitkit.errors import VitkitError
 from vitkit.jobs.data_record import DataRecord
 from vitkit.jobs.run_config import Run
@@ -71,7 +72,7 @@ def lock_run_folder(folder: Path) -> Iterator[Path]:
     run can be continued at once.
 
     Raises:
-        VitkitError: another process trains in it, or it cannot be locked.
+        VitkitError: another process trains in it, it cannot be locked, or a link in it leads out of it.
     """
     with _try_lock(folder) as is_ours:
         if not is_ours:
@@ -146,6 +147,7 @@ def _try_lock(folder: Path) -> Iterator[bool]:
                 f"{path} cannot be locked: {error.strerror}. Choose a folder on another disk with --out."
             ) from error
         else:
+            refuse_links(folder)
             is_ours = True
         yield is_ours
     finally:
@@ -155,7 +157,12 @@ def _try_lock(folder: Path) -> Iterator[bool]:
 
 
 def write_evaluation(run: Path, split: str, result: Result, predictions: SplitPredictions) -> None:
-    """Keep an evaluation in the run folder: the numbers as JSON, the predictions as arrays."""
+    """Keep an evaluation in the run folder: the numbers as JSON, the predictions as arrays.
+
+    Raises:
+        VitkitError: a link leads out of the run folder.
+    """
+    refuse_links(run)
     folder = run / "evaluation"
     folder.mkdir(exist_ok=True)
     replace_json(folder / f"{split}.json", result.to_json())
@@ -206,7 +213,9 @@ def open_model_data(model: ImageModel, spec: str | None = None, max_pixels: int 
 
 def numbered_folders(run: Run, data_name: str, ending: str = "") -> Iterator[Path]:
     """Yield the folders below `runs/` that a run may be kept in where none is given; there is no last one."""
-    name = f"{data_name}-{run.model.replace('/', '-')}{ending}"
+    # The name of a start's model is what its file says, with whatever characters.
+    model = re.sub(r"[/\0-\x1f\x7f]", "-", run.model)
+    name = f"{data_name}-{model}{ending}"
     for number in itertools.count(1):
         yield Path("runs") / (name if number == 1 else f"{name}-{number}")
 

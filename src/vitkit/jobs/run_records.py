@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from vitkit.config import describe_value, from_json
+from vitkit.config import from_json
 from vitkit.data.listing import pluralize
 from vitkit.durable import read_json, read_regular_file
 from vitkit.errors import VitkitError
+from vitkit.jobs.data_record import require_counts
 
 LOG_BYTES = 256 << 20
 """The largest log that is read: some million lines."""
@@ -123,6 +124,9 @@ class _DataRecord:
     fingerprint: str = ""
     images: Mapping[str, int] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        require_counts(self.counts, self.images)
+
 
 def read_data_record(run: Path) -> dict[str, Any]:
     """Read what data.json says of the images; empty if there is none.
@@ -141,10 +145,5 @@ def read_data_record(run: Path) -> dict[str, Any]:
             "Put the original file back."
         )
     known = {one.name for one in fields(_DataRecord)}
-    data = from_json(_DataRecord, {key: record[key] for key in record if key in known}, str(path))
-    found = {f"counts: {split}: {name}": n for split in data.counts for name, n in data.counts[split].items()}
-    found |= {f"images: {split}": count for split, count in data.images.items()}
-    for where, count in found.items():
-        if not 0 <= count <= LARGEST:
-            raise VitkitError(f"{path}: {where}: expected a count, found {describe_value(count)}.")
+    from_json(_DataRecord, {key: record[key] for key in record if key in known}, str(path))
     return record

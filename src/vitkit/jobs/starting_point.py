@@ -1,11 +1,10 @@
 """Find where a run begins or goes on, from what is in its folder, and set damaged files aside."""
 
-import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from vitkit.durable import hash_file, read_json
+from vitkit.durable import hash_file, read_json, remove_leftovers
 from vitkit.errors import VitkitError
 from vitkit.jobs.listener import Listener
 from vitkit.jobs.run_config import Run, changed_options
@@ -55,10 +54,8 @@ def starting_point(folder: Path, run: Run, from_scratch: bool, listener: Listene
     if found.lost and (folder / LOG).exists():
         kept = set_aside(folder / LOG)
         listener.warn(f"The log of the run so far is kept as {kept}.")
-    for leftover in [*folder.iterdir(), *folder.glob("evaluation/.*")]:
-        # What `replace_file` was writing when it was killed.
-        if re.fullmatch(r"\..+\.\d+\.tmp", leftover.name) and leftover.is_file():
-            leftover.unlink()
+    for written in (folder, folder / "evaluation"):
+        remove_leftovers(written)
     return found.whole
 
 

@@ -14,16 +14,16 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from vitkit.config import difference, to_json
 from vitkit.data.sources import open_data
 from vitkit.data.vtab_tasks import TaskFolder
-from vitkit.durable import hash_file, read_json, replace_file, replace_json
+from vitkit.durable import hash_file, read_json, remove_leftovers, replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.run_config import Run
-from vitkit.jobs.run_folder import absolute_spec, lock_run_folder
+from vitkit.jobs.run_folder import absolute_spec, is_new_folder, lock_run_folder
 from vitkit.jobs.start import find_start, start_place
 from vitkit.jobs.start_config import StartConfig
 from vitkit.jobs.vtab_data import find_tasks
@@ -110,8 +110,12 @@ def run_vtab(options: VtabOptions, listener: Listener = SILENT) -> Vtab:
         start = find_start(Run(start=StartConfig(options.start)))
         weights = {file.name: hash_file(file)[1] for file in start.files}
     folder = vtab_folder(options)
-    _begin(folder, options, weights)
+    _refuse_other(folder, options, weights)  # before anything is made
     with lock_run_folder(folder):
+        asked = _refuse_other(folder, options, weights)  # another process may have begun one there since
+        if asked is not None:
+            replace_json(folder / "options.json", asked)
+        remove_leftovers(folder)
         scores = []
         for number, (task, hashes) in enumerate(zip(found.tasks, listed, strict=True), start=1):
             place = f"task {number} of {len(found.tasks)}, {task.folder}"
@@ -143,13 +147,16 @@ def _list_hashes(lists: Sequence[Path]) -> dict[str, str]:
     return {path.name: open_data(str(path), UNCUT).fingerprint() for path in lists}
 
 
-def _begin(folder: Path, options: VtabOptions, weights: Mapping[str, str]) -> None:
-    """Make the folder, or refuse one that holds something else.
+def _refuse_other(folder: Path, options: VtabOptions, weights: Mapping[str, str]) -> dict[str, Any] | None:
+    """Refuse a folder that holds something else.
 
     Args:
         folder: of the runs and the result.
         options: as they were given.
         weights: SHA-256 of the files of the start by name.
+
+    Returns:
+        The contents of the folder's `options.json` where it has not begun; None where it has.
 
     Raises:
         VitkitError: it holds the result of other options or weights, or is no folder of this job.
@@ -164,15 +171,11 @@ def _begin(folder: Path, options: VtabOptions, weights: Mapping[str, str]) -> No
     try:
         begun = read_json(path)
     except (FileNotFoundError, NotADirectoryError):
-        if folder.exists() and (
-            not folder.is_dir() or any(entry.name[0] != "." for entry in folder.iterdir())
-        ):
+        if not is_new_folder(folder):
             raise VitkitError(
                 f"{folder} is there already and holds no VTAB-1k result. Give another --out."
             ) from None
-        folder.mkdir(parents=True, exist_ok=True)
-        replace_json(path, asked)
-        return
+        return asked
     if not isinstance(begun, dict):
         raise VitkitError(f"{path} is damaged: expected an object of options. Give another --out.")
     changes = difference(begun, asked)
@@ -183,6 +186,7 @@ def _begin(folder: Path, options: VtabOptions, weights: Mapping[str, str]) -> No
             + "\nGive those again, or "
             "another --out."
         )
+    return None
 
 
 def _keep(folder: Path, found: Vtab) -> None:

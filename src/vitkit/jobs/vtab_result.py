@@ -8,6 +8,7 @@ from typing import Any
 from vitkit import config
 from vitkit.data.listing import join_names, pluralize
 from vitkit.data.vtab_tasks import GROUPS, VTAB_TASKS, Group, TaskFolder, VtabTask
+from vitkit.errors import VitkitError
 
 PAPER_MODELS = ("ViT-H/14 JFT", "ViT-L/16 JFT", "ViT-L/16 I21k")
 PAPER: dict[TaskFolder, tuple[float, float, float]] = {
@@ -58,6 +59,18 @@ class TaskScore:
     learning_rate: float
     validation: dict[str, float] = field(default_factory=dict)
     """Accuracy on the 200 validation images for each learning rate of the sweep, if there was one."""
+
+    def __post_init__(self) -> None:
+        shares = (self.accuracy, *self.interval, self.majority, *self.validation.values())
+        if not all(0 <= share <= 1 for share in shares):
+            raise VitkitError(f"expected fractions from 0 to 1, found {min(shares):g} to {max(shares):g}.")
+        if not 0 <= self.repeated <= self.images or self.unreadable < 0 or not self.images:
+            raise VitkitError(
+                f"expected numbers of test images, found {self.images}, {self.repeated} of them repeated and "
+                f"{self.unreadable} unreadable."
+            )
+        if not 0 < self.learning_rate < math.inf:
+            raise VitkitError(f"learning_rate: expected a rate above 0, found {self.learning_rate:g}.")
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,15 @@
 """One task of VTAB-1k: choose a learning rate, train on all 1,000 images, and test once."""
 
+import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from vitkit.config import from_json, to_json
-from vitkit.durable import read_json, replace_json
+from vitkit.config import describe_value, from_json, to_json
+from vitkit.durable import read_json, refuse_links, remove_leftovers, replace_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.listener import Listener, Progress
 from vitkit.jobs.machine import InterruptedTraining
@@ -32,6 +33,20 @@ class _Tried:
     diverged: tuple[str, ...] = ()
     """Rates at which the loss was infinite or no number."""
 
+    def __post_init__(self) -> None:
+        numbers = (*self.accuracy.values(), *self.loss.values())
+        if not all(map(math.isfinite, numbers)) or not all(0 <= one <= 1 for one in self.accuracy.values()):
+            raise VitkitError("expected accuracies from 0 to 1 and finite losses, found others.")
+
+    def require_rates(self, rates: Sequence[float], path: Path) -> None:
+        """Refuse a record at `path` of other rates than those of the sweep."""
+        known = {str(float(rate)) for rate in rates}
+        if self.accuracy.keys() != self.loss.keys() or not {*self.accuracy, *self.diverged} <= known:
+            raise VitkitError(
+                f"{path}: expected accuracies and losses at rates of {', '.join(sorted(known))}, found "
+                f"{describe_value([*self.accuracy, *self.loss, *self.diverged])}. Put the original file back."
+            )
+
     def best(self) -> str:
         """Return the rate of the highest accuracy; among equals that of the smallest loss."""
         return max(self.accuracy, key=lambda rate: (self.accuracy[rate], -self.loss[rate]))
@@ -53,13 +68,19 @@ class TaskAtWork:
     def score(self) -> TaskScore:
         """Bring the task to its end, wherever it stands."""
         self._begin()
-        path = self.folder / "result.json"
+        path, final = self.folder / "result.json", self.folder / "final"
         with suppress(FileNotFoundError):
-            return from_json(TaskScore, read_json(path), str(path))
+            score = from_json(TaskScore, read_json(path), str(path))
+            if score.folder != self.data.folder:
+                raise VitkitError(
+                    f"{path}: expected the result of {self.data.folder}, found that of {score.folder}. Put "
+                    "the original file back, or remove it: the task is then tested again."
+                )
+            # Where they are now, whatever the file says.
+            return replace(score, data=absolute_spec(str(self.data.path)), run=absolute_spec(str(final)))
         tried = self._sweep() if self.options.sweep else _Tried()
         rate = float(tried.best()) if self.options.sweep else None
         run = task_run(self.options, self.data, self.data.all_training, rate)
-        final = self.folder / "final"
         self._train(run, final, "train800val200" if rate is None else f"train800val200 at rate {rate:g}")
         result = self._evaluation(final, "test")
         score = TaskScore(
@@ -81,8 +102,15 @@ class TaskAtWork:
         return score
 
     def _begin(self) -> None:
-        """Write down which images the task has. Raises VitkitError: it was begun with other ones."""
+        """Write down which images the task has.
+
+        Raises:
+            VitkitError: it was begun with other ones, or a link leads out of its folder.
+        """
         path = self.folder / "images.json"
+        if self.folder.is_dir():
+            refuse_links(self.folder)
+            remove_leftovers(self.folder)
         try:
             begun = read_json(path)
         except FileNotFoundError:
@@ -101,6 +129,7 @@ class TaskAtWork:
         tried = _Tried()
         with suppress(FileNotFoundError):
             tried = from_json(_Tried, read_json(path), str(path))
+            tried.require_rates(self.options.tried, path)
         for rate in self.options.tried:
             name = str(float(rate))
             member = self.folder / f"rate-{name}"

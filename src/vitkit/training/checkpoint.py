@@ -249,9 +249,14 @@ def load_weights(checkpoint: Path) -> dict[str, Tensor]:
 
 
 def weights_file(checkpoint: Path) -> Path:
-    """Return the path of the file that `load_weights` reads."""
-    average = checkpoint / "average.safetensors"
-    return average if average.exists() else checkpoint / "model.safetensors"
+    """Return the path of the file that `load_weights` reads.
+
+    Raises:
+        VitkitError: the manifest is damaged.
+    """
+    # By the manifest, not by what is in the folder: nothing says what a file is that it does not list.
+    averaged = "average.safetensors" in read_manifest(checkpoint).files
+    return checkpoint / ("average.safetensors" if averaged else "model.safetensors")
 
 
 def _contents(state: TrainState) -> dict[str, list[bytes | memoryview]]:

@@ -17,7 +17,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from vitkit.config import from_json
-from vitkit.durable import JSON_LIMIT, hash_file, parse_json, read_regular_file, sync_folder
+from vitkit.durable import (
+    JSON_LIMIT,
+    hash_file,
+    is_file_name,
+    parse_json,
+    read_regular_file,
+    sync_folder,
+)
 from vitkit.errors import VitkitError
 
 _T = TypeVar("_T")
@@ -150,7 +157,7 @@ def _follow_hashes(checkpoint: Path) -> str | None:
     found = read_manifest(checkpoint)
     missing = [name for name in _REQUIRED if name not in found.files]
     # The names are part of paths from here on: "../model.safetensors" would lead out of the folder.
-    if missing or any(Path(name).name != name for name in found.files):
+    if missing or not all(map(is_file_name, found.files)):
         return f"manifest.json does not list {missing[0] if missing else 'files of this folder alone'}"
     for name, record in found.files.items():
         if hash_file(checkpoint / name) != (record.bytes, record.sha256):
@@ -161,6 +168,8 @@ def _follow_hashes(checkpoint: Path) -> str | None:
         return f"state.json is of step {progress.step}, manifest.json of step {found.step}"
     if min(progress.window_steps, progress.log_bytes, progress.best_step or 0) < 0:
         return "state.json holds a number below 0"
+    if (progress.best_step or 0) > progress.step:
+        return f"state.json is of step {progress.step}, and its best step is {progress.best_step}"
     return None
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from vitkit.config import read_if_there, to_json
-from vitkit.durable import replace_json
+from vitkit.durable import refuse_links, remove_leftovers, replace_json
+from vitkit.errors import VitkitError
 from vitkit.training.checkpoint_files import FOLDER, newest_first, read_manifest, remove, survey
 
 RECORD = "ended.json"
@@ -25,6 +26,10 @@ class Ended:
     """The step of the last checkpoint."""
     environment: Mapping[str, Any]
     """The environment that it was computed in, as its manifest had it."""
+
+    def __post_init__(self) -> None:
+        if self.step < 0:
+            raise VitkitError(f"step: expected 0 or more, found {self.step}.")
 
 
 def read_ended(run: Path) -> Ended | None:
@@ -43,9 +48,10 @@ def remove_checkpoints(run: Path) -> None:
     checkpoint nothing is removed: there is something to look into.
 
     Raises:
-        VitkitError: the checkpoints cannot be read.
+        VitkitError: the checkpoints cannot be read, or are behind a link.
         OSError: the disk refused.
     """
+    refuse_links(run)
     last = survey(run).whole
     if last is not None:
         manifest = read_manifest(last)
@@ -57,3 +63,4 @@ def remove_checkpoints(run: Path) -> None:
         remove(checkpoint)
     for leftover in (run / FOLDER).glob(".step-*.tmp"):  # of a removal that was cut short
         remove(leftover)
+    remove_leftovers(run)  # of a kill while the record was written: nothing else is written there any more

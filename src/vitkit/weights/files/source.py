@@ -272,7 +272,7 @@ def _open_shards(index: Path, stack: ExitStack, notes: list[str]) -> Opened:
     shapes: dict[str, tuple[int, ...]] = {}
     readers: dict[str, Callable[[str], Tensor]] = {}
     for name in sorted(set(where.values())):
-        if re.search(r"[/\\:\0]", name) or not name.endswith(ENDINGS):
+        if not durable.is_file_name(name) or not name.endswith(ENDINGS):
             raise VitkitError(
                 f"{index} points to {name!r}: expected the name of a file of weights in the same folder. "
                 "Other places are never read; get the index from where it was published."

@@ -148,13 +148,7 @@ def _read_card(data: Mapping[str, Any], version: int, config: ModelConfig, where
 
 def _part(cls: type[T], saved: Any, where: str) -> T | None:
     """Read a part of the card that may be absent."""
-    if saved is None:
-        return None
-    try:
-        return from_json(cls, saved, where)
-    except VitkitError as error:
-        # A value of the right type that makes no sense is refused by the dataclass, which knows no file.
-        raise error if str(error).startswith(where) else VitkitError(f"{where}: {error}") from None
+    return None if saved is None else from_json(cls, saved, where)
 
 
 def _from_version_1(card: dict[str, Any], config: ModelConfig, where: str) -> dict[str, Any]:
