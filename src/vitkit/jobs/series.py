@@ -98,6 +98,9 @@ def train_series(
         run, given, device=device, ending=options.ending, recorded=recorded_run, listener=listener
     )
     asked = _with_model(with_absolute_paths(timed), given)
+    if options.cross_validate is not None:
+        # A start on the same images may bring an earlier rule with it; a series that begins deals its folds.
+        asked = replace(asked, splits=replace(asked.splits, rule=None))
     planned = None
     if not _is_begun(asked, given, options, resume):  # what can be refused is refused before a folder is made
         with listener.progress("listing images"):
