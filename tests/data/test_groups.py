@@ -44,8 +44,9 @@ def check_random_folds(number: int) -> tuple[int, int] | None:
     if given is not None:
         assert all(len(set(fold_of[given == group])) == 1 for group in np.unique(given))
     apart = np.ptp(counts_by_fold(labels, fold_of, folds), axis=0)
-    if given is None and labels.ndim == 1:
-        assert apart.max() <= 1
+    if given is None:
+        # Several labels an image need not allow one; two were never exceeded in a thousand data sets.
+        assert apart.max() <= (1 if labels.ndim == 1 else 2)
     return int(np.ptp(counts)), int(apart.max())
 
 
@@ -64,6 +65,16 @@ def test_folds_of_a_thousand_random_data_sets() -> None:
         spans = [max(one[which] for one in those) for which in (0, 1)]
         refused = sum(one is None for one in found[kind::4])
         print(f"{name}: folds differ by {spans[0]}, classes by {spans[1]} at most; {refused} refused")
+
+
+def test_labels_of_several_an_image_are_evened_out_by_exchanges() -> None:
+    """Without them labels of these sets differ by two between folds."""
+    for number in (40, 41, 45, 47):
+        draw = np.random.default_rng(number)
+        labels = draw.random((60, 7)) < draw.uniform(0.05, 0.5, 7)
+        fold_of = deal_folds(labels, None, 7, number, 3)
+        assert np.ptp(counts_by_fold(labels, fold_of, 7), axis=0).max() <= 1
+        assert np.ptp(np.bincount(fold_of)) <= 1
 
 
 def test_the_same_seed_deals_the_same_folds() -> None:

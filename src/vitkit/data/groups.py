@@ -9,6 +9,8 @@ from vitkit.data.stratify import draws, stratify, stratify_label_sets
 
 _TRIALS = 32
 """Orders in which groups are tried: the cut that keeps the shares of the classes best is taken."""
+_PAIRS = 500
+"""Images of each of two folds that are looked at for an exchange: their table of pairs stays small."""
 _LOOKS = 20_000
 """Groups that are looked at in all trials together, so that many small groups cost a second."""
 
@@ -58,8 +60,8 @@ def deal_folds(
     the folds. Groups go one after the other, the largest first and those of rare classes before others of
     their size, into the fold that has the least of their classes; but never so that two folds differ by more
     than the largest group. The best of several orders is kept. Where images have several labels `(N, K)`,
-    each is a group of its own; then a label may differ by more than one, as it must for {a, b}, {b, c} and
-    {c, a} in two folds.
+    each is a group of its own, and images are exchanged at the end; a label may still differ by more than
+    one, as it must for {a, b}, {b, c} and {c, a} in two folds.
 
     Args:
         labels: `(N,)` class numbers, or `(N, K)` bool.
@@ -90,7 +92,37 @@ def deal_folds(
         if best is None or (whole, distance) < best[0]:
             best = (whole, distance), fold_of
     assert best is not None  # there is at least one trial
-    return best[1][number]
+    dealt = best[1][number]
+    if labels.ndim == 2 and len(sizes) == len(labels):
+        _exchange(labels.astype(np.float64), dealt, folds)
+    return dealt
+
+
+def _exchange(labels: NDArray[np.float64], fold_of: NDArray[np.int64], folds: int) -> None:
+    """Exchange images of two folds while that evens out a label `(N, K)` that differs by more than one.
+
+    Each exchange lowers the sum of the squares of all counts, so that it comes to an end.
+    """
+    have = np.array([labels[fold_of == fold].sum(0) for fold in range(folds)])
+    for _ in range(len(labels)):
+        for label in np.argsort(-np.ptp(have, axis=0), kind="stable"):
+            if np.ptp(have[:, label]) <= 1:
+                return
+            high, low = int(have[:, label].argmax()), int(have[:, label].argmin())
+            ours = np.flatnonzero((fold_of == high) & (labels[:, label] > 0))[:_PAIRS]
+            theirs = np.flatnonzero((fold_of == low) & (labels[:, label] == 0))[:_PAIRS]
+            one, other, gap = labels[ours], labels[theirs], have[high] - have[low]
+            # Half of what the sum of squares gains: d (d + gap) for d, what the high fold gets in exchange.
+            gains = (one * (one - gap)).sum(1)[:, None] + (other * (other + gap)).sum(1) - 2 * one @ other.T
+            if not gains.size or gains.min() >= 0:
+                continue
+            first, second = np.unravel_index(int(gains.argmin()), gains.shape)
+            have[high] += other[second] - one[first]
+            have[low] += one[first] - other[second]
+            fold_of[ours[first]], fold_of[theirs[second]] = low, high
+            break
+        else:
+            return
 
 
 def _deal(
