@@ -766,6 +766,12 @@ def test_a_start_on_the_same_images_brings_no_early_folds(tmp_path: Path, preten
     assert [made.splits.rule for made in pretended.runs] == [3, 3]
 
 
+def test_the_rule_of_dealing_is_about_folds_alone() -> None:
+    """A start of an early version held the same images out, so that a sweep can be trusted."""
+    assert job._cut(Splits(rule=2)) == job._cut(Splits(rule=3)) != job._cut(Splits(rule=1))
+    assert job._cut(Splits(fold=0, folds=2, rule=2)) != job._cut(Splits(fold=0, folds=2, rule=3))
+
+
 def test_series_begun_together_take_different_folders(
     tmp_path: Path, pretended: Pretended, monkeypatch: pytest.MonkeyPatch
 ) -> None:

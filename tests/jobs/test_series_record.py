@@ -157,6 +157,7 @@ def test_folders_of_members_are_the_names_of_the_plan_and_never_paths(
         (RUNS, ("members", 0, "score", "value"), float("nan"), "expected a value from 0 to 1"),
         (RUNS, ("members", 0, "score", "interval"), [0.9, 0.1], "expected an interval"),
         (RUNS, ("members", 0, "score", "count"), -1, "expected a number of images, found -1"),
+        (RUNS, ("members", 0, "score", "count"), 10**400, "expected a number of images, found 1000"),
         (RUNS, ("members",), [], "members: expected 2, found 0"),
         (FOLDS, ("members", 2, "fold"), 1, "expected 'fold-2' at rate 0.01, seed 0, fold 2"),
         (FOLDS, ("members", 0, "score", "split"), "val", "whose images chose its weights"),

@@ -229,7 +229,9 @@ def _wrong_result(series: Series, member: Member) -> str:
         return f"score: expected a value from 0 to 1, found {score.value}"
     if score.interval is not None and not -math.inf < score.interval[0] <= score.interval[1] < math.inf:
         return f"score: expected an interval, found {score.interval}"
-    return f"score: expected a number of images, found {score.count}" if score.count < 1 else ""
+    if not 1 <= score.count <= 2**53:  # above it no float64 counts images
+        return f"score: expected a number of images, found {describe_value(score.count)}"
+    return ""
 
 
 def require_model(path: str | Path) -> None:
