@@ -58,6 +58,7 @@ def test_folds_of_random_data_are_even_and_tear_no_group(first: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_folds_of_a_thousand_random_data_sets() -> None:
     found = [check_random_folds(number) for number in range(1000)]
     for kind, name in enumerate(("one label", "one label, groups", "labels", "labels, groups")):

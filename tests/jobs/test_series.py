@@ -16,7 +16,7 @@ import vitkit
 from tests.jobs.hearing import Hearing
 from vitkit import load_model
 from vitkit.config import to_json
-from vitkit.data.sources import open_data
+from vitkit.data.sources import ImageData, open_data
 from vitkit.data.sources_config import Splits
 from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
@@ -694,21 +694,27 @@ def test_images_that_change_between_two_runs_of_a_series_end_it(
 
 
 def test_other_groups_are_other_folds(tmp_path: Path, pretended: Pretended) -> None:
-    """The images, their names and labels stay; the first fold may even stay the same."""
+    """The images, their names and labels stay, and so does the first fold: two images of the others are
+    exchanged."""
     photos(tmp_path / "data")
     rows = [(str(path.relative_to(tmp_path)), path.parent.name) for path in sorted(tmp_path.rglob("*.png"))]
-    table = tmp_path / "list.csv"
+    table, groups = tmp_path / "list.csv", [number // 2 for number in range(30)]
 
-    def write(groups: list[int]) -> None:
+    def first_fold() -> ImageData:
         lines = [f"{path},{label},{group}" for (path, label), group in zip(rows, groups, strict=True)]
         table.write_text("\n".join(["path,label,patient", *lines]))
+        return open_data(str(table), replace(splits, fold=0, folds=3, rule=3))
 
-    write([number // 2 for number in range(30)])
-    run = replace(SMALL, data=str(table), splits=replace(SMALL.splits, group="patient"))
+    splits = Splits(val_fraction=0, group="patient")
+    before = first_fold()
+    run = replace(SMALL, data=str(table), splits=splits)
     pretended.stop_at = 2
     with pytest.raises(KeyboardInterrupt):
         train_series(run, tmp_path / "folds", KINDS["folds"])
-    write([number // 3 for number in range(30)])
+    assert before.folds is not None
+    one, other = (list(before.folds.fold_of[:15]).index(fold) for fold in (1, 2))  # of the same class
+    groups[one], groups[other] = groups[other], groups[one]
+    assert first_fold().fingerprint() == before.fingerprint()
     with pytest.raises(VitkitError, match="are not those that"):
         train_series(run, tmp_path / "folds", KINDS["folds"])
 
