@@ -22,10 +22,10 @@ from vitkit.config import describe_value, from_json, to_json
 from vitkit.data.listing import join_names, pluralize
 from vitkit.durable import read_json, replace_json
 from vitkit.errors import VitkitError
-from vitkit.evaluation.intervals import wilson_interval
 from vitkit.jobs.run_config import Run, is_run, is_unfinished
 from vitkit.jobs.series_options import SeriesOptions
 from vitkit.tasks import find_task
+from vitkit.tasks.task import Pooled
 from vitkit.training.checkpoint_files import FOLDER, commit_size, newest_first
 
 RECORD = "series.json"
@@ -68,17 +68,6 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Pooled:
-    """The right answers on the test images of all folds together."""
-
-    right: int
-    images: int
-    """Those that were tested."""
-    interval: tuple[float, float]
-    """Wilson's 95 % interval of the share that is right: over images like these, not over trainings."""
-
-
-@dataclass(frozen=True)
 class Spread:
     """Mean and spread of a metric over several runs."""
 
@@ -90,7 +79,7 @@ class Spread:
     lowest: float
     highest: float
     pooled: Pooled | None = None
-    """Of folds, where the metric counts right answers; early versions lack it."""
+    """The right answers of all folds together, where the metric counts such; early versions lack it."""
 
 
 @dataclass(frozen=True)
@@ -392,11 +381,9 @@ def summarise(series: Series) -> Spread | None:
         return None
     deviation = statistics.stdev(values) if len(values) > 1 else None
     pooled = None
-    if series.options.cross_validate is not None and find_task(series.run.task).monitor.counts_images:
-        # Each is a ratio of whole numbers, so that the rounding undoes the division.
-        right = sum(round(value * score.count) for value, score in zip(values, scores, strict=True))
-        images = sum(score.count for score in scores)
-        pooled = Pooled(right, images, wilson_interval(right, images))
+    if series.options.cross_validate is not None:
+        parts = [(value, score.count) for value, score in zip(values, scores, strict=True)]
+        pooled = find_task(series.run.task).pool(parts)
     mean = statistics.fmean(values)
     return Spread(scores[0].split, len(values), mean, deviation, min(values), max(values), pooled)
 

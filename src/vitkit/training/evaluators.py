@@ -42,8 +42,6 @@ class Monitor:
     tie_direction: Literal["max", "min"] = "min"
     evaluator: str = VALIDATION
     """The evaluator whose numbers decide; others are logged and decide nothing."""
-    counts_images: bool = False
-    """Whether the metric is the fraction of images that are right: those of several parts can be pooled."""
 
     def is_better(self, found: Mapping[str, float], best: float | None, best_tie: float | None) -> bool:
         """Whether what was found is better than the best before.
