@@ -291,6 +291,15 @@ def test_a_cut_keeps_the_shares_and_the_rare_labels() -> None:
     assert (stratify_label_sets(labels, 100, 0, 1) != stratify_label_sets(labels, 100, 1, 1)).any()
 
 
+def test_a_label_of_three_images_gets_one_into_a_small_cut() -> None:
+    """A tenth of three images would be none; a label of two keeps both outside."""
+    labels = np.zeros((100, 3), dtype=bool)
+    labels[::2, 0] = labels[:3, 1] = labels[50:52, 2] = True
+    for seed in range(5):
+        cut = stratify_label_sets(labels, 10, seed, 1)
+        assert cut.sum() == 10 and labels[cut].sum(0).tolist()[1:] == [1, 0]
+
+
 def test_missing_splits_are_cut_by_label(tmp_path: Path) -> None:
     lines = [f"{i}.png,{'common;rare' if i < 6 else 'common' if i % 2 else ''}" for i in range(60)]
     data = opened(table(tmp_path, "\n".join(lines)), Splits())

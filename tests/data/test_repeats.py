@@ -192,7 +192,7 @@ def test_wrong_groups_and_folds_are_refused(tmp_path: Path, copies: Path) -> Non
         open_data(str(copies), Splits(group="patient"))
     with pytest.raises(VitkitError, match="built-in digits"):
         open_data("digits", Splits(group="1"))
-    for wrong in ({"fold": 1}, {"folds": 5}, {"fold": 5, "folds": 5}, {"fold": 0, "folds": 1}, {"rule": 3}):
+    for wrong in ({"fold": 1}, {"folds": 5}, {"fold": 5, "folds": 5}, {"fold": 0, "folds": 1}, {"rule": 4}):
         with pytest.raises(VitkitError):
             Splits(**wrong)  # type: ignore[arg-type]
     with pytest.raises(VitkitError, match="leave nothing"):

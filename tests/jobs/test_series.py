@@ -15,16 +15,21 @@ from PIL import Image
 import vitkit
 from tests.jobs.hearing import Hearing
 from vitkit import load_model
-from vitkit.data.sources import open_data
+from vitkit.config import to_json
+from vitkit.data.sources import ImageData, open_data
 from vitkit.data.sources_config import Splits
 from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs import series as job
+from vitkit.jobs import series_record as record
 from vitkit.jobs import train as training
+from vitkit.jobs.data_record import check_data
 from vitkit.jobs.finetune_recipes import sweep_rates
+from vitkit.jobs.listener import SILENT
 from vitkit.jobs.machine import InterruptedTraining
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.run_config import Run, read_run
+from vitkit.jobs.run_folder import lock_run_folder
 from vitkit.jobs.series import train_series
 from vitkit.jobs.series_options import SeriesOptions
 from vitkit.jobs.series_record import Member, Score, Series, choose_rate, new_series, read_series, summarise
@@ -32,6 +37,7 @@ from vitkit.jobs.series_report import conclusions
 from vitkit.jobs.start import find_start
 from vitkit.jobs.start_config import StartConfig
 from vitkit.models.build import create_model
+from vitkit.tasks import find_task
 from vitkit.training import checkpoint_files, ended
 from vitkit.training.checkpoint_files import survey
 from vitkit.training.ended import read_ended
@@ -130,6 +136,10 @@ def test_each_image_is_tested_once_in_a_cross_validation(tmp_path: Path) -> None
     found = read_series(out)
     assert found.spread is not None and found.spread.runs == 3
     assert not (out / "model.safetensors").exists()  # no fold is better than another
+    pooled = found.spread.pooled
+    assert pooled is not None and pooled.images == 1797
+    evaluations = [json.loads((out / f"fold-{k}/evaluation/test.json").read_text()) for k in range(3)]
+    assert pooled.right == sum(evaluation["correct"] for evaluation in evaluations)
     assert "Each of 1,797 images was tested once" in (out / "report.html").read_text()
 
 
@@ -545,3 +555,268 @@ def test_a_member_whose_model_is_lost_is_trained_again_to_the_same_bits(tmp_path
 def test_a_member_that_diverged_keeps_its_checkpoints(tmp_path: Path) -> None:
     out = train_series(SMALL, tmp_path / "sweep", SeriesOptions(sweep_rates=(0.01, 1e30)))
     assert read_series(out).rates[1].diverged and read_ended(out / "rate-1e+30") is None
+
+
+class Pretended:
+    """Stands for training: writes what a run leaves of its images and its model, and scores that are the same
+    for every run."""
+
+    def __init__(self) -> None:
+        self.trained: list[str] = []
+        self.runs: list[Run] = []
+        self.stop_at: int | None = None
+        """The run that is interrupted as soon as it has begun, from 1."""
+        self.scored = {"val": 0.25, "test": 0.5}
+
+    def train(self, run: Run, folder: Path, **_options: Any) -> Path:
+        self.trained.append(folder.name)
+        self.runs.append(run)
+        if len(self.trained) == self.stop_at:
+            raise KeyboardInterrupt
+        folder.mkdir(exist_ok=True)
+        data = find_task(run.task).open_data(run.data, run.splits, run.preprocessing.decode)
+        check_data(folder, data, data.fingerprint(), "time", SILENT)
+        for name in ("model.safetensors", "model.json", "report.html"):
+            (folder / name).write_text("{}")
+        return folder
+
+    def read_score(self, _folder: Path, split: str, _run: Run) -> Score | None:
+        value = self.scored.get(split)
+        return None if value is None else Score(split, value, None, 1.0, 8)
+
+
+@pytest.fixture
+def pretended(monkeypatch: pytest.MonkeyPatch) -> Pretended:
+    pretended = Pretended()
+    monkeypatch.setattr(job, "train", pretended.train)
+    monkeypatch.setattr(job, "read_score", pretended.read_score)
+    return pretended
+
+
+def test_rates_are_judged_by_held_out_images_and_folds_by_test_images(
+    tmp_path: Path, pretended: Pretended
+) -> None:
+    run = replace(SMALL, data=str(photos(tmp_path / "data")))
+    swept = read_series(train_series(run, tmp_path / "sweep", SWEEP))
+    assert [one.score.split for one in swept.all_members if one.score] == ["val", "val", "test"]
+    assert [made.training.evaluate_test for made in pretended.runs] == [False, False, True]
+    del pretended.scored["test"]  # as if a fold had no test images: the others chose its weights
+    folds = read_series(train_series(run, tmp_path / "folds", SeriesOptions(cross_validate=3)))
+    assert [one.score for one in folds.members] == [None] * 3 and folds.spread is None
+    seeds = read_series(train_series(run, tmp_path / "seeds", SeriesOptions(runs=2)))
+    assert seeds.spread is not None and seeds.spread.split == "val"
+
+
+def add_images(data: Path) -> None:
+    for path in data.glob("*/*.png"):
+        (path.parent / f"new-{path.name}").write_bytes(path.read_bytes())
+
+
+def swap_classes(data: Path) -> None:
+    (data / "bright").rename(data / "other")
+    (data / "dark").rename(data / "bright")
+    (data / "other").rename(data / "dark")
+
+
+def blacken(data: Path) -> None:
+    for path in sorted(data.glob("*/*.png"))[::3]:
+        Image.new("RGB", (8, 8)).save(path)
+
+
+KINDS = {
+    "sweep": SWEEP,
+    "runs": SeriesOptions(runs=3),
+    "folds": SeriesOptions(cross_validate=3),
+}
+CHANGES = {"added": add_images, "swapped": swap_classes, "black": blacken}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("early", [False, True])
+def test_a_series_whose_images_changed_does_not_go_on(
+    kind: str, change: str, early: bool, tmp_path: Path, pretended: Pretended
+) -> None:
+    """Begun by this version, or by an early one, which wrote down the images of each run alone."""
+    data, out = photos(tmp_path / "data"), tmp_path / "series"
+    run, pretended.stop_at = replace(SMALL, data=str(data)), 2
+    with pytest.raises(KeyboardInterrupt):
+        train_series(run, out, KINDS[kind])
+    if early:
+        (out / "data.json").unlink()
+        (out / "image-files.npy").unlink()
+    before, trained = (out / "series.json").read_bytes(), list(pretended.trained)
+    CHANGES[change](data)
+    with pytest.raises(VitkitError, match=r"are not those that .* was started with|changed since"):
+        train_series(run, out, KINDS[kind])
+    assert pretended.trained == trained and (out / "series.json").read_bytes() == before
+
+
+def test_a_series_of_an_early_version_goes_on_with_the_images_of_its_runs(
+    tmp_path: Path, pretended: Pretended
+) -> None:
+    out, run = tmp_path / "series", replace(SMALL, data=str(photos(tmp_path / "data")))
+    pretended.stop_at = 2
+    with pytest.raises(KeyboardInterrupt):
+        train_series(run, out, KINDS["runs"])
+    written = {name: (out / name).read_bytes() for name in ("data.json", "image-files.npy")}
+    for name in written:
+        (out / name).unlink()
+    hearing = Hearing()
+    train_series(run, out, KINDS["runs"], listener=hearing)
+    assert f"{out} did not say which images it began with: they are those of its 1 runs." in hearing.notes
+    assert {name: (out / name).read_bytes() for name in written} == written
+    record = read_series(out)
+    record = replace(
+        record, members=(*record.members[:2], replace(record.members[2], finished=False, score=None))
+    )
+    (out / "series.json").write_text(json.dumps(to_json(record)))
+    for path in out.rglob("data.json"):
+        path.unlink()
+    with pytest.raises(VitkitError, match="do not say which images they began with"):
+        train_series(run, out, KINDS["runs"])
+
+
+def test_images_that_change_between_two_runs_of_a_series_end_it(
+    tmp_path: Path, pretended: Pretended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = photos(tmp_path / "data")
+
+    def train_and_add(run: Run, folder: Path, **options: Any) -> Path:
+        made = pretended.train(run, folder, **options)
+        add_images(data)
+        return made
+
+    monkeypatch.setattr(job, "train", train_and_add)
+    with pytest.raises(VitkitError, match="files were added, removed or moved"):
+        train_series(replace(SMALL, data=str(data)), tmp_path / "series", KINDS["folds"])
+    assert pretended.trained == ["fold-0"]
+
+
+def test_other_groups_are_other_folds(tmp_path: Path, pretended: Pretended) -> None:
+    """The images, their names and labels stay, and so does the first fold: two images of the others are
+    exchanged."""
+    photos(tmp_path / "data")
+    rows = [(str(path.relative_to(tmp_path)), path.parent.name) for path in sorted(tmp_path.rglob("*.png"))]
+    table, groups = tmp_path / "list.csv", [number // 2 for number in range(30)]
+
+    def first_fold() -> ImageData:
+        lines = [f"{path},{label},{group}" for (path, label), group in zip(rows, groups, strict=True)]
+        table.write_text("\n".join(["path,label,patient", *lines]))
+        return open_data(str(table), replace(splits, fold=0, folds=3, rule=3))
+
+    splits = Splits(val_fraction=0, group="patient")
+    before = first_fold()
+    run = replace(SMALL, data=str(table), splits=splits)
+    pretended.stop_at = 2
+    with pytest.raises(KeyboardInterrupt):
+        train_series(run, tmp_path / "folds", KINDS["folds"])
+    assert before.folds is not None
+    one, other = (list(before.folds.fold_of[:15]).index(fold) for fold in (1, 2))  # of the same class
+    groups[one], groups[other] = groups[other], groups[one]
+    assert first_fold().fingerprint() == before.fingerprint()
+    with pytest.raises(VitkitError, match="are not those that"):
+        train_series(run, tmp_path / "folds", KINDS["folds"])
+
+
+def early_folds(out: Path, run: Run, folds: int) -> Path:
+    """The record of a cross-validation that an early version has just begun."""
+    run = replace(run, splits=replace(run.splits, rule=2))
+    options = SeriesOptions(cross_validate=folds)
+    out.mkdir()
+    members = record.plan_members(run, options, (), run.optimizer.learning_rate)[1]
+    record.write_series(out, new_series("", run, options, (), members, True))
+    return out
+
+
+def test_folds_of_an_early_version_go_on_as_they_were_cut_where_they_are_even(
+    tmp_path: Path, pretended: Pretended
+) -> None:
+    data = photos(tmp_path / "data")
+    run = replace(SMALL, data=str(data))
+    out = early_folds(tmp_path / "even", run, 3)
+    train_series(run, out, SeriesOptions(cross_validate=3))
+    assert [made.splits.rule for made in pretended.runs] == [2, 2, 2]
+    assert train_series(run, tmp_path / "new", SeriesOptions(cross_validate=3))
+    assert [made.splits.rule for made in pretended.runs[3:]] == [3, 3, 3]
+
+
+def test_uneven_folds_of_an_early_version_are_refused(tmp_path: Path, pretended: Pretended) -> None:
+    for label in range(20):
+        for number in range(2):
+            path = tmp_path / f"data/{label:02d}/{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (8, 8), (label, number, 0)).save(path)
+    run, options = replace(SMALL, data=str(tmp_path / "data")), SeriesOptions(cross_validate=5)
+    out = early_folds(tmp_path / "early", run, 5)
+    with pytest.raises(
+        VitkitError, match=r"folds of 8, 8, 4, 0, 20 test images are not even.* another --out"
+    ):
+        train_series(run, out, options)
+    assert pretended.trained == [] and not list(out.glob("fold-*"))
+    found = read_series(train_series(run, tmp_path / "new", options))
+    assert found.spread is not None and found.spread.runs == 5
+
+
+def test_more_folds_than_images_are_refused_before_a_folder_is_made(tmp_path: Path) -> None:
+    run = replace(SMALL, data=str(photos(tmp_path / "data")))
+    with pytest.raises(VitkitError, match="31 folds need as many images"):
+        train_series(run, tmp_path / "folds", SeriesOptions(cross_validate=31))
+    assert not (tmp_path / "folds").exists()
+
+
+def test_a_start_on_the_same_images_brings_no_early_folds(tmp_path: Path, pretended: Pretended) -> None:
+    run = replace(SMALL, data=str(photos(tmp_path / "data")), splits=Splits(rule=2))
+    train_series(run, tmp_path / "folds", SeriesOptions(cross_validate=2))
+    train_series(run, tmp_path / "folds", SeriesOptions(cross_validate=2))
+    assert [made.splits.rule for made in pretended.runs] == [3, 3]
+
+
+def test_the_rule_of_dealing_is_about_folds_alone() -> None:
+    """A start of an early version held the same images out, so that a sweep can be trusted."""
+    assert job._cut(Splits(rule=2)) == job._cut(Splits(rule=3)) != job._cut(Splits(rule=1))
+    assert job._cut(Splits(fold=0, folds=2, rule=2)) != job._cut(Splits(fold=0, folds=2, rule=3))
+
+
+def test_series_begun_together_take_different_folders(
+    tmp_path: Path, pretended: Pretended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = replace(SMALL, data=str(photos(tmp_path / "data")))
+    name = "runs/data-ViT-16x1x2-4-runs"
+    options = SeriesOptions(runs=2)
+    with lock_run_folder(Path(name)):  # another one has just begun there
+        assert train_series(run, options=options) == Path(f"{name}-2")
+        assert train_series(run, options=options) == Path(f"{name}-2")  # what was begun goes on
+    with lock_run_folder(Path(f"{name}-2")):
+        assert train_series(run, options=options) == Path(name)
+    with lock_run_folder(Path(name)), pytest.raises(VitkitError, match="Another process is training in"):
+        train_series(run, name, options)
+
+
+def test_what_killed_processes_were_writing_is_removed(tmp_path: Path, pretended: Pretended) -> None:
+    run, out = replace(SMALL, data=str(photos(tmp_path / "data"))), tmp_path / "series"
+    train_series(run, out, SeriesOptions(runs=2))
+    left = [out / ".series.json.4711.tmp", out / ".data.json.12.tmp", out / "seed-0/.ended.json.4711.tmp"]
+    for path in left:
+        path.write_text("half")
+    (out / "seed-0/ended.json").write_text('{"step": 4, "environment": {}}')
+    (out / ".mine.tmp").write_text("of the user")
+    train_series(run, out, SeriesOptions(runs=2))
+    assert not any(path.exists() for path in left) and (out / ".mine.tmp").exists()
+
+
+@pytest.mark.parametrize("link", ["seed-1", "seed-1/checkpoints"])
+def test_links_that_leave_a_series_are_refused(link: str, tmp_path: Path, pretended: Pretended) -> None:
+    run, out = replace(SMALL, data=str(photos(tmp_path / "data"))), tmp_path / "series"
+    train_series(run, out, SeriesOptions(runs=2))
+    checkpoint = tmp_path / "mine/step-00000004"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "COMMIT").write_text("")
+    if link == "seed-1":
+        (out / link).rename(tmp_path / "seed")
+    (out / link).symlink_to(tmp_path / "mine")
+    pretended.trained.clear()
+    with pytest.raises(VitkitError, match="is a link that leads out of its folder"):
+        train_series(run, out, SeriesOptions(runs=2), resume=True)
+    assert pretended.trained == [] and (checkpoint / "COMMIT").exists()

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.data import label_sets
-from vitkit.data.cutting import with_missing_splits
+from vitkit.data.cutting import Folds, with_missing_splits
 from vitkit.data.decode import Header, decode, header
 from vitkit.data.decode_config import DEFAULT_RULE, DecodeRule
 from vitkit.data.folders import list_folders
@@ -79,6 +79,7 @@ class ImageData:
     kind: the layout that was found, in words.
     splits: "train", then "val" and "test" where there are such.
     notes: sentences for the first screen and the report: what was cut, ignored or missing.
+    folds: those that the test split is one of; None where no folds are cut.
     """
 
     name: str
@@ -87,6 +88,7 @@ class ImageData:
     class_names: tuple[str, ...]
     splits: Mapping[str, Samples]
     notes: tuple[str, ...]
+    folds: Folds | None = None
 
     @property
     def multi_label(self) -> bool:
@@ -148,9 +150,9 @@ def open_data(
             f"folders; this is {found.kind}. Leave it out, or list the images in a .csv."
         )
     train = FileSamples(found.files, *found.splits["train"], rule) if "train" in found.splits else None
-    listed, notes = with_missing_splits(found, splits, train)
+    listed, notes, folds = with_missing_splits(found, splits, train)
     samples = {split: FileSamples(found.files, *listed[split], rule) for split in SPLITS if split in listed}
-    return ImageData(name, spec, found.kind, found.class_names, samples, (*found.notes, *notes))
+    return ImageData(name, spec, found.kind, found.class_names, samples, (*found.notes, *notes), folds)
 
 
 def _list(spec: str, splits: Splits, multi_label: bool, partial: bool) -> tuple[str, Listing]:

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from vitkit.config import require_finite
 from vitkit.errors import VitkitError
 
-FIRST_RULE, NEWEST_RULE = 1, 2
+FIRST_RULE, NEWEST_RULE = 1, 3
 """The rules by which splits are cut in runs that record none, and in runs that begin now."""
+DEALT_RULE = 3
+"""The first rule by which every class is dealt round the folds."""
 
 
 @dataclass(frozen=True)
@@ -27,18 +29,20 @@ class Splits:
     """Groups of images that stay in one split, such as those of a patient or a scene: the name of a column of
     the CSV or Parquet; for class folders a level below them, 1 for the p7 of cats/p7/1.jpg."""
     folds: int | None = None
-    """Cut the images into so many parts of equal size, one of which is the test split; --splits.fold says
-    which."""
+    """Cut the images into so many parts, one of which is the test split; --splits.fold says which. Every
+    class is dealt round them, so that they differ by one image at most, or by the largest group."""
     fold: int | None = None
     """The fold that is the test split, from 0."""
     rule: int | None = None
     """Version of the rule by which splits are cut. 1: image by image. 2: images of the same pixels stay
-    together. Left out: 2 in a run that begins; 1 in one that does not record it, as early versions."""
+    together. 3: folds are dealt class by class; before, they were cut one after the other, and rare classes
+    left some with few images or none. Left out: 3 in a run that begins; 1 in one that does not record it, as
+    early versions."""
 
     def __post_init__(self) -> None:
         require_finite(self)
         if self.rule not in (None, *range(1, NEWEST_RULE + 1)):
-            raise VitkitError(f"The rule of the splits is 1 or 2, found {self.rule}: leave it out.")
+            raise VitkitError(f"The rule of the splits is 1, 2 or 3, found {self.rule}: leave it out.")
         if (self.fold is None) != (self.folds is None):
             raise VitkitError("fold and folds go together: give both, say --splits.fold 0 --splits.folds 5.")
         if self.fold is not None and self.folds is not None and not 0 <= self.fold < self.folds:

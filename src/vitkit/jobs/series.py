@@ -4,24 +4,35 @@ The members are ordinary runs, trained one after another by `vitkit.train`, each
 of the series. `jobs/series_record.py` says what else is there.
 """
 
+import hashlib
+import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from vitkit.config import difference, to_json
+from vitkit.data.listing import join_names
 from vitkit.data.sources import ImageData
-from vitkit.data.sources_config import FIRST_RULE, NEWEST_RULE, Splits
-from vitkit.durable import read_chunks, sync_folder, write_file
+from vitkit.data.sources_config import DEALT_RULE, FIRST_RULE, NEWEST_RULE, Splits
+from vitkit.durable import read_chunks, remove_leftovers, sync_folder, write_file
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.jobs.building import with_absolute_paths
+from vitkit.jobs.data_record import check_data, read_record
 from vitkit.jobs.ending import tidy
 from vitkit.jobs.finetune_recipes import sweep_rates as default_rates
 from vitkit.jobs.length import settle_minutes
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import InterruptedTraining
 from vitkit.jobs.run_config import Run, changed_options, is_run
-from vitkit.jobs.run_folder import absolute_spec, lock_run_folder, numbered_folders
+from vitkit.jobs.run_folder import (
+    absolute_spec,
+    claim_run_folder,
+    is_new_folder,
+    lock_run_folder,
+    numbered_folders,
+)
 from vitkit.jobs.series_options import SeriesOptions
 from vitkit.jobs.series_record import (
     RECORD,
@@ -31,6 +42,7 @@ from vitkit.jobs.series_record import (
     choose_rate,
     is_series,
     new_series,
+    plan_members,
     read_score,
     read_series,
     summarise,
@@ -86,18 +98,20 @@ def train_series(
         run, given, device=device, ending=options.ending, recorded=recorded_run, listener=listener
     )
     asked = _with_model(with_absolute_paths(timed), given)
-    folder = given or _free_folder(asked, options)
-    _check_folder(folder, asked, options, resume)
+    if options.cross_validate is not None:
+        # A start on the same images may bring an earlier rule with it; a series that begins deals its folds.
+        asked = replace(asked, splits=replace(asked.splits, rule=None))
     planned = None
-    if not is_series(folder):  # all that can be refused is refused before a folder is made
+    if not _is_begun(asked, given, options, resume):  # what can be refused is refused before a folder is made
         with listener.progress("listing images"):
             planned = _plan(asked, options, command, listener)
             check_run(_member_run(asked, planned, planned.all_members[0]), device=device, threads=threads)
-    folder.mkdir(parents=True, exist_ok=True)
-    with lock_run_folder(folder):
-        if planned is not None and not is_series(folder):
-            write_series(folder, planned)
+    with _hold_folder(asked, given, options, resume) as folder:
+        remove_leftovers(folder)
+        if not is_series(folder):  # another process may hold the one that was begun, or have removed it
+            write_series(folder, planned or _plan(asked, options, command, listener))
         series = read_series(folder)
+        _refuse_uneven_folds(folder, asked, series)
         if series.ended:
             listener.show([("", [f"This series of runs has finished: {folder}"])])
         try:
@@ -134,8 +148,7 @@ def _train_members(
     listener: Listener,
 ) -> Series:
     """Train what has not ended yet, one after another, and write down what came of each."""
-    # The data may have moved, and how images are loaded may be changed, as in a single run.
-    base = replace(asked, splits=replace(asked.splits, rule=series.run.splits.rule))
+    base = _base(asked, series)
     total = len(series.all_members)
     for number, planned in enumerate(series.all_members):
         if series.rates and number == len(series.rates) and series.chosen is None:
@@ -147,6 +160,8 @@ def _train_members(
             tidy(folder / member.folder, member.finished, listener)  # a kill may have come before
             continue
         listener.show([("run", [f"{number + 1} of {total}: {_describe(series, member)}"])])
+        # Before each: they may change in the days that a series takes, and each run knows its own alone.
+        _check_images(folder, base, series, listener)
         made = _member_run(base, series, member)
         try:
             train(
@@ -173,6 +188,84 @@ def _train_members(
             f"Training diverged in {folder / series.members[0].folder}: {series.members[0].diverged}"
         )
     return replace(series, spread=summarise(series))
+
+
+def _base(asked: Run, series: Series) -> Run:
+    """Give the run that the members are made from: the data may have moved, and how images are loaded may be
+    changed, as in a single run."""
+    return replace(asked, splits=replace(asked.splits, rule=series.run.splits.rule))
+
+
+def _check_images(folder: Path, base: Run, series: Series, listener: Listener) -> None:
+    """Write down the images of a series that begins, or make sure that they are still those.
+
+    They are all images, by the cut of its first run and, after a sweep, of its last one: the folds of a
+    cross-validation, and splits by groups, may change without a change to the names and labels of images.
+
+    Raises:
+        VitkitError: they are others, or nothing says which they were.
+    """
+    with listener.progress("listing images"):
+        whole = _list_images(replace(base, splits=_uncut(base.splits)))
+        first, last = series.all_members[0], series.members[-1]
+        cuts = [
+            _list_images(_member_run(base, series, one))
+            for one in ([first, last] if series.rates else [first])
+        ]
+    if series.rates and series.validates != ("val" in cuts[-1].splits):
+        raise VitkitError(
+            f"{folder / RECORD}: validates: expected {not series.validates}, as its images are, found "
+            f"{series.validates}. Put the original file back, or begin again with another --out."
+        )
+    digest = hashlib.sha256()
+    for cut in cuts:
+        digest.update(cut.fingerprint().encode())
+        if cut.folds is not None:
+            digest.update(cut.folds.fold_of.astype("<i8").tobytes())
+    if read_record(folder) is None:
+        _compare_with_members(folder, base, series, listener)
+    check_data(folder, whole, digest.hexdigest(), base.loading.check_images, listener)
+
+
+def _compare_with_members(folder: Path, base: Run, series: Series, listener: Listener) -> None:
+    """Hold the images against the records of the runs that have begun, where an early version wrote down
+    none for the series.
+
+    Raises:
+        VitkitError: they are others, or no run says which they were.
+    """
+    begun = [one for one in series.all_members if read_record(folder / one.folder) is not None]
+    for member in begun:
+        data = _list_images(_member_run(base, series, member))
+        check_data(folder / member.folder, data, data.fingerprint(), base.loading.check_images, listener)
+    if begun:
+        listener.note(
+            f"{folder} did not say which images it began with: they are those of its {len(begun)} runs."
+        )
+    elif any(one.ended for one in series.all_members):
+        raise VitkitError(
+            f"{folder} and its runs do not say which images they began with: expected a data.json, found "
+            "none. Begin again with another --out."
+        )
+
+
+def _refuse_uneven_folds(folder: Path, asked: Run, series: Series) -> None:
+    """Refuse a cross-validation that an early version began with wrong folds; right ones go on as they were
+    cut.
+
+    Raises:
+        VitkitError: the folds are empty or uneven.
+    """
+    if series.options.cross_validate is None or (series.run.splits.rule or FIRST_RULE) >= DEALT_RULE:
+        return
+    folds = _list_images(_member_run(_base(asked, series), series, series.members[0])).folds
+    if folds is not None and not folds.even:
+        sizes = [str(size) for size in folds.sizes]
+        raise VitkitError(
+            f"{folder} was begun by an earlier version, whose folds of {join_names(sizes)} test images are "
+            "not even, because it put the last image of every class into the last one. Begin again with "
+            "another --out: now every class is dealt round the folds."
+        )
 
 
 def _finish(folder: Path, series: Series, listener: Listener) -> None:
@@ -210,13 +303,8 @@ def _plan(run: Run, options: SeriesOptions, command: str, listener: Listener) ->
         )
     if tried and "test" not in data.splits:
         listener.note("There are no test images: the last run trains on all images and is not evaluated.")
-    seed, rate = run.training.seed, rates[0] if len(rates) == 1 else run.optimizer.learning_rate
-    members = [Member(f"seed-{seed + k}", rate, seed + k) for k in range(options.runs)]
-    if options.cross_validate is not None:
-        members = [Member(f"fold-{k}", rate, seed, k) for k in range(options.cross_validate)]
-    elif options.runs == 1:
-        members = [Member("final", rate, seed)]
-    swept = [Member(f"rate-{one:g}", one, seed) for one in tried]
+    rate = rates[0] if len(rates) == 1 else run.optimizer.learning_rate
+    swept, members = plan_members(run, options, tried, rate)
     return new_series(command, run, options, swept, members, "val" in data.splits)
 
 
@@ -228,8 +316,7 @@ def _refuse_folds(run: Run, options: SeriesOptions, listener: Listener) -> None:
         raise VitkitError(
             "cross_validate goes through all folds: leave --splits.folds and --splits.fold out."
         )
-    whole = replace(run, splits=Splits(0, 0, label_separator=run.splits.label_separator))
-    if "test" in _list_images(whole).splits:
+    if "test" in _list_images(replace(run, splits=_uncut(run.splits))).splits:
         raise VitkitError("The data has a test split of its own: leave --cross-validate out.")
     if _splits_of_start(run) is not None:
         listener.warn(
@@ -276,7 +363,15 @@ def _splits_of_start(run: Run) -> Splits | None:
 
 def _cut(splits: Splits) -> Splits:
     """Keep of splits what decides how images are cut."""
-    return replace(splits, label_separator=None, rule=splits.rule or FIRST_RULE)
+    rule = splits.rule or FIRST_RULE
+    # The rule of dealing is about folds alone.
+    rule = min(rule, DEALT_RULE - 1) if splits.folds is None else rule
+    return replace(splits, label_separator=None, rule=rule)
+
+
+def _uncut(splits: Splits) -> Splits:
+    """Give the splits that leave all images together, but for those that the data itself keeps apart."""
+    return Splits(0, 0, label_separator=splits.label_separator)
 
 
 def _member_run(base: Run, series: Series, member: Member) -> Run:
@@ -322,8 +417,10 @@ def _rate_run(run: Run, validates: bool, rate: float) -> Run:
 
 
 def _score(folder: Path, run: Run, series: Series, member: Member) -> Score | None:
-    """Read what a member is judged by: the held-out images in a sweep, else the test images if there are."""
-    for split in ("val",) if member in series.rates else ("test", "val"):
+    """Read what a member is judged by: the held-out images in a sweep, the test images of a fold; else the
+    test images if there are any, and the validation images where there are none."""
+    splits = ("val",) if member in series.rates else ("test",) if member.fold is not None else ("test", "val")
+    for split in splits:
         score = read_score(folder, split, run)
         if score is not None:
             return score
@@ -343,13 +440,39 @@ def _describe(series: Series, member: Member) -> str:
     return f"{', '.join(parts)} ({member.folder})"
 
 
-def _free_folder(run: Run, options: SeriesOptions) -> Path:
-    """Return the folder below `runs/` that holds this series already, else the first free one."""
-    data = _list_images(run)
-    for folder in numbered_folders(run, data.name, options.ending):
-        if not folder.exists() or (is_series(folder) and not _changes(folder, run, options)):
-            break
-    return folder
+def _is_begun(run: Run, given: Path | None, options: SeriesOptions, resume: bool) -> bool:
+    """Whether the given folder, or where none is given one below `runs/`, holds this series already.
+
+    Raises:
+        VitkitError: the given folder holds another series, or something else.
+    """
+    if given is not None:
+        _check_folder(given, run, options, resume)
+        return is_series(given)
+    folders = numbered_folders(run, _list_images(run).name, options.ending)
+    return any(_holds(folder, run, options) for folder in itertools.takewhile(Path.is_dir, folders))
+
+
+@contextmanager
+def _hold_folder(run: Run, given: Path | None, options: SeriesOptions, resume: bool) -> Iterator[Path]:
+    """Lock the folder of a series: the given one, else one below `runs/`.
+
+    Raises:
+        VitkitError: another process holds the folder, or something else is in it.
+    """
+    if given is None:
+        name = _list_images(run).name
+        with claim_run_folder(run, name, lambda there: _holds(there, run, options), options.ending) as folder:
+            yield folder
+        return
+    with lock_run_folder(given) as folder:
+        _check_folder(folder, run, options, resume)  # another process may have begun one there since
+        yield folder
+
+
+def _holds(folder: Path, run: Run, options: SeriesOptions) -> bool:
+    """Whether a folder holds a series with these options."""
+    return is_series(folder) and not _changes(folder, run, options)
 
 
 def _check_folder(folder: Path, run: Run, options: SeriesOptions, resume: bool) -> None:
@@ -363,7 +486,7 @@ def _check_folder(folder: Path, run: Run, options: SeriesOptions, resume: bool) 
             )
     elif is_run(folder):
         raise VitkitError(f"{folder} holds a single run and no series of runs. Give another --out.")
-    elif folder.exists() and (not folder.is_dir() or any(p.name[0] != "." for p in folder.iterdir())):
+    elif not is_new_folder(folder):
         raise VitkitError(f"{folder} is there already and is no series of runs. Give another --out.")
     elif resume:
         raise VitkitError(f"{folder} is no series of runs: it has no {RECORD}.")

@@ -25,14 +25,16 @@ class SeriesOptions:
     splits are the same."""
     cross_validate: int | None = None
     """Cut the images into so many folds and train as many runs, each tested on another fold, so that every
-    image is tested exactly once."""
+    image is tested exactly once. Every class is dealt round the folds."""
 
     def __post_init__(self) -> None:
         require_finite(self)
         if any(rate <= 0 for rate in self.sweep_rates):
             raise VitkitError(f"sweep_rates are above 0, found {min(self.sweep_rates):g}.")
-        if len(set(self.sweep_rates)) < len(self.sweep_rates):
-            raise VitkitError("sweep_rates has a rate twice: give each once.")
+        if len({f"{rate:g}" for rate in self.sweep_rates}) < len(self.sweep_rates):  # they name folders
+            raise VitkitError(
+                "sweep_rates has a rate twice, or two that agree in six digits: give each once."
+            )
         if self.runs < 1:
             raise VitkitError(f"runs is at least 1, found {self.runs}.")
         if self.cross_validate is not None and self.cross_validate < 2:

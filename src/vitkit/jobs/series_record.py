@@ -1,6 +1,7 @@
 """The record of a series of runs: what was asked for, what came of each member, and what was chosen.
 
 series.json         written before the first member begins, and again after each one ends
+data.json, image-files.npy   the images that it began with, as a run writes them down
 rate-0.001, ...     the runs of a sweep
 final               the run with the best rate; with several seeds or folds seed-0, seed-1, ... or fold-0, ...
 ended.json          in a run that has finished: its checkpoints are removed, for nothing continues it
@@ -17,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from vitkit._version import __version__
-from vitkit.config import from_json, to_json
+from vitkit.config import describe_value, from_json, to_json
 from vitkit.data.listing import join_names, pluralize
 from vitkit.durable import read_json, replace_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.run_config import Run, is_run, is_unfinished
 from vitkit.jobs.series_options import SeriesOptions
 from vitkit.tasks import find_task
+from vitkit.tasks.task import Pooled
 from vitkit.training.checkpoint_files import FOLDER, commit_size, newest_first
 
 RECORD = "series.json"
@@ -76,6 +78,8 @@ class Spread:
     """Standard deviation of the runs, with n - 1; None of a single one."""
     lowest: float
     highest: float
+    pooled: Pooled | None = None
+    """The right answers of all folds together, where the metric counts such; early versions lack it."""
 
 
 @dataclass(frozen=True)
@@ -121,17 +125,102 @@ def is_series(folder: Path) -> bool:
 def read_series(folder: str | Path) -> Series:
     """Read what a series of runs has found so far.
 
+    Nothing in the record is trusted that its run and options decide, least of all the names of folders:
+    whoever continues a series that somebody gave away writes into them and removes checkpoints there.
+
     Args:
         folder: the folder of the series.
 
     Raises:
-        VitkitError: it is no series, or its record is damaged.
+        VitkitError: it is no series, or its record is damaged or contradicts itself.
     """
     path = Path(folder) / RECORD
     try:
-        return from_json(Series, read_json(path), str(path))
+        series = from_json(Series, read_json(path), str(path))
     except FileNotFoundError:
         raise VitkitError(f"{folder} is no series of runs: it has no {RECORD}.") from None
+    wrong = _contradiction(series)
+    if wrong:
+        raise VitkitError(f"{path}: {wrong}. Put the original file back, or begin again with another --out.")
+    if series.rates and series.chosen is not None:
+        series = replace(series, reasons=choose_rate(series).reasons)
+    return replace(series, spread=summarise(series) if series.ended else None)
+
+
+def _contradiction(series: Series) -> str:
+    """Say what in a record contradicts the series that its run and options make; "" where nothing does."""
+    run, options, members = series.run, series.options, series.members
+    rates = [one.learning_rate for one in series.rates]
+    metric = find_task(run.task).monitor.metric
+    if series.metric != metric:
+        return f"metric: expected {metric}, found {describe_value(series.metric)}"
+    tried = sorted(options.sweep_rates) if len(options.sweep_rates) > 1 else []
+    if (options.sweep_rates and rates != tried) or (rates and not options.sweeps):
+        return f"rates: expected {tried or 'none'}, found {describe_value(rates)}"
+    if len(rates) == 1 or not all(0 < rate < math.inf for rate in rates) or rates != sorted(set(rates)):
+        return f"rates: expected several rising numbers above 0, found {describe_value(rates)}"
+    count = options.cross_validate or options.runs
+    if len(members) != count:
+        return f"members: expected {count}, found {len(members)}"
+    rate = run.optimizer.learning_rate
+    if series.chosen is not None and rates:
+        rate = series.chosen
+    elif options.sweeps and not rates:  # a single rate needs no sweep: that of the options, or of the recipe
+        rate = options.sweep_rates[0] if options.sweep_rates else members[0].learning_rate
+    if not 0 <= rate < math.inf or (not rates and series.chosen != rate):
+        return f"chosen: expected the learning rate of the members, {rate:g}, found {series.chosen}"
+    planned = plan_members(run, options, rates, rate)
+    for expected, member in zip((*planned[0], *planned[1]), series.all_members, strict=True):
+        if replace(member, score=None, finished=False, diverged="") != expected:
+            return (
+                f"expected {_outline(expected)}, found {_outline(member)}: names of folders are never paths, "
+                "and each run is the one that the options make"
+            )
+        wrong = _wrong_result(series, member)
+        if wrong:
+            return f"{member.folder}: {wrong}"
+    if len({one.score.split for one in members if one.score is not None}) > 1:
+        return "members: expected scores on the images of one split, found several"
+    if not rates:
+        return ""
+    if series.chosen is None:
+        began = any(one.ended for one in members)
+        return "chosen: expected a rate, as runs after the sweep have ended, found none" if began else ""
+    if not all(one.ended for one in series.rates):
+        return f"chosen: expected none before all rates have ended, found {rate:g}"
+    best = choose_rate(series).chosen
+    return "" if best == rate else f"chosen: expected the rate that scored best, {best:g}, found {rate:g}"
+
+
+def _outline(member: Member) -> str:
+    fold = "" if member.fold is None else f", fold {member.fold}"
+    return f"{describe_value(member.folder)} at rate {member.learning_rate:g}, seed {member.seed}{fold}"
+
+
+def _wrong_result(series: Series, member: Member) -> str:
+    """Say what is wrong with the result of a member; "" where nothing is."""
+    score = member.score
+    if member.diverged and member.finished:
+        return "expected a run that has finished or diverged, found both"
+    if score is None:
+        return ""
+    if not member.finished:
+        return "expected no score before it has finished, found one"
+    if member.fold is not None and score.split != "test":
+        return (
+            f"expected a score on the test images of its fold, found one on {describe_value(score.split)}, "
+            "whose images chose its weights: an earlier version left folds of small classes empty, so that "
+            "this is no cross-validation"
+        )
+    if score.split not in (("val",) if member in series.rates else ("test", "val")):
+        return f"score: expected images that the run is judged by, found {describe_value(score.split)}"
+    if score.value is not None and not 0 <= score.value <= 1:
+        return f"score: expected a value from 0 to 1, found {score.value}"
+    if score.interval is not None and not -math.inf < score.interval[0] <= score.interval[1] < math.inf:
+        return f"score: expected an interval, found {score.interval}"
+    if not 1 <= score.count <= 2**53:  # above it no float64 counts images
+        return f"score: expected a number of images, found {describe_value(score.count)}"
+    return ""
 
 
 def require_model(path: str | Path) -> None:
@@ -179,6 +268,30 @@ def with_member(series: Series, member: Member) -> Series:
         return tuple(member if one.folder == member.folder else one for one in members)
 
     return replace(series, rates=put(series.rates), members=put(series.members))
+
+
+def plan_members(
+    run: Run, options: SeriesOptions, rates: Sequence[float], rate: float
+) -> tuple[list[Member], list[Member]]:
+    """List the runs of a series that has not begun.
+
+    Args:
+        run: as it was asked for.
+        options: which runs.
+        rates: learning rates of the sweep, rising; none without a sweep.
+        rate: learning rate of the other runs, as far as it is known.
+
+    Returns:
+        The runs of the sweep, and the others.
+    """
+    seed = run.training.seed
+    if options.cross_validate is not None:
+        members = [Member(f"fold-{k}", rate, seed, k) for k in range(options.cross_validate)]
+    elif options.runs > 1:
+        members = [Member(f"seed-{seed + k}", rate, seed + k) for k in range(options.runs)]
+    else:
+        members = [Member("final", rate, seed)]
+    return [Member(f"rate-{one:g}", one, seed) for one in rates], members
 
 
 def new_series(
@@ -261,13 +374,18 @@ def choose_rate(series: Series) -> Series:
 
 
 def summarise(series: Series) -> Spread | None:
-    """Give mean and spread of the members' scores; None where there are none."""
+    """Give mean and spread of the members' scores, of folds the pooled one too; None where there are none."""
     scores = [one.score for one in series.members if one.score is not None and one.score.value is not None]
     values = [score.value for score in scores if score.value is not None]
     if not values:
         return None
     deviation = statistics.stdev(values) if len(values) > 1 else None
-    return Spread(scores[0].split, len(values), statistics.fmean(values), deviation, min(values), max(values))
+    pooled = None
+    if series.options.cross_validate is not None:
+        parts = [(value, score.count) for value, score in zip(values, scores, strict=True)]
+        pooled = find_task(series.run.task).pool(parts)
+    mean = statistics.fmean(values)
+    return Spread(scores[0].split, len(values), mean, deviation, min(values), max(values), pooled)
 
 
 def _reasons(series: Series, best: Member) -> list[str]:

@@ -83,8 +83,15 @@ def conclusions(series: Series) -> list[str]:
             f"{spread.mean:.2%} {metric} on {where} images, the mean of {spread.runs} {what}; standard "
             f"deviation {spread.deviation:.2%}, from {spread.lowest:.2%} to {spread.highest:.2%}."
         )
+        if spread.pooled is not None:
+            right, images = spread.pooled.right, spread.pooled.images
+            said.append(
+                f"Of the {images:,} tested images together {right:,} are right: {right / images:.2%} (95 % "
+                f"interval {_interval(spread.pooled.interval)}, over other images like these and not over "
+                "other trainings)."
+            )
         if series.options.cross_validate is not None:
-            images = sum(score.count for score in ended)
+            images = sum(score.count for score in scores)
             said.append(f"Each of {images:,} images was tested once, by a run that had not trained on it.")
     lost = sum(bool(one.diverged) for one in series.members)
     if lost:

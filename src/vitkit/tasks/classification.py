@@ -17,6 +17,7 @@ from vitkit.data.listing import Labels, pluralize
 from vitkit.data.sources_config import Splits
 from vitkit.durable import read_json
 from vitkit.evaluation import classify
+from vitkit.evaluation.intervals import wilson_interval
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import probabilities
 from vitkit.evaluation.stored import check_evaluation
@@ -25,7 +26,7 @@ from vitkit.models.card import Card, TaskName
 from vitkit.models.precision_config import Precision
 from vitkit.models.zoo import ModelConfig
 from vitkit.tasks.page import Curve, TaskReport
-from vitkit.tasks.task import Guess, Validation
+from vitkit.tasks.task import Guess, Pooled, Validation
 from vitkit.training.evaluators import Evaluator, Monitor
 from vitkit.training.objectives import Classification as Objective
 from vitkit.training.objectives_config import ClassificationConfig
@@ -139,6 +140,12 @@ class ClassificationTask:
             counted = self.measure(predictions, result.class_names)
             result = replace(result, guessing=counted.guessing, overconfidence=counted.overconfidence)
         return result, predictions
+
+    def pool(self, parts: Sequence[tuple[float, int]]) -> Pooled:
+        """Count the right answers of several parts together."""
+        # An accuracy is a ratio of whole numbers, so that rounding undoes the division.
+        right, images = sum(round(value * count) for value, count in parts), sum(count for _, count in parts)
+        return Pooled(right, images, wilson_interval(right, images))
 
     def explain_outdated(self, result: classify.Classification, learned: card.Task) -> str:
         """Say so where an early version scored a sigmoid model by softmax."""

@@ -142,6 +142,9 @@ class MultiLabelTask:
                 )
         return result, predictions
 
+    def pool(self, parts: Sequence[tuple[float, int]]) -> None:
+        """Pool nothing: a mean average precision ranks images by the scores of one model."""
+
     def explain_outdated(self, result: MultiLabel, learned: card.Task) -> str:
         """Return nothing: all versions scored in the same way."""
         return ""

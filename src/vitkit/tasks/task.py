@@ -70,6 +70,16 @@ class Guess:
 
 
 @dataclass(frozen=True)
+class Pooled:
+    """The right answers on several parts of the images together, each part with a model of its own."""
+
+    right: int
+    images: int
+    interval: tuple[float, float]
+    """Wilson's 95 % interval of the fraction that is right: over other images, not over other trainings."""
+
+
+@dataclass(frozen=True)
 class Validation:
     """The values from which the evaluators of a run are made."""
 
@@ -199,6 +209,14 @@ class Task(Protocol[R, P]):
         Raises:
             FileNotFoundError: there is no such `.json` file.
             VitkitError: one of the two is damaged, or they do not belong together.
+        """
+
+    def pool(self, parts: Sequence[tuple[float, int]]) -> Pooled | None:
+        """Count the right answers on several parts of the images together, such as folds; None where the
+        metric counts none.
+
+        Args:
+            parts: the monitor's metric and the images of each.
         """
 
     def explain_outdated(self, result: R, learned: card.Task) -> str:
