@@ -40,7 +40,7 @@ def write_series_report(folder: Path, series: Series, *, listener: Listener = SI
 def rate_table(series: Series) -> Table:
     """Make the table of a sweep: rate, score with its interval, and what else is to be said."""
     metric = series.metric.replace("_", " ")
-    headings = ("learning rate", f"{metric} on held-out images", "95 % interval", "loss", "")
+    headings = ("learning rate", f"{metric} on held-out images", "95 % interval", "loss", "remark")
     return Table(headings, tuple((f"{one.learning_rate:g}", *_cells(series, one)) for one in series.rates))
 
 
@@ -50,7 +50,7 @@ def member_table(series: Series) -> Table:
     scores = [one.score for one in series.members if one.score is not None]
     where = f" on {SPLIT_NAMES.get(scores[0].split, scores[0].split)} images" if scores else ""
     by_fold = series.options.cross_validate is not None
-    headings = ("fold" if by_fold else "seed", f"{metric}{where}", "95 % interval", "loss", "")
+    headings = ("fold" if by_fold else "seed", f"{metric}{where}", "95 % interval", "loss", "remark")
     rows = tuple(
         (str(one.seed if one.fold is None else one.fold), *_cells(series, one)) for one in series.members
     )
