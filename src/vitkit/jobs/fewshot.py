@@ -39,7 +39,7 @@ from vitkit.jobs.fewshot_result import FewShot, FewShotModel, remarks, short_nam
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import find_device
 from vitkit.jobs.run_config import is_run
-from vitkit.jobs.run_folder import absolute_spec
+from vitkit.jobs.run_folder import absolute_spec, is_training_data
 from vitkit.jobs.unfinished import identify_any, load_model
 from vitkit.models.image_config import height_and_width
 from vitkit.models.precision_config import Precision
@@ -202,7 +202,9 @@ def _identify(options: FewShotOptions) -> list[_Checkpoint]:
         if reason:
             raise VitkitError(f"{start} {reason}.")
         record, rule = identity.card.data, fitting(identity.card.preprocessing, identity.config).decode
-        same = record is not None and record.spec == absolute_spec(options.data)
+        same = is_training_data(identity.card, options.data)
+        if record is not None and same:  # which of several is found by its place
+            record = replace(record, spec=absolute_spec(options.data))
         architecture = identity.card.name or identity.config.family
         images = pretraining_images(start, identity.card)
         found.append(_Checkpoint(start, name, rule, record, same, architecture, images))

@@ -27,6 +27,7 @@ from vitkit.tasks import learned_by, task_of
 from vitkit.tasks.task import Task
 from vitkit.training.checkpoint import find_checkpoint, processor_name
 from vitkit.training.ended import read_ended
+from vitkit.weights.card import without_places
 
 
 def write_report(run: str | Path, *, listener: Listener = SILENT) -> Path:
@@ -63,12 +64,12 @@ def write_report(run: str | Path, *, listener: Listener = SILENT) -> Path:
         listener.note(sentence)
     samples = _open_samples(model, listener)
     _check_ids(folder, evaluations, samples)
-    quoted = shlex.quote(str(folder))
+    quoted = shlex.quote(without_places(str(folder)))
     content = ReportContent(
         title=folder.resolve().name,
         model=model,
-        config=config["run"],
-        data=record,
+        config=without_places(config["run"]),
+        data=without_places(record),
         metrics=metrics.lines,
         speed=speed.lines,
         followed=read_followed(folder).lines,
@@ -76,7 +77,7 @@ def write_report(run: str | Path, *, listener: Listener = SILENT) -> Path:
         evaluations=evaluations,
         samples=samples,
         commands=[
-            str(config.get("command") or "vitkit.train(...)"),
+            command_without_places(str(config.get("command") or "vitkit.train(...)")),
             f"vitkit evaluate {quoted}",
             f"vitkit predict {quoted} IMAGE_OR_FOLDER",
             f"vitkit inspect {quoted}",
@@ -89,6 +90,20 @@ def write_report(run: str | Path, *, listener: Listener = SILENT) -> Path:
         page = render_report(content, lambda part: progress(0, detail=part))
     replace_file(path, [page.encode()])
     return path
+
+
+def command_without_places(command: str) -> str:
+    """Return a command as it is shown to others: of paths that begin at the root only the last name."""
+    try:
+        words = [word.partition("=") for word in shlex.split(command)]
+    except ValueError:  # it is none that a shell could read
+        return command
+    return shlex.join(
+        f"{name}={without_places(value)}"
+        if value and name.startswith("-")
+        else without_places(name + mark + value)
+        for name, mark, value in words
+    )
 
 
 def _open_samples(model: ImageModel, listener: Listener) -> Mapping[str, Samples]:

@@ -21,7 +21,7 @@ from vitkit.jobs.length import settle_minutes
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import InterruptedTraining
 from vitkit.jobs.run_config import Run, changed_options, is_run
-from vitkit.jobs.run_folder import absolute_spec, lock_run_folder, numbered_folders
+from vitkit.jobs.run_folder import is_training_data, lock_run_folder, numbered_folders
 from vitkit.jobs.series_options import SeriesOptions
 from vitkit.jobs.series_record import (
     RECORD,
@@ -268,10 +268,10 @@ def _refuse_sweep(run: Run, data: ImageData, listener: Listener) -> None:
 
 def _splits_of_start(run: Run) -> Splits | None:
     """Give the splits of a run's images that its start was trained on; None where those were others."""
-    trained_on = find_start(run).card.data if run.start.start else None
-    if trained_on is None or trained_on.spec != absolute_spec(run.data):
+    card = find_start(run).card if run.start.start else None
+    if card is None or card.data is None or not is_training_data(card, run.data):
         return None
-    return _cut(trained_on.splits)
+    return _cut(card.data.splits)
 
 
 def _cut(splits: Splits) -> Splits:

@@ -31,7 +31,7 @@ from vitkit.report.template import Drawing, drawing, fill
 from vitkit.report.tracking import fewshot_section
 from vitkit.tasks import task_of
 from vitkit.tasks.page import Curve, Plot, Section, Table, Text
-from vitkit.weights.card import card_of
+from vitkit.weights.card import card_of, to_give_away
 
 DISTANCE_IMAGES = 128  # as many as the paper (D.7)
 REJECTS_SHOWN = 200
@@ -105,7 +105,7 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
         A whole document, to be written as UTF-8.
     """
     say = progress or (lambda part: None)
-    model, card = content.model, card_of(content.model)
+    model, card = content.model, to_give_away(card_of(content.model))
     evaluation, task = _evaluation(content), task_of(model.card)
     say("results")
     told = task.report(content.evaluations, None if evaluation is None else evaluation.split)

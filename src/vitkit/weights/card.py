@@ -1,7 +1,8 @@
 """The card of a model: what travels with the weights so that they can be used anywhere."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from typing import Any
 
 from vitkit.config import to_json
@@ -19,11 +20,16 @@ class TrainingData:
     """The images that a model was trained on, and how they were cut into splits."""
 
     spec: str
-    """The data argument, with an absolute path."""
+    """The data argument: an absolute path, digits; or, of a model that was given away, the name alone."""
     name: str
     splits: Splits
     fingerprint: str
     """The hash of all keys and labels, by which changed data is noticed."""
+
+    @property
+    def has_place(self) -> bool:
+        """Whether it is said where the images are."""
+        return without_places(self.spec) != self.spec or self.spec == "digits"
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,23 @@ class ModelCard(Card):
             splits = {key: value for key, value in recorded["splits"].items() if value is not None}
             history["data"] = recorded | {"splits": splits}  # options that were left out say nothing
         return history | dict(self.origin)
+
+
+def to_give_away(card: ModelCard) -> ModelCard:
+    """Return a card that tells nobody where on a disk its data and its start are, but their names."""
+    data = None if card.data is None else replace(card.data, spec=without_places(card.data.spec))
+    return replace(card, data=data, origin=without_places(card.origin))
+
+
+def without_places(value: Any) -> Any:
+    """Replace every absolute path in plain data by its last name."""
+    if isinstance(value, str):
+        return PurePath(value).name or value if PurePath(value).is_absolute() else value
+    if isinstance(value, Mapping):
+        return {key: without_places(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_places(part) for part in value]
+    return value
 
 
 def card_of(model: ImageModel) -> ModelCard:
