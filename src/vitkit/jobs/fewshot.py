@@ -24,6 +24,7 @@ from vitkit.evaluation.features import (
 )
 from vitkit.evaluation.fewshot_config import L2, Method
 from vitkit.evaluation.fewshot_scores import measure
+from vitkit.jobs.destination import require_folder
 from vitkit.jobs.fewshot_data import (
     ComputeFeatures,
     FewShotData,
@@ -114,6 +115,8 @@ def fewshot(
 def run_fewshot(options: FewShotOptions, listener: Listener = SILENT) -> FewShot:
     """Measure the few-shot accuracy of checkpoints; errors are those of `fewshot`."""
     device = find_device(options.device)
+    if options.out is not None:
+        require_folder(Path(options.out))
     options = replace(options, shots=tuple(sorted(set(options.shots))))
     checkpoints = _identify(options)
     for checkpoint in checkpoints:

@@ -16,7 +16,7 @@ from vitkit.durable import read_json, replace_file
 from vitkit.errors import VitkitError
 from vitkit.jobs.advice_record import compare_with_advice
 from vitkit.jobs.listener import SILENT, Listener
-from vitkit.jobs.run_config import read_config, read_run
+from vitkit.jobs.run_config import read_config, read_run, shown_command
 from vitkit.jobs.run_folder import open_model_data, read_evaluations
 from vitkit.jobs.run_records import read_data_record, read_followed, read_metrics, read_speed
 from vitkit.jobs.series_record import is_series, read_series
@@ -25,9 +25,9 @@ from vitkit.jobs.unfinished import load_any
 from vitkit.models.image_model import ImageModel
 from vitkit.tasks import learned_by, task_of
 from vitkit.tasks.task import Task
+from vitkit.text import without_places
 from vitkit.training.checkpoint import find_checkpoint, processor_name
 from vitkit.training.ended import read_ended
-from vitkit.weights.card import without_places
 
 
 def write_report(run: str | Path, *, listener: Listener = SILENT) -> Path:
@@ -77,7 +77,7 @@ def write_report(run: str | Path, *, listener: Listener = SILENT) -> Path:
         evaluations=evaluations,
         samples=samples,
         commands=[
-            command_without_places(str(config.get("command") or "vitkit.train(...)")),
+            shown_command(str(config.get("command") or "vitkit.train(...)")),
             f"vitkit evaluate {quoted}",
             f"vitkit predict {quoted} IMAGE_OR_FOLDER",
             f"vitkit inspect {quoted}",
@@ -90,20 +90,6 @@ def write_report(run: str | Path, *, listener: Listener = SILENT) -> Path:
         page = render_report(content, lambda part: progress(0, detail=part))
     replace_file(path, [page.encode()])
     return path
-
-
-def command_without_places(command: str) -> str:
-    """Return a command as it is shown to others: of paths that begin at the root only the last name."""
-    try:
-        words = [word.partition("=") for word in shlex.split(command)]
-    except ValueError:  # it is none that a shell could read
-        return command
-    return shlex.join(
-        f"{name}={without_places(value)}"
-        if value and name.startswith("-")
-        else without_places(name + mark + value)
-        for name, mark, value in words
-    )
 
 
 def _open_samples(model: ImageModel, listener: Listener) -> Mapping[str, Samples]:

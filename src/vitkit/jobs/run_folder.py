@@ -102,8 +102,7 @@ def open_model_data(model: ImageModel, spec: str | None = None, max_pixels: int 
         raise VitkitError("The model does not say which data it was trained on: give it with --data.")
     if spec is None and not record.has_place:
         raise VitkitError(
-            f"The model does not say where its data {record.name!r} is: give it with --data. It was made to be "
-            "given away, without paths."
+            f"The model does not say where its data is (its name is {record.name!r}): give it with --data."
         )
     place = record.spec if spec is None else spec
     data = task.open_data(place, record.splits, rule, names)

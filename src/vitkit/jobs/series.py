@@ -15,12 +15,13 @@ from vitkit.data.sources_config import FIRST_RULE, NEWEST_RULE, Splits
 from vitkit.durable import read_chunks, sync_folder, write_file
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.jobs.building import with_absolute_paths
+from vitkit.jobs.destination import make_folder, require_folder
 from vitkit.jobs.ending import tidy
 from vitkit.jobs.finetune_recipes import sweep_rates as default_rates
 from vitkit.jobs.length import settle_minutes
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import InterruptedTraining
-from vitkit.jobs.run_config import Run, changed_options, is_run
+from vitkit.jobs.run_config import Run, changed_options, is_run, name_options
 from vitkit.jobs.run_folder import is_training_data, lock_run_folder, numbered_folders
 from vitkit.jobs.series_options import SeriesOptions
 from vitkit.jobs.series_record import (
@@ -81,6 +82,8 @@ def train_series(
         InterruptedTraining: a signal asked to stop, as in `vitkit.train`.
     """
     options, given = options or SeriesOptions(sweep=True), None if out is None else Path(out)
+    if given is not None:
+        require_folder(given)
     require_data(run)
     timed = settle_minutes(
         run, given, device=device, ending=options.ending, recorded=recorded_run, listener=listener
@@ -93,7 +96,7 @@ def train_series(
         with listener.progress("listing images"):
             planned = _plan(asked, options, command, listener)
             check_run(_member_run(asked, planned, planned.all_members[0]), device=device, threads=threads)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with lock_run_folder(folder):
         if planned is not None and not is_series(folder):
             write_series(folder, planned)
@@ -358,8 +361,9 @@ def _check_folder(folder: Path, run: Run, options: SeriesOptions, resume: bool) 
         changes = _changes(folder, run, options, moved=resume)
         if changes:
             raise VitkitError(
-                f"{folder} holds another series of runs:\n  " + "\n  ".join(changes) + "\nGive another "
-                "--out, or the options that it was begun with."
+                f"{folder} holds another series of runs:\n  "
+                + "\n  ".join(name_options(changes))
+                + "\nGive another --out, or the options that it was begun with."
             )
     elif is_run(folder):
         raise VitkitError(f"{folder} holds a single run and no series of runs. Give another --out.")

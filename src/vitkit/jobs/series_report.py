@@ -5,6 +5,7 @@ from pathlib import Path
 
 from vitkit.durable import replace_file
 from vitkit.jobs.listener import SILENT, Listener
+from vitkit.jobs.run_config import shown_command
 from vitkit.jobs.series_record import Member, Series, explain_no_model
 from vitkit.tasks.page import Plot, Table
 
@@ -30,7 +31,7 @@ def write_series_report(folder: Path, series: Series, *, listener: Listener = SI
             )
         sections.append(SeriesSection("Trained runs", (), member_table(series)))
         folders = [one.folder for one in series.all_members if (folder / one.folder / "report.html").exists()]
-        command = series.command or "vitkit.train_series(...)"
+        command = shown_command(series.command or "vitkit.train_series(...)")
         page = render_series(folder.resolve().name, conclusions(series), sections, folders, command)
     path = folder / "report.html"
     replace_file(path, [page.encode()])

@@ -22,6 +22,7 @@ from vitkit.jobs.building import (
     with_absolute_paths,
 )
 from vitkit.jobs.computing import choose_for
+from vitkit.jobs.destination import make_folder, require_folder
 from vitkit.jobs.ending import evaluate_finished, is_complete, take_final_weights
 from vitkit.jobs.fewshot_data import open_fewshot_data
 from vitkit.jobs.first_screen import Outlook, Surroundings, estimate, first_screen, measure_step
@@ -33,7 +34,15 @@ from vitkit.jobs.memory import require_memory
 from vitkit.jobs.pixel_statistics import with_measured_pixels
 from vitkit.jobs.report import write_report
 from vitkit.jobs.ridge_head import begin_head, refuse_ridge_head
-from vitkit.jobs.run_config import Run, changed_options, read_config, read_run, write_config
+from vitkit.jobs.run_config import (
+    Run,
+    changed_options,
+    name_options,
+    read_config,
+    read_run,
+    train_longer,
+    write_config,
+)
 from vitkit.jobs.run_folder import lock_run_folder, numbered_folders
 from vitkit.jobs.start import StartRecord, settle_start, take_start
 from vitkit.jobs.starting_point import starting_point, tell_set_aside
@@ -85,6 +94,8 @@ def train(
     _refuse_options(run, threads)
     _prepare_process(threads)  # before steps are timed for a budget of minutes
     given = None if out is None else Path(out)
+    if given is not None:
+        require_folder(given)
     asked = settle_minutes(with_absolute_paths(run), given, device=device, listener=listener)
     found_device = find_device(device)
     asked, run, data, record = _settle(asked, given, listener)
@@ -94,7 +105,7 @@ def train(
     if run != _with_rule_of(folder, asked):  # a run that an early version began goes on here
         run, data = _open_data(asked, folder)
     _check_folder(folder, run, resume)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     position = RunPosition(command_to_continue(folder, threads, device))
     # The lock ends with the process, however it ends: a killed run can be continued at once.
     with lock_run_folder(folder), deterministic(found_device):
@@ -318,13 +329,18 @@ def _check_folder(folder: Path, run: Run, resume: bool) -> None:
         changes = run_difference(folder, run, moved=resume)
         if changes and resume:
             raise VitkitError(
-                "A resumed run keeps its options, but these differ:\n  " + "\n  ".join(changes) + "\n"
-                "Leave them out, or start a new run with another --out."
+                "A resumed run keeps its options, but these differ:\n  "
+                + "\n  ".join(name_options(changes))
+                + "\nLeave them out, or start a new run with another --out."
+                + train_longer(changes, folder)
             )
         if changes:
             raise VitkitError(
-                f"{folder} holds another run:\n  " + "\n  ".join(changes) + "\nGive another --out, or "
-                f"continue that run with vitkit train --resume {shlex.quote(str(folder))}"
+                f"{folder} holds another run:\n  "
+                + "\n  ".join(name_options(changes))
+                + "\nGive another --out, or continue that run with vitkit train --resume "
+                + f"{shlex.quote(str(folder))}."
+                + train_longer(changes, folder)
             )
     elif folder.exists() and (not folder.is_dir() or any(p.name[0] != "." for p in folder.iterdir())):
         raise VitkitError(f"{folder} is there already and is no run folder. Give another --out.")

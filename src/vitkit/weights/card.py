@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import PurePath
 from typing import Any
 
 from vitkit.config import to_json
@@ -12,6 +11,7 @@ from vitkit.models.card import Card
 from vitkit.models.card import LossFunction as LossFunction
 from vitkit.models.card import Task as Task
 from vitkit.models.image_model import ImageModel
+from vitkit.text import without_places
 from vitkit.weights.assumptions import Assumption
 
 
@@ -64,17 +64,6 @@ def to_give_away(card: ModelCard) -> ModelCard:
     """Return a card that tells nobody where on a disk its data and its start are, but their names."""
     data = None if card.data is None else replace(card.data, spec=without_places(card.data.spec))
     return replace(card, data=data, origin=without_places(card.origin))
-
-
-def without_places(value: Any) -> Any:
-    """Replace every absolute path in plain data by its last name."""
-    if isinstance(value, str):
-        return PurePath(value).name or value if PurePath(value).is_absolute() else value
-    if isinstance(value, Mapping):
-        return {key: without_places(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_places(part) for part in value]
-    return value
 
 
 def card_of(model: ImageModel) -> ModelCard:
