@@ -31,18 +31,14 @@ def test_a_file_is_no_folder(
         "": "afile is a file: --out names a folder.",
         "/below": "afile/below would be in afile, which is a file: --out names a folder.",
     }[below]
-    if verb == "finetune":  # its start is looked at before
-        words = "nothing"
     assert run([*COMMANDS[verb], "--out", f"afile{below}"]) == 1
     error = capsys.readouterr().err
     assert words in error and "Not a directory" not in error and "is kept" not in error
-    assert Path("afile").read_text() == "mine" and sorted(os.listdir()) == ["afile"]
+    assert Path("afile").read_text() == "mine" and [*map(str, Path().iterdir())] == ["afile"]
 
 
 def test_a_place_that_takes_no_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(
-        VitkitError, match="No folder can be made at /dev/null/x|would be in /dev/null, which is a file"
-    ):
+    with pytest.raises(VitkitError, match="No folder can be made at /dev/null/x"):
         make_folder(Path("/dev/null/x"))
     monkeypatch.setattr(os, "access", lambda place, mode: False)  # as of a user who may not
     with pytest.raises(

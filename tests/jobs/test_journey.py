@@ -137,9 +137,9 @@ def test_other_options_do_not_touch_a_run(
     options = ["train", "--data", str(photos), "--out", str(trained), *TINY, "--learning-rate", "0.5"]
     assert run(options) == 1
     message = capsys.readouterr().err
-    assert "optimizer.learning_rate: 0.001 -> 0.5" in message and "--out" in message
+    assert "--learning-rate 0.001 -> 0.5" in message and "--out" in message
     assert run(["train", "--resume", str(trained), "--seed", "3"]) == 1
-    assert "training.seed: 0 -> 3" in capsys.readouterr().err
+    assert "--seed 0 -> 3" in capsys.readouterr().err
 
 
 def test_a_run_from_before_an_option_existed_is_the_same_run(trained: Path, tmp_path: Path) -> None:

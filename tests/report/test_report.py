@@ -210,7 +210,7 @@ def test_whole_page(whole: str) -> None:
 
 
 def check_narrow(html: str) -> None:
-    """On a telephone nothing is cut off: figures shrink, and a table is in a region that scrolls by keyboard."""
+    """On a telephone nothing is cut off: figures shrink, a table is in a region that scrolls by keyboard."""
     page = Page(html)
     regions = [tag for tag in page.all("div") if tag.get("class") == "scroll"]
     assert len(regions) == len(page.all("table"))
@@ -236,8 +236,8 @@ def test_pages_fit_a_telephone(whole: str) -> None:
     )
     check_narrow(render_tables("VTAB-1k", [section], "footer"))
     few = FewShotContent(
-        "title", "answer", "protocol", ["remark"], Figure((2, 2)), "alt", Figure((2, 2)), "alt", ["method", "1"],
-        1, [["ridge", "50%"]], ["r/ft"], [["ant", "50%"]], ["note"],
+        "title", "answer", "protocol", ["remark"], Figure((2, 2)), "alt", Figure((2, 2)), "alt",
+        ["method", "1"], 1, [["ridge", "50%"]], ["r/ft"], [["ant", "50%"]], ["note"],
     )  # fmt: skip
     check_narrow(render_fewshot(few))
 
