@@ -78,7 +78,8 @@ def _list(model: ImageModel, options: ExportOptions) -> tuple[str, list[Unread],
         if record is None or not record.has_place:
             raise VitkitError(
                 f"{options.source} does not say where the images are that it was trained on, and int8 is "
-                "calibrated on images: give a folder of some hundred like those it will see with --calibration."
+                "calibrated on images: give a folder of some hundred like those it will see with "
+                "--calibration."
             )
         data = open_model_data(model)
         name = f"the training images of {data.name}"
