@@ -188,14 +188,21 @@ class _Renderer(RendererSVG):
     def get_text_width_height_descent(self, s: str, prop: Any, ismath: Any) -> tuple[float, float, float]:
         # In matplotlib's font this dash is exactly as wide as the font is high.
         s = "".join("\N{EM DASH}" if _is_wide(letter) else letter for letter in s)
-        return super().get_text_width_height_descent(s, prop, ismath)
+        measure: Any = super().get_text_width_height_descent
+        found: tuple[float, float, float] = measure(s, prop, ismath)
+        return found
+
+
+# matplotlib gives no types for these two.
+_make_renderer: Any = _Renderer
+_make_mixed_renderer: Any = MixedModeRenderer  # it draws colour bars as pictures: strips of paths show seams
 
 
 class _Canvas(FigureCanvasBase):
     """Lays figures out by our renderer's measures."""
 
-    def get_renderer(self) -> _Renderer:
-        return _Renderer(self.figure.bbox.width, self.figure.bbox.height, io.StringIO())
+    def get_renderer(self) -> Any:
+        return _make_renderer(self.figure.bbox.width, self.figure.bbox.height, io.StringIO())
 
 
 def _svg(figure: Figure, name: str) -> str:
@@ -205,8 +212,8 @@ def _svg(figure: Figure, name: str) -> str:
     with styled(name), _any_letters():
         absent = {"Date": None, "Creator": None, "Format": None, "Type": None}
         width, height = figure.get_size_inches()
-        vectors = _Renderer(72 * width, 72 * height, buffer, image_dpi=dpi, metadata=absent)
-        renderer = MixedModeRenderer(figure, width, height, dpi, vectors)
+        vectors = _make_renderer(72 * width, 72 * height, buffer, image_dpi=dpi, metadata=absent)
+        renderer = _make_mixed_renderer(figure, width, height, dpi, vectors)
         figure.draw(renderer)
         renderer.finalize()
     figure.dpi = dpi
