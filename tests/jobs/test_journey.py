@@ -304,7 +304,9 @@ def test_two_files_are_enough_anywhere(
         shutil.copy(trained / name, tmp_path / name)
     assert run(["predict", "model.safetensors", str(photos / "sky" / "3.png")]) == 0
     assert "%" in capsys.readouterr().out
-    assert run(["evaluate", "model.safetensors"]) == 0
+    assert run(["evaluate", "model.safetensors"]) == 1  # they do not say where the images are
+    assert "does not say where its data is" in capsys.readouterr().err
+    assert run(["evaluate", "model.safetensors", "--data", str(photos)]) == 0
 
 
 def test_other_data_is_matched_by_class_name(
