@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any
 
 _OBEYED = re.compile(
@@ -113,3 +114,14 @@ def format_count(count: float, unit: str = "") -> str:
             return f"{count:.0f}{unit and ' ' + unit}" if not prefix else f"{count:.1f} {prefix}{unit}"
         count /= 1000
     return f"{count:.1f} P{unit}"
+
+
+def without_places(value: Any) -> Any:
+    """Replace every absolute path in plain data by its last name."""
+    if isinstance(value, str):
+        return PurePath(value).name or value if PurePath(value).is_absolute() else value
+    if isinstance(value, Mapping):
+        return {key: without_places(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_places(part) for part in value]
+    return value

@@ -37,7 +37,7 @@ def columns(steps: int, *names: str) -> dict[str, np.ndarray]:
     }
 
 
-def curves(steps: int, validations: int) -> Figure:
+def curves(steps: int, validations: int) -> tuple[Figure, Figure, Figure]:
     train = columns(steps, "loss", "learning_rate")
     return figures.training_curves(train, columns(validations, "loss", "accuracy"))
 
@@ -47,10 +47,10 @@ def images(count: int, size: tuple[int, int]) -> list[np.ndarray]:
 
 
 FIGURES: dict[str, Callable[[], Figure]] = {
-    "curves": lambda: curves(5000, 9),
-    "curves of one step": lambda: curves(1, 1),
-    "curves without validation": lambda: curves(30, 0),
-    "curves of validation alone": lambda: curves(0, 3),
+    "curves": lambda: curves(5000, 9)[0],
+    "curves of one step": lambda: curves(1, 1)[0],
+    "curves without validation": lambda: curves(30, 0)[1],
+    "curves of validation alone": lambda: curves(0, 3)[1],
     "confusion of 1": lambda: figures.confusion_matrix([(0, 0, 3)], ["a"], "3 images"),
     "confusion of 2": lambda: confusion(2),
     "confusion of 20": lambda: confusion(20),
@@ -60,8 +60,6 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "classes": lambda: figures.class_accuracy(scores(2).per_class, "400 images"),
     "many classes": lambda: figures.class_accuracy(scores(100).per_class, "400 images"),
     "reliability": lambda: figures.reliability_diagram(scores(10).calibration, "400 images"),
-    "gallery": lambda: figures.gallery(images(8, (8, 8)), [*NASTY, "a", "b"], NASTY[0]),
-    "gallery of none": lambda: figures.gallery([], [], "nothing"),
     "filters": lambda: model_figures.filter_grid(RNG.random((28, 16, 16, 3)), RNG.random(28)),
     "filters of none": lambda: model_figures.filter_grid(np.zeros((0, 2, 2, 3)), np.zeros(0)),
     "positions": lambda: model_figures.position_similarity_map(RNG.random((7, 7, 7, 7))),
@@ -110,7 +108,7 @@ def test_saved_files_and_same_bytes(tmp_path: Path) -> None:
 
 
 def test_identifiers_of_two_figures_differ() -> None:
-    found = [set(re.findall(r' id="([^"]+)"', drawing.figure_svg(curves(30, 3), name))) for name in "ab"]
+    found = [set(re.findall(r' id="([^"]+)"', drawing.figure_svg(curves(30, 3)[0], name))) for name in "ab"]
     assert found[0] and not found[0] & found[1]
 
 
@@ -166,4 +164,4 @@ def test_image_data_uri(side: int, start: str) -> None:
 
 
 def test_figure_png_data_uri() -> None:
-    assert drawing.figure_png_data_uri(curves(3, 0)).startswith("data:image/png;base64,iVBOR")
+    assert drawing.figure_png_data_uri(curves(3, 0)[0]).startswith("data:image/png;base64,iVBOR")

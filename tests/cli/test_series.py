@@ -103,9 +103,9 @@ def test_a_series_is_resumed_with_its_own_options(
     assert run(["train", "--resume", out, "--threads", "1"]) == 0
     assert "This series of runs has finished" in capsys.readouterr().out
     assert run([*short, "--out", out, "--runs", "4"]) == 1
-    assert "runs: 2 -> 4" in capsys.readouterr().err
+    assert "--runs 2 -> 4" in capsys.readouterr().err
     assert run(["train", "--resume", out, "--batch-size", "8"]) == 1
-    assert "training.batch_size: 16 -> 8" in capsys.readouterr().err
+    assert "--batch-size 16 -> 8" in capsys.readouterr().err
     assert run(["train", "--resume", out, "--from-scratch"]) == 1
     assert "--from-scratch is for a single run" in capsys.readouterr().err
     assert run(["report", out]) == 0

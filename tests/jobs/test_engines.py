@@ -75,6 +75,7 @@ def test_images_to_check_with_are_others_than_those_of_the_calibration(tmp_path:
     options = ExportOptions("model", "out", calibration=folder, calibration_images=10, check_images=10)
     found = read_calibration(small(), options, Hearing())
     assert (len(found.calibration), len(found.check)) == (10, 10)
+    assert found.words == "10 images of photos"  # they are given away in engine.json, without the path
     everything = [pixels.tobytes() for pixels in (*found.calibration, *found.check)]
     assert len(set(everything)) == 20
     assert found.calibration[0].shape == (1, 3, 16, 24)
@@ -86,7 +87,7 @@ def test_too_few_images_are_refused(tmp_path: Path) -> None:
     options = ExportOptions("model", "out", calibration=str(photos(tmp_path / "photos", 12)))
     with pytest.raises(vitkit.VitkitError, match=r"at least 10 readable images .* found 4 and 8"):
         read_calibration(small(), options, Hearing())
-    with pytest.raises(vitkit.VitkitError, match="does not say which images it was trained on"):
+    with pytest.raises(vitkit.VitkitError, match="does not say where the images are that it was trained on"):
         read_calibration(small(), ExportOptions("model", "out"), Hearing())
 
 

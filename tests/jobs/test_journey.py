@@ -137,9 +137,9 @@ def test_other_options_do_not_touch_a_run(
     options = ["train", "--data", str(photos), "--out", str(trained), *TINY, "--learning-rate", "0.5"]
     assert run(options) == 1
     message = capsys.readouterr().err
-    assert "optimizer.learning_rate: 0.001 -> 0.5" in message and "--out" in message
+    assert "--learning-rate 0.001 -> 0.5" in message and "--out" in message
     assert run(["train", "--resume", str(trained), "--seed", "3"]) == 1
-    assert "training.seed: 0 -> 3" in capsys.readouterr().err
+    assert "--seed 0 -> 3" in capsys.readouterr().err
 
 
 def test_a_run_from_before_an_option_existed_is_the_same_run(trained: Path, tmp_path: Path) -> None:
@@ -304,7 +304,9 @@ def test_two_files_are_enough_anywhere(
         shutil.copy(trained / name, tmp_path / name)
     assert run(["predict", "model.safetensors", str(photos / "sky" / "3.png")]) == 0
     assert "%" in capsys.readouterr().out
-    assert run(["evaluate", "model.safetensors"]) == 0
+    assert run(["evaluate", "model.safetensors"]) == 1  # they do not say where the images are
+    assert "does not say where its data is" in capsys.readouterr().err
+    assert run(["evaluate", "model.safetensors", "--data", str(photos)]) == 0
 
 
 def test_other_data_is_matched_by_class_name(

@@ -164,10 +164,10 @@ def test_what_has_ended_is_not_repeated(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_changed_option_is_refused_with_both_values(tmp_path: Path) -> None:
     out = train_series(SMALL, tmp_path / "runs", SeriesOptions(runs=2))
-    with pytest.raises(VitkitError, match="runs: 2 -> 3"):
+    with pytest.raises(VitkitError, match="--runs 2 -> 3"):
         train_series(SMALL, out, SeriesOptions(runs=3))
     longer = replace(SMALL, training=replace(SMALL.training, steps=5))
-    with pytest.raises(VitkitError, match=r"training\.steps: 4 -> 5"):
+    with pytest.raises(VitkitError, match=r"--steps 4 -> 5"):
         train_series(longer, out, SeriesOptions(runs=2))
     with pytest.raises(VitkitError, match="is there already and is no run folder"):
         training.train(SMALL, out)

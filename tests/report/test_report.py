@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from vitkit.data.decode import DecodeError, Header
@@ -21,10 +22,13 @@ from vitkit.models.build import build_model, create_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.vit import ViT
+from vitkit.report.fewshot import FewShotContent, render_fewshot
 from vitkit.report.page import ReportContent, render_report
+from vitkit.report.series_page import SeriesSection, render_series
+from vitkit.report.tables_page import render_tables
 from vitkit.tasks.classification_report import class_rows
 from vitkit.tasks.classification_report import report as classification_report
-from vitkit.tasks.page import Table
+from vitkit.tasks.page import Plot, Section, Table, Text
 from vitkit.weights.card import ModelCard, Task, card_of
 
 SECTIONS = (
@@ -173,7 +177,7 @@ def check_safe(html: str) -> Page:
                 assert value and value.startswith(("data:image/", "#")), (tag, name, value)
     assert len(page.all("script")) == 1
     assert all(image["alt"] for image in page.all("img"))
-    figures = [tag for tag in page.all("div") if tag.get("class") == "plot"]
+    figures = [tag for tag in page.all("div") if (tag.get("class") or "").split()[:1] == ["plot"]]
     assert len(figures) == len(page.all("svg"))
     assert all(figure["role"] == "img" and figure["aria-label"] for figure in figures)
     assert not re.search(r"url\((?!#)", html) and "@import" not in html
@@ -202,6 +206,39 @@ def test_whole_page(whole: str) -> None:
     ):
         assert words in page.text
     assert "70 s" in page.text and "1.0 GiB" in page.text
+
+
+def check_narrow(html: str) -> None:
+    """On a telephone nothing is cut off: figures shrink, a table is in a region that scrolls by keyboard."""
+    page = Page(html)
+    regions = [tag for tag in page.all("div") if tag.get("class") == "scroll"]
+    assert len(regions) == len(page.all("table"))
+    assert all(tag["role"] == "region" and tag["tabindex"] == "0" and tag["aria-label"] for tag in regions)
+    assert page.all("main") and len(page.all("h1")) == 1
+    assert all(tag.get("scope") for tag in page.all("th")) and not re.search(r"<th[^>]*></th>", html)
+    style = re.findall(r"<style>(.*?)</style>", html, re.DOTALL)[0]
+    assert re.search(r"\.plot svg \{[^}]*max-width: 100%; height: auto;", style)
+    assert re.search(
+        r"\.scroll \{[^}]*overflow: auto;[^}]*linear-gradient", style
+    )  # the sign that it scrolls
+    # Whatever else is wider than the screen would push the page aside.
+    assert not re.search(r"min-width: (?!0|7rem)|overflow-x", style) and "pre-wrap" in style
+
+
+def test_pages_fit_a_telephone(whole: str) -> None:
+    check_narrow(whole)
+    table = Table(("learning rate", "remark"), (("0.1", "chosen"),))
+    plot = Plot(Figure((2, 2)), "rates", "Scores.")
+    section = Section("one", "One", "Sweep", (Text("words"), table))
+    check_narrow(
+        render_series("a", ["b"], [SeriesSection("Sweep", ("c",), table, plot)], ["final"], "vitkit x")
+    )
+    check_narrow(render_tables("VTAB-1k", [section], "footer"))
+    few = FewShotContent(
+        "title", "answer", "protocol", ["remark"], Figure((2, 2)), "alt", Figure((2, 2)), "alt",
+        ["method", "1"], 1, [["ridge", "50%"]], ["r/ft"], [["ant", "50%"]], ["note"],
+    )  # fmt: skip
+    check_narrow(render_fewshot(few))
 
 
 def test_only_our_script_may_run(whole: str) -> None:
@@ -374,7 +411,8 @@ def test_what_makes_the_two_losses_different_is_named() -> None:
     objective = {"loss": "softmax", "label_smoothing": 0.1, "mixup": 0.2}
     page = check_safe(render_report(content(count=12, config={"objective": objective})))
     assert "label smoothing 0.1 and mixup 0.2 and the validation loss without" in page.text
-    assert "training (with label smoothing 0.1 and mixup 0.2)" in page.text  # in the figure
+    assert "which of them is the lower one says nothing" in page.text and "stays higher" not in page.text
+    assert "(with label smoothing 0.1 and mixup" in page.text  # in the figure, on lines of their own
     plain = check_safe(render_report(bare(metrics=content(count=12).metrics)))
     assert "validation loss without" not in plain.text and "cross entropy (nats)" in plain.text
 

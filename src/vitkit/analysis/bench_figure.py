@@ -6,7 +6,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from vitkit.analysis.drawing import BLUE, GREEN, GREY, SKY, VERMILION, WIDTH, shortened, styled
+from vitkit.analysis.drawing import (
+    BLUE,
+    GREEN,
+    GREY,
+    SKY,
+    VERMILION,
+    WIDTH,
+    add_legend,
+    add_title,
+    cut,
+    shortened,
+    styled,
+)
 
 COLOURS = (BLUE, VERMILION, GREEN, SKY, GREY)
 MARKERS = "osD^v"
@@ -33,21 +45,19 @@ def throughput_figure(speeds: Points, batches: Points, device: str, precision: s
         for axes, (points, label) in zip(
             figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
         ):
-            _draw(axes, points, models, sizes)
+            _draw(axes, points, models, sizes, points is speeds)
             axes.set(xlabel="image size in pixels", ylabel=label)
-        figure.axes[0].legend()
-        figure.suptitle(
-            f"Speed by image size in {precision} on {shortened(device, 60)}",
-            x=0.01,
-            ha="left",
-            fontsize=10,
-            fontweight="bold",
-        )
+        add_title(figure, f"Speed by image size in {precision} on {cut(device, 60)}")
+        add_legend(figure)
     return figure
 
 
-def _draw(axes: Axes, points: Points, models: list[str], sizes: list[int]) -> None:
-    """Draw one line for each model, on logarithmic axes; what is 0 has no place on them."""
+def _draw(axes: Axes, points: Points, models: list[str], sizes: list[int], named: bool) -> None:
+    """Draw one line for each model, on logarithmic axes; what is 0 has no place on them.
+
+    Args:
+        named: whether this is the panel by which the legend names the models.
+    """
     for number, model in enumerate(models):
         line = sorted((size, value) for (name, size), value in points.items() if name == model and value > 0)
         axes.plot(
@@ -55,7 +65,7 @@ def _draw(axes: Axes, points: Points, models: list[str], sizes: list[int]) -> No
             [value for _, value in line],
             marker=MARKERS[number % len(MARKERS)],
             color=COLOURS[number % len(COLOURS)],
-            label=shortened(model, 40),
+            label=shortened(model, 60) if named else "_",  # matplotlib leaves such a label out
         )
     axes.set(xscale="log", yscale="log")
     axes.set_xlim(sizes[0] / 1.1, sizes[-1] * 1.1)  # the same in both panels

@@ -7,7 +7,7 @@ have white grounds and are made for a width of about 1000 CSS pixels.
 import base64
 import io
 import re
-import textwrap
+import unicodedata
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -17,8 +17,10 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.backends.backend_mixed import MixedModeRenderer
+from matplotlib.backends.backend_svg import RendererSVG
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
@@ -114,27 +116,109 @@ def bare(axes: Axes) -> None:
         spine.set_visible(False)
 
 
-def wrapped(caption: str, width: int) -> str:
-    """Wrap a caption into at most three lines of `width` characters."""
-    lines = [line for part in caption.split("\n") for line in textwrap.wrap(part, width)]
-    return "\n".join(shortened(line, width) for line in lines[:3])
+def add_title(figure: Figure, *parts: str) -> None:
+    """Write a title above a figure, at its left edge; each part has lines of its own, two at most."""
+    width = int(72 * figure.get_size_inches()[0] / 6.6)  # points of a bold letter on average
+    lines = [wrapped(part, width, 2) for part in parts]
+    figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=10, fontweight="bold")
 
 
-def shortened(text: str, length: int) -> str:
-    """Return a name from outside in one short line that matplotlib does not take for a formula."""
+def add_legend(figure: Figure) -> None:
+    """Write the legend of a figure below its axes, in as many columns as its names leave room for."""
+    labels = [label for axes in figure.axes for label in axes.get_legend_handles_labels()[1]]
+    if labels:
+        longest = max(_columns(line) for label in labels for line in label.split("\n"))
+        # Points of the figure, of the line before a name, and of a letter.
+        columns = (72 * figure.get_size_inches()[0]) // (34 + 5.8 * longest)
+        figure.legend(loc="outside lower left", ncols=max(1, min(len(labels), int(columns))))
+
+
+def wrapped(caption: str, width: int, most: int = 3) -> str:
+    """Wrap a caption into at most so many lines of `width` columns; wide letters take two of them."""
+    lines: list[str] = []
+    for part in caption.split("\n"):
+        line = ""
+        for word in part.split():
+            joined = f"{line} {word}" if line else word
+            if line and _columns(joined) > width:
+                lines.append(line)
+                joined = word
+            line = joined
+        lines.append(line)
+    if len(lines) > most:
+        lines = [*lines[: most - 1], f"{lines[most - 1]} …"]
+    return "\n".join(shortened(line, width) for line in lines)
+
+
+def shortened(text: str, width: int) -> str:
+    """Return a name from outside in one line of `width` columns that matplotlib takes for no formula.
+
+    Letters of Chinese, Japanese and Korean and pictures are as wide as two others.
+    """
+    return cut(text, width).replace("$", r"\$")
+
+
+def cut(text: str, width: int) -> str:
+    """Return a name from outside in one line of `width` columns, without its middle if it is longer."""
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    if len(text) > length:
-        text = f"{text[: length - length // 3 - 1]}…{text[-(length // 3) :]}"
-    return text.replace("$", r"\$")
+    if _columns(text) <= width:
+        return text
+    start, end = _first_columns(text, width - width // 3 - 1), _first_columns(text[::-1], width // 3)
+    return f"{start}…{end[::-1]}"
+
+
+def _first_columns(text: str, width: int) -> str:
+    """Return the beginning of a text that fits into `width` columns."""
+    end = 0
+    while end < len(text) and (width := width - 1 - _is_wide(text[end])) >= 0:
+        end += 1
+    return text[:end]
+
+
+def _columns(text: str) -> int:
+    return len(text) + sum(map(_is_wide, text))
+
+
+def _is_wide(letter: str) -> bool:
+    """Whether a letter is as wide as it is high."""
+    return unicodedata.east_asian_width(letter) in "WF"
+
+
+class _Renderer(RendererSVG):
+    """Measures wide letters as browsers draw them: matplotlib's font lacks them, and its box is narrower."""
+
+    def get_text_width_height_descent(self, s: str, prop: Any, ismath: Any) -> tuple[float, float, float]:
+        # In matplotlib's font this dash is exactly as wide as the font is high.
+        s = "".join("\N{EM DASH}" if _is_wide(letter) else letter for letter in s)
+        measure: Any = super().get_text_width_height_descent
+        found: tuple[float, float, float] = measure(s, prop, ismath)
+        return found
+
+
+# matplotlib gives no types for these two.
+_make_renderer: Any = _Renderer
+_make_mixed_renderer: Any = MixedModeRenderer  # it draws colour bars as pictures: strips of paths show seams
+
+
+class _Canvas(FigureCanvasBase):
+    """Lays figures out by our renderer's measures."""
+
+    def get_renderer(self) -> Any:
+        return _make_renderer(self.figure.bbox.width, self.figure.bbox.height, io.StringIO())
 
 
 def _svg(figure: Figure, name: str) -> str:
     buffer = io.StringIO()
+    dpi, figure.dpi = figure.dpi, 72  # SVG counts in points
+    _Canvas(figure)
     with styled(name), _any_letters():
-        FigureCanvasSVG(figure)
-        figure.savefig(
-            buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
-        )
+        absent = {"Date": None, "Creator": None, "Format": None, "Type": None}
+        width, height = figure.get_size_inches()
+        vectors = _make_renderer(72 * width, 72 * height, buffer, image_dpi=dpi, metadata=absent)
+        renderer = _make_mixed_renderer(figure, width, height, dpi, vectors)
+        figure.draw(renderer)
+        renderer.finalize()
+    figure.dpi = dpi
     return buffer.getvalue()
 
 

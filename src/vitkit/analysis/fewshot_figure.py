@@ -5,9 +5,20 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from vitkit.analysis.drawing import BLUE, GREEN, GREY, SKY, VERMILION, WIDTH, shortened, styled
+from vitkit.analysis.drawing import (
+    BLUE,
+    GREEN,
+    GREY,
+    SKY,
+    VERMILION,
+    WIDTH,
+    add_legend,
+    add_title,
+    shortened,
+    styled,
+)
 from vitkit.evaluation.fewshot_config import Method
 from vitkit.evaluation.fewshot_scores import FewShotScore
 
@@ -59,9 +70,8 @@ def fewshot_plot(
             if not single:
                 axes.set_title(METHOD_NAMES[methods[number]])
         draws = f"mean of {seeds} draws; bars: standard deviation" if seeds > 1 else "of one draw"
-        title = f"Few-shot accuracy on {shortened(images, 60)},\n{draws}"
-        figure.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold")
-        figure.legend(loc="outside lower left", ncols=2 if single else 3)
+        add_title(figure, f"Few-shot accuracy on {images},", draws)
+        add_legend(figure)
     return figure
 
 
@@ -100,9 +110,8 @@ def pretraining_plot(
             axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g}%"))
             axes.grid(True)
         draws = f"mean of {seeds} draws; bars: standard deviation" if seeds > 1 else "of one draw"
-        title = f"Few-shot accuracy on {shortened(images, 60)},\n{METHOD_NAMES[method]}, {draws}"
-        figure.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold")
-        figure.legend(loc="outside lower left", ncols=3)
+        add_title(figure, f"Few-shot accuracy on {images},", f"{METHOD_NAMES[method]}, {draws}")
+        add_legend(figure)
     return figure
 
 
@@ -122,11 +131,11 @@ def tracking_plot(steps: Sequence[int], curves: Mapping[str, Sequence[float]], i
         low, high = axes.get_ylim()
         axes.set_ylim(min(low, 0.9), min(high, 1.01))  # no share is above 1
         axes.set(xlabel="step", ylabel="share of test images right")
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g}%"))
         axes.grid(True)
-        title = f"Few-shot accuracy on {shortened(images, 60)}"
-        figure.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold")
-        figure.legend(loc="outside lower left", ncols=4)
+        add_title(figure, f"Few-shot accuracy on {images}")
+        add_legend(figure)
     return figure
 
 

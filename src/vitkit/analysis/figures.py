@@ -19,7 +19,8 @@ from vitkit.analysis.drawing import (
     VERMILION,
     WIDTH,
     Floats,
-    bare,
+    add_legend,
+    add_title,
     shortened,
     styled,
     wrapped,
@@ -36,6 +37,8 @@ BARS_SHOWN = 40
 """Classes in a bar chart: more bars would not fit on a screen."""
 PAIRS_SHOWN = 15
 """Pairs of confused classes that are listed for a matrix of many classes."""
+LEGEND_COLUMNS = 36
+"""Letters of a line of the legend of a training curve: more are wider than the figure."""
 POINTS_SHOWN = 800
 """Points of a curve; of more, groups of neighbours are averaged."""
 
@@ -51,18 +54,18 @@ LOSS_LABELS: Mapping[LossFunction, str] = {
 def training_curves(
     train: Columns,
     validation: Columns,
-    loss_function: LossFunction = "softmax",
     altered: str = "",
     metric: str = "accuracy",
     title: str = "Validation accuracy",
     label: str = "share of images right",
-) -> Figure:
+) -> tuple[Figure, Figure, Figure]:
     """Draw loss, a validation metric and learning rate against the step, with epochs on top.
+
+    They are three figures, so that a page can put them beside or below one another.
 
     Args:
         train: equally long `step`, `epoch`, `loss` and `learning_rate`.
         validation: equally long `step`, `epoch`, `loss` and `metric`; may be empty.
-        loss_function: what the losses are, for the label of their axis.
         altered: what makes the training loss another quantity than the validation loss ("label smoothing
             0.1"), for the legend; empty if nothing does.
         metric: the name of a share of which the largest is the best; its curve has `title` and `label`.
@@ -70,40 +73,42 @@ def training_curves(
     Long runs are drawn as means over groups of steps.
     """
     steps = train["step"]
-    training = f"training (with {altered}), running mean" if altered else "training, running mean"
+    training = "training, running mean" + (f"\n(with {altered})" if altered else "")
+    marks: dict[str, Any] = {"color": VERMILION, "marker": "o", "markersize": 3, "linewidth": 1.4}
     with styled():
-        figure = Figure((WIDTH, 3.2), layout="constrained")
-        loss, middle, rate = figure.subplots(1, 3)
+        drawn = [Figure((WIDTH / 3, 3.1), layout="constrained") for _ in range(3)]
+        loss, middle, rate = (figure.subplots() for figure in drawn)
         if len(steps):
             x, y = _thinned(steps, train["loss"])
             dots = "o" if len(x) == 1 else None
             loss.plot(x, y, color=BLUE, alpha=0.35, linewidth=0.8, marker=dots)
-            loss.plot(x, _smoothed(y), color=BLUE, linewidth=1.6, label=training)
+            loss.plot(x, _smoothed(y), color=BLUE, linewidth=1.6, label=wrapped(training, LEGEND_COLUMNS))
             rate.plot(*_thinned(steps, train["learning_rate"]), color=GREEN, linewidth=1.6, marker=dots)
         if len(validation["step"]):
-            marks: dict[str, Any] = {"color": VERMILION, "marker": "o", "markersize": 3, "linewidth": 1.4}
             loss.plot(validation["step"], validation["loss"], label="validation", **marks)
             middle.plot(validation["step"], validation[metric], **marks)
             _mark_best(middle, validation["step"], validation[metric])
         else:
             _say(middle, "no validation was made")
-        if len(steps) or len(validation["step"]):
-            loss.legend(loc="upper right")
-        for axes, heading, unit in (
-            (loss, "Loss", LOSS_LABELS[loss_function]),
-            (middle, title, label),
-            (rate, "Learning rate", "learning rate"),
+        for figure, axes, heading, unit in zip(
+            drawn,
+            (loss, middle, rate),
+            ("Loss", title, "Learning rate"),
+            ("loss (nats)", label, "learning rate"),
+            strict=True,
         ):
-            axes.set(title=heading, xlabel="step", ylabel=unit)
+            axes.set(xlabel="step", ylabel=unit)
+            add_title(figure, heading)
             axes.grid(True)
             if axes.has_data():
                 axes.xaxis.set_major_locator(MaxNLocator(4, integer=True, min_n_ticks=1))
                 axes.xaxis.set_major_formatter("{x:,.0f}")
                 _epochs_on_top(axes, train)
+            add_legend(figure)
         middle.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g}%"))
         rate.yaxis.set_major_formatter("{x:.3g}")
         rate.set_ylim(bottom=0)
-    return figure
+    return drawn[0], drawn[1], drawn[2]
 
 
 def confusion_matrix(cells: Sequence[tuple[int, int, int]], class_names: Sequence[str], data: str) -> Figure:
@@ -130,7 +135,14 @@ def confusion_matrix(cells: Sequence[tuple[int, int, int]], class_names: Sequenc
             for row, column in np.argwhere(matrix).tolist():
                 colour = "white" if shares[row, column] > 0.35 else "black"
                 axes.text(column, row, str(matrix[row, column]), ha="center", va="center", color=colour)
-            axes.set_xticks(range(classes), names, rotation=90 if max(map(len, names)) > 3 else 0)
+            # Browsers have other fonts: the last letter stays at the axis whatever the width of the name.
+            turned: dict[str, Any] = {
+                "rotation": 90,
+                "rotation_mode": "anchor",
+                "ha": "right",
+                "va": "center",
+            }
+            axes.set_xticks(range(classes), names, **(turned if max(map(len, names)) > 3 else {}))
             axes.set_yticks(range(classes), names)
             axes.set(xlabel="predicted class", ylabel="true class")
         else:
@@ -143,7 +155,7 @@ def confusion_matrix(cells: Sequence[tuple[int, int, int]], class_names: Sequenc
             together = f", {group} to a cell" if group > 1 else ""
             axes.set(xlabel=f"predicted class (number{together})", ylabel=f"true class (number{together})")
             _confused_pairs(bars, cells, class_names)
-        axes.set_title(f"Confusion matrix of {data}")
+        add_title(figure, f"Confusion matrix of {data}")
     return figure
 
 
@@ -157,7 +169,7 @@ def class_accuracy(scores: Sequence[ClassScore], data: str) -> Figure:
     shares = np.array([score.correct / score.count for score in shown])
     ends = np.array([wilson_interval(score.correct, score.count) for score in shown]).reshape(-1, 2)
     with styled():
-        figure = Figure((WIDTH * 0.75, 1.3 + 0.2 * max(len(shown), 2)), layout="constrained")
+        figure = Figure((WIDTH * 0.58, 1.3 + 0.2 * max(len(shown), 2)), layout="constrained")
         axes = figure.subplots()
         rows = np.arange(len(shown))
         axes.barh(rows, shares, height=0.7, color=SKY)
@@ -169,7 +181,7 @@ def class_accuracy(scores: Sequence[ClassScore], data: str) -> Figure:
         axes.grid(True, axis="x")
         axes.tick_params(axis="y", length=0)
         which = "each class" if len(shown) == len(seen) else f"the {len(shown)} worst of {len(seen)} classes"
-        axes.set_title(f"Accuracy within {which}, {data}")
+        add_title(figure, f"Accuracy within {which}, {data}")
         axes.set(xlabel="share of the class's images right (line: 95% interval)", ylabel="class (images)")
     return figure
 
@@ -191,40 +203,15 @@ def reliability_diagram(bins: Sequence[CalibrationBin], data: str) -> Figure:
         )
         diagram.plot([0, 1], [0, 1], color="black", linestyle="--", linewidth=1, label="calibrated")
         diagram.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="share of images right")
-        diagram.set_title(f"Calibration on {data}")
+        add_title(figure, f"Calibration on {data}")
         diagram.yaxis.set_major_formatter(PercentFormatter(1))
-        figure.legend(loc="outside lower center", ncols=4, columnspacing=1.2, handlelength=1.6)
+        add_legend(figure)
         histogram.bar([b.lower for b in bins], [b.count for b in bins], color=GREY, **bar)
         histogram.set(xlabel="confidence: probability of the predicted class", ylabel="images")
         histogram.xaxis.set_major_formatter(PercentFormatter(1))
         histogram.yaxis.set_major_locator(MaxNLocator(3, integer=True))
         for axes in (diagram, histogram):
             axes.grid(True)
-    return figure
-
-
-def gallery(
-    images: Sequence[NDArray[np.uint8]], captions: Sequence[str], title: str, columns: int = 6
-) -> Figure:
-    """Draw pictures with captions under them.
-
-    Args:
-        images: each `(H, W, 3)`, of any size; small ones keep their pixels visible.
-        captions: one each; long ones are wrapped, and cut after three lines.
-        title: what the pictures are.
-        columns: pictures in a row.
-    """
-    columns = max(1, min(columns, len(images)))
-    rows = max(1, -(-len(images) // columns))
-    with styled():
-        figure = Figure((1.65 * columns + 0.2, 2.15 * rows + 0.5), layout="constrained")
-        figure.suptitle(shortened(title, 120), x=0.01, ha="left", fontsize=10, fontweight="bold")
-        grid = figure.subplots(rows, columns, squeeze=False)
-        for axes in grid.flat:
-            bare(axes)
-        for axes, image, caption in zip(grid.flat, images, captions, strict=False):
-            axes.imshow(image, interpolation="none")
-            axes.set_xlabel(wrapped(caption, 24), fontsize=7.5)
     return figure
 
 
@@ -309,9 +296,10 @@ def _mark_best(axes: Axes, steps: Floats, values: Floats) -> None:
         return
     best = int(np.nanargmax(values))
     step, value = steps[best], values[best]
-    axes.plot([step], [value], "o", markersize=7, markerfacecolor="none", markeredgecolor="black")
-    axes.margins(y=0.12)
-    axes.text(0.97, 0.05, f"best: {value:.1%} at step {step:,.0f}", transform=axes.transAxes, ha="right")
+    words = f"best: {value:.1%} at step {step:,.0f}"
+    circle: dict[str, Any] = {"markersize": 7, "markerfacecolor": "none", "markeredgecolor": "black"}
+    axes.plot([step], [value], "o", label=words, **circle)
+    axes.margins(y=0.12)  # so that the circle is whole
 
 
 def _epochs_on_top(axes: Axes, train: Columns) -> None:

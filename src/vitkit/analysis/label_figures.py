@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from vitkit.analysis.drawing import SKY, VERMILION, WIDTH, shortened, styled
+from vitkit.analysis.drawing import SKY, VERMILION, WIDTH, add_title, shortened, styled
 from vitkit.evaluation.multilabel import LabelScore
 
 BARS_SHOWN = 40
@@ -28,7 +28,7 @@ def label_precision(scores: Sequence[LabelScore], count: int, data: str) -> Figu
     ordered = sorted(known, key=lambda pair: pair[0])
     shown = ordered[:BARS_SHOWN]
     with styled():
-        figure = Figure((WIDTH * 0.75, 1.3 + 0.2 * max(len(shown), 2)), layout="constrained")
+        figure = Figure((WIDTH * 0.58, 1.3 + 0.2 * max(len(shown), 2)), layout="constrained")
         axes = figure.subplots()
         rows = np.arange(len(shown))
         axes.barh(rows, [value for value, _ in shown], height=0.7, color=SKY)
@@ -45,6 +45,6 @@ def label_precision(scores: Sequence[LabelScore], count: int, data: str) -> Figu
         which = (
             "each label" if len(shown) == len(ordered) else f"the {len(shown)} worst of {len(ordered)} labels"
         )
-        axes.set_title(f"Average precision of {which}, {data}")
+        add_title(figure, f"Average precision of {which}, {data}")
         axes.set(xlabel="average precision (line: 95% interval; dot: by chance)", ylabel="label (images)")
     return figure

@@ -9,9 +9,22 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitkit.analysis.drawing import BLUE, VERMILION, WIDTH, Floats, bare, enlarged, styled, wrapped
+from vitkit.analysis.drawing import (
+    BLUE,
+    VERMILION,
+    WIDTH,
+    Floats,
+    add_legend,
+    add_title,
+    bare,
+    enlarged,
+    styled,
+    wrapped,
+)
 
 TILES_SHOWN = 14
+NARROWEST = 3.2
+"""Inches that a title needs."""
 
 
 def filter_grid(components: Floats, shares: Floats) -> Figure:
@@ -24,8 +37,9 @@ def filter_grid(components: Floats, shares: Floats) -> Figure:
     columns = min(7, len(components)) or 1
     rows = -(-len(components) // columns) or 1
     with styled():
-        figure = Figure((0.95 * columns + 0.2, 1.12 * rows + 0.5), layout="constrained")
-        figure.suptitle("Filters that see the pixels", x=0.02, ha="left", fontsize=10, fontweight="bold")
+        width = max(0.95 * columns + 0.2, NARROWEST)
+        figure = Figure((width, 1.12 * rows + 0.5), layout="constrained")
+        add_title(figure, "Filters that see the pixels")
         grid = figure.subplots(rows, columns, squeeze=False)
         for axes in grid.flat:
             bare(axes)
@@ -54,7 +68,7 @@ def position_similarity_map(similarity: Floats) -> Figure:
             mosaic[top : top + rows, left : left + columns] = similarity[row, column]
     with styled():
         height, width = (5.0 * length / max(mosaic.shape) for length in mosaic.shape)
-        figure = Figure((width + 1.6, height + 0.8), layout="constrained")
+        figure = Figure((max(width + 1.6, NARROWEST), height + 0.8), layout="constrained")
         axes = figure.subplots()
         lowest = min(0.0, float(similarity.min()))
         image = axes.imshow(mosaic, cmap="viridis", vmin=lowest, vmax=1, interpolation="none")
@@ -72,7 +86,8 @@ def position_similarity_map(similarity: Floats) -> Figure:
         axes.tick_params(length=0)
         for spine in axes.spines.values():
             spine.set_visible(False)
-        axes.set(xlabel="patch column", ylabel="patch row", title="Similarity of position embeddings")
+        axes.set(xlabel="patch column", ylabel="patch row")
+        add_title(figure, "Similarity of position embeddings")
     return figure
 
 
@@ -97,9 +112,9 @@ def attention_distance_plot(distances: Floats, even: float, data: str) -> Figure
         axes.set_xlim(0.5, depth + 0.5)
         axes.set_ylim(0, max(float(distances.max()), even) * 1.1 or 1)
         axes.grid(True)
-        figure.legend(loc="outside lower center", ncols=3)
         axes.set(xlabel="layer (1: nearest to the image)", ylabel="mean attention distance (pixels)")
-        axes.set_title(f"Attention distance, {data}")
+        add_title(figure, f"Attention distance, {data}")
+        add_legend(figure)
     return figure
 
 
@@ -122,14 +137,16 @@ def rollout_gallery(
     columns = max(1, min(columns, len(pairs)))
     rows = max(1, -(-len(pairs) // columns))
     with styled():
-        figure = Figure((2.45 * columns + 0.2, 1.5 * rows + 0.4), layout="constrained")
-        figure.suptitle("Attention rollout", x=0.01, ha="left", fontsize=10, fontweight="bold")
+        below = [wrapped(caption, 36) for caption in captions]
+        lines = max((words.count("\n") + 1 for words in below), default=1)
+        figure = Figure((2.45 * columns + 0.2, (1.3 + 0.15 * lines) * rows + 0.4), layout="constrained")
+        add_title(figure, "Attention rollout")
         grid = figure.subplots(rows, columns, squeeze=False)
         for axes in grid.flat:
             bare(axes)
-        for axes, pair, caption in zip(grid.flat, pairs, captions, strict=False):
+        for axes, pair, words in zip(grid.flat, pairs, below, strict=False):
             axes.imshow(pair, interpolation="none")
-            axes.set_xlabel(wrapped(caption, 36), fontsize=7.5)
+            axes.set_xlabel(words, fontsize=7.5)
     return figure
 
 

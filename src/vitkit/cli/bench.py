@@ -38,11 +38,13 @@ def _bench(
         from vitkit.cli.download import download
         from vitkit.jobs.bench import describe_machine, measure
         from vitkit.jobs.bench_records import Bench, keep
+        from vitkit.jobs.destination import make_folder, require_folder
 
     for model in options.models:
         download(model)
     if options.out is not None:  # now, and not when all has been measured
-        Path(options.out).mkdir(parents=True, exist_ok=True)
+        require_folder(Path(options.out))
+        make_folder(Path(options.out))
     machine = describe_machine(options)
     found: list[Record] = []
     try:
@@ -59,7 +61,7 @@ def _bench(
     if not json_output and not options.peers:
         models = " ".join(shlex.quote(model) for model in options.models)
         console.out.print(
-            f"Next: vitkit bench {models} --peers compares with other libraries", markup=False, soft_wrap=True
+            f"Next: vitkit bench {models} --peers   (beside other libraries)", markup=False, soft_wrap=True
         )
 
 

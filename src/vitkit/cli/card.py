@@ -53,4 +53,4 @@ def print_card(identity: "Identity", file: str) -> None:
     following = [f"vitkit inspect {checkpoint}", f"vitkit convert {checkpoint} OUT"]
     if not task_of(identity.card).explain_unfit(identity.config):
         following = [f"vitkit predict {checkpoint} IMAGE", *following]
-    console.out.print(f"\nNext: {', '.join(following)}", markup=False, soft_wrap=True)
+    console.out.print("\nNext: " + "\n      ".join(following), markup=False, soft_wrap=True)

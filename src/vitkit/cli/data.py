@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 SHOWN = 20
 """Lines of a long list that are printed; --json prints all."""
+SMALL_START = "vit-ti16-augreg-in21k"
+"""A start that any machine can fine-tune."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +69,14 @@ def print_check(found: "DataCheck", options: DataCheckOptions) -> None:
         console.out.print(f"\n[bold]Advice[/]  {escape(' '.join(found.advice))}")
     recipe = "digits" if options.path == "digits" else found.recipe
     # Whoever is advised to begin from a checkpoint is not sent to training from scratch.
-    begin = "finetune START" if found.advice else f"train --recipe {recipe}"
+    begin, lists = f"train --recipe {recipe}", "vitkit recipes lists others"
+    if found.advice:
+        begin, lists = "finetune START", f"vitkit starts lists what START can be, such as {SMALL_START}"
     command = f"vitkit {begin} --data {shlex.quote(options.path)}"
     if options.task != "classification":
         command += f" --task {options.task}"
     console.out.print(
-        f"\nNext: {command}   (vitkit recipes lists starting points)",
+        f"\nNext: {command}   ({lists})",
         markup=False,
         soft_wrap=True,  # so that the command can be copied
     )

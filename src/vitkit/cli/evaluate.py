@@ -91,7 +91,7 @@ def _print_protocol(result: "ProtocolResult", rejects: dict[str, str]) -> None:
     for score in result.per_class[:WORST_SHOWN]:
         table.add_row(escape(visible(score.name)), f"{score.accuracy:.1%}", f"{score.count:,}")
     console.out.print(table)
-    console.out.print("Next: the same with --json has every class.")
+    console.out.print("Next: the same command with --json   (every class)")
 
 
 def _print_table(details: "TaskTable") -> None:

@@ -52,7 +52,7 @@ def _fewshot(
     starts = " ".join(shlex.quote(start) for start in options.starts)
     size = "" if options.image_size is None else f" --image-size {' '.join(map(str, options.image_size))}"
     following = (
-        f"vitkit fewshot {starts} ANOTHER --data {shlex.quote(options.data)}{size} compares checkpoints"
+        f"vitkit fewshot {starts} ANOTHER --data {shlex.quote(options.data)}{size}   (to compare them)"
     )
     console.out.print(f"Next: {following}", markup=False, soft_wrap=True)
 

@@ -38,7 +38,7 @@ def _inspect(options: Annotated[InspectOptions, tyro.conf.arg(name="")]) -> None
         console.out.print(f"No pictures of attention: {drawn.without_attention}.")
     model = shlex.quote(options.model)
     if is_run(Path(options.model)):
-        following = f"vitkit report {model} puts them all on one page"
+        following = f"vitkit report {model}   (all that is known of the run on one page)"
     else:
-        following = f"vitkit card {model} says what the model is"
+        following = f"vitkit card {model}   (what the model is)"
     console.out.print(f"Next: {following}", markup=False, soft_wrap=True)

@@ -1,5 +1,6 @@
 """The command line: one verb per job. The list of verbs must not import torch; each verb imports its own."""
 
+import errno
 import importlib
 import itertools
 import os
@@ -112,10 +113,9 @@ def _run(arguments: list[str], failed: Callable[..., int]) -> int:
     except OSError as error:
         # A full disk, a folder that may not be written, a file where a folder should be.
         place = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
-        return failed(
-            f"{place}{error.strerror or error}. What was finished before is kept: correct this, then run the "
-            "same command again."
-        )
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # then work was under way
+        kept = "What was finished before is kept: correct" if full else "Correct"
+        return failed(f"{place}{error.strerror or error}. {kept} this, then run the same command again.")
     except RuntimeError as error:
         if "can't allocate memory" in str(error) or "out of memory" in str(error):
             return failed(MEMORY)

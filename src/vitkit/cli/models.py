@@ -43,6 +43,6 @@ def print_models(models: "list[ModelSize]") -> None:
         table.add_row(model.name, *model.shape, f"{model.parameters:,}", format_count(model.flops))
     console.out.print(table)
     console.out.print(
-        "\nNext: vitkit cost NAME, or vitkit train --model NAME --data PATH, or from Python "
-        "vitkit.create_model(NAME)"
+        "\nNext: vitkit cost NAME\n      vitkit train --model NAME --data PATH\n      "
+        "vitkit.create_model(NAME)   (from Python)"
     )

@@ -34,5 +34,6 @@ def print_recipes(names: list[str]) -> None:
         )
     console.out.print(table)
     console.out.print(
-        "\nNext: vitkit train --recipe NAME --data PATH, or vitkit finetune START --recipe NAME --data PATH"
+        "\nNext: vitkit train --recipe NAME --data PATH"
+        "\n      vitkit finetune START --recipe NAME --data PATH"
     )

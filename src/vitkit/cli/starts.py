@@ -62,7 +62,7 @@ def print_starts(found: Sequence[PublishedStart]) -> None:
         console.out.print("\n" + "\n  ".join(lines), markup=False, soft_wrap=True)
     name = found[0].name if len(found) == 1 else "START"
     console.out.print(
-        f"\nNext: vitkit starts {name} for its addresses, or vitkit finetune {name} --data PATH"
+        f"\nNext: vitkit starts {name}   (its addresses)\n      vitkit finetune {name} --data PATH"
         if len(found) > DESCRIBED
         else f"\nNext: vitkit finetune {name} --data PATH",
         markup=False,

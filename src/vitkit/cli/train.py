@@ -13,6 +13,7 @@ from vitkit.data.loader_config import Loading
 from vitkit.data.sources_config import FIRST_RULE
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
+from vitkit.jobs.destination import require_folder
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.run_config import Architecture, Run, is_run, read_run
 from vitkit.jobs.series_options import SeriesOptions
@@ -115,6 +116,8 @@ def run_verb(arguments: list[str], verb: str) -> None:
 
     from vitkit.cli.listener import TerminalListener
 
+    if asked.out is not None:
+        require_folder(Path(asked.out))
     listener = TerminalListener()
     if asked.run.data:
         listener.show([("run", [_purpose(asked.run, resume or asked.out)])])  # torch takes seconds to import

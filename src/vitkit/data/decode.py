@@ -294,7 +294,7 @@ def _check_size(width: int, height: int, rule: DecodeRule) -> None:
     if width * height > rule.max_pixels:
         raise DecodeError(
             f"{width} x {height} = {width * height:,} pixels, more than the limit of {rule.max_pixels:,} "
-            "(max_pixels)"
+            "(--max-pixels)"
         )
 
 

@@ -29,7 +29,7 @@ from vitkit.jobs.machine import find_device
 from vitkit.jobs.probe import probe_features, probe_pixels
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.run_config import Run, full_name, new_model_config
-from vitkit.jobs.run_folder import absolute_spec
+from vitkit.jobs.run_folder import absolute_spec, is_training_data
 from vitkit.jobs.start import Start, find_start, settle_start
 from vitkit.jobs.start_config import StartConfig
 from vitkit.jobs.step_speed import image_seconds, loading_seconds
@@ -225,8 +225,7 @@ def _option(
         run.start, data, run.preprocessing, seconds, device=device, cache=options.cache, listener=listener
     )
     option = _cost(run, data, _config(run, data), probe.image_seconds, device, listener)
-    trained_on = find_start(run).card.data
-    seen = trained_on is not None and trained_on.spec == run.data
+    seen = is_training_data(find_start(run).card, run.data)
     notes = ("it was trained on these images, so that the probe finds too much",) if seen else ()
     forecast = _forecast(probe.folded, data, FINETUNED)
     return replace(option, folded=probe.folded, forecast=forecast, notes=notes)

@@ -21,6 +21,7 @@ from vitkit.jobs.listener import Listener
 from vitkit.jobs.run_folder import open_model_data
 from vitkit.models.image_model import ImageModel
 from vitkit.tasks import task_of
+from vitkit.text import without_places
 from vitkit.weights.card import card_of
 from vitkit.weights.preprocessing import preprocessing_of
 
@@ -64,17 +65,21 @@ def read_calibration(model: ImageModel, options: ExportOptions, listener: Listen
             f"Expected at least {FEWEST} readable images to calibrate on and {FEWEST} others to check with, "
             f"found {len(calibration)} and {len(check)} in {name}. Give more images with --calibration."
         )
-    return CalibrationImages(tuple(calibration), tuple(check), f"{len(calibration):,} images of {name}")
+    return CalibrationImages(
+        tuple(calibration), tuple(check), f"{len(calibration):,} images of {without_places(name)}"
+    )
 
 
 def _list(model: ImageModel, options: ExportOptions) -> tuple[str, list[Unread], list[Unread]]:
     """List the images to calibrate on, and those that the data itself keeps apart from them, if any."""
     spec, rule = options.calibration, preprocessing_of(model).decode
     if spec is None:
-        if card_of(model).data is None:
+        record = card_of(model).data
+        if record is None or not record.has_place:
             raise VitkitError(
-                f"{options.source} does not say which images it was trained on, and int8 is calibrated on "
-                "images: give a folder of some hundred like those it will see with --calibration."
+                f"{options.source} does not say where the images are that it was trained on, and int8 is "
+                "calibrated on images: give a folder of some hundred like those it will see with "
+                "--calibration."
             )
         data = open_model_data(model)
         name = f"the training images of {data.name}"

@@ -12,6 +12,7 @@ from vitkit.models.resnet_config import BackboneConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.text import format_count
 from vitkit.weights import Identity
+from vitkit.weights.card import to_give_away
 from vitkit.weights.preprocessing import notable_fields
 
 CLASSES_SHOWN = 10
@@ -48,13 +49,14 @@ def summary(identity: Identity) -> list[tuple[str, list[str]]]:
 
 def record(identity: Identity) -> dict[str, Any]:
     """Return all that is known about a checkpoint as plain data, as `vitkit card --json` prints it."""
+    card = to_give_away(identity.card)  # as in the files, which say no more
     return {
         "file": str(identity.file),
         "dialect": identity.format,
         "parameters": parameters(identity.config),
         "architecture": to_json(identity.config),
-        **to_json(identity.card),
-        "origin": identity.card.history(),
+        **to_json(card),
+        "origin": card.history(),
         "left_out": identity.left_out,
         "notes": list(identity.notes),
         "weights": None if identity.checksum is None else to_json(identity.checksum),
@@ -118,7 +120,7 @@ def _origin(identity: Identity) -> dict[str, Any]:
     shown = set(identity.notes)
     return {
         key: value
-        for key, value in identity.card.history().items()
+        for key, value in to_give_away(identity.card).history().items()
         if key != "notes" or not shown.issuperset(value if isinstance(value, list) else [value])
     }
 

@@ -8,6 +8,7 @@ import hashlib
 import io
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,8 @@ from vitkit.data.listing import pluralize
 from vitkit.durable import read_regular_file, replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.listener import Listener
+from vitkit.weights.card import ModelCard
+from vitkit.weights.files.address import is_address
 
 if TYPE_CHECKING:
     from vitkit.data.sources import ImageData
@@ -100,6 +103,25 @@ def read_record(folder: Path) -> DataRecord | None:
     return read_if_there(DataRecord, folder / RECORD)
 
 
+def find_data(card: ModelCard, path: str | Path) -> ModelCard:
+    """Add to the card of a run's model where its images are: `model.json`, made to be given away, does not
+    say it.
+
+    Args:
+        card: of the model.
+        path: the checkpoint as it was named: the folder of a run or of a series, or a file in it.
+    """
+    folder = Path(path) if Path(path).is_dir() else Path(path).parent
+    if card.data is None or card.data.has_place or is_address(str(path)):
+        return card
+    for file in [folder / RECORD, *sorted(folder.glob(f"*/{RECORD}"))]:
+        with suppress(VitkitError):  # a model is used without the record, too
+            record = read_record(file.parent)
+            if record is not None and record.fingerprint == card.data.fingerprint:
+                return replace(card, data=replace(card.data, spec=record.spec))
+    return card
+
+
 def check_data(
     folder: Path, data: "ImageData", fingerprint: str, check: str, listener: Listener
 ) -> DataRecord:
@@ -122,6 +144,17 @@ def check_data(
             record = _with_states(folder, record, _states(data, check == "content", listener))
         replace_json(folder / RECORD, to_json(record))
         return record
+    record = _compare(folder, record, data, fingerprint, check, listener)
+    if record.spec != data.spec:  # they were moved
+        record = replace(record, spec=data.spec)
+        replace_json(folder / RECORD, to_json(record))
+    return record
+
+
+def _compare(
+    folder: Path, record: DataRecord, data: "ImageData", fingerprint: str, check: str, listener: Listener
+) -> DataRecord:
+    """Make sure that images are still those of a record; errors are those of `check_data`."""
     if record.fingerprint != fingerprint:
         raise VitkitError(
             f"The images in {data.spec} are not those that {folder} was started with (files were added, "

@@ -1,5 +1,6 @@
 """The place that a command writes a new file or folder to: free, and filled at one instant."""
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -22,6 +23,45 @@ def refuse_taken(out: Path) -> None:
         raise VitkitError(f"{blocking} is a file, and {out} would be in it: choose another place.")
 
 
+def require_folder(out: Path) -> None:
+    """Refuse a place where no folder can be written, before work begins.
+
+    Raises:
+        VitkitError: it is a file, would be inside one, or may not be written.
+    """
+    try:
+        there = next(place for place in (out, *out.parents) if place.exists())
+    except OSError as error:  # a folder on the way that may not be looked into, or a name that is too long
+        raise _no_folder(out, error) from None
+    if not there.is_dir():
+        what = "is a file" if there == out else f"would be in {there}, which is a file"
+        raise VitkitError(f"{out} {what}: --out names a folder. Give another name.")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise VitkitError(
+            f"{there} may not be written to by this user, so that nothing can be kept in {out}. Give another "
+            "--out, or change who may write there."
+        )
+
+
+def make_folder(out: Path) -> None:
+    """Make a folder with those on the way to it, unless it is there.
+
+    Raises:
+        VitkitError: it cannot be made.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _no_folder(out, error) from error
+
+
+def _no_folder(out: Path, error: OSError) -> VitkitError:
+    return VitkitError(
+        f"No folder can be made at {out} ({error.strerror}): expected a place that this user may write to. "
+        "Give another name."
+    )
+
+
 @contextmanager
 def beside(out: Path) -> Iterator[Path]:
     """Make a folder on the same disk as `out`, which is gone afterwards with all that is still in it.
@@ -29,7 +69,8 @@ def beside(out: Path) -> Iterator[Path]:
     The folders on the way to `out` stay only if something was put there.
     """
     made = [parent for parent in out.parents if not parent.exists()]
-    out.parent.mkdir(parents=True, exist_ok=True)
+    require_folder(out.parent)
+    make_folder(out.parent)
     folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     try:
         yield folder

@@ -19,7 +19,7 @@ from vitkit.jobs.engines import load_ready
 from vitkit.jobs.evaluate_options import EvaluateOptions
 from vitkit.jobs.listener import SILENT, Listener, added_up
 from vitkit.jobs.run_config import is_run, is_unfinished
-from vitkit.jobs.run_folder import absolute_spec, open_model_data, write_evaluation
+from vitkit.jobs.run_folder import is_training_data, open_model_data, write_evaluation
 from vitkit.models.image_config import height_and_width
 from vitkit.models.image_model import ImageModel
 from vitkit.models.precision_config import Precision
@@ -121,9 +121,7 @@ def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Eva
     if not model.card.class_names:
         listener.note(_match_by_order(options.model, model, data))
     recorded = card_of(model).data
-    trained_on = options.data is None or (
-        recorded is not None and absolute_spec(options.data) == recorded.spec
-    )
+    trained_on = options.data is None or is_training_data(model.card, options.data)
     split = options.split
     if split is None:
         split = next((name for name in ("test", "val") if name in data.splits), None)

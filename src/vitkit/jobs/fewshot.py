@@ -24,6 +24,7 @@ from vitkit.evaluation.features import (
 )
 from vitkit.evaluation.fewshot_config import L2, Method
 from vitkit.evaluation.fewshot_scores import measure
+from vitkit.jobs.destination import require_folder
 from vitkit.jobs.fewshot_data import (
     ComputeFeatures,
     FewShotData,
@@ -39,7 +40,7 @@ from vitkit.jobs.fewshot_result import FewShot, FewShotModel, remarks, short_nam
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import find_device
 from vitkit.jobs.run_config import is_run
-from vitkit.jobs.run_folder import absolute_spec
+from vitkit.jobs.run_folder import absolute_spec, is_training_data
 from vitkit.jobs.unfinished import identify_any, load_model
 from vitkit.models.image_config import height_and_width
 from vitkit.models.precision_config import Precision
@@ -114,6 +115,8 @@ def fewshot(
 def run_fewshot(options: FewShotOptions, listener: Listener = SILENT) -> FewShot:
     """Measure the few-shot accuracy of checkpoints; errors are those of `fewshot`."""
     device = find_device(options.device)
+    if options.out is not None:
+        require_folder(Path(options.out))
     options = replace(options, shots=tuple(sorted(set(options.shots))))
     checkpoints = _identify(options)
     for checkpoint in checkpoints:
@@ -209,7 +212,9 @@ def _identify(options: FewShotOptions) -> list[_Checkpoint]:
         if reason:
             raise VitkitError(f"{start} {reason}.")
         record, rule = identity.card.data, fitting(identity.card.preprocessing, identity.config).decode
-        same = record is not None and record.spec == absolute_spec(options.data)
+        same = is_training_data(identity.card, options.data)
+        if record is not None and same:  # which of several is found by its place
+            record = replace(record, spec=absolute_spec(options.data))
         architecture = identity.card.name or identity.config.family
         images = pretraining_images(start, identity.card)
         found.append(_Checkpoint(start, name, rule, record, same, architecture, images))

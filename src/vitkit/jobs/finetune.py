@@ -16,7 +16,7 @@ from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import require_threads
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.run_config import Run, full_name
-from vitkit.jobs.run_folder import absolute_spec
+from vitkit.jobs.run_folder import is_training_data
 from vitkit.jobs.series import recorded_run, train_series
 from vitkit.jobs.series_options import SeriesOptions
 from vitkit.jobs.start import Start, find_start
@@ -168,7 +168,7 @@ def suit_run(asked: Run) -> Suited:
             "the recipe out, or take one for fine-tuning: paper, or finetune-cifar10 and the like."
         )
     trained_on, splits = start.card.data, asked.splits
-    if trained_on is not None and trained_on.spec == absolute_spec(asked.data) and splits == Splits():
+    if trained_on is not None and splits == Splits() and is_training_data(start.card, asked.data):
         # The start's own images, cut as they were there: the test images are none of its training images.
         splits = replace(trained_on.splits, rule=trained_on.splits.rule or FIRST_RULE)
     run = replace(base, model=start.model, data=asked.data, task=asked.task, start=asked.start, splits=splits)

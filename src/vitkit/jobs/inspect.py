@@ -25,6 +25,7 @@ from vitkit.data.transforms import preprocess
 from vitkit.durable import refuse_link
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import evaluation_mode
+from vitkit.jobs.destination import make_folder, require_folder
 from vitkit.jobs.inspect_options import InspectOptions
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.run_folder import open_model_data
@@ -92,6 +93,7 @@ def inspect(
 
 def draw_pictures(options: InspectOptions, listener: Listener = SILENT) -> Inspection:
     """Draw what a model has learned; errors are those of `inspect`."""
+    require_folder(options.folder)
     if options.out is None:
         refuse_link(options.folder)  # the run may be somebody else's
     model = load_model(options.model, image_size=options.image_size, num_heads=options.num_heads)
@@ -103,7 +105,7 @@ def draw_pictures(options: InspectOptions, listener: Listener = SILENT) -> Inspe
 
 def _draw(model: ImageModel, images: Sequence[str], folder: Path, listener: Listener) -> list[Path]:
     names, pixels = _images(model, images, listener) if has_attention_maps(model) else ([], [])
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     written: list[Path] = []
     if model.config.in_channels in (1, 3):
         components, shares = patch_filters(model)

@@ -16,7 +16,7 @@ from vitkit.durable import read_json, replace_file
 from vitkit.errors import VitkitError
 from vitkit.jobs.advice_record import compare_with_advice
 from vitkit.jobs.listener import SILENT, Listener
-from vitkit.jobs.run_config import read_config, read_run
+from vitkit.jobs.run_config import read_config, read_run, shown_command
 from vitkit.jobs.run_folder import open_model_data, read_evaluations
 from vitkit.jobs.run_records import read_data_record, read_followed, read_metrics, read_speed
 from vitkit.jobs.series_record import is_series, read_series
@@ -25,6 +25,7 @@ from vitkit.jobs.unfinished import load_any
 from vitkit.models.image_model import ImageModel
 from vitkit.tasks import learned_by, task_of
 from vitkit.tasks.task import Task
+from vitkit.text import without_places
 from vitkit.training.checkpoint import find_checkpoint, processor_name
 from vitkit.training.ended import read_ended
 
@@ -63,12 +64,12 @@ def write_report(run: str | Path, *, listener: Listener = SILENT) -> Path:
         listener.note(sentence)
     samples = _open_samples(model, listener)
     _check_ids(folder, evaluations, samples)
-    quoted = shlex.quote(str(folder))
+    quoted = shlex.quote(without_places(str(folder)))
     content = ReportContent(
         title=folder.resolve().name,
         model=model,
-        config=config["run"],
-        data=record,
+        config=without_places(config["run"]),
+        data=without_places(record),
         metrics=metrics.lines,
         speed=speed.lines,
         followed=read_followed(folder).lines,
@@ -76,7 +77,7 @@ def write_report(run: str | Path, *, listener: Listener = SILENT) -> Path:
         evaluations=evaluations,
         samples=samples,
         commands=[
-            str(config.get("command") or "vitkit.train(...)"),
+            shown_command(str(config.get("command") or "vitkit.train(...)")),
             f"vitkit evaluate {quoted}",
             f"vitkit predict {quoted} IMAGE_OR_FOLDER",
             f"vitkit inspect {quoted}",

@@ -3,7 +3,8 @@
 It is written into the run folder as `config.json` before anything else happens.
 """
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from vitkit.models.channels_config import with_channels, with_statistics
 from vitkit.models.compute_config import Compute
 from vitkit.models.vit_config import ImagePoolKind, PositionKind
 from vitkit.models.zoo import ModelConfig, changed_name, model_config
+from vitkit.text import without_places
 from vitkit.training.objectives_config import ClassificationConfig
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
@@ -179,6 +181,15 @@ def read_config(folder: Path) -> dict[str, Any]:
     return data
 
 
+def shown_command(command: str) -> str:
+    """Return a command as it is shown to others: of paths that begin at the root only the last name."""
+    try:
+        words = [word.rpartition("=") for word in shlex.split(command)]
+    except ValueError:  # nothing that a shell could read
+        return command
+    return shlex.join(f"{name}{mark}{without_places(value)}" for name, mark, value in words)
+
+
 def is_run(folder: Path) -> bool:
     """Whether a folder is a run folder; other libraries have a `config.json` too."""
     try:
@@ -214,8 +225,44 @@ def changed_options(recorded: Mapping[str, Any], where: str, run: Run, moved: bo
     there, here = to_json(from_json(Run, recorded, where)), to_json(run)
     if run.splits.rule is None:  # whoever gives none takes the one that the run was begun with
         here["splits"]["rule"] = there["splits"]["rule"]
+    if None not in (there["training"]["steps"], here["training"]["steps"]):
+        here["training"]["epochs"] = there["training"]["epochs"]  # the steps stand in their place
     for options in (there, here):
         del options["loading"], options["training"]["micro_batch_size"], options["training"]["recompute"]
         if moved:
             del options["data"], options["start"]["start"]
     return difference(there, here)
+
+
+LENGTH = ("training.steps", "training.epochs", "training.minutes")
+FROM_LENGTH = ("optimizer.warmup_steps", "optimizer.head_first", "training.evaluate_every")
+"""Fields that are a part of the length of a run where nobody gives them."""
+
+
+def name_options(changes: Sequence[str]) -> list[str]:
+    """Write differences of `changed_options` with the options' names on the command line: "--steps 4 -> 5".
+
+    What only follows from another length is left out, epochs beside steps too: nobody gave it.
+    """
+    changed = [change.split(": ", 1) for change in changes]
+    fields_changed = [name for name, _ in changed]
+    following = FROM_LENGTH if set(LENGTH) & set(fields_changed) else ()
+    if "training.steps" in fields_changed:
+        following = (*following, "training.epochs")
+    return [f"{_option(name)} {values}" for name, values in changed if name not in following]
+
+
+def train_longer(changes: Sequence[str], folder: Path) -> str:
+    """Say how a run is trained for longer, where that is what differs; else nothing."""
+    if not any(change.startswith(LENGTH) for change in changes):
+        return ""
+    return (
+        f" To train it for longer, begin a new one from it: vitkit train --start {shlex.quote(str(folder))}."
+    )
+
+
+def _option(name: str) -> str:
+    """Name the option of a field; those of splits and of few-shot evaluation carry their section's name."""
+    section, _, field_name = name.rpartition(".")
+    prefix = f"{section}." if section in ("splits", "fewshot") else ""
+    return f"--{prefix}{field_name.replace('_', '-')}"

@@ -24,12 +24,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitkit.data.decode_config import DEFAULT_RULE
 from vitkit.data.listing import expand_home
 from vitkit.data.sources_config import Splits
 from vitkit.durable import refuse_links, replace_json, require_regular_file
 from vitkit.errors import VitkitError
 from vitkit.jobs.data_record import DataRecord
+from vitkit.jobs.destination import make_folder
 from vitkit.jobs.run_config import Run
+from vitkit.models.card import Card
 from vitkit.models.image_model import ImageModel
 from vitkit.tasks import find_task, task_of
 from vitkit.tasks.task import Result, SplitPredictions, Task
@@ -123,7 +126,7 @@ def _try_lock(folder: Path) -> Iterator[bool]:
     """Lock a folder, which is made where there is none; gives False where another process holds it."""
     import fcntl
 
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     path = folder / ".lock"
     with _opening:
         try:
@@ -193,7 +196,7 @@ def open_model_data(model: ImageModel, spec: str | None = None, max_pixels: int 
         rule = replace(rule, max_pixels=max_pixels)
     names = model.card.class_names or None
     record = card_of(model).data
-    if spec is not None and not (record is not None and absolute_spec(spec) == record.spec):
+    if spec is not None and not is_training_data(model.card, spec):
         # Nothing of it was trained on: all of it is there to evaluate, unless it has splits of its own.
         # Of the way the training data was cut, only how labels are written holds for other data.
         separator = None if record is None else record.splits.label_separator
@@ -201,14 +204,34 @@ def open_model_data(model: ImageModel, spec: str | None = None, max_pixels: int 
         return task.open_data(spec, whole, rule, names)
     if record is None:
         raise VitkitError("The model does not say which data it was trained on: give it with --data.")
-    data = task.open_data(record.spec, record.splits, rule, names)
+    if spec is None and not record.has_place:
+        raise VitkitError(
+            f"The model does not say where its data is (its name is {record.name!r}): give it with --data."
+        )
+    place = record.spec if spec is None else spec
+    data = task.open_data(place, record.splits, rule, names)
     if record.fingerprint != data.fingerprint():
         raise VitkitError(
-            f"The images in {record.spec} are not those the model was trained with: files were added, "
+            f"The images in {place} are not those the model was trained with: files were added, "
             "removed or moved, and its test images cannot be told from its training images any more. Bring "
             "them back, or give other images with --data."
         )
     return data
+
+
+def is_training_data(card: Card, spec: str) -> bool:
+    """Whether a data argument names the images that a model was trained on.
+
+    A model that was given away does not say where they are: then the images are listed and compared.
+    """
+    record = card.data if isinstance(card, ModelCard) else None
+    if record is None or record.has_place:
+        return record is not None and absolute_spec(spec) == record.spec
+    try:
+        data = task_of(card).open_data(spec, record.splits, DEFAULT_RULE, card.class_names or None)
+    except VitkitError:  # no such classes, say
+        return False
+    return data.fingerprint() == record.fingerprint
 
 
 def numbered_folders(run: Run, data_name: str, ending: str = "") -> Iterator[Path]:

@@ -20,16 +20,17 @@ from vitkit.durable import read_chunks, remove_leftovers, sync_folder, write_fil
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.jobs.building import with_absolute_paths
 from vitkit.jobs.data_record import check_data, read_record
+from vitkit.jobs.destination import require_folder
 from vitkit.jobs.ending import tidy
 from vitkit.jobs.finetune_recipes import sweep_rates as default_rates
 from vitkit.jobs.length import settle_minutes
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import InterruptedTraining
-from vitkit.jobs.run_config import Run, changed_options, is_run
+from vitkit.jobs.run_config import Run, changed_options, is_run, name_options
 from vitkit.jobs.run_folder import (
-    absolute_spec,
     claim_run_folder,
     is_new_folder,
+    is_training_data,
     lock_run_folder,
     numbered_folders,
 )
@@ -93,6 +94,8 @@ def train_series(
         InterruptedTraining: a signal asked to stop, as in `vitkit.train`.
     """
     options, given = options or SeriesOptions(sweep=True), None if out is None else Path(out)
+    if given is not None:
+        require_folder(given)
     require_data(run)
     timed = settle_minutes(
         run, given, device=device, ending=options.ending, recorded=recorded_run, listener=listener
@@ -355,10 +358,10 @@ def _refuse_sweep(run: Run, data: ImageData, listener: Listener) -> None:
 
 def _splits_of_start(run: Run) -> Splits | None:
     """Give the splits of a run's images that its start was trained on; None where those were others."""
-    trained_on = find_start(run).card.data if run.start.start else None
-    if trained_on is None or trained_on.spec != absolute_spec(run.data):
+    card = find_start(run).card if run.start.start else None
+    if card is None or card.data is None or not is_training_data(card, run.data):
         return None
-    return _cut(trained_on.splits)
+    return _cut(card.data.splits)
 
 
 def _cut(splits: Splits) -> Splits:
@@ -481,8 +484,9 @@ def _check_folder(folder: Path, run: Run, options: SeriesOptions, resume: bool) 
         changes = _changes(folder, run, options, moved=resume)
         if changes:
             raise VitkitError(
-                f"{folder} holds another series of runs:\n  " + "\n  ".join(changes) + "\nGive another "
-                "--out, or the options that it was begun with."
+                f"{folder} holds another series of runs:\n  "
+                + "\n  ".join(name_options(changes))
+                + "\nGive another --out, or the options that it was begun with."
             )
     elif is_run(folder):
         raise VitkitError(f"{folder} holds a single run and no series of runs. Give another --out.")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from vitkit.durable import replace_file
 from vitkit.jobs.listener import SILENT, Listener
+from vitkit.jobs.run_config import shown_command
 from vitkit.jobs.series_record import Member, Series, explain_no_model
 from vitkit.tasks.page import Plot, Table
 
@@ -30,7 +31,7 @@ def write_series_report(folder: Path, series: Series, *, listener: Listener = SI
             )
         sections.append(SeriesSection("Trained runs", (), member_table(series)))
         folders = [one.folder for one in series.all_members if (folder / one.folder / "report.html").exists()]
-        command = series.command or "vitkit.train_series(...)"
+        command = shown_command(series.command or "vitkit.train_series(...)")
         page = render_series(folder.resolve().name, conclusions(series), sections, folders, command)
     path = folder / "report.html"
     replace_file(path, [page.encode()])
@@ -40,7 +41,7 @@ def write_series_report(folder: Path, series: Series, *, listener: Listener = SI
 def rate_table(series: Series) -> Table:
     """Make the table of a sweep: rate, score with its interval, and what else is to be said."""
     metric = series.metric.replace("_", " ")
-    headings = ("learning rate", f"{metric} on held-out images", "95 % interval", "loss", "")
+    headings = ("learning rate", f"{metric} on held-out images", "95 % interval", "loss", "remark")
     return Table(headings, tuple((f"{one.learning_rate:g}", *_cells(series, one)) for one in series.rates))
 
 
@@ -50,7 +51,7 @@ def member_table(series: Series) -> Table:
     scores = [one.score for one in series.members if one.score is not None]
     where = f" on {SPLIT_NAMES.get(scores[0].split, scores[0].split)} images" if scores else ""
     by_fold = series.options.cross_validate is not None
-    headings = ("fold" if by_fold else "seed", f"{metric}{where}", "95 % interval", "loss", "")
+    headings = ("fold" if by_fold else "seed", f"{metric}{where}", "95 % interval", "loss", "remark")
     rows = tuple(
         (str(one.seed if one.fold is None else one.fold), *_cells(series, one)) for one in series.members
     )

@@ -17,6 +17,7 @@ from vitkit.data.listing import pluralize
 from vitkit.data.transforms_config import Preprocessing
 from vitkit.durable import hash_file, replace_json
 from vitkit.errors import VitkitError
+from vitkit.jobs.data_record import find_data
 from vitkit.jobs.run_config import Run, full_name, is_run, is_unfinished, new_model_config
 from vitkit.jobs.run_folder import absolute_spec
 from vitkit.jobs.series_record import require_model
@@ -147,7 +148,7 @@ def find_start(run: Run) -> Start:
         options.start,
         identity.card.name or identity.config.family,
         identity.config,
-        identity.card,
+        find_data(identity.card, options.start),
         identity.format,
         identity.notes,
         _files(identity.file),

@@ -24,6 +24,7 @@ from vitkit.jobs.building import (
     with_absolute_paths,
 )
 from vitkit.jobs.computing import choose_for
+from vitkit.jobs.destination import require_folder
 from vitkit.jobs.ending import evaluate_finished, is_complete, take_final_weights
 from vitkit.jobs.fewshot_data import open_fewshot_data
 from vitkit.jobs.first_screen import Outlook, Surroundings, estimate, first_screen, measure_step
@@ -35,7 +36,15 @@ from vitkit.jobs.memory import require_memory
 from vitkit.jobs.pixel_statistics import with_measured_pixels
 from vitkit.jobs.report import write_report
 from vitkit.jobs.ridge_head import begin_head, refuse_ridge_head
-from vitkit.jobs.run_config import Run, changed_options, read_config, read_run, write_config
+from vitkit.jobs.run_config import (
+    Run,
+    changed_options,
+    name_options,
+    read_config,
+    read_run,
+    train_longer,
+    write_config,
+)
 from vitkit.jobs.run_folder import claim_run_folder, is_new_folder, lock_run_folder
 from vitkit.jobs.start import StartRecord, settle_start, take_start
 from vitkit.jobs.starting_point import starting_point, tell_set_aside
@@ -87,6 +96,8 @@ def train(
     _refuse_options(run, threads)
     _prepare_process(threads)  # before steps are timed for a budget of minutes
     given = None if out is None else Path(out)
+    if given is not None:
+        require_folder(given)
     asked = settle_minutes(with_absolute_paths(run), given, device=device, listener=listener)
     found_device = find_device(device)
     asked, run, data, record = _settle(asked, given, listener)
@@ -337,13 +348,18 @@ def _check_folder(folder: Path, run: Run, resume: bool) -> None:
         changes = run_difference(folder, run, moved=resume)
         if changes and resume:
             raise VitkitError(
-                "A resumed run keeps its options, but these differ:\n  " + "\n  ".join(changes) + "\n"
-                "Leave them out, or start a new run with another --out."
+                "A resumed run keeps its options, but these differ:\n  "
+                + "\n  ".join(name_options(changes))
+                + "\nLeave them out, or start a new run with another --out."
+                + train_longer(changes, folder)
             )
         if changes:
             raise VitkitError(
-                f"{folder} holds another run:\n  " + "\n  ".join(changes) + "\nGive another --out, or "
-                f"continue that run with vitkit train --resume {shlex.quote(str(folder))}"
+                f"{folder} holds another run:\n  "
+                + "\n  ".join(name_options(changes))
+                + "\nGive another --out, or continue that run with vitkit train --resume "
+                + f"{shlex.quote(str(folder))}."
+                + train_longer(changes, folder)
             )
     elif not is_new_folder(folder):
         raise VitkitError(f"{folder} is there already and is no run folder. Give another --out.")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitkit.engines.folder import refuse_engine_folder
 from vitkit.errors import VitkitError
-from vitkit.jobs.data_record import read_record
+from vitkit.jobs.data_record import find_data, read_record
 from vitkit.jobs.run_config import is_unfinished, read_run
 from vitkit.jobs.run_folder import run_card
 from vitkit.jobs.series_record import require_model
@@ -32,6 +32,7 @@ from vitkit.training.checkpoint_files import (
     step_name,
 )
 from vitkit.weights import Identity, Loaded, LoadOptions, identify, load
+from vitkit.weights.card import card_of
 from vitkit.weights.loading import fit_to_options, log_notes
 
 TRIES = 20
@@ -66,7 +67,9 @@ def load_any(path: str | Path, options: LoadOptions | None = None) -> Loaded:
     require_model(path)
     refuse_engine_folder(path)
     if not is_unfinished(path):
-        return load(path, options)
+        loaded = load(path, options)
+        loaded.model.card = find_data(card_of(loaded.model), path)
+        return replace(loaded, identity=replace(loaded.identity, card=loaded.model.card))
     folder, options = Path(path), options or LoadOptions()
     found = read_snapshot(folder)
     identity = _identity(folder, found)
@@ -91,7 +94,8 @@ def identify_any(
     refuse_engine_folder(path)
     if is_unfinished(path):
         return _identity(Path(path), read_snapshot(Path(path)))
-    return identify(path, image_size, num_heads)
+    identity = identify(path, image_size, num_heads)
+    return replace(identity, card=find_data(identity.card, path))
 
 
 def load_model(

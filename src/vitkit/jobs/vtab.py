@@ -21,6 +21,7 @@ from vitkit.data.sources import open_data
 from vitkit.data.vtab_tasks import TaskFolder
 from vitkit.durable import hash_file, read_json, remove_leftovers, replace_file, replace_json
 from vitkit.errors import VitkitError
+from vitkit.jobs.destination import require_folder
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.run_config import Run
 from vitkit.jobs.run_folder import absolute_spec, is_new_folder, lock_run_folder
@@ -102,6 +103,8 @@ def vtab(
 
 def run_vtab(options: VtabOptions, listener: Listener = SILENT) -> Vtab:
     """Bring VTAB-1k to its end, wherever it stands; errors are those of `vtab`."""
+    if options.out is not None:
+        require_folder(Path(options.out))
     with listener.progress("looking at the tasks"):
         found = find_tasks(Path(options.root), options.tasks, options.sweep)
         # Each list is read before any task is trained: a malformed one is refused now, and not after a day.

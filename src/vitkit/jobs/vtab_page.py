@@ -4,6 +4,7 @@ from vitkit._version import __version__
 from vitkit.jobs.vtab_result import PAPER_MODELS, Mean, TaskScore, Vtab, cells, remarks
 from vitkit.report.tables_page import render_tables
 from vitkit.tasks.page import Number, Section, Table, Text, fraction_cell
+from vitkit.text import without_places
 
 
 def render_vtab(found: Vtab) -> str:
@@ -32,7 +33,8 @@ def render_vtab(found: Vtab) -> str:
         sections.append(
             Section("sweep", "Sweep", "Accuracy on 200 validation images by rate", (_sweep(found),))
         )
-    footer = f"{found.start} on {found.root}, protocol {found.protocol}, vitkit {__version__}"
+    start, root = without_places([found.start, found.root])
+    footer = f"{start} on {root}, protocol {found.protocol}, vitkit {__version__}"
     return render_tables("VTAB-1k", sections, footer)
 
 

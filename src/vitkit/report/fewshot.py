@@ -1,18 +1,14 @@
 """Render one page about few-shot accuracy: the table, the curves, the classes.
 
-As the report of a run, the page is a single file that needs no network; it runs no script. Names come from
-outside and are escaped.
+It runs no script.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-import jinja2
-from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from vitkit.analysis import drawing
+from vitkit.report.template import drawing, fill
 
 
 @dataclass(frozen=True)
@@ -45,12 +41,7 @@ class FewShotContent:
 
 def render_fewshot(content: FewShotContent) -> str:
     """Render the page as HTML: a whole document, to be written as UTF-8."""
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    source = Path(__file__).with_name("fewshot.html.j2").read_text(encoding="utf-8")
-    svg = Markup(drawing.figure_svg(content.figure, "fewshot"))
-    by_images = "" if content.by_images is None else Markup(drawing.figure_svg(content.by_images, "images"))
-    # Names of files and classes need not be valid text: what is none is shown as a question mark.
-    page = environment.from_string(source).render(vars(content) | {"svg": svg, "by_images": by_images})
-    return page.encode("utf-8", "replace").decode("utf-8")
+    plots = [drawing(content.figure, "fewshot", content.alt)]
+    if content.by_images is not None:
+        plots.append(drawing(content.by_images, "images", content.by_images_alt))
+    return fill("fewshot.html.j2", vars(content) | {"plots": plots})

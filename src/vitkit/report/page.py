@@ -1,8 +1,6 @@
 """Render one page about a run: how good the model is, where it fails, what it looks at, and how it was made.
 
-The page is a single file that needs no network and no program but a browser. File and class names come from
-outside: the template escapes everything but our own figures, and the page's content security policy runs no
-script but the one that sorts tables.
+The page's content security policy runs no script but the one that sorts tables.
 """
 
 import base64
@@ -11,20 +9,16 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 import torch
 from markupsafe import Markup
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from vitkit.analysis import cost, drawing, figures, inspect, model_figures
+from vitkit.analysis import cost, figures, inspect, model_figures
 from vitkit.config import to_json
 from vitkit.data.sources import Samples
-from vitkit.models.card import LossFunction
 from vitkit.models.image_model import ImageModel
 from vitkit.report.pictures import (
     ShownEvaluation,
@@ -33,10 +27,11 @@ from vitkit.report.pictures import (
     pictures,
     rollouts,
 )
+from vitkit.report.template import Drawing, drawing, fill
 from vitkit.report.tracking import fewshot_section
 from vitkit.tasks import task_of
-from vitkit.tasks.page import Curve, Plot, Section, Table, Text, percent
-from vitkit.weights.card import card_of
+from vitkit.tasks.page import Curve, Plot, Section, Table, Text
+from vitkit.weights.card import card_of, to_give_away
 
 DISTANCE_IMAGES = 128  # as many as the paper (D.7)
 REJECTS_SHOWN = 200
@@ -99,12 +94,6 @@ class ReportContent:
     """Sentences that say which of the run's records could not be read."""
 
 
-@dataclass(frozen=True)
-class _Plot:
-    svg: Markup
-    alt: str
-
-
 def render_report(content: ReportContent, progress: Callable[[str], None] | None = None) -> str:
     """Render the page as HTML.
 
@@ -116,7 +105,7 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
         A whole document, to be written as UTF-8.
     """
     say = progress or (lambda part: None)
-    model, card = content.model, card_of(content.model)
+    model, card = content.model, to_give_away(card_of(content.model))
     evaluation, task = _evaluation(content), task_of(model.card)
     say("results")
     told = task.report(content.evaluations, None if evaluation is None else evaluation.split)
@@ -130,7 +119,7 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
         "answer": [{"kind": text.kind, "words": _emphasised(text.words)} for text in told.answer],
         "facts": [*told.facts, *((value, name) for name, value in _facts(content))],
         "curve": task.curve,
-        "curves": _curves(content.metrics, task.curve, model.card.loss, _altered(content.config)),
+        "curves": _curves(content.metrics, task.curve, _altered(content.config)),
         "altered": _altered(content.config),
         "loss": figures.LOSS_LABELS[model.card.loss],
         "weights": str(card.origin.get("weights", "")).removeprefix("weights "),
@@ -164,24 +153,8 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
     say("filters, positions and attention distance")
     page["attention_maps"] = inspect.has_attention_maps(model)
     page |= _inside(model, evaluation)
-    return _fill(page)
-
-
-def _fill(page: Mapping[str, Any]) -> str:
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {
-        "percent": percent,
-        "count": lambda number: f"{number:,}",
-    }
-    template = environment.from_string(
-        Path(__file__).with_name("report.html.j2").read_text(encoding="utf-8"),
-    )
     digest = base64.b64encode(hashlib.sha256(SORT_SCRIPT.encode()).digest()).decode()
-    html = template.render(page, script=Markup(SORT_SCRIPT), script_digest=digest)
-    # File names need not be valid text: what cannot be written as UTF-8 is shown as a question mark.
-    return html.encode("utf-8", "replace").decode("utf-8")
+    return fill("report.html.j2", {**page, "script": Markup(SORT_SCRIPT), "script_digest": digest})
 
 
 def _evaluation(content: ReportContent) -> ShownEvaluation | None:
@@ -214,19 +187,18 @@ def _training_seconds(speed: Sequence[Mapping[str, Any]]) -> float:
     return sum(now for now, later in zip(clock, [*clock[1:], -1.0], strict=True) if later < now)
 
 
-def _curves(
-    metrics: Sequence[Mapping[str, Any]], curve: Curve, loss_function: LossFunction, altered: str
-) -> _Plot | None:
+def _curves(metrics: Sequence[Mapping[str, Any]], curve: Curve, altered: str) -> list[Drawing]:
     train = _columns(metrics, "train", ("step", "epoch", "loss", "learning_rate"))
     validation = _columns(metrics, "validation", ("step", "epoch", "loss", curve.metric))
     if not len(train["step"]) and not len(validation["step"]):
-        return None
+        return []
     steps = int(max([*train["step"], *validation["step"]]))
-    alt = f"Loss, {curve.title[0].lower()}{curve.title[1:]} and learning rate over {steps} steps of training."
-    figure = figures.training_curves(
-        train, validation, loss_function, altered, curve.metric, curve.title, curve.label
-    )
-    return _plot(figure, "curves", alt)
+    drawn = figures.training_curves(train, validation, altered, curve.metric, curve.title, curve.label)
+    names = {"loss": "Loss", "metric": curve.title, "rate": "Learning rate"}
+    return [
+        drawing(figure, name, f"{what} over {steps:,} steps of training.")
+        for figure, (name, what) in zip(drawn, names.items(), strict=True)
+    ]
 
 
 def _altered(config: Mapping[str, Any]) -> str:
@@ -247,7 +219,7 @@ def _drawn(section: Section, evaluation: ShownEvaluation | None) -> dict[str, An
         if isinstance(block, Text):
             blocks.append({"kind": block.kind, "words": _emphasised(block.words)})
         elif isinstance(block, Plot):
-            blocks.append({"kind": "plot", "plot": _plot(block.figure, block.name, block.alt)})
+            blocks.append({"kind": "plot", "plot": drawing(block.figure, block.name, block.alt)})
         elif isinstance(block, Table):
             blocks.append({"kind": "table", "table": block})
         elif not block.images or evaluation is None:
@@ -273,11 +245,11 @@ def _inside(model: ImageModel, evaluation: ShownEvaluation | None) -> dict[str, 
     if model.config.in_channels in (1, 3) and model.config.width > 1:
         components, shares = inspect.patch_filters(model)
         alt = f"The first {len(components)} principal components of the filters that see the pixels."
-        filters = _plot(model_figures.filter_grid(components, shares), "filters", alt)
+        filters = drawing(model_figures.filter_grid(components, shares), "filters", alt)
     similarity = inspect.position_similarity(model)
     if similarity is not None:
         alt = "For every patch, the similarity of its position embedding with all others."
-        positions = _plot(model_figures.position_similarity_map(similarity), "positions", alt)
+        positions = drawing(model_figures.position_similarity_map(similarity), "positions", alt)
     if evaluation is not None and inspect.has_attention_maps(model):
         ids = evaluation.predictions.ids
         spread = np.linspace(0, len(ids) - 1, min(len(ids), DISTANCE_IMAGES)).round().astype(int)
@@ -292,12 +264,8 @@ def _inside(model: ImageModel, evaluation: ShownEvaluation | None) -> dict[str, 
                 measured, inspect.even_attention_distance(model), data
             )
             alt = f"Mean attention distance of every head by layer, {data}."
-            distances = _plot(figure, "distances", alt)
+            distances = drawing(figure, "distances", alt)
     return {"filters": filters, "positions": positions, "distances": distances}
-
-
-def _plot(figure: Figure, name: str, alt: str) -> _Plot:
-    return _Plot(Markup(drawing.figure_svg(figure, name)), alt)
 
 
 def _columns(

@@ -1,16 +1,12 @@
 """Render the page of a series of runs: a table of its members, and how the learning rate was chosen.
 
-Like the page of a run it is a single file that needs no network; it links to the pages of the members.
+It links to the pages of the members.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-import jinja2
-from markupsafe import Markup
-
-from vitkit.analysis.drawing import figure_svg
+from vitkit.report.template import drawing, fill
 from vitkit.tasks.page import Plot, Table
 
 
@@ -39,21 +35,9 @@ def render_series(
     Returns:
         A whole document, to be written as UTF-8.
     """
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    template = environment.from_string(
-        Path(__file__).with_name("series.html.j2").read_text(encoding="utf-8"),
-    )
     plots = [
-        None if one.plot is None else Markup(figure_svg(one.plot.figure, one.plot.name)) for one in sections
+        None if one.plot is None else drawing(one.plot.figure, one.plot.name, one.plot.alt)
+        for one in sections
     ]
-    html = template.render(
-        title=title,
-        answer=answer,
-        sections=list(zip(sections, plots, strict=True)),
-        folders=folders,
-        command=command,
-    )
-    # Paths need not be valid text: what cannot be written as UTF-8 is shown as a question mark.
-    return html.encode("utf-8", "replace").decode("utf-8")
+    values = {"title": title, "answer": answer, "folders": folders, "command": command}
+    return fill("series.html.j2", {**values, "sections": list(zip(sections, plots, strict=True))})

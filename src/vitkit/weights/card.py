@@ -1,7 +1,7 @@
 """The card of a model: what travels with the weights so that they can be used anywhere."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vitkit.config import to_json
@@ -11,6 +11,7 @@ from vitkit.models.card import Card
 from vitkit.models.card import LossFunction as LossFunction
 from vitkit.models.card import Task as Task
 from vitkit.models.image_model import ImageModel
+from vitkit.text import without_places
 from vitkit.weights.assumptions import Assumption
 
 
@@ -19,11 +20,16 @@ class TrainingData:
     """The images that a model was trained on, and how they were cut into splits."""
 
     spec: str
-    """The data argument, with an absolute path."""
+    """The data argument: an absolute path, digits; or, of a model that was given away, the name alone."""
     name: str
     splits: Splits
     fingerprint: str
     """The hash of all keys and labels, by which changed data is noticed."""
+
+    @property
+    def has_place(self) -> bool:
+        """Whether it is said where the images are."""
+        return without_places(self.spec) != self.spec or self.spec == "digits"
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,12 @@ class ModelCard(Card):
             splits = {key: value for key, value in recorded["splits"].items() if value is not None}
             history["data"] = recorded | {"splits": splits}  # options that were left out say nothing
         return history | dict(self.origin)
+
+
+def to_give_away(card: ModelCard) -> ModelCard:
+    """Return a card that tells nobody where on a disk its data and its start are, but their names."""
+    data = None if card.data is None else replace(card.data, spec=without_places(card.data.spec))
+    return replace(card, data=data, origin=without_places(card.origin))
 
 
 def card_of(model: ImageModel) -> ModelCard:

@@ -18,7 +18,7 @@ from vitkit.models.build import FAMILIES
 from vitkit.models.image_model import ImageModel
 from vitkit.models.pool import current_name
 from vitkit.models.zoo import ModelConfig
-from vitkit.weights.card import ModelCard, Task, TrainingData, card_of
+from vitkit.weights.card import ModelCard, Task, TrainingData, card_of, to_give_away
 from vitkit.weights.files.checksum import HashingWriter, read_record, verify
 from vitkit.weights.files.safetensors import safetensors_chunks
 from vitkit.weights.files.source import Source
@@ -97,7 +97,7 @@ def describe(model: ImageModel) -> dict[str, Any]:
         "vitkit_version": __version__,
         "family": model.config.family,
         "architecture": to_json(model.config),
-        **to_json(card_of(model)),
+        **to_json(to_give_away(card_of(model))),
     }
 
 

@@ -1,0 +1,226 @@
+"""Every figure that vitkit draws, with names of three lengths: no text lies over text, curves or the edge."""
+
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.legend import Legend
+from matplotlib.lines import Line2D
+from matplotlib.path import Path
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
+
+from vitkit.analysis import drawing, figures, label_figures, model_figures
+from vitkit.analysis.bench_figure import throughput_figure
+from vitkit.analysis.fewshot_figure import METHOD_NAMES, fewshot_plot, pretraining_plot, tracking_plot
+from vitkit.analysis.series_figure import rate_plot
+from vitkit.evaluation.classify import Predictions, classification
+from vitkit.evaluation.fewshot_scores import FewShotScore
+from vitkit.evaluation.multilabel import LabelScore
+
+SLACK = 1.0
+"""Pixels by which boxes may overlap: the box of a text is a little taller than its letters."""
+RNG = np.random.default_rng(0)
+WORDS: Mapping[str, str] = {
+    "short": "ant",
+    "long": "long-haired golden retriever, of 2019",
+    "wide": "在公园里奔跑的金毛寻回犬的照片🐕🐈" * 5,
+}
+
+
+def find_faults(figure: Figure) -> list[str]:
+    """List what lies over what, and what leaves the figure, as a browser would show it.
+
+    Wide characters count as one em each, which the font of matplotlib does not know of them.
+    """
+    boxes, legends, curves = draw(figure)
+    size = 72 * figure.get_size_inches()
+    inside = Bbox.from_extents(-SLACK, -SLACK, size[0] + SLACK, size[1] + SLACK)
+    faults = [f"'{words}' leaves the figure" for words, box in boxes if not contains(inside, box)]
+    for number, (words, box) in enumerate(boxes):
+        faults += [f"'{words}' over '{other}'" for other, at in boxes[number + 1 :] if overlap(box, at)]
+        faults += [f"'{words}' over '{curve}'" for curve, path in curves if path.intersects_bbox(box, False)]
+    for frame, own in legends:
+        faults += [
+            f"legend over '{words}'" for words, box in boxes if words not in own and overlap(frame, box)
+        ]
+        faults += [f"legend over '{curve}'" for curve, path in curves if path.intersects_bbox(frame, False)]
+        if not contains(inside, frame):
+            faults.append("legend leaves the figure")
+    return faults
+
+
+def draw(
+    figure: Figure,
+) -> tuple[list[tuple[str, Bbox]], list[tuple[Bbox, set[str]]], list[tuple[str, Path]]]:
+    """Draw a figure as for a page; return its texts, legends and curves with their places in points.
+
+    Only what is really drawn counts: matplotlib makes ticks outside the view, too.
+    """
+    texts: dict[Text, Bbox] = {}
+    legends: dict[Legend, Bbox] = {}
+    curves: dict[Line2D, Path] = {}
+
+    def record(artist: Any, renderer: Any) -> None:
+        if isinstance(artist, Text) and artist.get_text().strip():
+            texts[artist] = shown_box(artist, renderer)
+        elif isinstance(artist, Legend):
+            legends[artist] = artist.get_window_extent(renderer)
+        elif isinstance(artist, Line2D) and artist.axes is not None and artist in artist.axes.lines:
+            curves[artist] = artist.get_path().transformed(artist.get_transform())
+
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in (Text, Legend, Line2D):
+            patch.setattr(kind, "draw", recording(kind.draw, record))
+        drawing.figure_svg(figure, "x")
+    return (
+        [(text.get_text().strip(), box) for text, box in texts.items()],
+        [(box, {text.get_text().strip() for text in one.get_texts()}) for one, box in legends.items()],
+        [(str(line.get_label()), path) for line, path in curves.items() if np.isfinite(path.vertices).any()],
+    )
+
+
+def recording(plain: Callable[..., Any], record: Callable[[Any, Any], None]) -> Callable[..., Any]:
+    """Make a method that draws as the plain one, and records what is visible."""
+
+    def draw(self: Any, renderer: Any, *rest: Any, **named: Any) -> Any:
+        result = plain(self, renderer, *rest, **named)
+        if self.get_visible():
+            record(self, renderer)
+        return result
+
+    return draw
+
+
+def shown_box(text: Text, renderer: Any) -> Bbox:
+    """Give the place of a text in pixels, in a font that has its letters."""
+    words = text.get_text()
+    wide = [unicodedata.east_asian_width(letter) in "WF" for letter in words]
+    text.set_text("".join("\N{EM DASH}" if is_wide else c for c, is_wide in zip(words, wide, strict=True)))
+    try:
+        return text.get_window_extent(renderer)
+    finally:
+        text.set_text(words)
+
+
+def overlap(one: Bbox, other: Bbox) -> bool:
+    """Whether two boxes share more than a pixel both ways."""
+    width = min(one.x1, other.x1) - max(one.x0, other.x0)
+    height = min(one.y1, other.y1) - max(one.y0, other.y0)
+    return bool(width > SLACK and height > SLACK)
+
+
+def contains(outer: Bbox, inner: Bbox) -> bool:
+    return bool(
+        outer.x0 <= inner.x0 and inner.x1 <= outer.x1 and outer.y0 <= inner.y0 and inner.y1 <= outer.y1
+    )
+
+
+def columns(steps: int, *names: str) -> dict[str, np.ndarray]:
+    return {"step": np.arange(1.0, steps + 1) * 1357, "epoch": np.arange(1.0, steps + 1) / 7} | {
+        name: np.linspace(0.2, 0.9, steps) for name in names
+    }
+
+
+def curves(word: str) -> list[Figure]:
+    train, validation = columns(90, "loss", "learning_rate"), columns(60, "loss", "accuracy")
+    return list(figures.training_curves(train, validation, altered=word))
+
+
+def scores(word: str, classes: int) -> list[Figure]:
+    labels = np.arange(20 * classes) % classes
+    logits = RNG.normal(size=(len(labels), classes)).astype(np.float32)
+    made = Predictions(logits, labels, np.arange(len(labels)), np.zeros(0, np.int64))
+    result = classification(made, [f"{i} {word} {i}" for i in range(classes)])
+    data = f"{len(labels):,} validation images"
+    return [
+        figures.confusion_matrix(result.confusion_cells, result.class_names, data),
+        figures.class_accuracy(result.per_class, data),
+        figures.reliability_diagram(result.calibration, data),
+    ]
+
+
+def labels(word: str) -> list[Figure]:
+    found = [
+        LabelScore(f"{i} {word}", 1234, 20, 10, i / 60, (i / 70, i / 55), 0.5, 0.5, 0.5, 0.5, 0.5)
+        for i in range(50)
+    ]
+    return [
+        label_figures.label_precision(part, 12345, "12,345 validation images") for part in (found[:2], found)
+    ]
+
+
+def few_shot(method: Any = "ridge", level: float = 0.5) -> list[FewShotScore]:
+    return [
+        FewShotScore(method, shots, (level,), level + shots / 100, 0.1, None, (), (), ())
+        for shots in (1, 5, 10, 25)
+    ]
+
+
+def learned(word: str) -> list[Figure]:
+    methods = [score for method in METHOD_NAMES for score in few_shot(method)]
+    several = {f"{i} {word} {i}": methods for i in range(3)}
+    sizes = {f"{i} {word}": [(10**n, few_shot(level=n / 10)) for n in (4, 6, 8)] for i in range(3)}
+    return [
+        fewshot_plot({word: methods}, f"12,345 test images of {word}", 0.1, 3),
+        fewshot_plot(several, f"360 test images of {word}", 0.1, 1),
+        pretraining_plot(sizes, f"360 test images of {word}", "ridge", 0.1, 3),
+        tracking_plot([10, 20, 30], {f"{i} shots": [0.2, 0.5, 0.7] for i in (1, 5, 10, 25)}, word),
+    ]
+
+
+def benchmarks(word: str) -> list[Figure]:
+    speeds = {(f"{i} {word} {i}", size): 1e6 / size / (i + 1) for i in range(4) for size in (64, 224, 384)}
+    batches = {key: float(round(value)) for key, value in speeds.items()}
+    return [throughput_figure(speeds, few, f"{word} (cpu)", "bfloat16") for few in ({}, batches)]
+
+
+def rates(word: str) -> list[Figure]:
+    found = [1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2]
+    intervals = [(0.4, 0.6)] * len(found)
+    label = "mean average precision on held-out images"
+    return [
+        rate_plot(found, [0.5] * len(found), intervals, 1e-3, label),
+        rate_plot([8e-4, 9e-4, 1e-3, 1.1e-3], [0.5] * 4, intervals[:4], 1e-3, label),
+    ]
+
+
+def insides(word: str) -> list[Figure]:
+    pictures = list(RNG.integers(0, 256, (7, 16, 16, 3), dtype=np.uint8))
+    captions = [f"{word}/{i}.png: predicted {word} ({i}%)" for i in range(7)]
+    size = "128 validation images of 1024 x 1024 pixels"
+    return [
+        model_figures.filter_grid(RNG.random((28, 16, 16, 3)), RNG.random(28)),
+        model_figures.filter_grid(RNG.random((3, 16, 16, 3)), RNG.random(3)),
+        model_figures.filter_grid(RNG.random((1, 16, 16, 3)), RNG.random(1)),
+        model_figures.position_similarity_map(RNG.random((14, 14, 14, 14))),
+        model_figures.position_similarity_map(RNG.random((2, 2, 2, 2))),
+        model_figures.position_similarity_map(RNG.random((37, 4, 37, 4))),
+        model_figures.attention_distance_plot(RNG.random((12, 16)) * 100, 90.0, size),
+        model_figures.rollout_gallery(pictures, RNG.random((7, 4, 4)), captions),
+        model_figures.rollout_gallery(pictures[:1], RNG.random((1, 4, 4)), captions[:1]),
+    ]
+
+
+FIGURES: Mapping[str, Callable[[str], Sequence[Figure]]] = {
+    "training curves": curves,
+    "scores of 2 classes": lambda word: scores(word, 2),
+    "scores of 12 classes": lambda word: scores(word, 12),
+    "scores of 20 classes": lambda word: scores(word, 20),
+    "scores of 150 classes": lambda word: scores(word, 150),
+    "labels": labels,
+    "few-shot": learned,
+    "benchmarks": benchmarks,
+    "learning rates": rates,
+    "inside a model": insides,
+}
+
+
+@pytest.mark.parametrize("word", WORDS.values(), ids=list(WORDS))
+@pytest.mark.parametrize("name", FIGURES)
+def test_no_text_of_a_figure_lies_over_another_or_over_the_edge(name: str, word: str) -> None:
+    faults = [find_faults(figure) for figure in FIGURES[name](word)]
+    assert faults == [[]] * len(faults)

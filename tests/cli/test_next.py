@@ -1,0 +1,72 @@
+"""The closing line of a command names what can follow: commands that exist, as they would be typed."""
+
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import vitkit
+from vitkit.cli.main import VERBS, run
+from vitkit.models.card import Task
+from vitkit.weights.card import ModelCard
+from vitkit.weights.published import starts
+
+
+def following(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    """Run a command and return the commands that its last lines name, with the remarks behind them."""
+    assert run([*arguments]) == 0
+    _, named, closing = capsys.readouterr().out.rpartition("Next: ")
+    assert named
+    return [line.strip() for line in closing.splitlines()]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    made = vitkit.create_model("ViT-16x1x1/4", 2, 8)
+    made.card = ModelCard("ViT-16x1x1/4", ("ant", "bee"), Task())
+    return str(vitkit.save_model(made, tmp_path / "model"))
+
+
+def test_what_follows_is_a_command(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for arguments in (
+        ["recipes"],
+        ["starts"],
+        ["starts", "vit-ti16-augreg-in21k"],
+        ["models"],
+        ["data", "check", "digits"],
+        ["card", model],
+        ["inspect", model, "--out", "pictures"],
+        ["convert", model, "other"],
+    ):
+        for line in following(capsys, *arguments):
+            line, _, remark = line.partition("   (")
+            assert not remark or remark.endswith(")")
+            if line.startswith("vitkit."):  # from Python
+                continue
+            program, verb, *words = shlex.split(line)
+            assert (program, verb in VERBS) == ("vitkit", True), line
+            # A word that must be filled in is in capitals; sentences would be taken for arguments.
+            assert all(
+                word.isupper() or not word.isalpha() or word in (model, "digits", "other") for word in words
+            )
+
+
+def test_data_check_names_starts_by_the_list_that_has_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("ant", "bee"):
+        (tmp_path / name).mkdir()
+        for i in range(8):
+            pixels = np.random.default_rng(i).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / name / f"{i}.png")
+    (line,) = following(capsys, "data", "check", str(tmp_path))
+    command, remark = line.split("   (")
+    assert command.startswith("vitkit finetune START --data ")
+    assert remark.startswith("vitkit starts lists what START can be, such as ")
+    name = remark.split()[-1].rstrip(")")
+    assert name in {start.name for start in starts()}

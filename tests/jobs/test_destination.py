@@ -1,0 +1,65 @@
+"""Where results are written: a place that cannot be one is refused in a sentence, before work begins."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from vitkit.cli.main import run
+from vitkit.errors import VitkitError
+from vitkit.jobs.destination import beside, make_folder, require_folder
+
+COMMANDS = {
+    "train": ["train", "--recipe", "digits"],
+    "finetune": ["finetune", "nothing", "--data", "digits"],
+    "series": ["train", "--recipe", "digits", "--runs", "2"],
+    "inspect": ["inspect", "nothing"],
+    "fewshot": ["fewshot", "nothing", "--data", "digits"],
+    "bench": ["bench", "ViT-16x1x1/4"],
+    "vtab": ["vtab", "nothing", "--root", "nothing"],
+}
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+@pytest.mark.parametrize("below", ["", "/below"])
+def test_a_file_is_no_folder(
+    verb: str, below: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("afile").write_text("mine")
+    words = {
+        "": "afile is a file: --out names a folder.",
+        "/below": "afile/below would be in afile, which is a file: --out names a folder.",
+    }[below]
+    assert run([*COMMANDS[verb], "--out", f"afile{below}"]) == 1
+    error = capsys.readouterr().err
+    assert words in error and "Not a directory" not in error and "is kept" not in error
+    assert Path("afile").read_text() == "mine" and [*map(str, Path().iterdir())] == ["afile"]
+
+
+def test_a_place_that_takes_no_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(VitkitError, match="No folder can be made at /dev/null/x"):
+        make_folder(Path("/dev/null/x"))
+    monkeypatch.setattr(os, "access", lambda place, mode: False)  # as of a user who may not
+    with pytest.raises(
+        VitkitError, match="may not be written to by this user, so that nothing can be kept in"
+    ):
+        require_folder(tmp_path / "a" / "b")
+    with pytest.raises(VitkitError, match="may not be written to by this user"), beside(tmp_path / "out"):
+        pass
+
+
+def test_what_was_finished_is_promised_only_where_work_was_under_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, promised in ((30, False), (28, True)):  # read-only file system; disk full
+
+        def fail(*_: object, number: int = number) -> None:
+            raise OSError(number, os.strerror(number), str(tmp_path))
+
+        monkeypatch.setattr("vitkit.cli.recipes.main", fail)
+        assert run(["recipes"]) == 1
+        error = capsys.readouterr().err
+        assert (
+            "What was finished before is kept" in error
+        ) == promised and "run the same command again" in error

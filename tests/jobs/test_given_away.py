@@ -1,0 +1,141 @@
+"""What is given away, a model, a report, a card, says nothing of the disk that it was made on."""
+
+import json
+import shlex
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.jobs.hearing import Hearing
+from vitkit.cli.main import run as command
+from vitkit.data.sources_config import Splits
+from vitkit.data.transforms_config import Preprocessing
+from vitkit.errors import VitkitError
+from vitkit.jobs import train as training
+from vitkit.jobs.evaluate import evaluate
+from vitkit.jobs.fewshot import run_fewshot
+from vitkit.jobs.fewshot_options import FewShotOptions
+from vitkit.jobs.finetune import suit_run
+from vitkit.jobs.run_config import Run
+from vitkit.jobs.start_config import StartConfig
+from vitkit.jobs.unfinished import load_any
+from vitkit.training.trainer_config import TrainingConfig
+from vitkit.weights import load, save_model
+from vitkit.weights.card import TrainingData, card_of
+
+GIVEN = ("model.safetensors", "model.json", "report.html", "evaluation/test.json", "metrics.jsonl")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("of a person") / "my photos"
+    generator = np.random.default_rng(0)
+    for name in ("ant", "bee"):
+        (folder / name).mkdir(parents=True)
+        for i in range(12):
+            pixels = generator.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{i}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tuned(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that began from another one; both have absolute paths."""
+    place = tmp_path_factory.mktemp("runs of a person")
+    made = Run(
+        data=str(photos),
+        model="ViT-16x1x1/4",
+        preprocessing=Preprocessing((8, 8)),
+        splits=Splits(val_fraction=0, test_fraction=0.5),
+        training=TrainingConfig(steps=1, batch_size=8),
+    )
+    start = training.train(made, place / "start")
+    line = shlex.join(["vitkit", "finetune", str(start), "--data", str(photos), f"--out={place / 'tuned'}"])
+    return training.train(
+        replace(made, model="", start=StartConfig(str(start))), place / "tuned", command=line
+    )
+
+
+def test_no_path_of_the_disk_is_in_what_is_given_away(
+    tuned: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in GIVEN:
+        content = (tuned / name).read_bytes()
+        assert b"of a person" not in content, name
+    card = json.loads((tuned / "model.json").read_text())
+    assert (card["data"]["spec"], card["data"]["name"]) == ("my photos", "my photos")
+    assert card["origin"]["start"]["from"] == "start"
+    assert (
+        "vitkit finetune start --data &#39;my photos&#39; --out=tuned" in (tuned / "report.html").read_text()
+    )
+    for options in ([], ["--json"]):
+        assert command(["card", str(tuned), *options]) == 0
+        printed = capsys.readouterr().out.replace("\n", "")
+        assert str(photos) not in printed and str(tuned.parent / "start") not in printed
+
+
+def test_the_run_still_knows_where_its_images_are(tuned: Path, photos: Path) -> None:
+    for path in (tuned, tuned / "model.safetensors"):
+        record = card_of(load_any(path).model).data
+        assert record is not None and record.spec == str(photos)
+    assert evaluate(tuned).result.count == 12
+    # As a start too: its images are cut as they were, so that none of its training images is tested on.
+    run = suit_run(Run(data=str(photos), model="", start=StartConfig(str(tuned)))).run
+    assert run.splits.test_fraction == 0.5
+
+
+def test_a_model_alone_asks_for_its_data_and_knows_it_again(
+    tuned: Path, photos: Path, tmp_path: Path
+) -> None:
+    for name in ("model.safetensors", "model.json"):
+        shutil.copy(tuned / name, tmp_path)
+    with pytest.raises(
+        VitkitError, match=r"not say where its data is \(its name is 'my photos'\): give it with --data"
+    ):
+        evaluate(tmp_path)
+    assert (
+        evaluate(tmp_path, data=str(photos)).result.count == 12
+    )  # its test images alone, no training images
+    run = suit_run(Run(data=str(photos), model="", start=StartConfig(str(tmp_path)))).run
+    assert run.splits.test_fraction == 0.5
+    hearing = Hearing()
+    few = FewShotOptions(starts=(str(tmp_path),), data=str(photos), shots=(1,), seeds=1, methods=("ridge",))
+    assert run_fewshot(few, hearing).test_images == 12
+    assert any("shots are training images of its own" in note for note in hearing.notes)
+    other = shutil.copytree(photos, tmp_path / "others")
+    (other / "ant" / "0.png").unlink()
+    assert evaluate(tmp_path, data=str(other)).result.count == 23  # other images, and all of them
+
+
+def test_cards_with_paths_of_earlier_versions_are_used_and_not_passed_on(
+    tuned: Path, photos: Path, tmp_path: Path
+) -> None:
+    old = shutil.copytree(tuned, tmp_path / "old", ignore=shutil.ignore_patterns("config.json", "data.json"))
+    card = json.loads((old / "model.json").read_text())
+    card["data"]["spec"] = str(photos)
+    (old / "model.json").write_text(json.dumps(card))
+    assert evaluate(old).result.count == 12
+    again = save_model(load(old).model, tmp_path / "again")
+    assert json.loads((again / "model.json").read_text())["data"]["spec"] == "my photos"
+
+
+def test_images_that_were_moved_are_found_at_their_new_place(
+    tuned: Path, photos: Path, tmp_path: Path
+) -> None:
+    moved, folder = shutil.copytree(photos, tmp_path / "new place"), shutil.copytree(tuned, tmp_path / "run")
+    (folder / "report.html").unlink()
+    again = ["train", "--resume", str(folder), "--data", str(moved), "--check-images", "names"]
+    assert command(again) == 0
+    record = card_of(load_any(folder).model).data
+    assert record is not None and record.spec == str(moved)
+
+
+def test_a_place_is_a_path_or_the_built_in_data() -> None:
+    def has_place(spec: str) -> bool:
+        return TrainingData(spec, "x", Splits(), "0").has_place
+
+    assert has_place("/home/me/photos") and has_place("digits") and not has_place("photos")
