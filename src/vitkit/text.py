@@ -42,7 +42,7 @@ def _escape(character: str) -> str:
 
 
 # Text that a spreadsheet takes for a formula, which can run programs: it begins with one of four signs and is
-# no number. An apostrophe before the sign may be the text's own: it gets another, so that one can be taken off.
+# no number. An apostrophe before the sign may be the text's own: it gets another, and one can be taken off.
 _FORMULA = re.compile(r"(?![+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?\Z)'*[=+\-@]")
 _MARKED = re.compile(r"'+[=+\-@]")
 
