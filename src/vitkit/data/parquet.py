@@ -345,8 +345,8 @@ def _values(file: _File, column: str) -> Iterator[Any]:
 
     if pa.types.is_nested(_plain(file.schema.field(column).type)):
         raise VitkitError(
-            f"{file.path}: the column {column} holds {file.shown_type(column)}, expected one value a row. Write "
-            "the names of the groups as text or numbers."
+            f"{file.path}: the column {column} holds {file.shown_type(column)}, expected one value a row. "
+            "Write the names of the groups as text or numbers."
         )
     count = 0
     for batch in file.batches(column, file.groups, 1 << 16):
@@ -378,7 +378,8 @@ def _read_labels(files: Sequence[_File], column: str) -> NDArray[Any]:
     different = sorted({*kinds} - {"none"})
     if len(different) > 1:
         raise VitkitError(
-            f"The column {column} holds {join_names(different)} in different Parquet files. Keep one data set in a folder."
+            f"The column {column} holds {join_names(different)} in different Parquet files. Keep one data "
+            "set in a folder."
         )
     values, known = list[Any](), dict[str, str]()
     for file, kind in zip(files, kinds, strict=True):
@@ -440,8 +441,8 @@ def _image_leaf(file: _File, column: str) -> str:
     plain, types = _plain(kind), pa.types
     if not (types.is_binary(plain) or types.is_large_binary(plain) or types.is_binary_view(plain)):
         raise VitkitError(
-            f"{file.path}: the column {column} holds {file.shown_type(column)}, expected the bytes of an image "
-            "file (binary), alone or as `bytes` beside a path. Write the files themselves into it."
+            f"{file.path}: the column {column} holds {file.shown_type(column)}, expected the bytes of an "
+            "image file (binary), alone or as `bytes` beside a path. Write the files themselves into it."
         )
     return leaf
 
@@ -535,8 +536,8 @@ def _names_in_metadata(file: _File, column: str) -> tuple[str, ...] | None:
         return None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise VitkitError(
-            f"{file.path}: the metadata names the classes of {column} {visible(repr(names)[:80])}, expected a "
-            "list of texts. Correct it, or write the file again without it."
+            f"{file.path}: the metadata names the classes of {column} {visible(repr(names)[:80])}, expected "
+            "a list of texts. Correct it, or write the file again without it."
         )
     for name in names:
         check_label(f"{file.path}, the names of the classes in its metadata", name)
@@ -565,7 +566,7 @@ def _names_in_readme(root: Path, column: str) -> tuple[str, ...] | None:
             names.setdefault(int(match[1]), name)
     if sorted(names) != list(range(len(names))):
         raise VitkitError(
-            f"{card}: the names of the classes of {column} are not numbered from 0 without a gap. Correct the "
-            "numbers."
+            f"{card}: the names of the classes of {column} are not numbered from 0 without a gap. Correct "
+            "the numbers."
         )
     return tuple(names[number] for number in sorted(names)) if names else None
