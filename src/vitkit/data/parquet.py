@@ -27,7 +27,7 @@ from vitkit.data.listing import (
     number_groups,
     pluralize,
 )
-from vitkit.data.parquet_pages import largest_page
+from vitkit.data.parquet_pages import page_sizes
 from vitkit.data.tables import by_split, check_label, find_column, find_group_column, named_by_value
 from vitkit.errors import VitkitError
 from vitkit.text import format_bytes, visible
@@ -36,7 +36,11 @@ _PARQUET_IMAGE_COLUMNS = ("image", "img", "images")
 _PARQUET_LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target")
 _PARQUET_IN_MEMORY = 2 << 30  # bytes of encoded images
 _LARGEST_PAGE = 1 << 29
-"""Bytes of a page, unpacked: writers make pages of 1 MB, or of one image where that is larger."""
+"""Bytes of a page, unpacked. Writers want 1 MB, but pyarrow looks at the size after 1,024 images alone. So a
+page may be larger if it is not much smaller in the file: images are packed already."""
+_LARGEST_RATIO = 16  # of the bytes of a page beyond that size to those in the file
+_ROWS_OF_ANY_FILE = 1 << 20
+"""Rows that a file may promise whatever its size; beyond them an image takes a byte at the least."""
 _BATCH_BYTES = 64 << 20  # a batch may have them where no value is larger
 _KEPT_BYTES = 256 << 20
 """Bytes of a row group that stay when the files are not in memory: that of a Hugging Face data set fits."""
@@ -87,12 +91,6 @@ class _File:
 
         with _explained(self.path):
             largest = self._largest_page(leaf, groups)
-        if largest > _LARGEST_PAGE:
-            raise VitkitError(
-                f"{self.path}: a page of the column {leaf} becomes {format_bytes(largest)}, more than the "
-                f"{format_bytes(_LARGEST_PAGE)} allowed. If that is right, write the file again with smaller "
-                "pages (data_page_size of pyarrow)."
-            )
         # No value is larger than the largest page, so that a batch has at most so many bytes, or one value.
         size = min(most_rows, max(1, _BATCH_BYTES // max(1, largest)))
         with _explained(self.path):
@@ -116,6 +114,7 @@ class _File:
         return next(place for place in range(len(schema)) if schema.column(place).path == leaf)
 
     def _largest_page(self, leaf: str, groups: Sequence[int]) -> int:
+        """Return the bytes of the largest page of a column, unpacked. Raises VitkitError: it is a trap."""
         place, largest = self._place(leaf), 0
         with regular_file(self.path) as stream:
             size = stream.seek(0, os.SEEK_END)
@@ -126,8 +125,16 @@ class _File:
                     start = chunk.dictionary_page_offset
                 if start < 0 or not 0 <= chunk.total_compressed_size <= size - start:
                     raise ValueError(f"row group {group} lies outside of the file")
-                pages = largest_page(stream, start, chunk.total_compressed_size, self.rows(group))
-                largest = max(largest, pages)
+                for unpacked, packed in page_sizes(
+                    stream, start, chunk.total_compressed_size, self.rows(group)
+                ):
+                    if unpacked > max(_LARGEST_PAGE, _LARGEST_RATIO * packed):
+                        raise VitkitError(
+                            f"{self.path}: {format_bytes(packed)} of the column {leaf} become "
+                            f"{format_bytes(unpacked)}, more than is read at a time. If that is right, write "
+                            "the file again with smaller pages (write_batch_size=1 of pyarrow)."
+                        )
+                    largest = max(largest, unpacked)
         return largest
 
 
@@ -479,7 +486,11 @@ def _read_metadata(path: Path) -> _File:
             file = _File(path, opened.metadata, opened.schema_arrow)
         rows = [file.rows(group) for group in file.groups]
         # The same value in all rows takes no bytes, so that a small file could promise rows without an end.
-        if min(rows, default=0) < 0 or sum(rows) != file.metadata.num_rows or sum(rows) > size:
+        if (
+            min(rows, default=0) < 0
+            or sum(rows) != file.metadata.num_rows
+            or sum(rows) > max(size, _ROWS_OF_ANY_FILE)
+        ):
             raise ValueError(f"it promises {file.metadata.num_rows:,} rows in {size:,} bytes")
     return file
 

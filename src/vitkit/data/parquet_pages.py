@@ -18,8 +18,8 @@ _VALUES = 1  # the first field of each of the last three
 _Head = dict[int, "int | _Head"]
 
 
-def largest_page(stream: BinaryIO, start: int, length: int, rows: int) -> int:
-    """Return the bytes of the largest page of a column of a row group, unpacked.
+def page_sizes(stream: BinaryIO, start: int, length: int, rows: int) -> Iterator[tuple[int, int]]:
+    """Yield the bytes of each page of a column of a row group, unpacked and in the file.
 
     Args:
         stream: the file.
@@ -30,7 +30,7 @@ def largest_page(stream: BinaryIO, start: int, length: int, rows: int) -> int:
     Raises:
         ValueError: the heads contradict each other, the file or the number of rows.
     """
-    largest, end = 0, start + length
+    end = start + length
     while start < end:
         head, size = _read_head(stream, start)
         unpacked, packed = head.get(_UNPACKED), head.get(_PACKED)
@@ -42,11 +42,10 @@ def largest_page(stream: BinaryIO, start: int, length: int, rows: int) -> int:
             values = part.get(_VALUES, 0) if isinstance(part, dict) else 0
             if not isinstance(values, int) or not 0 <= values <= most:
                 raise ValueError(f"the page at byte {start:,} promises {values} values of at most {most:,}")
-        largest = max(largest, unpacked)
+        yield unpacked, packed
         start += size + packed
     if start != end:
         raise ValueError(f"the pages end at byte {start:,}, expected {end:,}")
-    return largest
 
 
 def _read_head(stream: BinaryIO, start: int) -> tuple[_Head, int]:
