@@ -35,7 +35,7 @@ from vitkit.text import format_bytes, visible
 _PARQUET_IMAGE_COLUMNS = ("image", "img", "images")
 _PARQUET_LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target")
 _PARQUET_IN_MEMORY = 2 << 30  # bytes of encoded images
-_LARGEST_PAGE = 1 << 29
+_LARGEST_PAGE = 128 << 20
 """Bytes of a page, unpacked. Writers want 1 MB, but pyarrow looks at the size after 1,024 images alone. So a
 page may be larger if it is not much smaller in the file: images are packed already."""
 _LARGEST_RATIO = 16  # of the bytes of a page beyond that size to those in the file
