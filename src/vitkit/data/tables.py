@@ -143,9 +143,9 @@ def read_csv(path: Path, several_labels: bool = False, group: str | None = None)
             label_at = header.index(_label_column(path, columns, several_labels))
             split_at = next((header.index(columns[name]) for name in _SPLIT_COLUMNS if name in columns), None)
             group_at = None if group is None else header.index(find_group_column(path, columns, group))
-            line = rows.line_num + 1
+            line, prefix, folder = rows.line_num + 1, f"{path} line ", path.parent
             for row in rows:
-                where = f"{path} line {line}"
+                where = f"{prefix}{line}"
                 if rows.line_num > line:  # a cell holds line breaks
                     tall.append(line)
                 line = rows.line_num + 1
@@ -161,7 +161,7 @@ def read_csv(path: Path, several_labels: bool = False, group: str | None = None)
                     groups.append(_cell(row, group_at))
                     if not groups[-1]:
                         raise VitkitError(f"{where}: {group} is empty. Fill it.")
-                below = _path_below(where, path.parent, name)
+                below = _path_below(where, folder, name)
                 slashes += below != name
                 found.paths.append(below)
                 found.cells.append(label)
@@ -233,9 +233,9 @@ def _path_below(where: str, folder: Path, name: str) -> str:
             'mark (") left open?'
         )
     check_below(where, folder, name)
-    slashed = name.replace("\\", "/")
-    if slashed == name or os.path.lexists(folder / name):
+    if "\\" not in name or os.path.lexists(folder / name):
         return name
+    slashed = name.replace("\\", "/")
     check_below(where, folder, slashed)
     return slashed if os.path.lexists(folder / slashed) else name
 
