@@ -52,24 +52,26 @@ class Labels(Kind):
     limit = 60.0
     # Twelve images of 8 x 8 pixels take next to nothing; Arrow and its pools some 50 MiB.
     most_memory = 256 << 20
+    ever_several = always_several = False
+    """Whether images have several labels, at times or always."""
 
     def prepare(self, folder: Path) -> None:
         """Nothing is shared: the data sets are small."""
 
     @abstractmethod
-    def write(self, number: int, draw: Random, folder: Path) -> tuple[Path, str]:
-        """Write a data set; returns what is opened, and what is odd about it."""
+    def write(self, number: int, draw: Random, folder: Path, several: bool) -> tuple[Path, str]:
+        """Write a data set of one label an image, or of several; returns its path and what is odd."""
 
     def attempt(self, number: int, draw: Random, shared: Path, folder: Path) -> Outcome:
         for image in range(IMAGES):
             (folder / f"{image}.png").write_bytes(png(image))
-        path, odd = self.write(number, draw, folder)
+        several = self.always_several or (self.ever_several and draw.random() < 0.5)
+        path, odd = self.write(number, draw, folder, several)
         # Freed memory goes back to the system, so that making a bomb does not count as reading it.
         pa.default_memory_pool().release_unused()
         ctypes.CDLL(None).malloc_trim(0)
         forget_peak()
-        several = draw.random() < 0.5 and not isinstance(self, ParquetTables)
-        outcome = tried(path, several or isinstance(self, LabelFiles))
+        outcome = tried(path, several)
         return Outcome(outcome.verdict, f"{odd}: {outcome.detail}")
 
 
@@ -104,11 +106,13 @@ class Csv(Labels):
     """A CSV with an odd cell, header or delimiter, or with damaged bytes."""
 
     name, count = "csv", 3_000
+    ever_several = True
     sample = tuple(range(60))
 
-    def write(self, number: int, draw: Random, folder: Path) -> tuple[Path, str]:
+    def write(self, number: int, draw: Random, folder: Path, several: bool) -> tuple[Path, str]:
         path = folder / "x.csv"
-        rows = [[f"{image}.png", ("cat", "dog;cat", "")[draw.randrange(3)]] for image in range(IMAGES)]
+        usual = ("cat", "dog;cat", "") if several else ("cat", "dog", "bird")
+        rows = [[f"{image}.png", usual[image % 3]] for image in range(IMAGES)]
         header, odd = "path,label", ""
         match number % 3:
             case 0:  # a cell as a program writes it
@@ -134,9 +138,10 @@ class LabelFiles(Labels):
     """Text files of labels beside their images, one or some of which are odd or damaged."""
 
     name, count = "label_files", 3_000
+    always_several = True
     sample = tuple(range(40))
 
-    def write(self, number: int, draw: Random, folder: Path) -> tuple[Path, str]:
+    def write(self, number: int, draw: Random, folder: Path, several: bool) -> tuple[Path, str]:
         for image in range(IMAGES):
             (folder / f"{image}.txt").write_bytes(draw.choice((b"", b"cat\n", b"cat\ndog", b"1\r\n2")))
         odd, path = draw.choice(ODD_TEXTS), folder / f"{draw.randrange(IMAGES)}.txt"
@@ -199,7 +204,7 @@ class ParquetTables(Labels):
     sample = (*range(30), *range(100, 140))
     most_memory = 512 << 20  # a page of 128 MiB is let in, and Arrow copies it twice
 
-    def write(self, number: int, draw: Random, folder: Path) -> tuple[Path, str]:
+    def write(self, number: int, draw: Random, folder: Path, several: bool) -> tuple[Path, str]:
         path = folder / "train.parquet"
         images: Any = pa.array([{"bytes": png(image), "path": None} for image in range(IMAGES)])
         kind = list(TYPES)[number // 4 % len(TYPES)] if number % 4 == 0 else draw.choice(("int64", "text"))
