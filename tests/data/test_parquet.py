@@ -233,7 +233,7 @@ def counted() -> Iterator[pa.MemoryPool]:
 def bomb(folder: Path, dictionary: bool) -> int:
     """Write 400 images of 100 kB of zeros in pages of one image; returns the bytes of the file."""
     images = pa.array([bytes(100_000)] * 400, pa.binary())
-    options = {
+    options: dict[str, Any] = {
         "compression": "zstd",
         "use_dictionary": dictionary,
         "data_page_size": 1,

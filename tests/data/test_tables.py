@@ -200,9 +200,12 @@ def test_labels_take_no_more_memory_than_they_have_characters(
     """An array of text is as wide as its longest cell: 40 lines and one long label were 160 kB."""
     made: list[Any] = []
     array = np.array
-    monkeypatch.setattr(
-        np, "array", lambda *given, **options: made.append(array(*given, **options)) or made[-1]
-    )
+
+    def noted(*given: Any, **options: Any) -> Any:
+        made.append(array(*given, **options))
+        return made[-1]
+
+    monkeypatch.setattr(np, "array", noted)
     long = "x" * LONGEST_LABEL
     data = read(table(tmp_path, changed(3, f"3.png,{long}\n")))
     assert long in data.class_names and made

@@ -154,16 +154,16 @@ def _types() -> dict[str, Callable[[Random], Any]]:
     """Columns of twelve labels of every type that Arrow has, whole and odd."""
     whole = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
     third = [number % 3 for number in range(IMAGES)]
-    found: dict[str, Callable[[Random], Any]] = {
-        f"{kind}": lambda draw, kind=kind: pa.array(third, kind) for kind in whole
-    }
     odd_numbers = (0.9, -1.0, float("nan"), float("inf"), 1e30, 3.0, -0.0, None)
-    found |= {
-        f"{kind}": lambda draw, kind=kind: _replaced(
-            list(map(float, third)), draw.choice(odd_numbers), draw, kind
-        )
-        for kind in (pa.float32(), pa.float64())
-    }
+
+    def numbers(kind: Any) -> Callable[[Random], Any]:
+        return lambda draw: pa.array(third, kind)
+
+    def floats(kind: Any) -> Callable[[Random], Any]:
+        return lambda draw: _replaced(list(map(float, third)), draw.choice(odd_numbers), draw, kind)
+
+    found = {str(kind): numbers(kind) for kind in whole}
+    found |= {str(kind): floats(kind) for kind in (pa.float32(), pa.float64())}
     found |= {
         "halves": lambda draw: pa.array(np.array(third, np.float16)),
         "a large number": lambda draw: _replaced(
