@@ -4,10 +4,12 @@ A terminal obeys control characters: a class name could clear the screen, set th
 backwards. Here they become escapes that can be read, such as `\\x1b`.
 """
 
+import csv
+import io
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -38,6 +40,29 @@ def _escape(character: str) -> str:
     if 0xDC80 <= code <= 0xDCFF:  # how Python keeps a byte that it cannot decode (PEP 383)
         code -= 0xDC00
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+# Text that a spreadsheet takes for a formula, which can run programs: it begins with one of four signs and is
+# no number. An apostrophe before the sign may be the text's own: it gets another, and one can be taken off.
+_FORMULA = re.compile(r"(?![+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?\Z)'*[=+\-@]")
+_MARKED = re.compile(r"'+[=+\-@]")
+
+
+def csv_line(cells: Iterable[str]) -> str:
+    """Write a line of CSV, without its end.
+
+    Control characters are shown, and text that a spreadsheet would take for a formula begins with an
+    apostrophe, which spreadsheets and `read_csv_cell` take off again. Numbers stay as they are.
+    """
+    shown = [visible(cell) for cell in cells]
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow([f"'{c}" if _FORMULA.match(c) else c for c in shown])
+    return line.getvalue()
+
+
+def read_csv_cell(cell: str) -> str:
+    """Take off the apostrophe that `csv_line` puts before what would be a formula."""
+    return cell[1:] if _MARKED.match(cell) else cell
 
 
 def json_text(value: Any, *, ascii_only: bool = False, indent: int | None = None) -> str:

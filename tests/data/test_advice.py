@@ -1,5 +1,8 @@
 """Advice before anyone waits: too few images, the recipe, the order of files."""
 
+import contextlib
+import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -75,4 +78,23 @@ def test_predictions_as_csv(photos: Path, tmp_path: Path, capsys: pytest.Capture
     assert lines[4].startswith(f"{photos}/cats/photo 3.png,,,,,") and not lines[4].endswith(",")
     first, second = (float(lines[1].split(",")[i]) for i in (2, 4))
     assert first >= second and first + second == pytest.approx(1, abs=1e-5)
+    # No columns of a third class of two, even if the first image cannot be read.
+    bad = str(photos / "cats" / "photo 3.png")
+    assert run(["predict", str(tmp_path / "model"), bad, "--csv", "--top", "5"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "path,class,probability,class 2,probability 2,error"
+    assert lines[1].startswith(f"{bad},,,,,") and len(lines) == 2
     assert run(["predict", str(tmp_path / "model"), str(photos), "--csv", "--json"]) == 1
+
+
+def test_a_class_that_is_a_formula_is_none_in_csv(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = vitkit.create_model("ViT-8x1x1/8", num_classes=2, image_size=16)
+    model.card = replace(model.card, class_names=("=cmd|'/c calc'!A0", "-1"))
+    vitkit.save_model(model, tmp_path / "model")
+    (photos / "=1+1.png").write_bytes((photos / "cats" / "photo 2.png").read_bytes())
+    with contextlib.chdir(photos):
+        assert run(["predict", str(tmp_path / "model"), "=1+1.png", "--csv", "--top", "2"]) == 0
+    _, (path, *cells) = csv.reader(capsys.readouterr().out.splitlines())
+    assert path == "'=1+1.png" and {cells[0], cells[2]} == {"'=cmd|'/c calc'!A0", "-1"}

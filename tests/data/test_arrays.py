@@ -4,9 +4,10 @@ import io
 import struct
 import subprocess
 import sys
+import tracemalloc
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -47,8 +48,15 @@ def pages(stack: Array, **options: Any) -> bytes:
     return file.getvalue()
 
 
-def tiff(stack: Array, rows: int, planar: bool = False, deflate: bool = False, predictor: int = 1) -> bytes:
-    """A little-endian TIFF file of several samples a pixel, as scanners of the earth write it."""
+def tiff(
+    stack: Array,
+    rows: int,
+    planar: bool = False,
+    deflate: bool = False,
+    predictor: int = 1,
+    order: Literal["<", ">"] = "<",
+) -> bytes:
+    """A TIFF file of several samples a pixel, as scanners of the earth write it, in either byte order."""
     height, width, channels = stack.shape
     planes = [stack[:, :, c : c + 1] for c in range(channels)] if planar else [stack]
     strips = []
@@ -57,7 +65,7 @@ def tiff(stack: Array, rows: int, planar: bool = False, deflate: bool = False, p
             strip = plane[top : top + rows]
             if predictor == 2:
                 strip = np.diff(strip, axis=1, prepend=np.zeros_like(strip[:, :1]))
-            data = np.ascontiguousarray(strip).tobytes()
+            data = np.ascontiguousarray(strip).astype(strip.dtype.newbyteorder(order)).tobytes()
             strips.append(zlib.compress(data) if deflate else data)
     starts = np.cumsum([8, *map(len, strips)]).tolist()
     at = starts.pop()
@@ -71,13 +79,14 @@ def tiff(stack: Array, rows: int, planar: bool = False, deflate: bool = False, p
     entries, beside = b"", b""
     place = at + 2 + 12 * len(tags) + 4
     for tag, kind, values in tags:
-        packed = struct.pack(f"<{len(values)}{'H' if kind == 3 else 'I'}", *values)
+        packed = struct.pack(f"{order}{len(values)}{'H' if kind == 3 else 'I'}", *values)
         if len(packed) > 4:
             here, beside = place + len(beside), beside + packed
-            packed = struct.pack("<I", here)
-        entries += struct.pack("<HHI", tag, kind, len(values)) + packed.ljust(4, b"\0")
-    directory = struct.pack("<H", len(tags)) + entries + struct.pack("<I", 0) + beside
-    return b"II*\0" + struct.pack("<I", at) + b"".join(strips) + directory
+            packed = struct.pack(f"{order}I", here)
+        entries += struct.pack(f"{order}HHI", tag, kind, len(values)) + packed.ljust(4, b"\0")
+    directory = struct.pack(f"{order}H", len(tags)) + entries + struct.pack(f"{order}I", 0) + beside
+    head = b"II" if order == "<" else b"MM"
+    return head + struct.pack(f"{order}HI", 42, at) + b"".join(strips) + directory
 
 
 def test_an_array_of_bytes_is_its_own_pixels() -> None:
@@ -277,15 +286,45 @@ def test_pages_of_other_sizes_and_colours_are_refused() -> None:
 @pytest.mark.parametrize("planar", [False, True])
 @pytest.mark.parametrize("deflate", [False, True])
 @pytest.mark.parametrize("channels", [2, 4, 5])
-def test_samples_are_channels(dtype: type[Any], planar: bool, deflate: bool, channels: int) -> None:
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_samples_are_channels(
+    dtype: type[Any], planar: bool, deflate: bool, channels: int, order: Literal["<", ">"]
+) -> None:
     levels = noise(30, 20, channels)
     if dtype == np.float32:
         stack = (levels / 255).astype(dtype)
     else:
         stack = levels.astype(dtype) * dtype(np.iinfo(dtype).max // 255)
+        if dtype == np.uint16:  # nearly the level: both bytes would be the same in either order
+            stack -= dtype(100) * (stack > 0)
     predictor = 2 if deflate and dtype != np.float32 else 1
-    file = tiff(stack, 7, planar, deflate, predictor)
+    file = tiff(stack, 7, planar, deflate, predictor, order)
     assert np.array_equal(decode(file, DecodeRule(channels=channels)), levels)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_samples_of_32_bits_that_are_no_floats_are_refused(order: Literal["<", ">"]) -> None:
+    with pytest.raises(DecodeError, match="samples of 32 bits: save them as uint8, uint16, or float32"):
+        decode(tiff(noise(30, 20, 5).astype(np.uint32), 7, order=order), FIVE)
+
+
+def test_a_strip_is_not_unpacked_beyond_its_pixels() -> None:
+    """200 kB of deflate become 200 MB of zeros, of which the strip has 3,000."""
+    small = tiff(np.zeros((30, 20, 5), np.uint8), 30, deflate=True)
+    packed = zlib.compress(bytes(3000))
+    bomb = zlib.compress(bytes(200_000_000))
+    assert small.count(packed) == 1
+    entry = struct.pack("<HHII", 279, 4, 1, len(packed))
+    data = small.replace(entry, struct.pack("<HHII", 279, 4, 1, len(bomb)))
+    # The strip is moved behind the rest of the file.
+    place = struct.pack("<HHII", 273, 4, 1, len(data))
+    data = data.replace(struct.pack("<HHII", 273, 4, 1, 8), place) + bomb
+    tracemalloc.start()
+    try:
+        assert not decode(data, FIVE).any()
+        assert tracemalloc.get_traced_memory()[1] < 4_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_fourth_sample_that_is_no_alpha_is_kept() -> None:

@@ -195,6 +195,8 @@ def test_scans_are_counted() -> None:
     scans, buffered = jpeg_scans(encoded(noise(), "JPEG", progressive=True))
     assert 5 < scans < 15 and buffered
     assert jpeg_scans(jpeg_of(MAX_JPEG_SCANS)) == (MAX_JPEG_SCANS, True)
+    # One more is enough to refuse the file: the others are not looked for.
+    assert jpeg_scans(jpeg_of(3 * MAX_JPEG_SCANS)) == (MAX_JPEG_SCANS + 1, True)
 
 
 def test_too_many_scans_are_refused_before_any_is_decoded() -> None:

@@ -15,6 +15,7 @@ from tests.faults.filesystem import Filesystem
 from tests.faults.harness import GOOD, Kind, Tally, attack, told, try_case
 from tests.faults.images import Images
 from tests.faults.kills import Kills
+from tests.faults.labels import Csv, LabelFiles, ParquetTables
 from tests.faults.memory import Memory
 from tests.faults.options import Options
 from tests.faults.run_folders import RunFolders
@@ -25,6 +26,9 @@ KINDS: tuple[Kind, ...] = (
     Checkpoints(),
     RunFolders(),
     Evaluations(),
+    ParquetTables(),
+    Csv(),
+    LabelFiles(),
     Filesystem(),
     Signals(),
     Options(),

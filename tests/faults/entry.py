@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 import vitkit
 from vitkit.cli import main as cli
 from vitkit.data import decode as decoding
+from vitkit.data.sources import open_data
+from vitkit.data.sources_config import Splits
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import Predictions
 from vitkit.jobs import train as training
@@ -91,6 +93,24 @@ def pixels(path: Path) -> NDArray[np.uint8]:
 def header_size(path: Path) -> tuple[int, int]:
     """(height, width) by the header of an image file. Raises Refusal."""
     return decoding.header(path).size
+
+
+def read_labels(path: Path, several: bool) -> tuple[tuple[str, ...], NDArray[Any], list[Path]]:
+    """Class names, labels and files of a data set, each image of which is decoded. Raises Refusal.
+
+    Images that cannot be decoded are left to `pixels`; no more than 50 of a split are looked at.
+    """
+    data = open_data(str(path), Splits(0, 0), multi_label=several)
+    samples = data.splits["train"]
+    files = []
+    for index in range(min(50, len(samples))):
+        samples.key(index)
+        with contextlib.suppress(decoding.DecodeError):
+            samples.decode(index)
+        file = samples.file(index)
+        files += [file] if isinstance(file, Path) else []
+    data.fingerprint()
+    return data.class_names, np.asarray(samples.labels), files
 
 
 def load(path: Path) -> torch.nn.Module:

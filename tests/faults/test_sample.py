@@ -14,8 +14,12 @@ from tests.faults.harness import read_record
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     "kinds",
-    [("images", "checkpoints", "evaluations"), ("run_folders", "filesystem", "signals", "options", "kills")],
-    ids=["files", "commands"],
+    [
+        ("images", "checkpoints", "evaluations"),
+        ("parquet", "csv", "label_files"),
+        ("run_folders", "filesystem", "signals", "options", "kills"),
+    ],
+    ids=["files", "labels", "commands"],
 )
 def test_nothing_of_a_sample_breaks(kinds: tuple[str, ...], tmp_path: Path) -> None:
     """In an interpreter of its own: the attack forks, which a process with threads must not."""

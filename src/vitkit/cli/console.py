@@ -2,8 +2,6 @@
 
 import codecs
 import contextlib
-import csv
-import io
 import os
 import sys
 import time
@@ -36,7 +34,7 @@ from rich.table import Column
 from rich.text import Text
 
 from vitkit.cli.streams import is_terminal
-from vitkit.text import format_bytes, format_duration, json_text, visible
+from vitkit.text import csv_line, format_bytes, format_duration, json_text, visible
 
 WIDTH_OF_PIPES = 110
 LINE_SECONDS = 60.0
@@ -126,10 +124,8 @@ def print_json(value: Any, indent: int | None = 2) -> None:
 
 
 def print_csv(cells: Iterable[str]) -> None:
-    """Print a line of CSV on standard output; control characters are shown and not obeyed."""
-    line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow([visible(cell) for cell in cells])
-    text = line.getvalue()
+    """Print a line of CSV on standard output."""
+    text = csv_line(cells)
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
 

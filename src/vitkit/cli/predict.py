@@ -48,14 +48,15 @@ def _predict(
     options = replace(options, images=read_names(options.images))
     download(options.model)
     top = options.top
-    if csv_output:
-        console.print_csv(["path", *_csv_headings(top), "error"])
     table = Table("image", box=None, pad_edge=False)
     count = failures = 0
     # Closed at once, so that no bar is left on the terminal when whoever reads the output has gone.
     with closing(predict_images(options, TerminalListener())) as images:
         for predicted in images:
-            if not count:  # the headings are the task's, which is known when the model is read
+            if not count:  # the headings are the task's and the classes', known when the model is read
+                top = min(top, predicted.classes)
+                if csv_output:
+                    console.print_csv(["path", *_csv_headings(top), "error"])
                 for heading in predicted.task.guess_headings(top):
                     table.add_column(heading)
             count += 1

@@ -199,6 +199,8 @@ def _opened(
         data = file if isinstance(file, bytes) else read_regular_file(file, rule.max_bytes)
     except UnreadableFileError as error:
         raise DecodeError(str(error)) from error
+    if len(data) > rule.max_bytes:  # of a Parquet file, say, a few bytes of which can become any number
+        raise DecodeError(f"the image has {len(data):,} bytes, more than the {rule.max_bytes:,} allowed")
     held = 0 if isinstance(file, bytes) else len(data)
     name = _recognise(data)
     # Inside a PNG only the animation chunk has a check that warns.

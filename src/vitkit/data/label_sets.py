@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from vitkit.data.files import UnreadableFileError, read_regular_file
 from vitkit.data.folders import image_files
 from vitkit.data.listing import SPLIT_NAMES, SPLITS, Files, Listing, Paths, join_names, pluralize
-from vitkit.data.tables import name_labels, read_csv
+from vitkit.data.tables import check_label, name_labels, read_csv
 from vitkit.errors import VitkitError
 
 LAYOUTS = (
@@ -63,12 +63,15 @@ def list_csv_of_sets(path: Path, separator: str | None, group: str | None = None
                 f"{path}: {name} is listed twice, in lines {before} and {line}. Put all labels of an image "
                 'into one cell ("cat;dog"), and list it once.'
             )
-    notes = []
+    notes = list(rows.notes)
     if separator is None:
         separator = _found_separator(path, rows.cells)
         if separator is not None:
             notes.append(f"Labels are separated by {separator!r}, which was found in the cells.")
     sets = [_without_empty(cell.split(separator) if separator else [cell]) for cell in rows.cells]
+    for line, labels in zip(rows.lines, sets, strict=True):
+        for label in labels:
+            check_label(f"{path} line {line}", label)
     found = _listing(path, "CSV with several labels an image", rows.files(path), sets, rows.split_of, notes)
     return replace(found, groups=rows.groups)
 
@@ -196,10 +199,13 @@ def _read_labels(path: Path, separator: str | None) -> list[str]:
         raise VitkitError(f"{path}: the labels cannot be read: {error}.") from error
     except UnicodeDecodeError as error:
         raise VitkitError(f"{path} is no text in UTF-8: {error}. Save it again as UTF-8.") from error
-    lines = text.splitlines()
-    labels = _without_empty(
-        [part for line in lines for part in (line.split(separator) if separator else [line])]
-    )
+    labels = list[str]()
+    # Not by splitlines, which also ends a line at characters that may stand within a name (U+2028).
+    for number, line in enumerate(re.split(r"\r\n|\r|\n", text), start=1):
+        found = _without_empty(line.split(separator) if separator else [line])
+        for label in found:
+            check_label(f"{path} line {number}", label)
+        labels += found
     boxes = next((label for label in labels if _BOX.fullmatch(label)), None)
     if boxes is not None:
         raise VitkitError(

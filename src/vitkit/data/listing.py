@@ -5,6 +5,7 @@ instead of copying it.
 """
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.errors import VitkitError
+from vitkit.text import visible
 
 SPLITS = ("train", "val", "test")
 SPLIT_NAMES = {
@@ -111,6 +113,37 @@ def expand_home(path: str) -> Path:
         return Path(path).expanduser()
     except RuntimeError:
         return Path(path)
+
+
+# Paths without any of these stay below, on every system; looked for first, as tables have a million lines.
+_LEADS_OUT = re.compile(r"^[/\\]|\.\.|:")
+
+
+def check_below(where: str, root: Path, name: str) -> None:
+    """Refuse a path of a table that leads out of the table's folder; links in the folder are followed.
+
+    Args:
+        where: the table and the line, for the message.
+        root: the folder of the table.
+        name: a path, absolute or below `root`.
+
+    Raises:
+        VitkitError: it is not below `root`. Whoever made the table could have any file read.
+    """
+    if not _LEADS_OUT.search(name):
+        return
+    plain = os.path.normpath(name)
+    if Path(name).is_absolute():
+        here = Path(os.path.normpath(root.absolute()))
+        inside = Path(plain).is_relative_to(here) or Path(plain).is_relative_to(root.resolve())
+    else:
+        inside = plain.split(os.sep, 1)[0] != os.pardir
+    if not inside:
+        raise VitkitError(
+            f"{where}: {visible(name[:200])} is not below {root}, the folder of the table, and nothing "
+            "else is read. Put the table into a folder above all of its images, and write their paths from "
+            "there."
+        )
 
 
 def number_groups(names: Iterable[str]) -> NDArray[np.int64]:

@@ -108,7 +108,7 @@ def _size(file: bytes | Path) -> int:
         return len(file)
     try:
         return file.stat().st_size
-    except OSError:
+    except (OSError, ValueError):  # the second for a name that no file can have
         return -1
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from vitkit.data.files import UnreadableFileError, regular_file
-from vitkit.data.listing import SPLIT_NAMES, Listing, Paths, SplitListing
+from vitkit.data.listing import SPLIT_NAMES, Listing, Paths, SplitListing, check_below
 from vitkit.data.parquet import list_parquet
 from vitkit.data.vtab_tasks import task_of_folder
 from vitkit.errors import VitkitError
@@ -170,7 +170,7 @@ def _read_list(path: Path) -> _List:
                 line = _decoded(f"{path} line {number}", content)
                 if not line.strip():
                     continue
-                name, label = _parsed(f"{path} line {number}", line)
+                name, label = _parsed(f"{path} line {number}", path.parent, line)
                 if name in line_of:
                     raise VitkitError(
                         f"{path} line {number}: {name} stands in line {line_of[name]} already. Remove one of "
@@ -195,8 +195,8 @@ def _decoded(where: str, content: bytes) -> str:
         raise VitkitError(f"{where} is no text in UTF-8: {error}. Save the list again as UTF-8.") from error
 
 
-def _parsed(where: str, line: str) -> tuple[str, int]:
-    """Return path and class number of a line; the path may hold spaces."""
+def _parsed(where: str, folder: Path, line: str) -> tuple[str, int]:
+    """Return path and class number of a line; the path, below the folder, may hold spaces."""
     words = line.rsplit(maxsplit=1)
     if len(words) != 2 or "\0" in line:  # no path has a zero byte, and the system would not say which line
         raise VitkitError(f"{where}: expected {_LINE}, found {line.strip()[:80]!r}.")
@@ -206,6 +206,7 @@ def _parsed(where: str, line: str) -> tuple[str, int]:
             f"{where}: expected a class number, a whole number from 0, after the path, found {label[:40]!r}. "
             "Correct the line."
         )
+    check_below(where, folder, name)
     return os.path.normpath(name), int(label)
 
 

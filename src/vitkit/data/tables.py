@@ -1,12 +1,16 @@
-"""Read lists of images from CSV files, and name splits, columns and classes of tables of every kind."""
+"""Read lists of images from CSV files, and name splits, columns and classes of tables of every kind.
+
+A table may come from a stranger: its paths stay below its folder, and its labels are short names.
+"""
 
 import csv
 import io
+import os
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,15 +22,29 @@ from vitkit.data.listing import (
     Listing,
     Paths,
     SplitListing,
+    check_below,
     join_names,
     number_groups,
+    pluralize,
 )
 from vitkit.errors import VitkitError
+from vitkit.text import read_csv_cell, visible
 
-_PATH_COLUMNS = ("path", "image", "file", "filename", "image_path")
-_LABEL_COLUMNS = ("label", "class", "target")
-_LABEL_SET_COLUMNS = ("labels", "classes", "tags", "targets")
+_PATH_COLUMNS = (
+    *("path", "image", "file", "filename", "image_path", "file_name", "filepath", "file_path"),
+    *("img", "img_path", "image_file", "image_name", "image_filename"),
+)
+_LABEL_COLUMNS = (
+    *("label", "class", "target", "class_name", "label_name", "category", "category_name"),
+    *("classname", "class_label"),
+)
+_LABEL_SET_COLUMNS = ("labels", "classes", "tags", "targets", "categories")
 _SPLIT_COLUMNS = ("split", "set")
+LONGEST_LABEL = 1000
+"""Characters of a label. A longer one is never a name: a quotation mark is open, or a column was mistaken."""
+_LONGEST_LINE = 1 << 20
+"""Characters of a line of a CSV; a file without line breaks would fill the memory."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # C0, DEL and C1, line breaks and tabs among them
 
 
 @dataclass(frozen=True)
@@ -42,6 +60,8 @@ class CsvRows:
     """`(N,)` of "train", "val" and "test"."""
     groups: NDArray[np.int64] | None = None
     """`(N,)` of the column of groups, where one was asked for."""
+    notes: tuple[str, ...] = ()
+    """Sentences about how the paths and columns were read."""
 
     def files(self, path: Path) -> Paths:
         """Return the image files, whose paths are below the folder of the CSV at `path`."""
@@ -54,9 +74,40 @@ def list_csv(path: Path, group: str | None = None) -> Listing:
     Paths are below the folder of the CSV.
     """
     rows = read_csv(path, group=group)
-    splits = by_split(rows.split_of, np.array(rows.cells))
+    # Not as an array of text, in which every cell would be as wide as the longest.
+    splits = by_split(rows.split_of, np.array(rows.cells, dtype=object))
     names, labelled = named_by_value(path, splits)
-    return Listing("CSV", names, rows.files(path), labelled, groups=rows.groups)
+    return Listing("CSV", names, rows.files(path), labelled, rows.notes, rows.groups)
+
+
+def check_label(where: str, label: str, longest: int = LONGEST_LABEL) -> None:
+    """Refuse a label that cannot be a name.
+
+    Args:
+        where: the file and the line or row, for the message.
+        label: from a table or a text file.
+        longest: the most characters that it may have.
+
+    Raises:
+        VitkitError: it is longer, or holds a control character.
+    """
+    control = _CONTROL.search(label)
+    if control is None and len(label) <= longest:
+        return
+    shown = visible(label[:40])
+    if control is not None and control[0] in "\r\n":
+        raise VitkitError(
+            f"{where}: a line break within the label '{shown}'. A quotation mark (\") that is not closed "
+            "takes the lines behind it into its cell: close it, or remove it."
+        )
+    if control is not None:
+        raise VitkitError(
+            f"{where}: the label '{shown}' holds a control character ({visible(control[0])}). Remove it."
+        )
+    raise VitkitError(
+        f"{where}: a label of {len(label):,} characters, which begins with '{shown}'; expected at most "
+        f'{longest:,}. Is a quotation mark (") left open before it, or is this another column?'
+    )
 
 
 def read_csv(path: Path, several_labels: bool = False, group: str | None = None) -> CsvRows:
@@ -69,55 +120,124 @@ def read_csv(path: Path, several_labels: bool = False, group: str | None = None)
         group: the column that says what an image belongs to; None: there is none.
 
     Raises:
-        VitkitError: it is no CSV in UTF-8, lacks a column, has an empty cell where there may be none, or
-            names a split that is none. With several labels also: a line has more cells than the header,
-            which loses labels where the separator of the cells separates labels.
+        VitkitError: it is no CSV in UTF-8, lacks a column or has one twice, has an empty cell where there may
+            be none, a path out of its folder, or names a split that is none. With several labels also: a
+            line has more cells than the header, which loses labels where the separator of the cells
+            separates labels.
     """
     found, split_of, groups = CsvRows([], [], [], np.empty(0)), list[str](), list[str]()
+    slashes, tall, line = 0, list[int](), 1
     try:
         with (
             regular_file(path) as file,
             io.TextIOWrapper(file, newline="", encoding="utf-8-sig") as stream,
         ):
-            first = stream.readline()
+            first = stream.readline(_LONGEST_LINE)
             delimiter = max(",;\t", key=first.count)
             stream.seek(0)
-            rows = csv.DictReader(stream, delimiter=delimiter)
-            columns = {(name or "").strip().lower(): name for name in rows.fieldnames or ()}
-            path_column = find_column(path, columns, _PATH_COLUMNS, "path")
-            label_column = _label_column(path, columns, several_labels)
-            group_column = None if group is None else find_group_column(path, columns, group)
-            split_column = next((columns[name] for name in _SPLIT_COLUMNS if name in columns), None)
+            # Strict, so that a quotation mark that is not closed is an error and not the rest of the file.
+            rows = csv.reader(_lines(path, stream), delimiter=delimiter, strict=True)
+            header = next(rows, [])
+            columns = _columns(path, header)
+            path_at = header.index(find_column(path, columns, _PATH_COLUMNS, "path"))
+            label_at = header.index(_label_column(path, columns, several_labels))
+            split_at = next((header.index(columns[name]) for name in _SPLIT_COLUMNS if name in columns), None)
+            group_at = None if group is None else header.index(find_group_column(path, columns, group))
+            line, prefix, folder = rows.line_num + 1, f"{path} line ", path.parent
             for row in rows:
-                cells = {name: (row[name] or "").strip() for name in (path_column, label_column)}
-                where = f"{path} line {rows.line_num}"
-                if not cells[path_column] or not (cells[label_column] or several_labels):
+                where = f"{prefix}{line}"
+                if rows.line_num > line:  # a cell holds line breaks
+                    tall.append(line)
+                line = rows.line_num + 1
+                if not row:  # a blank line
+                    continue
+                name, label = _cell(row, path_at), _cell(row, label_at)
+                if not name or not (label or several_labels):
                     raise VitkitError(f"{where}: path or label is empty. Fill it or remove it.")
-                if several_labels and None in row:
-                    raise _too_many_cells(where, len(columns), len(row[None]), delimiter)
-                if group_column is not None:
-                    groups.append((row[group_column] or "").strip())
+                check_label(where, label, csv.field_size_limit() if several_labels else LONGEST_LABEL)
+                if several_labels and len(row) > len(header):
+                    raise _too_many_cells(where, len(header), len(row) - len(header), delimiter)
+                if group_at is not None:
+                    groups.append(_cell(row, group_at))
                     if not groups[-1]:
                         raise VitkitError(f"{where}: {group} is empty. Fill it.")
-                found.paths.append(cells[path_column])
-                found.cells.append(cells[label_column])
+                below = _path_below(where, folder, name)
+                slashes += below != name
+                found.paths.append(below)
+                found.cells.append(label)
                 found.lines.append(rows.line_num)
-                split = "train" if split_column is None else row[split_column] or ""
-                split_of.append(split.strip().lower())
+                split_of.append("train" if split_at is None else _cell(row, split_at).lower())
     except UnreadableFileError as error:
         raise VitkitError(f"{path} cannot be read as a CSV: {error}.") from error
-    except (UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError as error:
         raise VitkitError(f"{path} is not a CSV in UTF-8: {error}. Save it again as CSV UTF-8.") from error
+    except csv.Error as error:
+        raise VitkitError(
+            f'{path} line {line}: the cells cannot be told apart ({error}). A quotation mark (") that '
+            "begins a cell has to end it, and one within is written twice: correct those of this line."
+        ) from error
     if not found.paths:
         raise VitkitError(f"{path} has a header but no lines: there are no images.")
     unknown = sorted(set(split_of) - set(SPLIT_NAMES))
     if unknown:
-        raise VitkitError(f"{path}: unknown split {join_names(unknown)}; expected train, val or test.")
+        shown = join_names([visible(name[:40]) for name in unknown])
+        raise VitkitError(f"{path}: unknown split {shown}; expected train, val or test.")
+    notes = list[str]()
+    if slashes:
+        notes.append(f"{pluralize(slashes, 'path')} with \\ read with /, as the files are named here.")
+    if tall:
+        lines = pluralize(len(tall), "image of several lines", "images of several lines each")
+        notes.append(f'{lines}, the first in line {tall[0]}: is a quotation mark (") left open there?')
     return replace(
         found,
         split_of=np.array([SPLIT_NAMES[name] for name in split_of]),
         groups=None if group is None else number_groups(groups),
+        notes=tuple(notes),
     )
+
+
+def _cell(row: Sequence[str], place: int) -> str:
+    """Return a cell of a row; of a row that is too short an empty one."""
+    return read_csv_cell(row[place].strip()) if place < len(row) else ""
+
+
+def _lines(path: Path, stream: TextIO) -> Iterator[str]:
+    """Yield the lines of a CSV. Raises VitkitError for one that is too long for memory."""
+    number = 0
+    while line := stream.readline(_LONGEST_LINE + 1):
+        number += 1
+        if len(line) > _LONGEST_LINE:
+            raise VitkitError(
+                f"{path} line {number} has more than {_LONGEST_LINE:,} characters: this is no CSV of images."
+            )
+        yield line
+
+
+def _columns(path: Path, header: Sequence[str]) -> dict[str, str]:
+    """Return the names of the columns as they are written, by their plain names."""
+    plain = [_plain_name(name) for name in header]
+    twice = sorted({name for name in plain if name and plain.count(name) > 1})
+    if twice:
+        raise VitkitError(
+            f"{path}: the header has several columns of the name "
+            f"{join_names([visible(name[:80]) for name in twice])}. Rename or remove all but one of each."
+        )
+    return dict(zip(plain, header, strict=True))
+
+
+def _path_below(where: str, folder: Path, name: str) -> str:
+    """Return a path of a table, with / where it was written on Windows with backslashes."""
+    if "\0" in name or "\n" in name or "\r" in name:
+        raise VitkitError(
+            f"{where}: the path '{visible(name[:80])}' holds a zero byte or a line break. Is a quotation "
+            'mark (") left open?'
+        )
+    check_below(where, folder, name)
+    if "\\" not in name or os.path.lexists(folder / name):
+        return name
+    slashed = name.replace("\\", "/")
+    check_below(where, folder, slashed)
+    return slashed if os.path.lexists(folder / slashed) else name
 
 
 def _too_many_cells(where: str, expected: int, surplus: int, delimiter: str) -> VitkitError:
@@ -127,13 +247,23 @@ def _too_many_cells(where: str, expected: int, surplus: int, delimiter: str) -> 
     )
 
 
+def _plain_name(name: str) -> str:
+    """Return the name of a column in lower case and with underscores: "File Name" is "file_name"."""
+    return re.sub(r"[ -]", "_", name.strip().lower())
+
+
 def find_group_column(path: Path, columns: dict[str, str], group: str) -> str:
-    if group.lower() not in columns:
+    name = next((name for name in (group.lower(), _plain_name(group)) if name in columns), None)
+    if name is None:
         raise VitkitError(
             f"{path} has no column {group!r} to keep groups together by (--splits.group), only "
-            f"{', '.join(columns)}."
+            f"{_shown(columns)}."
         )
-    return columns[group.lower()]
+    return columns[name]
+
+
+def _shown(columns: Mapping[str, str]) -> str:
+    return join_names([visible(name[:80]) for name in columns], 30)
 
 
 def _label_column(path: Path, columns: dict[str, str], several_labels: bool) -> str:
@@ -142,7 +272,7 @@ def _label_column(path: Path, columns: dict[str, str], several_labels: bool) -> 
     if not columns.keys() & {*_LABEL_COLUMNS} and columns.keys() & {*_LABEL_SET_COLUMNS}:
         raise VitkitError(
             f"{path}: no label column. Expected one of {', '.join(_LABEL_COLUMNS)} in the header line, found "
-            f"{', '.join(columns)}. If an image has several labels, give --task multi-label."
+            f"{_shown(columns)}. If an image has several labels, give --task multi-label."
         )
     return find_column(path, columns, _LABEL_COLUMNS, "label")
 
@@ -153,7 +283,7 @@ def find_column(path: Path, columns: dict[str, str], wanted: tuple[str, ...], wh
             return columns[name]
     raise VitkitError(
         f"{path}: no {what} column. Expected one of {', '.join(wanted)} in the header line, "
-        f"found {', '.join(map(str, columns)) or 'nothing'}."
+        f"found {_shown(columns) or 'nothing'}."
     )
 
 

@@ -44,6 +44,8 @@ class PredictedImage:
     """The most probable classes, best first; none of a file that cannot be read."""
     reason: str | None = None
     """Why the file cannot be read; None if it can."""
+    classes: int = 0
+    """The number of classes that the model knows, of which `guesses` names the first."""
 
 
 def predict_images(options: PredictOptions, listener: Listener = SILENT) -> Generator[PredictedImage]:
@@ -86,8 +88,9 @@ def _predict_batch(predictor: "Predictor", paths: Sequence[Path], top: int) -> I
         except DecodeError as error:
             reasons[i] = str(error)
     found = dict(zip(pixels, predictor.many(list(pixels.values()), top), strict=True)) if pixels else {}
+    classes = len(predictor.class_names)
     for i, path in enumerate(paths):
-        yield PredictedImage(path, predictor.task, found.get(i, []), reasons.get(i))
+        yield PredictedImage(path, predictor.task, found.get(i, []), reasons.get(i), classes)
 
 
 class Predictor:

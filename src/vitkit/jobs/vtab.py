@@ -9,8 +9,6 @@ OUT/TASK/result.json         its test accuracy: with it the task is finished
 OUT/vtab.json, .csv, .html   the result
 """
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +32,7 @@ from vitkit.jobs.vtab_result import Vtab
 from vitkit.jobs.vtab_run import UNCUT, departures, task_run
 from vitkit.jobs.vtab_task import TaskAtWork
 from vitkit.models.image_config import height_and_width
+from vitkit.text import csv_line
 
 FREE_TO_CHANGE = ("out", "tasks", "micro_batch_size", "workers", "device", "threads")
 """Options that another call for the same folder may change: they do not decide the accuracy of a task."""
@@ -195,7 +194,6 @@ def _refuse_other(folder: Path, options: VtabOptions, weights: Mapping[str, str]
 def _keep(folder: Path, found: Vtab) -> None:
     """Write the result as JSON, CSV and a page."""
     replace_json(folder / "vtab.json", found.to_json())
-    table = io.StringIO()
-    csv.writer(table, lineterminator="\n").writerows(found.csv_rows())
-    replace_file(folder / "vtab.csv", [table.getvalue().encode()])
+    table = "".join(f"{csv_line(row)}\n" for row in found.csv_rows())
+    replace_file(folder / "vtab.csv", [table.encode()])
     replace_file(folder / "vtab.html", [render_vtab(found).encode()])
