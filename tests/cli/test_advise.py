@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("without_report")
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advising, "SIZES", ("ViT-8x1x1/112",))
-    # Brightness, by which the pictures of these tests differ, tells small pictures apart: no start is advised.
+    # Small pictures are told apart by their brightness, and then no start is advised.
     right = {"ridge": 30, "knn": 20}
     monkeypatch.setattr(advising, "probe_pixels", lambda *_: Probe(Folded(100, right, right), 0.0))
 
