@@ -211,6 +211,17 @@ def test_a_crop_does_not_look_beyond_its_border(antialias: bool) -> None:
             assert out.max() == 0
 
 
+def test_crops_without_aspects_have_the_proportions_of_the_image() -> None:
+    """A square of 480 pixels out of an image that was stretched to 512 is the same part of each side."""
+    same = Augmentation(crop_area=((480 / 512) ** 2,) * 2, crop_aspect=None, flip=False)
+    found = crops(32, 64, same, 400)
+    assert {tuple(box) for box in found[:, 2:]} == {(30, 60)}
+    assert {*found[:, 0]} == {0, 1, 2} and {*found[:, 1]} == {0, 1, 2, 3, 4}
+    any_size = crops(40, 20, Augmentation(crop_area=(0.25, 1.0), crop_aspect=None, flip=False), 300)
+    assert any_size[:, 2].min() == 20 and any_size[:, 2].max() == 40
+    assert np.abs(any_size[:, 2] - 2 * any_size[:, 3]).max() <= 1
+
+
 def test_flips_are_even() -> None:
     image = ramp(8, 8)
     augmentation = Augmentation(crop_area=None)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,9 @@ from vitkit.data.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.evaluation.label_predictions import LabelPredictions
 from vitkit.evaluation.multilabel import MultiLabel, multi_label, predict_labels
-from vitkit.evaluation.ranking import DRAWS, FEWEST_DRAWS, Ranking, interval_95, resampled_precisions
+from vitkit.evaluation.ranking import Ranking, intervals_95
+from vitkit.models.card import Task
+from vitkit.tasks import find_task
 
 
 def predictions(logits: object, targets: object, bad: int = 0) -> LabelPredictions:
@@ -103,6 +106,14 @@ def test_numbers_by_hand() -> None:
     assert (result.labels_per_image, result.predicted_per_image) == (3 / 4, 5 / 4)
 
 
+def test_of_equally_good_thresholds_the_largest_is_named() -> None:
+    """From 3 on one image is named, rightly, of two; from 1 on all four are: both times F1 is 2/3."""
+    result = multi_label(predictions([[3.0], [2.0], [1.5], [1.0]], [[1], [0], [0], [1]]), ["one"])
+    (score,) = result.per_label
+    assert score.best_f1 == pytest.approx(2 / 3)
+    assert score.best_threshold == pytest.approx(1 / (1 + math.exp(-3)))
+
+
 def test_saturated_probabilities_are_no_ties() -> None:
     result = multi_label(predictions([[50.0], [60.0]], [[0], [1]]), ["one"])
     assert result.mean_average_precision == 1.0  # both probabilities are 1 in float64
@@ -114,31 +125,20 @@ def simulated(count: int, seed: int, classes: int = 4) -> tuple[NDArray[np.float
     return (targets * 1.5 + draw.normal(0, 1, (count, classes))).astype(np.float32), targets
 
 
-def test_resampled_values_are_those_of_images_that_are_there_several_times() -> None:
-    logits, targets = simulated(30, 0, 1)
-    logits = np.round(logits)  # ties
-    ranking = Ranking.from_scores(logits[:, 0], targets[:, 0])
-    weights = np.random.default_rng(1).multinomial(30, np.full(30, 1 / 30), 5).astype(np.int32).T
-    for column, value in zip(weights.T, ranking.resampled(weights), strict=True):
-        slow = metrics.average_precision_score(targets[:, 0].repeat(column), logits[:, 0].repeat(column))
-        assert value == pytest.approx(slow, abs=1e-12)
-    none = weights * ~targets  # images without the label alone
-    assert np.isnan(ranking.resampled(none)).all()
-
-
-def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
-    logits, targets = simulated(200_000, 99)
-    truth = multi_label(predictions(logits, targets), names(4), intervals=False).mean_average_precision
-    assert truth is not None
-    held, widths = 0, []
-    for seed in range(25):
-        result = multi_label(predictions(*simulated(600, seed)), names(4))
-        assert result.mean_average_precision_interval is not None
-        low, high = result.mean_average_precision_interval
-        held += low <= truth <= high
-        widths.append(high - low)
-    assert held >= 21  # of 95 % intervals, 20 or fewer of 25 hold the truth once in 300 times
-    assert 0.04 < np.mean(widths) < 0.1
+@settings(deadline=None, max_examples=50)
+@given(scored())
+def test_without_each_image_the_precision_is_that_of_the_others(
+    found: tuple[NDArray[np.float32], NDArray[np.bool_]],
+) -> None:
+    scores, truth = found[0][:, 0], found[1][:, 0]
+    values = Ranking.from_scores(scores, truth).without_each()
+    for image, value in enumerate(values):
+        others = np.arange(len(scores)) != image
+        if truth[others].any():
+            slow = metrics.average_precision_score(truth[others], scores[others])
+            assert value == pytest.approx(slow, abs=1e-12)
+        else:
+            assert np.isnan(value)
 
 
 def test_the_interval_is_the_same_every_time_and_narrower_with_more_images() -> None:
@@ -155,29 +155,53 @@ def test_the_interval_is_the_same_every_time_and_narrower_with_more_images() -> 
         assert 0 <= low < score.average_precision < high <= 1
 
 
-def test_a_perfect_ranking_has_no_interval() -> None:
-    """Resampled, it stays perfect: that is no proof that it will be on other images."""
-    result = multi_label(predictions([[3.0], [2.0], [-1.0]], [[1], [1], [0]]), ["one"])
-    assert result.mean_average_precision == 1.0 and result.mean_average_precision_interval is None
-    assert interval_95(0.5, np.full(DRAWS, np.nan)) is None
+def test_labels_of_the_same_images_vary_together() -> None:
+    """Ten copies of a label tell no more than one of them."""
+    rankings = [
+        Ranking.from_scores(row, truth)
+        for row, truth in zip(*(part.T for part in simulated(200, 5, 10)), strict=True)
+    ]
+    once, copies, apart = (intervals_95(some)[0] for some in (rankings[:1], rankings[:1] * 10, rankings))
+    assert once and copies and apart
+    assert copies[1] - copies[0] > 0.85 * (once[1] - once[0]) > 1.7 * (apart[1] - apart[0])
 
 
-def test_parts_of_the_resampling_are_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    logits, targets = simulated(50, 3)
-    rankings = [Ranking.from_scores(logits[:, i], targets[:, i]) for i in range(4)]
-    whole = resampled_precisions(rankings, 50)
-    monkeypatch.setattr("vitkit.evaluation.ranking._AT_ONCE", 50 * 7)
-    np.testing.assert_array_equal(resampled_precisions(rankings, 50), whole)
+def test_a_perfect_ranking_of_few_images_is_not_sure() -> None:
+    """Without any of them it stays perfect: that is no proof that it will be on other images."""
+    logits = np.linspace(3, -3, 40)[:, None]
+    whole, (single,) = intervals_95([Ranking.from_scores(logits[:, 0].astype(np.float32), np.arange(40) < 8)])
+    assert whole == single is not None
+    assert 0.5 < single[0] < 0.8 and single[1] == 1.0
 
 
-def test_very_many_pairs_are_resampled_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    logits, targets = simulated(50, 3)
-    rankings = [Ranking.from_scores(logits[:, i], targets[:, i]) for i in range(4)]
-    whole = resampled_precisions(rankings, 50)
-    monkeypatch.setattr("vitkit.evaluation.ranking._PAIRS", 100)
-    np.testing.assert_array_equal(resampled_precisions(rankings, 50), whole[:100])
-    monkeypatch.setattr("vitkit.evaluation.ranking._PAIRS", 1)
-    np.testing.assert_array_equal(resampled_precisions(rankings, 50), whole[:FEWEST_DRAWS])
+def test_rare_labels_have_no_interval_and_it_is_said() -> None:
+    logits, targets = simulated(60, 0)
+    targets[:, 1] = np.arange(60) < 2
+    targets[:, 2] = False
+    result = multi_label(predictions(logits, targets), names(4))
+    assert result.mean_average_precision_interval is None and result.too_rare == ("label 1",)
+    singles = [score.average_precision_interval for score in result.per_label]
+    assert [single is None for single in singles] == [False, True, True, False]
+    task = find_task("multi-label")
+    reason = "no 95% interval: 1 label is on fewer than 3 images (label 1)"
+    for words in (task.line(result), "".join(task.summary(result, "images"))):
+        assert f" ({reason})" in words
+    assert result.to_json()["mean_average_precision_interval"] is None
+    page = task.report({"test": (result, predictions(logits, targets))}, "test")
+    assert f"N{reason[1:]}." in page.answer[0].words
+    targets[2, 1] = True  # a third image
+    whole = multi_label(predictions(logits, targets), names(4))
+    assert whole.mean_average_precision_interval is not None and not whole.explain_no_interval()
+
+
+def test_intervals_of_early_versions_are_told() -> None:
+    result = multi_label(predictions(*simulated(60, 0)), names(4))
+    task, learned = find_task("multi-label"), Task()
+    assert task.explain_outdated(result, learned) == ""
+    mean = result.mean_average_precision
+    assert mean is not None
+    old = replace(result, mean_average_precision_interval=(mean - 0.1, mean + 0.1))
+    assert "an early version, which is too narrow" in task.explain_outdated(old, learned)
 
 
 class Table(nn.Module):

@@ -7,7 +7,7 @@ from torch import nn
 
 from vitkit.data.batch import Batch
 from vitkit.evaluation.classify import predict
-from vitkit.evaluation.scores import image_scores, probabilities
+from vitkit.evaluation.scores import image_scores, likeliest, probabilities
 from vitkit.models.card import Card, LossFunction, Task
 from vitkit.training.objectives import Classification
 from vitkit.training.objectives_config import ClassificationConfig
@@ -55,3 +55,12 @@ def test_sigmoid_confidence_is_that_of_the_predicted_class_alone() -> None:
 
 def test_a_model_knows_its_loss() -> None:
     assert Card().loss == "softmax" and Card(task=Task(loss="sigmoid")).loss == "sigmoid"
+
+
+def test_the_likeliest_classes_are_ordered_and_the_lower_of_equals_is_first() -> None:
+    logits = np.random.default_rng(0).integers(-3, 3, (50, 12)).astype(np.float32)
+    before = logits.copy()
+    found = likeliest(logits, 5)
+    np.testing.assert_array_equal(found, np.argsort(-logits, axis=1, kind="stable")[:, :5])
+    np.testing.assert_array_equal(found[:, 0], logits.argmax(1))
+    np.testing.assert_array_equal(logits, before)

@@ -148,6 +148,7 @@ def test_any_of_the_reassessed_labels_is_right(checkpoint: Path, tmp_path: Path)
     real_labels(tmp_path / "real.json", labels)
     found = vitkit.evaluate_protocol(checkpoint, images, "imagenet-real", device="cpu")
     assert (found.count, found.correct, found.unreadable) == (4, 3, 0)
+    assert found.top5_correct == 4, "image 3 is what is second likeliest"
     assert sorted(found.left_out.values()) == [1, 1, 2]
     assert found.left_out["no label fits, as ReaL's raters found"] == 1
     of_two = {score.name: score for score in found.per_class}
@@ -155,7 +156,11 @@ def test_any_of_the_reassessed_labels_is_right(checkpoint: Path, tmp_path: Path)
         assert of_two[WNIDS[one]].count >= 1
     moved = real_labels(tmp_path / "other.json", {1: [rank(1)[5]]})
     again = vitkit.evaluate_protocol(checkpoint, images, "imagenet-real", labels=moved, device="cpu")
-    assert (again.count, again.correct) == (1, 0)
+    assert (again.count, again.correct, again.top5_correct) == (1, 0, 0), "the sixth is too late"
+    fifth = real_labels(tmp_path / "fifth.json", {1: [rank(1)[500], rank(1)[4]]})
+    last = vitkit.evaluate_protocol(checkpoint, images, "imagenet-real", labels=fifth, device="cpu")
+    assert (last.correct, last.top5_correct, last.top5_accuracy) == (0, 1, 1.0)
+    assert last.top5_accuracy_interval == wilson_interval(1, 1)
     (tmp_path / "real.json").unlink()
     with pytest.raises(VitkitError, match=r"Expected the labels in .*real\.json.*--labels"):
         vitkit.evaluate_protocol(checkpoint, images, "imagenet-real")
@@ -199,6 +204,8 @@ def test_any_class_that_an_object_is_counts_and_the_red_border_is_cut_off(
     chairs = {rank(0)[0], rank(1)[0]}
     expected = 2 + 1 + (rank(3)[0] == rank(2)[0])
     assert (found.count, found.correct) == (4, expected) and len(chairs) == 2
+    top5 = 2 + sum(rank(2)[0] in rank(seed)[:5] for seed in (2, 3))
+    assert found.top5_correct == top5 and found.top5_accuracy == top5 / 4
     assert dict(found.left_out) == {"of classes that ImageNet does not have": 2}
     assert {score.name: score.count for score in found.per_class} == {"Chair": 2, "Fan": 2}
     # With the border the answers are others, or this test would not notice it.
@@ -214,6 +221,14 @@ def test_any_class_that_an_object_is_counts_and_the_red_border_is_cut_off(
     mapping.unlink()
     with pytest.raises(VitkitError, match=r"pytorch_to_imagenet_2012_id\.json is missing"):
         list_labelled("objectnet", str(tmp_path / "objectnet-1.0"))
+
+
+def test_images_that_are_all_unreadable_are_refused(checkpoint: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "set" / WNIDS[0]
+    folder.mkdir(parents=True)
+    (folder / "0.png").write_bytes(b"no image")
+    with pytest.raises(VitkitError, match="None of the images could be read"):
+        vitkit.evaluate_protocol(checkpoint, tmp_path / "set", "imagenet", device="cpu")
 
 
 def test_an_image_that_is_all_border_counts_as_unreadable(checkpoint: Path, tmp_path: Path) -> None:
@@ -374,10 +389,12 @@ def test_the_command_prints_the_accuracy_and_what_was_left_out(
     command = ["evaluate", str(checkpoint), "--data", str(tmp_path / "objectnet-1.0"), "--device", "cpu"]
     assert run([*command, "--protocol", "objectnet"]) == 0
     printed = capsys.readouterr().out
+    assert " top-5: one of the five likeliest classes is right (95 % interval " in printed
     assert "accuracy by objectnet on 4 images" in printed and "choosing among 1,000 classes" in printed
     assert "Left out: 2 images, of classes that ImageNet does not have." in printed and "Fan" in printed
     assert run([*command, "--protocol", "objectnet", "--json"]) == 0
     numbers = json.loads(capsys.readouterr().out)
+    assert numbers["top5_accuracy"] == numbers["top5_correct"] / 4 >= numbers["accuracy"]
     assert numbers["count"] == 4 and len(numbers["per_class"]) == 2 and numbers["rejects"] == {}
     assert run([*command[:2], "--protocol", "objectnet"]) == 1
     assert "needs --data" in capsys.readouterr().err

@@ -13,7 +13,6 @@ from vitkit.jobs.forecast import (
     FEWEST,
     FINETUNED,
     MOST,
-    SCRATCH,
     Evidence,
     Forecast,
     Outcome,
@@ -38,7 +37,7 @@ def test_shares_and_log_odds_are_inverse() -> None:
 
 
 def test_a_plain_relation_expects_what_the_probe_found() -> None:
-    found = predict(FLAT, 800, 10**9, PLAIN)
+    found = predict(FLAT, 400, 10**9, PLAIN)
     assert found.accuracy == pytest.approx(0.7, abs=2e-3)
     # Normal quantile 1.2816 of spread 0.3 and the probe's counting, 1 / 700 + 1 / 300, in log-odds.
     half = 1.2816 * math.sqrt(0.09 + 1 / 700 + 1 / 300)
@@ -55,13 +54,13 @@ def width(found: Forecast) -> float:
 
 
 def test_what_is_less_certain_has_a_wider_interval() -> None:
-    base = width(predict(FLAT, 800, 1000, PLAIN))
-    assert width(predict(FLAT, 800, 20, PLAIN)) > base
+    base = width(predict(FLAT, 400, 1000, PLAIN))
+    assert width(predict(FLAT, 400, 20, PLAIN)) > base
     few = Evidence(images=50, right=35, right_of_half=35, learned_from=40)
     assert width(predict(few, 40, 1000, PLAIN)) > base
-    assert width(predict(FLAT, 800, 1000, replace(PLAIN, runs=5))) > base
-    assert width(predict(FLAT, 800, 1000, replace(PLAIN, spread=0.6))) > base
-    assert width(predict(FLAT, 800, 1000, PLAIN, level=0.5)) < base
+    assert width(predict(FLAT, 400, 1000, replace(PLAIN, runs=5))) > base
+    assert width(predict(FLAT, 400, 1000, replace(PLAIN, spread=0.6))) > base
+    assert width(predict(FLAT, 400, 1000, PLAIN, level=0.5)) < base
 
 
 def test_more_images_raise_what_is_expected_with_less_and_less_gain() -> None:
@@ -77,7 +76,7 @@ def test_more_images_raise_what_is_expected_with_less_and_less_gain() -> None:
 
 
 @pytest.mark.parametrize("right", [0, 5, 10])
-@pytest.mark.parametrize("relation", [FINETUNED, SCRATCH])
+@pytest.mark.parametrize("relation", [FINETUNED, PLAIN])
 def test_no_probe_is_too_good_or_too_bad(right: int, relation: Relation) -> None:
     worst = Evidence(images=10, right=right, right_of_half=0, learned_from=8)
     found = predict(worst, 8, 1, relation)
@@ -137,6 +136,23 @@ def test_a_relation_does_not_go_on_beyond_the_runs_it_was_fitted_to() -> None:
     assert relation.line(MOST) == relation.line(10**6) == pytest.approx(0.5 * math.log2(450 / BASE_IMAGES))
     assert relation.line(FEWEST) == relation.line(1) == pytest.approx(0.5 * math.log2(45 / BASE_IMAGES))
     assert relation.line(225) == pytest.approx(relation.line(MOST) - 0.5)
+
+
+@pytest.mark.parametrize(
+    ("images", "parameters", "measured"),
+    [(45, 0, True), (450, 500_000, True), (44, 0, False), (451, 0, False), (300, 86_000_000, False)],
+)
+def test_beyond_what_was_measured_the_interval_is_wider_and_says_so(
+    images: int, parameters: int, measured: bool
+) -> None:
+    found = predict(FLAT, images, 1000, PLAIN, parameters=parameters)
+    inside = predict(FLAT, min(max(images, FEWEST), MOST), 1000, PLAIN)
+    half, usual = (log_of(one.high) - log_of(one.accuracy) for one in (found, inside))
+    assert found.measured == measured and inside.measured
+    assert half == pytest.approx(usual * (1 if measured else 2))
+    above = found.compare(0.999)
+    assert ("2 of 10 runs should lie outside" in above) == measured
+    assert ("a guess for such a run" in above) != measured
 
 
 def test_the_evidence_is_that_of_the_best_method() -> None:

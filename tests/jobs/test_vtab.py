@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,7 +28,7 @@ from vitkit.jobs import train as training
 from vitkit.jobs import vtab_task as job
 from vitkit.jobs.machine import InterruptedTraining
 from vitkit.jobs.run_config import read_run
-from vitkit.jobs.vtab import vtab
+from vitkit.jobs.vtab import CROPS, begin, vtab
 from vitkit.jobs.vtab_data import TaskData, find_tasks
 from vitkit.jobs.vtab_options import VtabOptions
 from vitkit.jobs.vtab_page import render_vtab
@@ -147,17 +147,57 @@ def test_the_protocol_is_the_papers(start: Path, root: Path) -> None:
     assert (made.weight_decay, made.clip_norm, made.polyak) == (0.0, 1.0, None)
     assert (training.steps, training.batch_size, training.select) == (2_500, 512, "last")
     assert (run.preprocessing.image_size, run.preprocessing.resize) == ((384, 384), "stretch")
-    assert (run.augmentation.crop_area, run.augmentation.flip, run.augmentation.shift) == (None, False, 0)
-    assert not list(departures(run, options))
+    assert not list(departures(run, options, task))
     smaller = replace(options, steps=100, image_size=(32, 48), batch_size=64, sweep=True)
     run = task_run(smaller, task, root / "x.txt", 0.03)
     assert (run.optimizer.warmup_steps, run.optimizer.learning_rate) == (10, 0.03)
-    assert list(departures(run, smaller)) == [
+    assert list(departures(run, smaller, task)) == [
         "batch 64 (512)",
         "pixels 32x48 (384x384)",
         "100 steps (2,500)",
         "rate of each task the best of 0.001, 0.003, 0.01, 0.03 (0.01 for all)",
     ]
+
+
+def test_crops_and_flips_are_bits_where_they_keep_the_label(start: Path, root: Path) -> None:
+    """BiT 3.3 and `get_resolution`: 480 of 512 pixels, or 128 of 160 of images under 96x96."""
+    options = VtabOptions(str(start), root=str(root))
+    rules = {}
+    for one in VTAB_TASKS:
+        task = TaskData(one.folder, root, {"train800val200": root / "x.txt"})
+        run = task_run(options, task, root / "x.txt", None)
+        assert not list(departures(run, options, task)) and run.augmentation.shift == 0
+        assert run.augmentation.crop_aspect is None
+        rules[one.folder] = run.augmentation.crop_area, run.augmentation.flip
+    large, small = ((480 / 512) ** 2,) * 2, ((128 / 160) ** 2,) * 2
+    assert {name for name, (area, _) in rules.items() if area == small} == {"cifar", "svhn", "eurosat"}
+    assert {area for area, _ in rules.values()} == {large, small, None}
+    structured = {one.folder for one in VTAB_TASKS if one.group == "structured"}
+    assert {name for name, (area, _) in rules.items() if area is None} == structured
+    assert {name for name, (_, flip) in rules.items() if not flip} == {"svhn", *structured}
+
+
+@pytest.mark.parametrize("protocol", ["paper", "finetune"])
+def test_a_folder_of_the_version_without_crops_is_refused(
+    protocol: Literal["paper", "finetune"], start: Path, root: Path, tmp_path: Path
+) -> None:
+    """With the protocol finetune, which is what it was, it goes on."""
+    options = VtabOptions(str(start), root=str(root), protocol=protocol)
+    begin(tmp_path / "out", options, {})
+    begun = tmp_path / "out" / "options.json"
+    kept = {name: value for name, value in json.loads(begun.read_text()).items() if name != CROPS}
+    begun.write_text(json.dumps(kept))
+    if protocol == "finetune":
+        begin(tmp_path / "out", options, {})
+        return
+    with pytest.raises(VitkitError, match=r"neither cropped nor flipped\. Finish it with that version"):
+        begin(tmp_path / "out", options, {})
+
+
+def test_the_classes_of_a_task_are_those_of_the_paper() -> None:
+    """The numbers of classes of VTAB's 19 tasks, in the order of Table 9."""
+    classes = [102, 100, 47, 102, 37, 397, 10, 2, 10, 45, 5, 8, 6, 6, 16, 16, 4, 18, 9]
+    assert [task.classes for task in VTAB_TASKS] == classes
 
 
 def test_each_task_is_trained_on_1000_and_tested_once(start: Path, root: Path, tmp_path: Path) -> None:
@@ -322,7 +362,8 @@ def test_protocol_finetune_is_that_of_finetuning(start: Path, root: Path, tmp_pa
     run = read_run(tmp_path / "out/clevr_count/final")
     assert (run.optimizer.optimizer, run.training.steps, run.training.select) == ("adamw", 4, "last")
     assert "optimizer adamw (sgd)" in found.departures
-    assert {"smallest crop 0.25 (1)", "random flips (none)"} <= {*found.departures}
+    assert "the same crops and flips for all tasks (BiT's, where they keep the label)" in found.departures
+    assert not any("smallest crop" in line for line in found.departures)
     assert "factor of the head's rate 6 (1)" in found.departures
 
 

@@ -72,8 +72,11 @@ def main(arguments: list[str]) -> None:
         )
         console.out.print(f"\nNext: open {folder / 'report.html'} in a browser", markup=False, soft_wrap=True)
     elif not options.json_output:
-        again = shlex.join(["vitkit", "advise", options.data, *options.starts])
-        following = f"{again} --go trains so" if found.can_go else f"{again} START"
+        if found.can_go:
+            again = shlex.join(["vitkit", "advise", options.data, *options.starts])
+            following = f"{again} --go trains so"
+        else:
+            following = f"vitkit advise {shlex.quote(options.data)} START"
         console.out.print(f"\nNext: {following}", markup=False, soft_wrap=True)
 
 

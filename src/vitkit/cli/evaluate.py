@@ -83,6 +83,11 @@ def _print_protocol(result: "ProtocolResult", rejects: dict[str, str]) -> None:
         f"[bold]{result.accuracy:.2%}[/] accuracy by {result.protocol} on {result.count:,} images "
         f"(95 % interval {low:.1%} to {high:.1%}), choosing among {result.candidates:,} classes"
     )
+    low, high = result.top5_accuracy_interval
+    console.out.print(
+        f"{result.top5_accuracy:.2%} top-5: one of the five likeliest classes is right "
+        f"(95 % interval {low:.1%} to {high:.1%})"
+    )
     for reason, count in result.left_out.items():
         console.out.print(f"Left out: {count:,} image{'s' * (count != 1)}, {reason}.", markup=False)
     console.print_rejects(rejects, "count for nothing")

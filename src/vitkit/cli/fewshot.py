@@ -59,7 +59,7 @@ def _fewshot(
 
 def _one(found: "FewShot", model: "FewShotModel") -> Table:
     """Put the numbers of one checkpoint in a table, a row for each method and number of shots."""
-    table = Table("method", "shots", "accuracy", "deviation", "95 % interval", "each draw", box=None)
+    table = Table("method", "shots", "accuracy", "deviation", "95 % over draws", "each draw", box=None)
     for column in table.columns[1:]:
         column.justify = "right"
     for score in model.scores:

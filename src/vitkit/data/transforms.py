@@ -139,9 +139,17 @@ def _random_crop(
     sample_distorted_bounding_box_op.cc, GenerateRandomCrop). After 100 failures the whole image is taken. One
     difference: TensorFlow never draws the last offset, so its crops touch the bottom and right edge only when
     they span the image; here all offsets are equally likely.
+
+    Without aspects the sides are uniform, as are the offsets.
     """
     assert augmentation.crop_area is not None
     smallest, largest = (part * height * width for part in augmentation.crop_area)
+    if augmentation.crop_aspect is None:
+        least, most = (math.sqrt(part) for part in augmentation.crop_area)
+        side = least + (most - least) * rng.random()
+        crop_height, crop_width = (max(1, round(side * length)) for length in (height, width))
+        top = _below(height - crop_height + 1, rng)
+        return top, _below(width - crop_width + 1, rng), crop_height, crop_width
     low, high = augmentation.crop_aspect
     for _ in range(100):
         aspect = low + (high - low) * rng.random()

@@ -94,8 +94,9 @@ class Augmentation:
     crop_area: tuple[float, float] | None = (0.05, 1.0)
     """Smallest and largest fraction of the image's area that a random crop takes; None for no crop. The crop
     is stretched to image_size, whatever resize says."""
-    crop_aspect: tuple[float, float] = (0.75, 1.33)
-    """Smallest and largest width / height of the crop."""
+    crop_aspect: tuple[float, float] | None = (0.75, 1.33)
+    """Smallest and largest width / height of the crop; None for that of the image, as where an image is
+    stretched to a size and a part of that is cut out."""
     flip: bool = True
     """Mirror images left to right, with a probability of one half."""
     shift: int = 0
@@ -119,7 +120,7 @@ class Augmentation:
         require_finite(self)
         if self.crop_area is not None and not 0 < self.crop_area[0] <= self.crop_area[1] <= 1:
             raise VitkitError(f"crop_area must be two parts of 1, smaller first, found {self.crop_area}.")
-        if not 0 < self.crop_aspect[0] <= self.crop_aspect[1]:
+        if self.crop_aspect is not None and not 0 < self.crop_aspect[0] <= self.crop_aspect[1]:
             raise VitkitError(
                 f"crop_aspect must be two positive ratios, smaller first, found {self.crop_aspect}."
             )

@@ -1,5 +1,9 @@
 """The 19 tasks of VTAB-1k (Zhai et al. 2019, arXiv 1910.04867): folders, groups and numbers of classes.
 
+Crops and flips follow BiT (Kolesnikov et al. 2020, arXiv 1912.11370, 3.3), which leaves them out where they
+destroy the label's meaning. Which tasks those are, neither paper lists: here the structured tasks, whose
+labels are numbers, distances, places and angles, have neither, and house numbers are not mirrored.
+
 The names of the folders are those that the community passes around (NOAH `data/vtab-source/get_vtab1k.py`),
 and those of the copies as Hugging Face data sets. It needs no numpy.
 """
@@ -19,6 +23,11 @@ TaskFolder = Literal[
 """The folder of a task, in the order of the paper's Table 9."""
 
 
+LARGE_CROP, SMALL_CROP = 480 / 512, 128 / 160
+"""The part of each side that a random crop takes, of images of 96x96 pixels or more and of smaller ones
+(big_transfer `bit_hyperrule.py`, `get_resolution`)."""
+
+
 @dataclass(frozen=True)
 class VtabTask:
     """One of the 19 tasks."""
@@ -31,18 +40,34 @@ class VtabTask:
     """Number of classes. The 1,000 training images need not show all: of SUN397 they show 325."""
     aliases: tuple[str, ...] = ()
     """Other names of its folder."""
+    small: bool = False
+    """Whether its images have fewer than 96x96 pixels."""
+    flip: bool = True
+    """Whether a mirrored image keeps its label."""
+
+    @property
+    def crop(self) -> float | None:
+        """The part of each side that a random crop takes; None where a crop changes the label."""
+        if self.group == "structured":
+            return None
+        return SMALL_CROP if self.small else LARGE_CROP
+
+    @property
+    def flips(self) -> bool:
+        """Whether images are mirrored at random."""
+        return self.group != "structured" and self.flip
 
 
 VTAB_TASKS = (
     VtabTask("caltech101", "Caltech101", "natural", 102),
-    VtabTask("cifar", "CIFAR-100", "natural", 100, ("cifar100",)),
+    VtabTask("cifar", "CIFAR-100", "natural", 100, ("cifar100",), small=True),
     VtabTask("dtd", "DTD", "natural", 47),
     VtabTask("oxford_flowers102", "Flowers102", "natural", 102, ("flowers102",)),
     VtabTask("oxford_iiit_pet", "Pets", "natural", 37, ("pets",)),
     VtabTask("sun397", "Sun397", "natural", 397),
-    VtabTask("svhn", "SVHN", "natural", 10),
+    VtabTask("svhn", "SVHN", "natural", 10, small=True, flip=False),
     VtabTask("patch_camelyon", "Camelyon", "specialized", 2),
-    VtabTask("eurosat", "EuroSAT", "specialized", 10),
+    VtabTask("eurosat", "EuroSAT", "specialized", 10, small=True),
     VtabTask("resisc45", "Resisc45", "specialized", 45),
     VtabTask("diabetic_retinopathy", "Retinopathy", "specialized", 5, ("retinopathy",)),
     VtabTask("clevr_count", "Clevr-Count", "structured", 8),
@@ -54,6 +79,11 @@ VTAB_TASKS = (
     VtabTask("smallnorb_azi", "sNORB-Azim", "structured", 18, ("smallnorb_azimuth",)),
     VtabTask("smallnorb_ele", "sNORB-Elev", "structured", 9, ("smallnorb_elevation",)),
 )
+
+
+def known(folder: TaskFolder) -> VtabTask:
+    """Return the task of a folder."""
+    return next(task for task in VTAB_TASKS if task.folder == folder)
 
 
 def task_of_folder(name: str) -> VtabTask | None:

@@ -31,11 +31,13 @@ class Agreement:
         return self.same / self.answers
 
     def __str__(self) -> str:
-        low, high = wilson_interval(self.same, self.answers)
+        interval = ""
+        if self.answers == self.images:  # several answers on an image change together
+            low, high = wilson_interval(self.same, self.answers)
+            interval = f", 95 % interval {low:.1%} to {high:.1%}"
         return (
-            f"{self.same:,} of {self.answers:,} answers as in float32 ({self.share:.2%}, 95 % interval "
-            f"{low:.1%} to {high:.1%}), logit error {self.logit_error:.2%} of their standard deviation, on "
-            f"{self.images:,} images"
+            f"{self.same:,} of {self.answers:,} answers as in float32 ({self.share:.2%}{interval}), logit "
+            f"error {self.logit_error:.2%} of their standard deviation, on {self.images:,} images"
         )
 
 

@@ -14,17 +14,28 @@ NORMAL_95 = 1.959963984540054  # the standard normal's 97.5% point
 def wilson_interval(correct: int, count: int) -> tuple[float, float]:
     """Return the 95% confidence interval of a share, `(0, 1)` where nothing was counted (Wilson 1927).
 
-    Unlike the textbook's p +- 1.96 sigma it is right for few images and for accuracies near 0 and 1.
+    Unlike the textbook's p +- 1.96 sigma it is right for few images and for accuracies near 0 and 1: averaged
+    over true shares of up to 99 % it holds 94 to 96 %, of above 99 % with 20 to 50 images 92 to 94 %
+    (`python -m benchmarks.coverage`).
     """
     if count == 0:
         return 0.0, 1.0
-    share, z2 = correct / count, NORMAL_95**2
+    lower, upper = wilson_limits(correct / count, count)
+    # Exact at the ends, where rounding would leave 1e-17.
+    return 0.0 if correct == 0 else lower, 1.0 if correct == count else upper
+
+
+def wilson_limits(share: float, count: float) -> tuple[float, float]:
+    """Return Wilson's 95% limits of a share, within 0 to 1.
+
+    Args:
+        share: from 0 to 1.
+        count: observations, above 0; of an estimate that is no count, share (1 - share) / its variance.
+    """
+    z2 = NORMAL_95**2
     centre = (share + z2 / (2 * count)) / (1 + z2 / count)
     half = NORMAL_95 / (1 + z2 / count) * math.sqrt(share * (1 - share) / count + z2 / (4 * count**2))
-    # Exact at the ends, where rounding would leave 1e-17.
-    lower = 0.0 if correct == 0 else centre - half
-    upper = 1.0 if correct == count else centre + half
-    return lower, upper
+    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def sign_test(first: int, second: int) -> float:

@@ -28,17 +28,17 @@ from torch import nn
 
 from vitkit import config
 from vitkit.data.batch import Batch
+from vitkit.data.listing import join_names, pluralize
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation.classify import evaluation_mode
 from vitkit.evaluation.label_predictions import LabelPredictions
 from vitkit.evaluation.logits import LogitsAsTheyCome
-from vitkit.evaluation.ranking import Ranking, interval_95, resampled_precisions
+from vitkit.evaluation.ranking import FEWEST_POSITIVES, Interval, Ranking, intervals_95
 from vitkit.models.precision import autocast
 from vitkit.models.precision_config import Precision
 
 THRESHOLD = 0.5
 """Probability from which a label is predicted."""
-Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class LabelScore:
     """Images that have the label and for which it is predicted."""
     average_precision: float | None
     average_precision_interval: Interval | None
-    """95% by resampling images; None if it was not asked for, or cannot be told."""
+    """95%; None if it was not asked for, or fewer than three images have the label."""
     precision: float | None
     """correct / predicted"""
     recall: float | None
@@ -75,7 +75,7 @@ class RepeatedLabels:
     mean_average_precision_without: float | None
     """On the other images, over the labels that occur there; None where there are none."""
     interval_without: Interval | None
-    """95% by resampling the others; None if it cannot be told."""
+    """95%; None if one of these labels has fewer than three of the others."""
     labels_that_occur: int
     """Labels of the other images."""
 
@@ -91,7 +91,7 @@ class MultiLabel:
     mean_average_precision: float | None
     """Mean over the labels that occur; None if no image has a label."""
     mean_average_precision_interval: Interval | None
-    """95% by resampling images; None if it was not asked for, or cannot be told."""
+    """95%; None if it was not asked for, or `too_rare` names labels."""
     labels_that_occur: int
     """Labels that the mean is over."""
     micro_average_precision: float | None
@@ -116,6 +116,18 @@ class MultiLabel:
     @property
     def class_names(self) -> tuple[str, ...]:
         return tuple(score.name for score in self.per_label)
+
+    @property
+    def too_rare(self) -> tuple[str, ...]:
+        """The labels that occur, but on too few images to say how far their ranking holds for others."""
+        return tuple(score.name for score in self.per_label if 0 < score.count < FEWEST_POSITIVES)
+
+    def explain_no_interval(self) -> str:
+        """Say why the mean average precision has no interval, without a full stop; "" where it has one."""
+        if self.mean_average_precision_interval is not None or not self.too_rare:
+            return ""
+        are, named = pluralize(len(self.too_rare), "label is", "labels are"), join_names(self.too_rare, 3)
+        return f"no 95% interval: {are} on fewer than {FEWEST_POSITIVES} images ({named})"
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
@@ -190,7 +202,7 @@ def multi_label(
     Args:
         predictions: of K labels.
         class_names: K names, in the order of the logits.
-        intervals: whether to estimate them, which takes longer than all the rest.
+        intervals: whether to estimate them.
 
     Raises:
         VitkitError: no image could be read, or the names do not fit the logits.
@@ -203,7 +215,7 @@ def multi_label(
     hits, wrong = predicted & targets, predicted != targets
     rankings = [Ranking.from_scores(logits[:, label], targets[:, label]) for label in range(classes)]
     pooled = Ranking.from_scores(logits.reshape(-1), targets.reshape(-1))  # all labels as one
-    resampled = resampled_precisions(rankings, count) if intervals else np.full((1, classes), np.nan)
+    whole, singles = intervals_95(rankings) if intervals else (None, [None] * classes)
     per_label = tuple(
         _label_score(*row)
         for row in zip(
@@ -212,7 +224,7 @@ def multi_label(
             predicted.sum(0).tolist(),
             hits.sum(0).tolist(),
             rankings,
-            resampled.T,
+            singles,
             strict=True,
         )
     )
@@ -224,7 +236,7 @@ def multi_label(
         count=count,
         bad=len(predictions.bad),
         mean_average_precision=mean,
-        mean_average_precision_interval=interval_95(mean, _means(resampled)),
+        mean_average_precision_interval=whole,
         labels_that_occur=len(precisions),
         micro_average_precision=pooled.average_precision(),
         macro_f1=math.fsum(f1s) / len(f1s) if f1s else None,
@@ -288,7 +300,7 @@ def probability(logit: float) -> float:
 
 
 def _label_score(
-    name: str, count: int, predicted: int, hits: int, ranking: Ranking, resampled: NDArray[np.float64]
+    name: str, count: int, predicted: int, hits: int, ranking: Ranking, interval: Interval | None
 ) -> LabelScore:
     best = ranking.best_f1()
     average_precision = ranking.average_precision()
@@ -298,21 +310,13 @@ def _label_score(
         predicted=predicted,
         correct=hits,
         average_precision=average_precision,
-        average_precision_interval=interval_95(average_precision, resampled),
+        average_precision_interval=interval,
         precision=_ratio(hits, predicted),
         recall=_ratio(hits, count),
         f1=_ratio(2 * hits, count + predicted),
         best_f1=None if best is None else best[0],
         best_threshold=None if best is None else probability(best[1]),
     )
-
-
-def _means(resampled: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Average over the labels of each draw, `(D,)`; NaN where none is defined."""
-    defined = ~np.isnan(resampled)
-    with np.errstate(invalid="ignore"):
-        means: NDArray[np.float64] = np.where(defined, resampled, 0).sum(1) / defined.sum(1)
-    return means
 
 
 def _losses(predictions: LabelPredictions) -> list[float]:

@@ -46,6 +46,10 @@ class ProtocolResult:
     accuracy: float
     accuracy_interval: tuple[float, float]
     """Wilson's 95 % interval of the accuracy on other images drawn alike."""
+    top5_correct: int
+    """Images for which a right class is among the five that the model takes for the likeliest."""
+    top5_accuracy: float
+    top5_accuracy_interval: tuple[float, float]
     candidates: int
     """Classes that the model chose among."""
     unreadable: int
@@ -138,7 +142,7 @@ def count_right(
     protocol: ProtocolName,
     images: LabelledImages,
     ids: NDArray[np.int64],
-    predicted: NDArray[np.int64],
+    guesses: NDArray[np.int64],
     candidates: NDArray[np.int64],
     note: str,
     words: Sequence[str] = (),
@@ -149,7 +153,7 @@ def count_right(
         protocol: the test set.
         images: what is right for each of its images.
         ids: the images that could be read.
-        predicted: their predictions, numbers among the candidates.
+        guesses: `(N, 5)` their likeliest classes, the likeliest first, numbers among the candidates.
         candidates: `(C,)` ImageNet classes that the model chose among.
         note: how its outputs were matched to classes.
         words: the model's names of the 1,000 classes, shown beside WordNet ids.
@@ -157,17 +161,19 @@ def count_right(
     if not len(ids):
         raise VitkitError("None of the images could be read: there is nothing to count.")
     counts, hits = np.zeros(len(images.groups), np.int64), np.zeros(len(images.groups), np.int64)
-    correct = 0
-    for image, chosen in zip(ids.tolist(), candidates[predicted].tolist(), strict=True):
-        is_right = chosen in images.right(image)
+    correct = top5 = 0
+    for image, chosen in zip(ids.tolist(), candidates[guesses].tolist(), strict=True):
+        right = images.right(image)
+        is_right = chosen[0] in right
         correct += is_right
+        top5 += not right.isdisjoint(chosen)
         for group in images.members[image]:
             counts[group] += 1
             hits[group] += is_right
     word_of = dict(zip(imagenet_wnids(), words, strict=True)) if words else {}
     scores = [
-        GroupScore(f"{name} ({word_of[name]})" if name in word_of else name, count, right, right / count)
-        for name, count, right in zip(images.groups, counts.tolist(), hits.tolist(), strict=True)
+        GroupScore(f"{name} ({word_of[name]})" if name in word_of else name, count, hit, hit / count)
+        for name, count, hit in zip(images.groups, counts.tolist(), hits.tolist(), strict=True)
         if count
     ]
     return ProtocolResult(
@@ -176,6 +182,9 @@ def count_right(
         correct,
         correct / len(ids),
         wilson_interval(correct, len(ids)),
+        top5,
+        top5 / len(ids),
+        wilson_interval(top5, len(ids)),
         len(candidates),
         len(images.members) - len(ids),
         images.left_out,

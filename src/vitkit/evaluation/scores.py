@@ -65,6 +65,22 @@ def probabilities(logits: Logits, loss: LossFunction) -> NDArray[np.float64]:
     return shares
 
 
+def likeliest(logits: Logits, count: int) -> NDArray[np.int64]:
+    """Return the `count` classes with the largest logits, `(N, count)`, the largest first.
+
+    Among equals the lowest class number comes first, as in `ImageScores.predicted`.
+
+    Args:
+        logits: `(N, K)`, finite, K at least `count`.
+        count: classes for each image.
+    """
+    rest, found = logits.copy(), np.empty((len(logits), count), np.int64)
+    for place in range(count):  # a few passes are many times as fast as sorting a thousand classes
+        found[:, place] = rest.argmax(1)
+        np.put_along_axis(rest, found[:, place : place + 1], -np.inf, 1)
+    return found
+
+
 def image_scores(logits: Logits, labels: NDArray[np.int64], loss: LossFunction) -> ImageScores:
     """Score each image by itself.
 

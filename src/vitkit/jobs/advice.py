@@ -9,6 +9,7 @@ from vitkit.data.advice import advise_on_start
 from vitkit.data.check import DataCheck
 from vitkit.data.listing import pluralize
 from vitkit.evaluation.fewshot_folds import Folded
+from vitkit.evaluation.intervals import wilson_interval
 from vitkit.jobs.advice_record import AdviceRecord
 from vitkit.jobs.forecast import Forecast
 from vitkit.jobs.run_config import Run
@@ -72,7 +73,7 @@ class Advice:
     chosen: Option | None
     """The one that is advised; None where a start must be found first."""
     scratch: Option
-    """Training from scratch by the recipe that fits the images."""
+    """Training from scratch by the recipe that fits the images; nothing was measured that foretells it."""
     sentences: tuple[str, ...]
     """The advice in words."""
 
@@ -82,8 +83,10 @@ class Advice:
 
     @property
     def can_go(self) -> bool:
-        """Whether it can be followed: it names a start, or there are enough images to do without."""
-        return self.chosen is not None or not advise_on_start(self.data, self.images, self.classes)
+        """Whether it can be followed: it names a start, or none was given and there are enough images to do
+        without."""
+        given = any(option.start for option in self.options)
+        return self.chosen is not None or not (given or advise_on_start(self.data, self.images, self.classes))
 
     @property
     def record(self) -> AdviceRecord | None:
@@ -93,7 +96,7 @@ class Advice:
         return AdviceRecord(self.chosen.forecast, self.chosen.seconds, self.sentences)
 
 
-def choose(options: tuple[Option, ...], scratch: Option | None = None) -> Option | None:
+def choose(options: tuple[Option, ...], pixels: Folded | None = None) -> Option | None:
     """Choose among options: of those that cannot be told from the most accurate one, the cheapest.
 
     A point, or one standard error of the best one's probe where that is more, is no difference. Cost is
@@ -101,19 +104,19 @@ def choose(options: tuple[Option, ...], scratch: Option | None = None) -> Option
 
     Args:
         options: starts, each at a size.
-        scratch: training from scratch, where there are enough images for it. It takes many times the steps of
-            fine-tuning, so that it is chosen only where more is expected of it than of every start.
+        pixels: the probe of small pictures.
 
     Returns:
-        The option; None where nothing is foretold.
+        The option; None where nothing is foretold, or where small pictures alone tell more than is expected
+        of the most accurate one.
     """
     foretold = [one for one in options if one.forecast is not None]
-    if scratch is not None and all(_accuracy(scratch) > _accuracy(one) for one in foretold):
-        return scratch if scratch.forecast is not None else None
     if not foretold:
         return None
     best = max(foretold, key=_accuracy)
     share, images = _accuracy(best), best.folded.images if best.folded is not None else 0
+    if pixels is not None and wilson_interval(pixels.right[pixels.method], pixels.images)[0] > share:
+        return None
     error = math.sqrt(share * (1 - share) / images) if images else 0.0
     close = [one for one in foretold if _accuracy(one) >= share - max(MARGIN, error)]
     return min(close, key=lambda one: one.flops)

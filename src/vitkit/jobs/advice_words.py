@@ -13,7 +13,7 @@ from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot_folds import FOLDS
 from vitkit.jobs.advice import Advice, Option
-from vitkit.jobs.forecast import FEWEST, MOST
+from vitkit.jobs.forecast import FEWEST, LARGEST_START, LEVEL, MOST, UNMEASURED, Forecast
 from vitkit.jobs.probe import PIXEL_SIDE
 from vitkit.text import format_duration
 
@@ -42,25 +42,20 @@ def advice_words(
         scratch: training from scratch.
     """
     few = advise_on_start(data.spec, len(data.splits["train"]), len(data.class_names))
+    given = any(one.start for one in options)
+    if chosen is None and given:
+        yield from _none_is_good_enough(options, scratch)
     if few:
         yield few
-    if chosen is None:
-        yield from _look_for(options, usual_side(sizes), enough=not few)
-    elif chosen is scratch:
-        yield from _begin_anew(scratch, options)
-    else:
+    if chosen is not None:
         yield from _begin(chosen, options)
         yield from _about_small_pictures(chosen, scratch)
-        if not FEWEST <= len(data.splits["train"]) <= MOST:
-            yield (
-                f"The rule for this was fitted to runs on {FEWEST} to {MOST} images: elsewhere it may be "
-                "further off."
-            )
-    if chosen is not scratch and scratch.forecast is not None:
-        yield (
-            f"From scratch (recipe {scratch.run.recipe}, {scratch.where}, {scratch.cost}) about "
-            f"{scratch.forecast.words} is to be expected: a rough guess from small pictures."
-        )
+    elif not given:
+        yield from _look_for(options, usual_side(sizes), enough=not few)
+    yield (
+        f"From scratch (recipe {scratch.run.recipe}, {scratch.where}, {scratch.cost}) nothing is foretold: "
+        "no such runs were measured."
+    )
     yield from _about_classes(class_numbers(data.splits["train"].labels))
     for pair, count in leaks.items():
         yield (
@@ -82,7 +77,7 @@ def _begin(chosen: Option, options: Sequence[Option]) -> Iterator[str]:
         )
     folded = chosen.folded
     yield (
-        f"Expect {chosen.forecast.words} of the test images to be right: 8 of 10 runs should lie inside. The "
+        f"Expect {chosen.forecast.words} of the test images to be right: {_how_sure(chosen.forecast)}. The "
         f"start's frozen features tell {folded.accuracy:.0%} of "
         f"{pluralize(folded.images, 'training image')} right ({folded.method}, {FOLDS}-fold "
         "cross-validation)."
@@ -91,16 +86,32 @@ def _begin(chosen: Option, options: Sequence[Option]) -> Iterator[str]:
         yield f"{chosen.start}: {note}."
 
 
-def _begin_anew(scratch: Option, options: Sequence[Option]) -> Iterator[str]:
-    """Say that new weights are better than the starts, and what to expect of them."""
-    assert scratch.forecast is not None
-    yield (
-        f"Train from scratch (recipe {scratch.run.recipe}): {scratch.where}, {scratch.cost}. Expect "
-        f"{scratch.forecast.words} of the test images to be right, a rough guess from small pictures."
+def _how_sure(forecast: Forecast) -> str:
+    """Say how often such an interval holds, where that was measured."""
+    if forecast.measured:
+        return f"{LEVEL * 10:.0f} of 10 runs should lie inside"
+    return (
+        f"a guess, {UNMEASURED:g} times as wide as the runs tell that were measured, which had {FEWEST} to "
+        f"{MOST} training images and starts of fewer than {LARGEST_START:,} parameters"
     )
-    for one in options:
-        if one.forecast is not None:
-            yield f"{one.start} would give {one.forecast.words}: less is expected of it than of new weights."
+
+
+def _none_is_good_enough(options: Sequence[Option], scratch: Option) -> Iterator[str]:
+    """Say that no start is advised, because small pictures alone tell more than is expected of any."""
+    assert scratch.folded is not None
+    best = max((one for one in options if one.forecast is not None), key=_expected)
+    assert best.forecast is not None
+    which = best.start if len(options) == 1 else f"{best.start}, the best of {len(options)} that were tried"
+    yield (
+        f"No start is advised: small pictures of {PIXEL_SIDE}x{PIXEL_SIDE} pixels alone tell "
+        f"{scratch.folded.accuracy:.0%} of {pluralize(scratch.folded.images, 'training image')} right, and "
+        f"{best.forecast.words} is expected of fine-tuning {which}. Look for one that was trained on images "
+        "more like these."
+    )
+
+
+def _expected(option: Option) -> float:
+    return 0.0 if option.forecast is None else option.forecast.accuracy
 
 
 def _about_small_pictures(chosen: Option, scratch: Option) -> Iterator[str]:
@@ -154,11 +165,10 @@ def _about_classes(labels: NDArray[np.int64]) -> Iterator[str]:
 
 
 def refuse_to_go(advice: Advice) -> None:
-    """Refuse to train from scratch on too few images.
+    """Refuse to train from scratch on too few images, and from a start that is not advised.
 
     Raises:
         VitkitError: a start must be found first.
     """
     if not advice.can_go:
-        few = advise_on_start(advice.data, advice.images, advice.classes)
-        raise VitkitError(f"{few} Give one: vitkit advise {advice.data} START --go.")
+        raise VitkitError(f"{advice.sentences[0]} Give one: vitkit advise {advice.data} START --go.")

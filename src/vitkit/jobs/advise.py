@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vitkit.analysis.cost import forward_flops
+from vitkit.analysis.cost import forward_flops, parameters
 from vitkit.analysis.memory import training_memory
-from vitkit.data.advice import advise_on_start, suggest_recipe
+from vitkit.data.advice import suggest_recipe
 from vitkit.data.check import DataCheck, check_data
 from vitkit.data.decode import DecodeError
 from vitkit.data.repeats import repeats_of_training
@@ -17,13 +17,12 @@ from vitkit.data.sources import ImageData
 from vitkit.data.sources_config import NEWEST_RULE, Splits
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import explain_no_features
-from vitkit.evaluation.fewshot_folds import Folded
 from vitkit.jobs.advice import Advice, Option, choose
 from vitkit.jobs.advice_words import advice_words, refuse_to_go
 from vitkit.jobs.advise_options import AdviseOptions
 from vitkit.jobs.computing import choose_for
 from vitkit.jobs.finetune import fit_data, suit_run
-from vitkit.jobs.forecast import FINETUNED, SCRATCH, Forecast, Relation, evidence_of, predict
+from vitkit.jobs.forecast import FINETUNED, evidence_of, predict
 from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.machine import find_device
 from vitkit.jobs.probe import probe_features, probe_pixels
@@ -108,9 +107,7 @@ def run_advise(options: AdviseOptions, listener: Listener = SILENT) -> Advice:
     found = tuple(_option(options, run, share, device, listener) for run in variants)
     if not asked:
         found = tuple(_to_look_for(data, device, listener))
-    chosen = choose(found, None if advise_on_start(data.spec, *_extent(data)) else scratch)
-    if not asked:
-        chosen = None  # a start may be found that is better than new weights
+    chosen = choose(found, scratch.folded)
     return Advice(
         data=options.data,
         name=data.name,
@@ -150,15 +147,13 @@ def follow(
     """
     refuse_to_go(advice)
     option = advice.chosen or advice.scratch
-    record = replace(advice, chosen=option).record
-    assert record is not None  # both have a forecast
     return train(
         option.run,
         out,
         device=device,
         threads=threads,
         command=command,
-        advice=record,
+        advice=advice.record,
         listener=listener,
     )
 
@@ -227,7 +222,13 @@ def _option(
     option = _cost(run, data, _config(run, data), probe.image_seconds, device, listener)
     seen = is_training_data(find_start(run).card, run.data)
     notes = ("it was trained on these images, so that the probe finds too much",) if seen else ()
-    forecast = _forecast(probe.folded, data, FINETUNED)
+    forecast = predict(
+        evidence_of(probe.folded),
+        len(data.splits["train"]),
+        _count(data, "test") or UNTESTED,
+        FINETUNED,
+        parameters=parameters(find_start(run).config),
+    )
     return replace(option, folded=probe.folded, forecast=forecast, notes=notes)
 
 
@@ -238,7 +239,7 @@ def _scratch(
     device: torch.device,
     listener: Listener,
 ) -> Option:
-    """Say what training from scratch by the recipe for these images would cost and give."""
+    """Say what training from scratch by the recipe for these images would cost, and what pixels tell."""
     base = recipe("digits" if options.data == "digits" else suggest_recipe(sizes))
     run = replace(
         base,
@@ -251,7 +252,7 @@ def _scratch(
     named = replace(run, model=full_name(run, len(data.class_names)), architecture=Run().architecture)
     if _config(named, data) != config:  # names have no words for a stem of convolutions
         named = run
-    return replace(option, run=named, folded=probe.folded, forecast=_forecast(probe.folded, data, SCRATCH))
+    return replace(option, run=named, folded=probe.folded)
 
 
 def _to_look_for(data: ImageData, device: torch.device, listener: Listener) -> Iterator[Option]:
@@ -303,17 +304,6 @@ def _cost(
         accumulate=batch < training.batch_size,
     )
     return Option(run.start.start, run, steps, seconds, memory.peak, float(forward_flops(config, head=True)))
-
-
-def _forecast(folded: Folded, data: ImageData, relation: Relation) -> Forecast:
-    """Forecast the test accuracy of a run by its probe."""
-    images, tested = len(data.splits["train"]), _count(data, "test") or UNTESTED
-    return predict(evidence_of(folded), images, tested, relation)
-
-
-def _extent(data: ImageData) -> tuple[int, int]:
-    """Count training images and classes."""
-    return len(data.splits["train"]), len(data.class_names)
 
 
 def _count(data: ImageData, split: str) -> int:

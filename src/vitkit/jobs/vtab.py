@@ -36,6 +36,8 @@ from vitkit.text import csv_line
 
 FREE_TO_CHANGE = ("out", "tasks", "micro_batch_size", "workers", "device", "threads")
 """Options that another call for the same folder may change: they do not decide the accuracy of a task."""
+CROPS = "crops_and_flips"
+"""Says in options.json that the protocol paper crops and flips, as it did not in early versions."""
 
 
 def vtab(
@@ -67,8 +69,8 @@ def vtab(
         root: a folder with a folder for each task; tasks without one are named in the result.
         tasks: folders of tasks; none: all that are there.
         out: the folder for runs and result; left out, one below `runs/`.
-        protocol: "paper" (2,500 steps of 512 images at 384 pixels, rate 0.01), or "finetune": what
-            `vitkit.finetune` chooses for as many images.
+        protocol: "paper" (2,500 steps of 512 images at 384 pixels, rate 0.01, BiT's crops and flips where
+            they keep the label), or "finetune": what `vitkit.finetune` chooses for as many images.
         image_size, steps, batch_size: in place of the protocol's; pixels, one number or `(height, width)`.
         micro_batch_size: images that are computed at a time.
         sweep: whether the rate of each task is chosen among `rates` on 800 and 200 training images.
@@ -127,7 +129,7 @@ def run_vtab(options: VtabOptions, listener: Listener = SILENT) -> Vtab:
             start=start_place(options.start),
             root=absolute_spec(options.root),
             protocol=options.protocol,
-            departures=tuple(departures(example, options)),
+            departures=tuple(departures(example, options, found.tasks[0])),
             tasks=tuple(scores),
             absent=found.absent,
             not_asked=found.not_asked,
@@ -169,6 +171,8 @@ def _refuse_other(folder: Path, options: VtabOptions, weights: Mapping[str, str]
     if options.sweep:
         asked["rates"] = list(options.tried)
     asked["weights"] = dict(weights)
+    if options.protocol == "paper":
+        asked[CROPS] = True
     path = folder / "options.json"
     try:
         begun = read_json(path)
@@ -180,6 +184,11 @@ def _refuse_other(folder: Path, options: VtabOptions, weights: Mapping[str, str]
         return asked
     if not isinstance(begun, dict):
         raise VitkitError(f"{path} is damaged: expected an object of options. Give another --out.")
+    if begun.get("protocol") == "paper" and CROPS not in begun:
+        raise VitkitError(
+            f"{folder} was begun by an earlier vitkit, whose protocol paper neither cropped nor flipped. "
+            "Finish it with that version, or give another --out."
+        )
     changes = difference(begun, asked)
     if changes:
         raise VitkitError(

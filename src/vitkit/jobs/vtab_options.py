@@ -31,7 +31,8 @@ class VtabOptions:
     """folder for the runs and the result; left out, runs/vtab-START. The same command again continues
     there."""
     protocol: Literal["paper", "finetune"] = "paper"
-    """paper: SGD for 2,500 steps of 512 images at 384 pixels and a rate of 0.01, without crops and flips.
+    """paper: SGD for 2,500 steps of 512 images at 384 pixels and a rate of 0.01, with BiT's crops and flips
+    where they keep the label: neither in the structured tasks, no flips of SVHN.
     finetune: what vitkit finetune chooses for as many images."""
     image_size: tuple[int, int] | None = None
     """height and width in pixels, or one number for both; left out, the protocol's."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from vitkit import config
 from vitkit.data.listing import join_names, pluralize
-from vitkit.data.vtab_tasks import GROUPS, VTAB_TASKS, Group, TaskFolder, VtabTask
+from vitkit.data.vtab_tasks import GROUPS, VTAB_TASKS, Group, TaskFolder, VtabTask, known
 from vitkit.errors import VitkitError
 
 PAPER_MODELS = ("ViT-H/14 JFT", "ViT-L/16 JFT", "ViT-L/16 I21k")
@@ -157,11 +157,6 @@ def cells(score: TaskScore | Mean) -> tuple[str, str]:
     return (f"{score.images}", f"{score.learning_rate:g}") if isinstance(score, TaskScore) else ("", "")
 
 
-def known(folder: str) -> VtabTask:
-    """Return the task of a folder."""
-    return next(task for task in VTAB_TASKS if task.folder == folder)
-
-
 def tasks_of(group: Group | None) -> list[VtabTask]:
     """Return the tasks of a group, or all 19."""
     return [task for task in VTAB_TASKS if group in (None, task.group)]
@@ -199,6 +194,11 @@ def remarks(found: Vtab) -> Iterator[str]:
         yield from _named("not asked for", found.not_asked)
     if found.departures:
         yield f"Other than in the paper (in brackets): {', '.join(found.departures)}."
+    if found.protocol == "paper":
+        yield (
+            "Crops and flips are BiT's, where they keep the label: none in the structured tasks, no flips of "
+            "SVHN. Neither paper lists the tasks."
+        )
     yield "Intervals tell of the choice of the test images, not of seeds; the paper has means of three runs."
     for score in found.tasks:
         name = known(score.folder).title

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from vitkit.data.sources_config import Splits
 from vitkit.data.transforms_config import Augmentation
+from vitkit.data.vtab_tasks import VtabTask, known
 from vitkit.jobs.finetune import suit_run
 from vitkit.jobs.finetune_recipes import departures as from_papers
 from vitkit.jobs.recipes import recipe
@@ -29,7 +30,11 @@ def task_run(options: VtabOptions, task: TaskData, data: Path, rate: float | Non
         data: the list of its images that is trained on.
         rate: the learning rate; None keeps the protocol's.
     """
-    run = _paper_run(options) if options.protocol == "paper" else _finetune_run(options, task)
+    run = (
+        _paper_run(options, known(task.folder))
+        if options.protocol == "paper"
+        else _finetune_run(options, task)
+    )
     training, optimizer = run.training, run.optimizer
     if options.steps is not None:
         # Warm-up and the steps of the head alone stay the same parts of the whole.
@@ -60,16 +65,19 @@ def task_run(options: VtabOptions, task: TaskData, data: Path, rate: float | Non
     )
 
 
-def _paper_run(options: VtabOptions) -> Run:
-    """Make the run of the paper (B.1.1), which is the same for all tasks."""
+def _paper_run(options: VtabOptions, task: VtabTask) -> Run:
+    """Make the run of the paper (B.1.1), which is the same for all tasks but for crops and flips."""
     return replace(
         recipe(PAPER_RECIPE),
         recipe=PAPER_RECIPE,
         start=StartConfig(options.start),
         splits=UNCUT,
-        # The whole image, resized directly, in training too: a crop or a flip changes the answer of several
-        # tasks, and no task has rules of its own (task_adaptation `data_loader.py`, `preprocess_fn`).
-        augmentation=Augmentation(crop_area=None, flip=False),
+        # BiT stretches an image and cuts a part out of it, which has the proportions of the image.
+        augmentation=Augmentation(
+            crop_area=None if task.crop is None else (task.crop**2, task.crop**2),
+            crop_aspect=None,
+            flip=task.flips,
+        ),
     )
 
 
@@ -78,12 +86,12 @@ def _finetune_run(options: VtabOptions, task: TaskData) -> Run:
     return suit_run(Run(data=str(task.all_training), start=StartConfig(options.start), splits=UNCUT)).run
 
 
-def departures(run: Run, options: VtabOptions) -> Iterator[str]:
+def departures(run: Run, options: VtabOptions, task: TaskData) -> Iterator[str]:
     """Name what in a run of a task is not the paper's VTAB-1k (B.1.1), each with what the paper does."""
-    paper = _paper_run(options)
-    yield from from_papers(run, NUM_TRAINING, paper)
-    if run.augmentation.flip:
-        yield "random flips (none)"
+    paper = _paper_run(options, known(task.folder))
+    yield from from_papers(run, NUM_TRAINING, replace(paper, augmentation=run.augmentation))
+    if run.augmentation != paper.augmentation:
+        yield "the same crops and flips for all tasks (BiT's, where they keep the label)"
     own, papers = run.optimizer.learning_rate, paper.optimizer.learning_rate
     if options.sweep:
         tried = ", ".join(f"{rate:g}" for rate in options.tried)

@@ -208,7 +208,8 @@ def _classes(result: Classification, images: str) -> Section:
             ),
             Text(
                 "Accuracy within the classes, the worst first. The line is the 95% interval (Wilson's): "
-                "where it is long there are few images, and the order says little.",
+                "where it is long there are few images, and the order says little. Of a class on fewer than "
+                "50 images, nearly all of them right, it is a little too short.",
                 "caption",
             ),
             Table(headings, rows, sortable=True),

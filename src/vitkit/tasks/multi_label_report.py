@@ -91,12 +91,13 @@ def _threshold(probability: float | None) -> Number:
 
 def _answer(result: MultiLabel, split: str, images: str) -> tuple[Text, ...]:
     chance = [score.count / result.count for score in result.per_label if score.count]
-    interval = "How much other images would change that cannot be told from these."
+    reason = result.explain_no_interval() or "How much other images would change that is not known"
+    interval = f"{reason[0].upper()}{reason[1:]}."
     if result.mean_average_precision_interval is not None:
         low, high = result.mean_average_precision_interval
         interval = (
             f"On other images drawn in the same way, expect between {percent(low)} and {percent(high)} (95% "
-            "confidence, by resampling these)."
+            "confidence)."
         )
     answer = Text(
         f"The mean average precision of {result.labels_that_occur} labels is "
@@ -185,8 +186,8 @@ def _labels(result: MultiLabel, images: str) -> Section:
             Text(
                 "Average precision of the labels, the worst first: the area under the steps of precision "
                 "over recall, 100% if every image with the label is ranked before all others. The line is "
-                "the 95% interval by resampling the images; a label whose ranking is perfect has none. The "
-                "dot is what ranking by chance would give.",
+                "the 95% interval, which allows for the average precision of few images being too high; a "
+                "label on fewer than three of them has none. The dot is what ranking by chance would give.",
                 "caption",
             ),
             label_table(result),
