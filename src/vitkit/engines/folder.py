@@ -56,8 +56,8 @@ class EngineRecord:
         measured = [str(one) for one in (self.nearness, self.agreement) if one is not None]
         gelu = describe_gelu(self.config, self.numbers)
         unhashed = (
-            f"its {DESCRIPTION} holds no hash of itself, as those written before vitkit recorded one: changes "
-            "would not be noticed"
+            f"its {DESCRIPTION} holds no hash of itself, as those written before vitkit recorded one: "
+            "changes would not be noticed"
         )
         return (
             f"{self.numbers} by {self.engine}{'; when exported: ' if measured else ''}{'; '.join(measured)}",
@@ -162,7 +162,8 @@ def read_description_of(folder: Path) -> EngineRecord:
     for name, value, known in (("engine", engine, GraphEngine), ("numbers", numbers, Numbers)):
         if value not in get_args(known):
             raise VitkitError(
-                f"{path}: {name}: expected one of {', '.join(get_args(known))}, found {describe_value(value)}."
+                f"{path}: {name}: expected one of {', '.join(get_args(known))}, "
+                f"found {describe_value(value)}."
             )
     where = f"{path}: model"
     model = data.get("model")
@@ -191,9 +192,8 @@ def require_graph(record: EngineRecord, shape: GraphShape, folder: Path) -> None
     expected = shape_of(record.config)
     if shape != expected:
         raise VitkitError(
-            f"{folder / DESCRIPTION} describes a model from {expected.inputs} to {expected.outputs}, and the "
-            f"graph beside it goes from {shape.inputs} to {shape.outputs}: these two do not belong together. "
-            "Export the model again."
+            f"{folder / DESCRIPTION} describes a model from images to logits of {expected}, and the graph "
+            f"beside it goes from {shape}: these two do not belong together. Export the model again."
         )
 
 
@@ -226,7 +226,8 @@ def _require_inside(folder: Path, name: str) -> None:
     except (OSError, RuntimeError):  # a link to itself
         regular = inside = False
     if not (regular and inside):
+        found = "a link out of it" if regular else "a folder, a pipe, a device or a link to itself"
         raise VitkitError(
-            f"{path}: expected a regular file in this folder, found {'a link out of it' if regular else 'none'}: "
-            "copy the files themselves into the folder."
+            f"{path}: expected a regular file in this folder, found {found}: copy the files themselves into "
+            "the folder."
         )

@@ -40,6 +40,13 @@ class GraphShape:
     outputs: tuple[tuple[int | None, ...], ...]
     """The sizes of each output."""
 
+    def __str__(self) -> str:
+        def words(sizes: tuple[int | None, ...]) -> str:
+            return "x".join("N" if size is None else str(size) for size in sizes)
+
+        taken = " and ".join(f"{name} {words(sizes)}" for name, sizes in self.inputs)
+        return f"{taken} to {' and '.join(map(words, self.outputs))}"
+
 
 def shape_of(config: ModelConfig) -> GraphShape:
     """Return what the graph of a model takes and gives."""

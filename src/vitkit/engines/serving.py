@@ -180,8 +180,8 @@ def require_same(
     if not difference <= allowed:  # written so that logits that are not a number do not pass
         raise VitkitError(
             f"{engine} computes other logits of this model than PyTorch does, so its answers are not the "
-            f"model's: {nearness}; {allowed:.1e} is let pass, with logits of up to {largest:.2g}. Take engine "
-            "torch."
+            f"model's: {nearness}, where logits of up to {largest:.2g} may differ by {allowed:.1e}. Take "
+            "engine torch."
         )
     return nearness
 
