@@ -56,9 +56,12 @@ HARMLESS_ARGUMENTS = {
     *("dynamic_img_size", "dynamic_img_pad", "strict_img_size"),
 }
 """Those that change nothing of what a trained model answers at its own size."""
-RESNET_ARGUMENTS = {"layers", "stem_type", "width_factor"}
-"""Those that are understood of a ResNet alone."""
-USUAL_RESNET_ARGUMENTS = {"preact": True, "output_stride": 32, "bottle_ratio": 0.25}
+RESNET_ARGUMENTS = {
+    *("img_size", "in_chans", "num_classes", "global_pool"),
+    *("layers", "channels", "stem_chs", "stem_type", "width_factor"),
+}
+"""Those that are understood of a ResNet, in the place of `READ_ARGUMENTS`."""
+USUAL_RESNET_ARGUMENTS = {"preact": True, "output_stride": 32, "bottle_ratio": 0.25, "act_layer": "relu"}
 """Those of timm's class ResNetV2 whose usual value is not an empty one: any other is refused."""
 CUSTOM_RESNET = "resnetv2_custom"
 """The name of a ResNetV2 that is none of timm's own architectures: all of it is in `model_args`."""
@@ -139,7 +142,7 @@ def _refuse(source: Source, settings: Settings) -> None:
     understood = READ_ARGUMENTS | HARMLESS_ARGUMENTS
     usual: dict[str, Any] = {}
     if "stem.conv.weight" in source:
-        understood, usual = understood | RESNET_ARGUMENTS, USUAL_RESNET_ARGUMENTS
+        understood, usual = RESNET_ARGUMENTS | HARMLESS_ARGUMENTS, USUAL_RESNET_ARGUMENTS
     strange = {
         name: value
         for name, value in settings.values.items()
@@ -376,7 +379,8 @@ def _read_bit(source: Source, settings: Settings, hints: Hints) -> Translation:
     doubts = []
     if custom:
         _require_custom(source, settings, config)
-        doubts.append(f"no field says the epsilon of the standardised kernels: {eps:g} is taken, timm's own")
+        whose = "BiT's, as of its stem" if padding == "zeros" else "timm's usual one"
+        doubts.append(f"no field says the epsilon of the standardised kernels: {eps:g} is taken, {whose}")
     return Translation(config, bit_rows(config), _card(settings, config, doubts))
 
 
