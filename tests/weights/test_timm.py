@@ -697,7 +697,7 @@ def test_a_resnet_of_any_size_is_read_by_its_arguments(
         ({"bottle_ratio": 0.5}, "bottle_ratio=0.5"),
         ({"act_layer": "silu"}, "act_layer='silu'"),
         ({"output_stride": 16}, "output_stride=16"),
-        ({"layers": "1, 2"}, "layers: expected a list"),
+        ({"layers": "1, 2"}, "model_args: layers: "),
     ],
 )
 def test_a_resnet_of_other_arithmetic_is_refused_by_name(

@@ -1,0 +1,41 @@
+"""The graph for ONNX Runtime keeps the zeros around BiT's max-pooling."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.engines.models import drawn
+from vitkit.engines import onnx_engine
+from vitkit.engines.graph import example_images
+from vitkit.models.resnet import ZeroPaddedMaxPool
+from vitkit.models.resnet_config import ResNetConfig
+
+
+@pytest.mark.parametrize("size", [(8, 8), (7, 7), (7, 8), (1, 2)])
+def test_zeros_are_kept_to_the_bit(size: tuple[int, int]) -> None:
+    x = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(1)) - 1
+    expected = ZeroPaddedMaxPool()(x)
+    assert torch.equal(onnx_engine.UnmergedMaxPool(size)(x), expected)
+    assert not torch.equal(torch.nn.functional.max_pool2d(x, 3, 2, padding=1), expected)
+
+
+@pytest.mark.skipif(
+    not all(map(find_spec, ("onnxruntime", "onnx", "onnxscript"))), reason="needs the extra onnxruntime"
+)
+def test_a_bit_agrees_and_its_graph_has_no_padding_before_the_pooling(tmp_path: Path) -> None:
+    """Later versions of ONNX Runtime merge it no more, so that the logits alone would not tell."""
+    import onnx
+
+    model = drawn(ResNetConfig((27, 32), (1, 1), 5, width_factor=0.5))
+    onnx_engine.write(model, tmp_path)
+    nodes = onnx.load(tmp_path / "graph.onnx", load_external_data=False).graph.node
+    made_by = {output: node.op_type for node in nodes for output in node.output}
+    pooled = [made_by[node.input[0]] for node in nodes if node.op_type == "MaxPool"]
+    assert pooled == ["Conv"]
+    images = example_images(model, 3)
+    with torch.inference_mode():
+        expected = model(images)
+    found = torch.from_numpy(onnx_engine.OnnxRunner(tmp_path, 1)(images.numpy()))
+    assert (found - expected).abs().max() < 5e-5 * expected.std()
