@@ -69,8 +69,8 @@ def fake_engines(
     runner = FakeRunner(model, change)
 
     def make_runner(
-        one: object, engine: Any, numbers: object, threads: int, folder: Path, *more: object
-    ) -> Any:
+        model: object, engine: Any, numbers: object, threads: int, folder: Path, images: object
+    ) -> FakeRunner:
         for name in FILES[engine]:
             (folder / name).write_bytes(f"{name} of {engine}".encode())
         return runner

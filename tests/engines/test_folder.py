@@ -85,9 +85,7 @@ def test_a_description_of_another_graph_is_refused(out: Path, monkeypatch: pytes
         monkeypatch.setattr(
             "vitkit.engines.serving.OpenVINORunner", lambda *arguments, model=other: FakeRunner(model)
         )
-        with pytest.raises(
-            VitkitError, match=r"logits of uint8 Nx3x16x24 to Nx5, and the graph beside it goes"
-        ):
+        with pytest.raises(VitkitError, match=r"of uint8 Nx3x16x24 to Nx5, and the graph beside it goes"):
             vitkit.Predictor(out)
 
 
@@ -107,9 +105,7 @@ def test_another_number_of_classes_is_refused(out: Path) -> None:
 def test_names_of_files_are_no_paths(out: Path, name: str) -> None:
     as_version_1(out)
     edit(out, lambda data: data["files"].update({name: data["files"]["graph.bin"]}))
-    with pytest.raises(
-        VitkitError, match=r"expected graph\.xml and graph\.bin, which are names and no paths"
-    ):
+    with pytest.raises(VitkitError, match=r"graph\.xml and graph\.bin, which are names and no paths"):
         vitkit.Predictor(out)
 
 
@@ -136,7 +132,5 @@ def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(out: Path) 
 
 def test_a_changed_graph_is_refused(out: Path) -> None:
     (out / "graph.bin").write_bytes(b"graph.bin of openVINO")
-    with pytest.raises(
-        VitkitError, match=r"graph\.bin is not the file that engine\.json beside it describes"
-    ):
+    with pytest.raises(VitkitError, match=r"graph\.bin is not the file that engine\.json"):
         vitkit.Predictor(out)

@@ -44,7 +44,7 @@ def test_a_folder_that_was_taken_before_it_was_locked_is_made_anew(
     def mkdtemp(**arguments: str) -> str:
         made.append(whole(**arguments))
         if len(made) == 1:
-            os.rmdir(made[0])
+            Path(made[0]).rmdir()
         return made[-1]
 
     monkeypatch.setattr("vitkit.jobs.destination.tempfile.mkdtemp", mkdtemp)
