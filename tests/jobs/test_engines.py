@@ -297,7 +297,7 @@ def test_an_export_is_compared_on_the_run_s_own_images(
     monkeypatch.setattr(FakeRunner, "__call__", remembered)
     assert run(["export", str(path), str(tmp_path / "out"), "--precision", "bfloat16"]) == 0
     said = capsys.readouterr().out
-    assert "of the test images of data in batches of 1, 3 and" in " ".join(said.split())
+    assert "on 12 test images of data in batches of 1, 3 and 8" in " ".join(said.split())
     assert "in bfloat16 its GELU is computed in the exact form (erf)" in said
     rule = preprocessing_of(model)
     read = {

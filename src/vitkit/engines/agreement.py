@@ -17,7 +17,7 @@ class Nearness:
     """The distance between an engine's logits and PyTorch's, in batches of several sizes."""
 
     compared_on: str
-    """The images, in words: "16 of the test images of photos"."""
+    """The images, in words: "16 test images of photos"."""
     batches: tuple[int, ...]
     """Images that were computed at a time."""
     difference: float

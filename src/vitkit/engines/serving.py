@@ -150,7 +150,7 @@ def require_same(
         model: computed by PyTorch in float32.
         runner, engine, numbers: what is held against it, in batches of 1, of 3 and of all other images.
         images: `(N, C, H, W)`.
-        named: the images in words: "the test images of photos".
+        named: the images in words: "test images of photos".
 
     Returns:
         How near the two are.

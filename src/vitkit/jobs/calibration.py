@@ -95,7 +95,7 @@ def read_own_images(model: ImageModel, count: int, listener: Listener) -> tuple[
 
 def _own_images(data: ImageData) -> tuple[str, list[Unread]]:
     split = next(split for split in ("test", "val", "train") if split in data.splits)
-    return f"the {SPLITS[split]} images of {data.name}", _unread(data.splits[split])
+    return f"{SPLITS[split]} images of {data.name}", _unread(data.splits[split])
 
 
 def _list(model: ImageModel, options: ExportOptions) -> tuple[str, list[Unread], list[Unread], str]:
@@ -117,7 +117,7 @@ def _list(model: ImageModel, options: ExportOptions) -> tuple[str, list[Unread],
         refuse_address(spec)
         files = image_files(expand_home(spec)) if expand_home(spec).is_dir() else []
         if files:
-            return spec, [partial(decode, path, rule) for path in sorted(files)], [], f"the images of {spec}"
+            return spec, [partial(decode, path, rule) for path in sorted(files)], [], f"images of {spec}"
         whole = Splits(val_fraction=0, test_fraction=0)
         data, name = task_of(model.card).open_data(spec, whole, rule), spec
     check_words, apart = _own_images(data)
