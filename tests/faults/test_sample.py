@@ -14,7 +14,10 @@ from tests.faults.harness import read_record
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "kinds",
-    [("images", "checkpoints", "evaluations"), ("run_folders", "filesystem", "signals", "options", "kills")],
+    [
+        ("images", "checkpoints", "evaluations", "engine_bundles"),
+        ("run_folders", "filesystem", "signals", "options", "kills"),
+    ],
     ids=["files", "commands"],
 )
 def test_nothing_of_a_sample_breaks(kinds: tuple[str, ...], tmp_path: Path) -> None:

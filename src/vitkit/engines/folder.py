@@ -24,6 +24,7 @@ from vitkit.models.zoo import ModelConfig
 from vitkit.weights.card import ModelCard
 from vitkit.weights.files.checksum import HashingWriter, read_record, verify
 from vitkit.weights.formats.native import describe, read_description
+from vitkit.weights.preprocessing import preprocessing_of
 
 FORMAT = "vitkit-engine"
 FORMAT_VERSION = 2
@@ -122,6 +123,7 @@ def write_description(
         "agreement": None if agreement is None else to_json(agreement),
         "nearness": None if nearness is None else to_json(nearness),
         "gelu": computed_gelu(model.config, numbers),
+        "preprocessing": to_json(preprocessing_of(model)),  # whole, for programs that do without vitkit
         "files": files,
         "model": describe(model),
     }
