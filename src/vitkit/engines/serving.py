@@ -33,10 +33,12 @@ else."""
 FLOAT32_ROUNDING = 4 * 2.0**-23
 """Four units in the last place of the largest logit, for logits that hardly differ from one another."""
 BFLOAT16_TOLERANCE = 0.1
-"""The same for bfloat16, as a share of the largest logit: its numbers have three decimal digits."""
-MADE_UP = "images that are made up"
+"""Largest difference in bfloat16, whose numbers have three decimal digits, as a share of the largest logit."""
 COMPARED = 16
-"""Images on which an engine's logits are held against PyTorch's."""
+"""Images on which an exported graph is held against PyTorch."""
+COMPARED_IN_MEMORY = 4
+"""The same where a graph is made for one command, which should begin soon."""
+MADE_UP = "images that are made up"
 
 
 def refuse_numbers(engine: GraphEngine, numbers: Numbers) -> None:
@@ -87,7 +89,7 @@ def serve(model: ImageModel, engine: GraphEngine, numbers: Numbers, threads: int
         runner = make_runner(
             model, engine, numbers, threads, Path(folder) if engine == "onnxruntime" else None
         )
-    images = example_images(model, COMPARED)
+    images = example_images(model, COMPARED_IN_MEMORY)
     require_same(model, runner, engine, numbers, images.numpy(), MADE_UP)
     return EngineModel(model.config, model.card, runner)
 
