@@ -33,7 +33,7 @@ else."""
 FLOAT32_ROUNDING = 4 * 2.0**-23
 """Four units in the last place of the largest logit, for logits that hardly differ from one another."""
 BFLOAT16_TOLERANCE = 0.1
-"""Largest difference in bfloat16, whose numbers have three decimal digits, as a share of the largest logit."""
+"""Largest difference in bfloat16, whose numbers have three digits, as a share of the largest logit."""
 COMPARED = 16
 """Images on which an exported graph is held against PyTorch."""
 COMPARED_IN_MEMORY = 4
