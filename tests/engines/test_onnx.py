@@ -35,8 +35,7 @@ def test_zeros_are_kept_to_the_bit(size: tuple[int, int]) -> None:
 @needs_onnxruntime
 def test_a_bit_agrees_and_its_graph_has_no_padding_before_the_pooling(tmp_path: Path) -> None:
     """Later versions of ONNX Runtime merge it no more, so that the logits alone would not tell."""
-    import onnx
-
+    onnx = pytest.importorskip("onnx")
     model = drawn(ResNetConfig((27, 32), (1, 1), 5, width_factor=0.5))
     onnx_engine.write(model, tmp_path)
     nodes = onnx.load(tmp_path / "graph.onnx", load_external_data=False).graph.node

@@ -164,7 +164,8 @@ def require_same(
     batches = [part for part in np.split(images, (1, 4)) if len(part)]
     with evaluation_mode(model):
         # One at a time: memory holds no more beside the activations of the largest models.
-        expected = np.concatenate([model(image).numpy() for image in torch.from_numpy(images).split(1)])
+        singly = (torch.from_numpy(images[i : i + 1]) for i in range(len(images)))
+        expected = np.concatenate([model(image).numpy() for image in singly])
     if not np.isfinite(expected).all():
         raise VitkitError(
             "Logits are not finite (NaN or infinite), so nothing can be compared: the weights overflow or "
