@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from vitkit.engines.graph import GraphShape, example_images, graph_of
 from vitkit.engines.libraries import import_package
 from vitkit.models.image_model import ImageModel
-from vitkit.models.resnet import ResNet, ZeroPaddedMaxPool
+from vitkit.models.resnet import ZeroPaddedMaxPool
 from vitkit.models.resnet_config import halve
 
 FILES = ("graph.onnx", "graph.onnx.data")
@@ -51,7 +51,7 @@ class UnmergedMaxPool(nn.Module):
 def write(model: ImageModel, folder: Path) -> None:
     """Write `FILES` of a model's graph into a folder, for any number of images."""
     graph = graph_of(model)
-    if isinstance(graph, ResNet) and isinstance(graph.root_pool, ZeroPaddedMaxPool):
+    if isinstance(getattr(graph, "root_pool", None), ZeroPaddedMaxPool):
         graph.root_pool = UnmergedMaxPool(halve(model.config.image_size))  # the root has a stride of 2
     with warnings.catch_warnings(), _silent(), redirect_stdout(StringIO()):
         warnings.simplefilter("ignore")  # exporters warn of what they are told on purpose

@@ -22,7 +22,6 @@ from vitkit.engines.openvino_engine import OpenVINORunner
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import evaluation_mode
 from vitkit.models.image_model import ImageModel
-from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.text import visible
 
@@ -66,7 +65,7 @@ def refuse_model(engine: GraphEngine, config: ModelConfig) -> None:
     Raises:
         VitkitError: it is so.
     """
-    if engine == "onnxruntime" and isinstance(config, ViTConfig) and config.position == "relative":
+    if engine == "onnxruntime" and getattr(config, "position", None) == "relative":
         raise VitkitError(
             "ONNX has no operation for the relative positions of this model. Take the engine openvino, or "
             "torch."
