@@ -1,10 +1,18 @@
-"""Small models for tests of engines, with a head that is not all zeros."""
+"""Small models for tests of engines, with a head that is not all zeros; and an engine that is PyTorch."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pytest
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
+from vitkit.engines.folder import FILES
+from vitkit.engines.graph import GraphShape, shape_of
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig, model_config
@@ -33,3 +41,49 @@ def drawn(config: ModelConfig) -> ImageModel:
     nn.init.normal_(model.head.weight, std=0.5, generator=generator)
     model.card = ModelCard(class_names=NAMES)
     return model
+
+
+Logits = NDArray[np.float32]
+
+
+class FakeRunner:
+    """Stands for a compiled graph: PyTorch computes the model, and `change` what is not its logits."""
+
+    def __init__(self, model: ImageModel, change: Callable[[Logits], Logits] = np.asarray) -> None:
+        self.model, self.change = model, change
+        self.batches: list[int] = []
+
+    def shape(self) -> GraphShape:
+        return shape_of(self.model.config)
+
+    def __call__(self, images: NDArray[np.uint8]) -> Logits:
+        self.batches.append(len(images))
+        with torch.inference_mode():
+            return self.change(self.model(torch.from_numpy(images)).numpy())
+
+
+def fake_engines(
+    monkeypatch: pytest.MonkeyPatch, model: ImageModel, change: Callable[[Logits], Logits] = np.asarray
+) -> FakeRunner:
+    """Have exports made and read by PyTorch, whether engines are installed or not."""
+    runner = FakeRunner(model, change)
+
+    def make_runner(
+        model: object, engine: Any, numbers: object, threads: int, folder: Path, images: object
+    ) -> FakeRunner:
+        for name in FILES[engine]:
+            (folder / name).write_bytes(f"{name} of {engine}".encode())
+        return runner
+
+    def nothing(*arguments: object) -> None:
+        """Let everything pass, or stand for a graph that was read."""
+
+    monkeypatch.setattr("vitkit.jobs.export.make_runner", make_runner)
+    monkeypatch.setattr("vitkit.jobs.export.refuse_numbers", nothing)
+    monkeypatch.setattr("vitkit.engines.folder.version", lambda name: "1.0")
+    monkeypatch.setattr("vitkit.engines.serving.require_engine", nothing)
+    monkeypatch.setattr("vitkit.engines.serving.openvino_engine.read", nothing)
+    monkeypatch.setattr("vitkit.engines.serving.openvino_engine.has_bfloat16", lambda: True)
+    monkeypatch.setattr("vitkit.engines.serving.OpenVINORunner", lambda *arguments: runner)
+    monkeypatch.setattr("vitkit.engines.serving.OnnxRunner", lambda *arguments: runner)
+    return runner

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from tests.faults.checkpoints import Checkpoints
+from tests.faults.engine_bundles import EngineBundles
 from tests.faults.entry import warm_up
 from tests.faults.evaluations import Evaluations
 from tests.faults.filesystem import Filesystem
@@ -34,6 +35,7 @@ KINDS: tuple[Kind, ...] = (
     Options(),
     Kills(),
     Memory(),
+    EngineBundles(),
 )
 
 

@@ -15,7 +15,7 @@ from tests.faults.harness import read_record
 @pytest.mark.parametrize(
     "kinds",
     [
-        ("images", "checkpoints", "evaluations"),
+        ("images", "checkpoints", "evaluations", "engine_bundles"),
         ("parquet", "csv", "label_files"),
         ("run_folders", "filesystem", "signals", "options", "kills"),
     ],

@@ -1,5 +1,6 @@
 """Predictions by an inference engine: what is refused without one, and what is the same with one."""
 
+import json
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -12,9 +13,12 @@ import torch
 from PIL import Image
 
 import vitkit
-from tests.engines.models import NAMES, SMALL, small
+from tests.engines.models import NAMES, SMALL, FakeRunner, fake_engines, small
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
+from vitkit.data.decode import decode
+from vitkit.data.sources_config import Splits
+from vitkit.data.transforms import preprocess
 from vitkit.engines import libraries
 from vitkit.engines.folder import is_engine_folder
 from vitkit.jobs import evaluate as evaluation
@@ -24,7 +28,9 @@ from vitkit.jobs.evaluate_options import EvaluateOptions
 from vitkit.jobs.export_options import ExportOptions
 from vitkit.models.card import Task
 from vitkit.models.image_model import ImageModel
-from vitkit.weights.card import ModelCard
+from vitkit.tasks import task_of
+from vitkit.weights.card import ModelCard, TrainingData
+from vitkit.weights.preprocessing import preprocessing_of
 
 
 def saved(tmp_path: Path, model: ImageModel | None = None) -> Path:
@@ -230,15 +236,11 @@ def test_threads_are_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("name", ["R26+ViT-S/32", "BiT-R26x1"])
 @pytest.mark.parametrize("engine", ["openvino", "onnxruntime"])
 @pytest.mark.slow
-def test_hybrids_and_resnets_are_right_or_refused(name: str, engine: Any, tmp_path: Path) -> None:
+def test_hybrids_and_resnets_are_right(name: str, engine: Any, tmp_path: Path) -> None:
     require(engine)
     images = sorted(photos(tmp_path / "photos", 2).glob("[0-9]*.png"))
     path = saved(tmp_path, small(name, (32, 64)))
-    try:
-        served = vitkit.Predictor(path, engine=engine)
-    except vitkit.VitkitError as error:
-        assert engine == "onnxruntime" and "take engine torch" in str(error)
-        return
+    served = vitkit.Predictor(path, engine=engine)
     assert np.abs(probabilities(served, images) - probabilities(vitkit.Predictor(path), images)).max() < 1e-4
 
 
@@ -265,6 +267,104 @@ def test_a_graph_that_computes_something_else_is_refused(
     monkeypatch.setattr(serving, "make_runner", other)
     with pytest.raises(vitkit.VitkitError, match="computes other logits of this model than PyTorch"):
         vitkit.Predictor(saved(tmp_path, small(SMALL)), engine="openvino")
+
+
+def of_photos(tmp_path: Path) -> tuple[ImageModel, Path]:
+    """Save a model that says where the photos are that it was trained with."""
+    spec = tmp_path / "data"
+    spec.mkdir()
+    for number, name in enumerate(NAMES):
+        photos(spec / name, 8 + number)
+    splits = Splits(val_fraction=0, test_fraction=0.25)
+    model = small()
+    data = task_of(model.card).open_data(str(spec), splits, preprocessing_of(model).decode, NAMES)
+    record = TrainingData(str(spec), "pets", splits, data.fingerprint())
+    model.card = ModelCard(class_names=NAMES, data=record)
+    return model, vitkit.save_model(model, tmp_path / "model")
+
+
+def test_an_export_is_compared_on_the_run_s_own_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, path = of_photos(tmp_path)
+    seen: list[np.ndarray] = []
+    runner = fake_engines(monkeypatch, model)
+    whole = FakeRunner.__call__
+
+    def remembered(self: FakeRunner, images: Any) -> Any:
+        seen.append(images)
+        return whole(self, images)
+
+    monkeypatch.setattr(FakeRunner, "__call__", remembered)
+    assert run(["export", str(path), str(tmp_path / "out"), "--precision", "bfloat16"]) == 0
+    said = capsys.readouterr().out
+    assert "on 12 test images of data in batches of 1, 3 and 8" in " ".join(said.split())
+    assert "in bfloat16 its GELU is computed in the exact form (erf)" in said
+    rule = preprocessing_of(model)
+    read = {
+        preprocess(decode(file, rule.decode), rule).transpose(2, 0, 1).tobytes()
+        for file in (tmp_path / "data").rglob("[0-9]*.png")
+    }
+    found = [image.tobytes() for image in np.concatenate(seen)]
+    assert len(found) >= 8 and set(found) <= read
+    assert runner.batches[:2] == [1, 3]
+
+
+def test_an_export_whose_images_are_gone_says_so_and_is_compared_on_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, path = of_photos(tmp_path)
+    (tmp_path / "data").rename(tmp_path / "moved")
+    fake_engines(monkeypatch, model)
+    heard = Hearing()
+    made = vitkit.export(path, tmp_path / "out", listener=heard)
+    assert made.nearness is not None and "images that are made up" in made.nearness.compared_on
+    assert any("cannot be compared on" in note for note in heard.notes)
+
+
+def test_another_graph_is_refused_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small()
+    fake_engines(monkeypatch, model, lambda logits: logits * np.float32(1.001))
+    with pytest.raises(vitkit.VitkitError, match="onnxruntime computes other logits of this model"):
+        vitkit.export(saved(tmp_path, model), tmp_path / "out", "onnxruntime")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_other_answers_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, heard = small(), Hearing()
+    fake_engines(monkeypatch, model, lambda logits: np.roll(logits, 1, axis=1))
+    path, folder = saved(tmp_path, model), str(photos(tmp_path / "photos"))
+    numbers: dict[str, Any] = {"precision": "int8", "calibration": folder}
+    with pytest.raises(vitkit.VitkitError, match=r"another model: 0 of .* \(0\.00%.* expected 99% or more"):
+        vitkit.export(path, tmp_path / "out", **numbers)
+    assert not (tmp_path / "out").exists()
+    vitkit.export(path, tmp_path / "out", **numbers, accept_change=True, listener=heard)
+    assert "kept because of --accept-change" in heard.warnings[0]
+
+
+def test_relative_positions_are_refused_before_an_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = small("ViT-32x2x4/8-relative")
+    runner = fake_engines(monkeypatch, model)
+    with pytest.raises(vitkit.VitkitError, match="no operation for the relative positions"):
+        vitkit.export(saved(tmp_path, model), tmp_path / "out", "onnxruntime")
+    assert runner.batches == []
+
+
+def test_predictions_of_an_exported_folder_are_lines_of_json_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, folder = small(), photos(tmp_path / "photos", 2)
+    fake_engines(monkeypatch, model)
+    out = vitkit.export(saved(tmp_path, model), tmp_path / "out").path
+    assert run(["predict", str(out), str(folder / "0.png"), str(folder / "1.png"), "--json"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [len(json.loads(line)) > 0 for line in lines] == [True, True]
+    (out / "graph.bin").write_bytes(b"")
+    assert run(["predict", str(out), str(folder / "0.png"), "--json"]) == 1
+    said = capsys.readouterr()
+    assert said.out == "" and "graph.bin is not the file" in said.err and "Traceback" not in said.err
 
 
 def test_engines_take_part_in_the_benchmark() -> None:

@@ -183,6 +183,7 @@ def test_a_folder_of_the_version_without_crops_is_refused(
 ) -> None:
     """With the protocol finetune, which is what it was, it goes on."""
     options = VtabOptions(str(start), root=str(root), protocol=protocol)
+    (tmp_path / "out").mkdir()
     begin(tmp_path / "out", options, {})
     begun = tmp_path / "out" / "options.json"
     kept = {name: value for name, value in json.loads(begun.read_text()).items() if name != CROPS}

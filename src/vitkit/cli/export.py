@@ -28,8 +28,12 @@ def main(arguments: list[str]) -> None:
         _print("note", f"{options.source}: {note}")
     if exported.calibration is not None:
         _print("images", f"calibrated on {exported.calibration}")
+    if exported.nearness is not None:
+        _print("checked", str(exported.nearness))
     if exported.agreement is not None:
         _print("same", str(exported.agreement))
+    if exported.departure is not None:
+        _print("note", exported.departure)
     _print("to", f"{exported.path} ({options.precision} by {options.engine})")
     folder = shlex.quote(str(exported.path))
     console.out.print(f"Next: vitkit predict {folder} IMAGE_OR_FOLDER", markup=False, soft_wrap=True)

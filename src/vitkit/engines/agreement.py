@@ -1,4 +1,4 @@
-"""The comparison of an engine's logits with the float32 model's, on other images than calibrated it."""
+"""The comparison of an engine's logits with those that PyTorch computes of the same images in float32."""
 
 import math
 from dataclasses import dataclass
@@ -10,6 +10,28 @@ from vitkit.evaluation.intervals import wilson_interval
 
 LOWEST_AGREEMENT = 0.99
 """Share of equal answers below which a quantised model is another model to whoever uses it."""
+
+
+@dataclass(frozen=True)
+class Nearness:
+    """The distance between an engine's logits and PyTorch's, in batches of several sizes."""
+
+    compared_on: str
+    """The images, in words: "16 test images of photos"."""
+    batches: tuple[int, ...]
+    """Images that were computed at a time."""
+    difference: float
+    """Largest difference of two logits."""
+    spread: float
+    """Standard deviation of PyTorch's logits, over images and classes."""
+
+    def __str__(self) -> str:
+        *most, last = map(str, self.batches)
+        sizes = f"{', '.join(most)} and {last}" if most else last
+        far = f"{self.difference:.1e}"
+        if self.spread:
+            far = f"{self.difference / self.spread:.1e} of their standard deviation"
+        return f"logits at most {far} from PyTorch's, on {self.compared_on} in batches of {sizes}"
 
 
 @dataclass(frozen=True)

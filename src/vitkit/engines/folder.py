@@ -3,6 +3,8 @@
 It is enough to predict and to evaluate anywhere where the engine is installed.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -10,20 +12,23 @@ from pathlib import Path
 from typing import Any, get_args
 
 from vitkit._version import __version__
-from vitkit.config import from_json, to_json
+from vitkit.config import describe_value, from_json, to_json
 from vitkit.durable import read_chunks, read_json, replace_json
 from vitkit.engines import onnx_engine, openvino_engine
-from vitkit.engines.agreement import Agreement
+from vitkit.engines.agreement import Agreement, Nearness
 from vitkit.engines.engine_config import GraphEngine, Numbers
+from vitkit.engines.graph import GraphShape, computed_gelu, describe_gelu, shape_of
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.card import ModelCard
 from vitkit.weights.files.checksum import HashingWriter, read_record, verify
 from vitkit.weights.formats.native import describe, read_description
+from vitkit.weights.preprocessing import preprocessing_of
 
 FORMAT = "vitkit-engine"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Version 1 held no hash of itself, and not how near the logits were to PyTorch's."""
 DESCRIPTION = "engine.json"
 FILES: dict[GraphEngine, tuple[str, ...]] = {
     "openvino": openvino_engine.FILES,
@@ -41,12 +46,25 @@ class EngineRecord:
     card: ModelCard
     agreement: Agreement | None
     """The comparison with float32 that was made when the graph was; None where no images were given."""
+    nearness: Nearness | None
+    """The distance between the logits and PyTorch's when the graph was made; None for int8."""
+    hashed: bool
+    """Whether the file holds a hash of its contents, by which changes are noticed."""
 
     @property
-    def in_words(self) -> str:
-        """A phrase that follows the folder's path."""
-        measured = "" if self.agreement is None else f"; when exported: {self.agreement}"
-        return f"{self.numbers} by {self.engine}{measured}"
+    def notes(self) -> tuple[str, ...]:
+        """Phrases for the user, each of which follows the folder's path."""
+        measured = [str(one) for one in (self.nearness, self.agreement) if one is not None]
+        gelu = describe_gelu(self.config, self.numbers)
+        unhashed = (
+            f"its {DESCRIPTION} holds no hash of itself, as those written before vitkit recorded one: "
+            "changes would not be noticed"
+        )
+        return (
+            f"{self.numbers} by {self.engine}{'; when exported: ' if measured else ''}{'; '.join(measured)}",
+            *([] if gelu is None else [gelu]),
+            *([] if self.hashed else [unhashed]),
+        )
 
 
 def is_engine_folder(path: str | Path) -> bool:
@@ -76,6 +94,7 @@ def write_description(
     engine: GraphEngine,
     numbers: Numbers,
     agreement: Agreement | None,
+    nearness: Nearness | None,
     calibration: str | None,
 ) -> None:
     """Write `engine.json` beside a graph that is there already.
@@ -84,7 +103,7 @@ def write_description(
         folder: with the files of the graph.
         model: that the graph was made of.
         engine, numbers: that it was made for.
-        agreement: of the engine with the model.
+        agreement, nearness: of the engine with the model.
         calibration: the images that it was calibrated on, in words.
     """
     files = {}
@@ -102,49 +121,95 @@ def write_description(
         "numbers": numbers,
         "calibration": calibration,
         "agreement": None if agreement is None else to_json(agreement),
+        "nearness": None if nearness is None else to_json(nearness),
+        "gelu": computed_gelu(model.config, numbers),
+        "preprocessing": to_json(preprocessing_of(model)),  # whole, for programs that do without vitkit
         "files": files,
         "model": describe(model),
     }
-    replace_json(folder / DESCRIPTION, record)
+    replace_json(folder / DESCRIPTION, record | {"sha256": _digest(record)})
+
+
+def _digest(record: Mapping[str, Any]) -> str:
+    """Hash all of a description but its hash, whatever the spaces and the order of its keys."""
+    rest = {key: value for key, value in record.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def read_description_of(folder: Path) -> EngineRecord:
-    """Read `engine.json` and hold the files of the graph against it.
+    """Read `engine.json` and hold it against its own hash, and the files of the graph against it.
 
     Raises:
-        VitkitError: it is damaged, from a newer vitkit, or describes other files.
+        VitkitError: it was changed, or is from a newer vitkit; or the files are others, or not in the folder.
     """
     path = folder / DESCRIPTION
+    _require_inside(folder, DESCRIPTION)
     data = read_json(path)
     if not isinstance(data, Mapping) or data.get("format") != FORMAT:
         raise VitkitError(f"{path} is not what vitkit export writes (its 'format' is not '{FORMAT}').")
-    if data.get("format_version") != FORMAT_VERSION:
+    written = data.get("format_version")
+    if type(written) is not int or not 1 <= written <= FORMAT_VERSION:
         raise VitkitError(
             f"{path} was written by vitkit {data.get('vitkit_version')} in another format than this vitkit "
             f"({__version__}) reads: export the model again, or pip install -U vitkit."
+        )
+    hashed = written > 1
+    if hashed and data.get("sha256") != _digest(data):
+        raise VitkitError(
+            f"{path} is not as vitkit export wrote it: the hash that it holds is not that of its contents. "
+            "Copy the whole folder again, or export the model again with what should be different."
         )
     engine: Any = data.get("engine")
     numbers: Any = data.get("numbers")
     for name, value, known in (("engine", engine, GraphEngine), ("numbers", numbers, Numbers)):
         if value not in get_args(known):
             raise VitkitError(
-                f"{path}: {name}: expected one of {', '.join(get_args(known))}, found {value!r}."
+                f"{path}: {name}: expected one of {', '.join(get_args(known))}, "
+                f"found {describe_value(value)}."
             )
     where = f"{path}: model"
     model = data.get("model")
     if not isinstance(model, Mapping):
-        raise VitkitError(f"{where}: expected the description of a model, found {type(model).__name__}.")
+        raise VitkitError(f"{where}: expected the description of a model, found {describe_value(model)}.")
     config, card = read_description(model, path)
-    agreement = data.get("agreement")
-    compared = None if agreement is None else from_json(Agreement, agreement, f"{path}: agreement")
+    agreement, nearness = data.get("agreement"), data.get("nearness")
     _check_files(folder, FILES[engine], data.get("files"))
-    return EngineRecord(engine, numbers, config, card, compared)
+    return EngineRecord(
+        engine,
+        numbers,
+        config,
+        card,
+        None if agreement is None else from_json(Agreement, agreement, f"{path}: agreement"),
+        None if nearness is None else from_json(Nearness, nearness, f"{path}: nearness"),
+        hashed,
+    )
+
+
+def require_graph(record: EngineRecord, shape: GraphShape, folder: Path) -> None:
+    """Refuse a graph whose images or logits are not those of the model that `engine.json` describes.
+
+    Raises:
+        VitkitError: their number, size or type is another.
+    """
+    expected = shape_of(record.config)
+    if shape != expected:
+        raise VitkitError(
+            f"{folder / DESCRIPTION} describes a model from images to logits of {expected}, and the graph "
+            f"beside it goes from {shape}: these two do not belong together. Export the model again."
+        )
 
 
 def _check_files(folder: Path, names: tuple[str, ...], records: Any) -> None:
     """Refuse files of a graph that are not those that `engine.json` describes."""
     known = records if isinstance(records, Mapping) else {}
+    foreign = sorted(set(known) - set(names))
+    if foreign:
+        raise VitkitError(
+            f"{folder / DESCRIPTION}: files: expected {' and '.join(names)}, which are names and no paths, "
+            f"found {', '.join(map(describe_value, foreign))}. Export the model again."
+        )
     for name in names:
+        _require_inside(folder, name)
         try:
             verify(folder / name, read_record(known.get(name), f"{folder / DESCRIPTION}: files: {name}"))
         except (VitkitError, OSError) as error:
@@ -152,3 +217,19 @@ def _check_files(folder: Path, names: tuple[str, ...], records: Any) -> None:
                 f"{folder / name} is not the file that {DESCRIPTION} beside it describes: it is missing, was "
                 "damaged or replaced. Copy the whole folder again, or export the model again."
             ) from error
+
+
+def _require_inside(folder: Path, name: str) -> None:
+    """Refuse what is there under the name of a file and is none, or is a link out of the folder."""
+    path = folder / name
+    try:
+        regular = not path.exists() or path.is_file()
+        inside = path.resolve().parent == folder.resolve()
+    except (OSError, RuntimeError):  # a link to itself
+        regular = inside = False
+    if not (regular and inside):
+        found = "a link out of it" if regular else "a folder, a pipe, a device or a link to itself"
+        raise VitkitError(
+            f"{path}: expected a regular file in this folder, found {found}: copy the files themselves into "
+            "the folder."
+        )

@@ -9,7 +9,7 @@ Shapes: B images, T tokens, D = width, h = num_heads, d = D / h.
 
 import copy
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -24,10 +24,34 @@ from vitkit.models.compute_config import choose_compute
 from vitkit.models.image_model import ImageModel, Taps
 from vitkit.models.parts import MLP, Attention, Block
 from vitkit.models.stem import CENTRE, PatchStem
+from vitkit.models.vit_config import Gelu
 from vitkit.models.zoo import ModelConfig
 
 Runner = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
 """A function of an engine: images `(B, C, H, W)`, contiguous, to logits `(B, K)`. B may change."""
+
+
+@dataclass(frozen=True)
+class GraphShape:
+    """The inputs and outputs of a graph."""
+
+    inputs: tuple[tuple[str, tuple[int | None, ...]], ...]
+    """The type of each input's numbers, and its sizes; None is a size that may change."""
+    outputs: tuple[tuple[int | None, ...], ...]
+    """The sizes of each output."""
+
+    def __str__(self) -> str:
+        def words(sizes: tuple[int | None, ...]) -> str:
+            return "x".join("N" if size is None else str(size) for size in sizes)
+
+        taken = " and ".join(f"{name} {words(sizes)}" for name, sizes in self.inputs)
+        return f"{taken} to {' and '.join(map(words, self.outputs))}"
+
+
+def shape_of(config: ModelConfig) -> GraphShape:
+    """Return what the graph of a model takes and gives."""
+    images = (None, config.in_channels, *config.image_size)
+    return GraphShape((("uint8", images),), ((None, config.num_classes),))
 
 
 class EngineModel(ImageModel):
@@ -93,6 +117,27 @@ class SplitAttention(Attention):
         return out
 
 
+def computed_gelu(config: ModelConfig, numbers: Numbers) -> Gelu | None:
+    """Return the form of GELU in the graph of a model; None where the model has none.
+
+    The tanh form becomes the exact one where numbers are short: the two differ by 5e-4 at most, less than
+    numbers of 8 bits do from each other, and OpenVINO computes the exact one in half the time.
+    """
+    gelu: Gelu | None = getattr(config, "gelu", None)
+    return "erf" if gelu == "tanh" and numbers != "float32" else gelu
+
+
+def describe_gelu(config: ModelConfig, numbers: Numbers) -> str | None:
+    """Say that the graph of a model has another form of GELU than the model; None where it has the same."""
+    own, computed = computed_gelu(config, "float32"), computed_gelu(config, numbers)
+    if own == computed:
+        return None
+    return (
+        f"in {numbers} its GELU is computed in the exact form ({computed}), the model's is the {own} form: "
+        "the two differ by 5e-4 at most"
+    )
+
+
 def graph_of(model: ImageModel, numbers: Numbers = "float32") -> ImageModel:
     """Give a model in the form that engines are handed; it shares the weights with the one given.
 
@@ -104,6 +149,7 @@ def graph_of(model: ImageModel, numbers: Numbers = "float32") -> ImageModel:
         A module from uint8 images `(B, C, H, W)` to logits `(B, K)`, in evaluation mode.
     """
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    gelu = computed_gelu(model.config, numbers)
     graph: ImageModel = copy.deepcopy(model, shared).eval()
     chosen = choose_compute(model.config, device="cpu", features=(), phase="prediction", precision="float32")
     # Folded below, once: `Compute.pixels` folds at every call.
@@ -111,10 +157,8 @@ def graph_of(model: ImageModel, numbers: Numbers = "float32") -> ImageModel:
     for module in list(graph.modules()):
         if isinstance(module, Block) and type(module.attention) is Attention:
             module.attention = SplitAttention(module.attention)
-        elif isinstance(module, MLP) and module.gelu == "tanh" and numbers != "float32":
-            # The two forms differ by 5e-4 at most, less than numbers of 8 bits do from each other, and
-            # OpenVINO computes the exact one in half the time.
-            module.gelu = "erf"
+        elif isinstance(module, MLP) and gelu is not None:
+            module.gelu = gelu
     stem = getattr(graph, "stem", None)
     if isinstance(stem, PatchStem):
         _fold_normalisation(graph, stem)

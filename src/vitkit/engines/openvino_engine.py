@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from vitkit.engines.engine_config import Numbers
-from vitkit.engines.graph import example_images, graph_of
+from vitkit.engines.graph import GraphShape, example_images, graph_of
 from vitkit.engines.libraries import import_package
 from vitkit.models.conv_stem import ConvStem
 from vitkit.models.image_model import ImageModel
@@ -126,6 +126,17 @@ class OpenVINORunner:
         self._fixed: tuple[int, Any] | None = None
         self._any_size: Any = None
         self._lock = threading.Lock()  # a request is for one caller at a time
+
+    def shape(self) -> GraphShape:
+        """Return what the graph takes and gives."""
+
+        def sizes(port: Any) -> tuple[int | None, ...]:
+            return tuple(size.get_length() if size.is_static else None for size in port.partial_shape)
+
+        return GraphShape(
+            tuple((port.element_type.to_dtype().name, sizes(port)) for port in self._graph.inputs),
+            tuple(map(sizes, self._graph.outputs)),
+        )
 
     def __call__(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         with self._lock:

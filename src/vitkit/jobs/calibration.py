@@ -1,4 +1,4 @@
-"""Real images for quantising a model, and others for comparing the result: decoded and preprocessed."""
+"""Real images for quantising a model and for comparing the result with it: decoded and preprocessed."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from vitkit.data.decode import DecodeError, decode
 from vitkit.data.folders import image_files
 from vitkit.data.image_paths import refuse_address
 from vitkit.data.listing import expand_home
-from vitkit.data.sources import Samples
+from vitkit.data.sources import ImageData, Samples
 from vitkit.data.sources_config import Splits
 from vitkit.data.transforms import preprocess
 from vitkit.data.transforms_config import Preprocessing
@@ -30,6 +30,10 @@ Unread = Callable[[], Pixels]
 """A function that decodes an image, `(height, width, C)`, or raises DecodeError."""
 
 
+SPLITS = {"test": "test", "val": "validation", "train": "training"}
+"""The names of splits as people say them."""
+
+
 @dataclass(frozen=True)
 class CalibrationImages:
     """The images of a model's size, each `(1, C, H, W)`."""
@@ -39,6 +43,8 @@ class CalibrationImages:
     """Others than those."""
     words: str
     """The images that it was calibrated on, in words."""
+    check_words: str
+    """The images that it is compared on, in words, without their number."""
 
 
 def read_calibration(model: ImageModel, options: ExportOptions, listener: Listener) -> CalibrationImages:
@@ -50,7 +56,7 @@ def read_calibration(model: ImageModel, options: ExportOptions, listener: Listen
         VitkitError: there are no images, or too few that can be read.
     """
     with listener.progress("listing images"):
-        name, known, apart = _list(model, options)
+        name, known, apart, check_words = _list(model, options)
     rule, wanted = preprocessing_of(model), options.calibration_images
     if apart:
         calibration = _read(known, wanted, rule, "reading images to calibrate on", listener)
@@ -65,13 +71,41 @@ def read_calibration(model: ImageModel, options: ExportOptions, listener: Listen
             f"Expected at least {FEWEST} readable images to calibrate on and {FEWEST} others to check with, "
             f"found {len(calibration)} and {len(check)} in {name}. Give more images with --calibration."
         )
-    return CalibrationImages(
-        tuple(calibration), tuple(check), f"{len(calibration):,} images of {without_places(name)}"
-    )
+    words = f"{len(calibration):,} images of {without_places(name)}"
+    return CalibrationImages(tuple(calibration), tuple(check), words, check_words)
 
 
-def _list(model: ImageModel, options: ExportOptions) -> tuple[str, list[Unread], list[Unread]]:
-    """List the images to calibrate on, and those that the data itself keeps apart from them, if any."""
+def read_own_images(model: ImageModel, count: int, listener: Listener) -> tuple[str, list[Pixels]]:
+    """Read some of the images that a model was trained with, of its test split if there is one.
+
+    Returns:
+        The images in words, and each `(1, C, H, W)`. None where the model does not say where they are, or
+        where they cannot be read any more, which the listener hears.
+    """
+    record = card_of(model).data
+    if record is None or not record.has_place:
+        return "", []
+    try:
+        with listener.progress("listing images"):
+            name, images = _own_images(open_model_data(model))
+        pixels = _read(images, count, preprocessing_of(model), "reading images to compare on", listener)
+    except (VitkitError, OSError) as error:
+        listener.note(f"The images that the model was trained with cannot be compared on: {error}")
+        return "", []
+    return name, pixels
+
+
+def _own_images(data: ImageData) -> tuple[str, list[Unread]]:
+    split = next(split for split in ("test", "val", "train") if split in data.splits)
+    return f"{SPLITS[split]} images of {data.name}", _unread(data.splits[split])
+
+
+def _list(model: ImageModel, options: ExportOptions) -> tuple[str, list[Unread], list[Unread], str]:
+    """List the images to calibrate on, and those that the data itself keeps apart from them, if any.
+
+    Returns:
+        The first in words, both, and the images to compare on in words.
+    """
     spec, rule = options.calibration, preprocessing_of(model).decode
     if spec is None:
         record = card_of(model).data
@@ -87,11 +121,13 @@ def _list(model: ImageModel, options: ExportOptions) -> tuple[str, list[Unread],
         refuse_address(spec)
         files = image_files(expand_home(spec)) if expand_home(spec).is_dir() else []
         if files:
-            return spec, [partial(decode, path, rule) for path in sorted(files)], []
+            return spec, [partial(decode, path, rule) for path in sorted(files)], [], f"images of {spec}"
         whole = Splits(val_fraction=0, test_fraction=0)
         data, name = task_of(model.card).open_data(spec, whole, rule), spec
-    others = next((data.splits[split] for split in ("test", "val") if split in data.splits), None)
-    return name, _unread(data.splits["train"]), [] if others is None else _unread(others)
+    check_words, apart = _own_images(data)
+    if not {"test", "val"} & data.splits.keys():
+        apart = []
+    return name, _unread(data.splits["train"]), apart, check_words
 
 
 def _unread(samples: Samples) -> list[Unread]:

@@ -9,6 +9,11 @@ from pathlib import Path
 
 from vitkit.errors import VitkitError
 
+UNFINISHED = ".unfinished"
+"""The end of the name of a hidden folder in which a result is made."""
+
+OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
 
 def refuse_taken(out: Path) -> None:
     """Refuse a destination that cannot be written, before work begins.
@@ -66,16 +71,68 @@ def _no_folder(out: Path, error: OSError) -> VitkitError:
 def beside(out: Path) -> Iterator[Path]:
     """Make a folder on the same disk as `out`, which is gone afterwards with all that is still in it.
 
-    The folders on the way to `out` stay only if something was put there.
+    The folders on the way to `out` stay only if something was put there. What killed processes left of
+    earlier attempts at `out` is removed.
     """
     made = [parent for parent in out.parents if not parent.exists()]
     require_folder(out.parent)
     make_folder(out.parent)
-    folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    for leftover in out.parent.iterdir():
+        if _is_attempt(leftover, out):
+            _remove_dead(leftover)
+    folder, lock = _make_locked(out)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
         with suppress(OSError):  # not empty: the work succeeded
             for parent in made:
                 parent.rmdir()
+
+
+def _is_attempt(path: Path, out: Path) -> bool:
+    """Whether a folder was made by `beside`, by its name."""
+    ours = path.name.startswith(f".{out.name}.") and path.name.endswith(UNFINISHED)
+    return ours and path.is_dir() and not path.is_symlink()
+
+
+def _make_locked(out: Path) -> tuple[Path, int]:
+    """Make a hidden folder beside `out` and hold it by a lock, which ends with the process however that ends.
+
+    Returns:
+        The folder, and the descriptor that holds it.
+    """
+    import fcntl
+
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=UNFINISHED, dir=out.parent))
+        # In the instant before it is locked another process may take it for a leftover: then a new one is
+        # made.
+        try:
+            lock = os.open(folder, OPEN)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = True
+        except BlockingIOError:
+            held = False
+        except OSError:  # a disk without locks, where no folder is taken for a leftover
+            held = True
+        if held and folder.exists():
+            return folder, lock
+        os.close(lock)
+
+
+def _remove_dead(folder: Path) -> None:
+    """Remove a folder that no living process holds; none on a disk without locks, where nobody can tell."""
+    import fcntl
+
+    with suppress(OSError):
+        lock = os.open(folder, OPEN)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(lock)

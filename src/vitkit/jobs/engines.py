@@ -7,6 +7,7 @@ import torch
 
 from vitkit.engines.engine_config import Engine, GraphEngine, Numbers
 from vitkit.engines.folder import DESCRIPTION, is_engine_folder
+from vitkit.engines.graph import describe_gelu
 from vitkit.engines.serving import refuse_numbers, serve, serve_folder
 from vitkit.errors import VitkitError
 from vitkit.jobs.computing import prepare
@@ -68,7 +69,9 @@ def load_ready(
     refuse_numbers(engine, numbers)  # before the weights are read
     loaded = load_any(path, options)
     model = serve(loaded.model, engine, numbers, torch.get_num_threads())
-    return Ready(replace(loaded, model=model), torch.device("cpu"), "float32")
+    gelu = describe_gelu(model.config, numbers)
+    notes = loaded.notes if gelu is None else (*loaded.notes, gelu)
+    return Ready(replace(loaded, model=model, notes=notes), torch.device("cpu"), "float32")
 
 
 def refuse_options(engine: GraphEngine, device: str, exact: bool) -> None:
@@ -112,5 +115,5 @@ def _from_folder(
             )
     refuse_options(record.engine, device, exact)
     file = folder / DESCRIPTION
-    identity = Identity(file, record.engine, record.config, record.card, {}, (record.in_words,))
+    identity = Identity(file, record.engine, record.config, record.card, {}, record.notes)
     return Ready(Loaded(model, identity, identity.notes), torch.device("cpu"), "float32")

@@ -1,6 +1,7 @@
 """Exporting a model to an inference engine: a folder with a graph, from which it predicts and evaluates.
 
-int8 is calibrated on real images, and compared with float32 on others before anything is left on the disk.
+What the engine computes is compared with PyTorch before anything is left on the disk, on the run's own images
+where they are known. int8 is calibrated on real images, and its answers are counted on others.
 """
 
 from collections.abc import Sequence
@@ -11,14 +12,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitkit.engines.agreement import LOWEST_AGREEMENT, Agreement, compare_logits
+from vitkit.engines.agreement import LOWEST_AGREEMENT, Agreement, Nearness, compare_logits
 from vitkit.engines.engine_config import GraphEngine, Numbers
 from vitkit.engines.folder import write_description
-from vitkit.engines.graph import Runner
-from vitkit.engines.serving import make_runner, refuse_numbers, require_same
+from vitkit.engines.graph import Runner, describe_gelu, example_images
+from vitkit.engines.serving import (
+    COMPARED,
+    MADE_UP,
+    make_runner,
+    refuse_model,
+    refuse_numbers,
+    require_same,
+)
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import evaluation_mode
-from vitkit.jobs.calibration import read_calibration
+from vitkit.jobs.calibration import CalibrationImages, read_calibration, read_own_images
 from vitkit.jobs.destination import beside, refuse_taken
 from vitkit.jobs.export_options import ExportOptions
 from vitkit.jobs.listener import SILENT, Listener
@@ -38,11 +46,15 @@ class Exported:
     path: Path
     """The folder written."""
     agreement: Agreement | None
-    """The comparison with float32; None where no images were given, and none were needed."""
+    """The comparison of the answers with float32's; None where no images were given, and none were needed."""
+    nearness: Nearness | None
+    """The distance of the logits from PyTorch's; None for int8, whose answers are compared."""
     calibration: str | None
     """The images that int8 was calibrated on, in words."""
     notes: tuple[str, ...]
     """Sentences that a user should know about the source, as `load_model` logs them."""
+    departure: str | None
+    """The operation that the engine computes in another form than the model, in words; None for none."""
 
 
 def export(
@@ -103,6 +115,7 @@ def run_export(options: ExportOptions, listener: Listener = SILENT) -> Exported:
     reason = task_of(model.card).explain_unfit(model.config)
     if reason:
         raise VitkitError(f"{options.source} {reason}.")
+    refuse_model(engine, model.config)
     images = None
     if numbers == "int8" or options.calibration is not None:
         images = read_calibration(model, options, listener)
@@ -113,17 +126,35 @@ def run_export(options: ExportOptions, listener: Listener = SILENT) -> Exported:
         with listener.progress(f"making the graph of {engine}"):
             known = () if calibrated is None else calibrated.calibration
             runner = make_runner(model, engine, numbers, torch.get_num_threads(), folder, known)
-        agreement = None
+        agreement = nearness = None
         if numbers != "int8":
-            require_same(model, runner, engine, numbers)
+            named, some = _images_to_compare(model, images, listener)
+            nearness = require_same(model, runner, engine, numbers, some, named)
         if images is not None:
             agreement = measure(model, runner, images.check, listener)
             _refuse_change(agreement, options, listener)
         words = None if calibrated is None else calibrated.words
-        write_description(folder, model, engine, numbers, agreement, words)
+        write_description(folder, model, engine, numbers, agreement, nearness, words)
         refuse_taken(out)
         folder.rename(out)
-    return Exported(out, agreement, words, loaded.notes)
+    departure = describe_gelu(model.config, numbers)
+    return Exported(out, agreement, nearness, words, loaded.notes, departure)
+
+
+def _images_to_compare(
+    model: ImageModel, given: CalibrationImages | None, listener: Listener
+) -> tuple[str, NDArray[np.uint8]]:
+    """Choose images to hold logits against PyTorch's on: those given, else the run's own, else made up.
+
+    Returns:
+        The images in words, and their pixels `(N, C, H, W)`.
+    """
+    if given is not None:
+        return given.check_words, np.concatenate(given.check[:COMPARED])
+    named, own = read_own_images(model, COMPARED, listener)
+    if own:
+        return named, np.concatenate(own)
+    return MADE_UP, example_images(model, COMPARED).numpy()
 
 
 def measure(

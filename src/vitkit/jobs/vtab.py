@@ -116,9 +116,7 @@ def run_vtab(options: VtabOptions, listener: Listener = SILENT) -> Vtab:
     folder = vtab_folder(options)
     _refuse_other(folder, options, weights)  # before anything is made
     with lock_run_folder(folder):
-        asked = _refuse_other(folder, options, weights)  # another process may have begun one there since
-        if asked is not None:
-            replace_json(folder / "options.json", asked)
+        begin(folder, options, weights)
         remove_leftovers(folder)
         scores = []
         for number, (task, hashes) in enumerate(zip(found.tasks, listed, strict=True), start=1):
@@ -149,6 +147,17 @@ def vtab_folder(options: VtabOptions) -> Path:
 def _list_hashes(lists: Sequence[Path]) -> dict[str, str]:
     """Hash lists of images by name: paths, class numbers and classes."""
     return {path.name: open_data(str(path), UNCUT).fingerprint() for path in lists}
+
+
+def begin(folder: Path, options: VtabOptions, weights: Mapping[str, str]) -> None:
+    """Write what a folder that is held is for; refuse one that another process has begun since.
+
+    Raises:
+        VitkitError: as `_refuse_other`.
+    """
+    asked = _refuse_other(folder, options, weights)
+    if asked is not None:
+        replace_json(folder / "options.json", asked)
 
 
 def _refuse_other(folder: Path, options: VtabOptions, weights: Mapping[str, str]) -> dict[str, Any] | None:

@@ -9,21 +9,23 @@ Facts: timm 1.0, `models/vision_transformer.py`, `vision_transformer_hybrid.py`,
 """
 
 import re
-from typing import Any
+from typing import Any, Literal
 
+from vitkit.config import describe_value
 from vitkit.errors import VitkitError
 from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.vit_config import PoolKind, ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.card import ModelCard
 from vitkit.weights.files.source import Source
-from vitkit.weights.formats.resnet_channels import with_channels
+from vitkit.weights.formats.resnet_channels import absent_from_libraries, with_channels
 from vitkit.weights.formats.timm.grid import find_image_size
 from vitkit.weights.formats.timm.names import BACKBONE, QKVBias, bit_rows, vit_rows
 from vitkit.weights.formats.timm.settings import (
     GROUP_NORM_EPS,
     POOLS,
     STANDARDIZATION_EPS,
+    USUAL_STANDARDIZATION_EPS,
     Settings,
 )
 from vitkit.weights.formats.timm.write import HOLDINGS, HYBRID_NAMES
@@ -54,7 +56,18 @@ HARMLESS_ARGUMENTS = {
     *("dynamic_img_size", "dynamic_img_pad", "strict_img_size"),
 }
 """Those that change nothing of what a trained model answers at its own size."""
+RESNET_ARGUMENTS = {
+    *("img_size", "in_chans", "num_classes", "global_pool"),
+    *("layers", "channels", "stem_chs", "stem_type", "width_factor"),
+}
+"""Those that are understood of a ResNet, in the place of `READ_ARGUMENTS`."""
+USUAL_RESNET_ARGUMENTS = {"preact": True, "output_stride": 32, "bottle_ratio": 0.25, "act_layer": "relu"}
+"""Those of timm's class ResNetV2 whose usual value is not an empty one: any other is refused."""
+CUSTOM_RESNET = "resnetv2_custom"
+"""The name of a ResNetV2 that is none of timm's own architectures: all of it is in `model_args`."""
 
+DEEP_STEM = "stem.conv1.weight"
+"""The first of three convolutions of a ResNet, in the place of BiT's one."""
 UNKNOWN_PARTS = {
     "dist_token": "a distillation token",
     "head_dist": "a distillation head",
@@ -76,7 +89,8 @@ UNKNOWN_PARTS = {
 def recognises(source: Source) -> bool:
     """Recognise the format by the names of a ViT's or a BiT's first tensors."""
     vit = "patch_embed.proj.weight" in source and any(key.startswith("blocks.0.") for key in source.shapes)
-    return vit or ("stem.conv.weight" in source and "stages.0.blocks.0.conv1.weight" in source)
+    root = {"stem.conv.weight", DEEP_STEM} & source.shapes.keys()
+    return vit or (bool(root) and "stages.0.blocks.0.conv1.weight" in source)
 
 
 def read(source: Source, hints: Hints) -> Translation:
@@ -114,9 +128,11 @@ def _refuse(source: Source, settings: Settings) -> None:
         for word, what in UNKNOWN_PARTS.items()
         if word in key.split(".") and not (rotary and word in ("gamma_1", "gamma_2"))
     }
+    if DEEP_STEM in source:
+        found["a stem of three convolutions (stem_type 'deep' or 'tiered')"] = DEEP_STEM
     if found:
         parts = "; ".join(f"{what}: {key}" for what, key in sorted(found.items()))
-        raise VitkitError(f"{source.path}: this timm model has parts that ViTs here have not: {parts}.")
+        raise VitkitError(f"{source.path}: this timm model has parts that models here have not: {parts}.")
     _refuse_shapes(source)
     if UNLIKE_NAMES.search(settings.architecture) and not rotary:
         raise VitkitError(
@@ -124,7 +140,14 @@ def _refuse(source: Source, settings: Settings) -> None:
             "it is none of the architectures of timm that are read."
         )
     understood = READ_ARGUMENTS | HARMLESS_ARGUMENTS
-    strange = {name: value for name, value in settings.values.items() if value and name not in understood}
+    usual: dict[str, Any] = {}
+    if "stem.conv.weight" in source:
+        understood, usual = RESNET_ARGUMENTS | HARMLESS_ARGUMENTS, USUAL_RESNET_ARGUMENTS
+    strange = {
+        name: value
+        for name, value in settings.values.items()
+        if (value != usual[name] if name in usual else value and name not in understood)
+    }
     if not settings.arguments.padding_same:
         strange["padding_same"] = False
     if settings.arguments.norm_layer not in (None, "layernorm", "layernormfp32"):
@@ -317,11 +340,14 @@ def _count(source: Source, pattern: str) -> int:
 
 
 def _read_bit(source: Source, settings: Settings, hints: Hints) -> Translation:
-    if settings.known and not re.fullmatch(r"resnetv2_\d+x\d+_bit(m?.*)", settings.architecture):
+    custom = settings.architecture == CUSTOM_RESNET
+    bit = re.fullmatch(r"resnetv2_\d+x\d+_bit(m?.*)", settings.architecture)
+    if settings.known and not custom and not bit:
         raise VitkitError(
             f"{source.path}: {settings.architecture} is no BiT: of timm's ResNets those named "
-            "resnetv2_50x1_bit and so on are read."
+            f"resnetv2_50x1_bit and so on are read, and {CUSTOM_RESNET}, whose model_args say all of it."
         )
+    padding, eps = _stem(source, settings)
     if settings.global_pool not in (None, "avg"):
         raise VitkitError(f"{source.path}: global_pool: BiT's is 'avg', found {settings.global_pool!r}.")
     size = settings.image_size or hints.image_size
@@ -341,8 +367,8 @@ def _read_bit(source: Source, settings: Settings, hints: Hints) -> Translation:
         num_classes=source.shapes["head.fc.weight"][0] if "head.fc.weight" in source else 0,
         in_channels=root[1],
         norm_eps=GROUP_NORM_EPS,
-        standardization_eps=STANDARDIZATION_EPS,
-        max_pool_padding="zeros",
+        standardization_eps=eps,
+        max_pool_padding=padding,
         image_mean=settings.statistics("mean", root[1], mean),
         image_std=settings.statistics("std", root[1], std),
     )
@@ -350,7 +376,60 @@ def _read_bit(source: Source, settings: Settings, hints: Hints) -> Translation:
     for key in last:
         check_axes(source, key, 4)
     config = with_channels(config, root[0], tuple(source.shapes[key][0] for key in last))
-    return Translation(config, bit_rows(config), _card(settings, config, []))
+    doubts = []
+    if custom:
+        _require_custom(source, settings, config)
+        whose = "BiT's, as of its stem" if padding == "zeros" else "timm's usual one"
+        doubts.append(f"no field says the epsilon of the standardised kernels: {eps:g} is taken, {whose}")
+    return Translation(config, bit_rows(config), _card(settings, config, doubts))
+
+
+def _stem(source: Source, settings: Settings) -> tuple[Literal["zeros", "lowest"], float]:
+    """Find the padding of the root's max-pooling and the epsilon of the standardised kernels.
+
+    A stem called "fixed" is BiT's, which has an epsilon of its own; where nothing is said, the class ResNetV2
+    has PyTorch's padding and its convolutions' usual epsilon.
+    """
+    custom = settings.architecture == CUSTOM_RESNET
+    kind = settings.arguments.stem_type
+    if kind is None:
+        kind = "" if custom else "fixed"
+    if kind == "fixed":
+        return "zeros", STANDARDIZATION_EPS
+    if kind == "" and custom:
+        return "lowest", USUAL_STANDARDIZATION_EPS
+    known = "'fixed' and ''" if custom else "'fixed'"
+    raise VitkitError(
+        f"{source.path}: stem_type: known here for {settings.architecture or 'a BiT'} are {known}, "
+        f"found {describe_value(kind)}."
+    )
+
+
+def _require_custom(source: Source, settings: Settings, config: ResNetConfig) -> None:
+    """Refuse a ResNet whose `model_args` are not those of its tensors, or that no ResNet here can be."""
+    arguments = settings.arguments
+    factor = arguments.width_factor
+
+    def rounded(channels: float) -> int:
+        """Round to a multiple of 8 as timm does, by less than a tenth downwards."""
+        near = max(8, int(channels + 4) // 8 * 8)
+        return near + 8 if near < 0.9 * channels else near
+
+    usual = arguments.channels or (256, 512, 1024, 2048)
+    expected = (
+        arguments.layers,
+        rounded(arguments.stem_chs * factor),
+        tuple(rounded(channels * factor) for channels in usual[: len(arguments.layers)]),
+    )
+    found = (config.layers, config.root_channels, config.stage_channels)
+    if expected != found:
+        raise VitkitError(
+            f"{source.path}: config.json says layers, channels of the stem and of the stages {expected}, and "
+            f"the tensors have {found}: these two do not belong together."
+        )
+    libraries = absent_from_libraries(config)
+    if libraries:
+        raise VitkitError(f"{source.path}: no ResNet here is this one of timm's: {'; '.join(libraries)}.")
 
 
 def _card(settings: Settings, config: ModelConfig, doubts: list[str]) -> ModelCard:

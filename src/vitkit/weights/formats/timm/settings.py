@@ -32,6 +32,8 @@ LAYER_SCALE = 1e-5
 GROUP_NORM_EPS = 1e-5
 STANDARDIZATION_EPS = 1e-8
 """In w / sqrt(var + eps), of hybrids and BiT."""
+USUAL_STANDARDIZATION_EPS = 1e-6
+"""The same in other ResNets: the default of timm's StdConv2d, which no argument in a file can choose."""
 
 SIZES = {
     "tiny": (192, 3),
@@ -113,6 +115,11 @@ class Arguments:
     init_values: float | None = None
     norm_layer: str | None = None
     padding_same: bool = True
+    layers: tuple[int, ...] = ()
+    channels: tuple[int, ...] | None = None
+    stem_chs: int = 64
+    stem_type: str | None = None
+    width_factor: float = 1
     proj_drop_rate: float = 0.0
     pos_drop_rate: float = 0.0
     attn_drop_rate: float = 0.0

@@ -1,0 +1,70 @@
+"""The graph for ONNX Runtime keeps the zeros around BiT's max-pooling, and is used without vitkit."""
+
+import re
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitkit
+from tests.engines.models import drawn, small
+from vitkit.data.transforms_config import Preprocessing
+from vitkit.engines import onnx_engine
+from vitkit.engines.graph import example_images
+from vitkit.models.resnet import ZeroPaddedMaxPool
+from vitkit.models.resnet_config import ResNetConfig
+from vitkit.weights.card import card_of
+
+needs_onnxruntime = pytest.mark.skipif(
+    not all(map(find_spec, ("onnxruntime", "onnx", "onnxscript"))), reason="needs the extra onnxruntime"
+)
+
+
+@pytest.mark.parametrize("size", [(8, 8), (7, 7), (7, 8), (1, 2)])
+def test_zeros_are_kept_to_the_bit(size: tuple[int, int]) -> None:
+    x = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(1)) - 1
+    expected = ZeroPaddedMaxPool()(x)
+    assert torch.equal(onnx_engine.UnmergedMaxPool(size)(x), expected)
+    assert not torch.equal(torch.nn.functional.max_pool2d(x, 3, 2, padding=1), expected)
+
+
+@needs_onnxruntime
+def test_a_bit_agrees_and_its_graph_has_no_padding_before_the_pooling(tmp_path: Path) -> None:
+    """Later versions of ONNX Runtime merge it no more, so that the logits alone would not tell."""
+    onnx = pytest.importorskip("onnx")
+    model = drawn(ResNetConfig((27, 32), (1, 1), 5, width_factor=0.5))
+    onnx_engine.write(model, tmp_path)
+    nodes = onnx.load(tmp_path / "graph.onnx", load_external_data=False).graph.node
+    made_by = {output: node.op_type for node in nodes for output in node.output}
+    pooled = [made_by[node.input[0]] for node in nodes if node.op_type == "MaxPool"]
+    assert pooled == ["Conv"]
+    images = example_images(model, 3)
+    with torch.inference_mode():
+        expected = model(images)
+    found = torch.from_numpy(onnx_engine.OnnxRunner(tmp_path, 1)(images.numpy()))
+    assert (found - expected).abs().max() < 5e-5 * expected.std()
+
+
+@needs_onnxruntime
+def test_the_guide_s_example_predicts_without_vitkit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "guide.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(import json\n.*?import onnxruntime.*?)```", page, flags=re.S)
+    assert "import vitkit" not in example
+    model = small()
+    model.card = replace(card_of(model), preprocessing=Preprocessing((16, 24)))
+    vitkit.export(vitkit.save_model(model, tmp_path / "model"), tmp_path / "fast", "onnxruntime")
+    pixels = np.random.default_rng(1).integers(0, 256, (30, 50, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "holiday.jpg", quality=95)
+    monkeypatch.chdir(tmp_path)
+    exec(example, {})
+    expected = vitkit.Predictor(tmp_path / "fast")(tmp_path / "holiday.jpg")
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [name for _, name in lines] == [guess.name for guess in expected]
+    # Bytes of a JPEG differ by 1 or 2 between decoders.
+    assert all(abs(float(p) - g.probability) < 0.01 for (p, _), g in zip(lines, expected, strict=True))

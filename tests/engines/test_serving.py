@@ -1,0 +1,81 @@
+"""An engine that computes something else than the model is refused, and so is what no engine can compute."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.engines.models import FakeRunner, Logits, small
+from vitkit.engines.graph import example_images
+from vitkit.engines.serving import make_runner, refuse_model, require_same
+from vitkit.errors import VitkitError
+
+
+def checked(change: Any, numbers: Any = "float32") -> Any:
+    model = small()
+    images = example_images(model, 16).numpy()
+    return require_same(model, FakeRunner(model, change), "openvino", numbers, images, "pictures")
+
+
+def test_what_was_compared_is_said() -> None:
+    model = small()
+    runner = FakeRunner(model)
+    found = require_same(model, runner, "openvino", "float32", example_images(model, 16).numpy(), "pictures")
+    assert runner.batches == [1, 3, 12] == list(found.batches)
+    assert found.difference < 1e-5 * found.spread
+    assert "standard deviation from PyTorch's, on 16 pictures in batches of 1, 3 and 12" in str(found)
+
+
+@pytest.mark.parametrize(("share", "passes"), [(5e-5, True), (3e-4, False)])
+def test_float32_keeps_to_a_share_of_the_deviation(share: float, passes: bool) -> None:
+    """Of one logit alone: the mean over all of them would not notice it."""
+
+    def moved(logits: Logits) -> Logits:
+        logits[-1, 0] += share * spread
+        return logits
+
+    spread = checked(np.asarray).spread
+    if passes:
+        assert math.isclose(checked(moved).difference, share * spread, rel_tol=0.1)
+    else:
+        with pytest.raises(
+            VitkitError, match=r"computes other logits .* 3\.\de-04 of their standard deviation"
+        ):
+            checked(moved)
+
+
+@pytest.mark.parametrize(("share", "passes"), [(0.05, True), (0.2, False)])
+def test_bfloat16_keeps_to_a_share_of_the_largest_logit(share: float, passes: bool) -> None:
+    def moved(logits: Logits) -> Logits:
+        return logits + np.float32(share * np.abs(logits).max())
+
+    if passes:
+        assert checked(moved, "bfloat16").difference > 0
+    else:
+        with pytest.raises(VitkitError, match="computes other logits"):
+            checked(moved, "bfloat16")
+
+
+@pytest.mark.parametrize("change", [lambda logits: logits * np.float32(np.nan), lambda logits: logits[:, :4]])
+def test_no_number_and_no_logit_do_not_pass(change: Any) -> None:
+    with pytest.raises(VitkitError, match="computes other logits"):
+        checked(change)
+
+
+def test_relative_positions_are_refused_in_words_before_any_work() -> None:
+    with pytest.raises(VitkitError, match=r"no operation for the relative positions .* engine openvino"):
+        refuse_model("onnxruntime", small("ViT-32x2x4/8-relative").config)
+    refuse_model("openvino", small("ViT-32x2x4/8-relative").config)
+    refuse_model("onnxruntime", small().config)
+
+
+def test_colours_of_a_terminal_do_not_stand_in_what_an_engine_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    def convert(*arguments: object) -> None:
+        raise RuntimeError("\x1b[96mFailed\x1b[0m to\ndecompose \x1b]0;title\x07")
+
+    monkeypatch.setattr("vitkit.engines.serving.openvino_engine.convert", convert)
+    with pytest.raises(VitkitError) as refusal:
+        make_runner(small(), "openvino", "float32", 1, None)
+    assert "(RuntimeError: Failed to decompose " in str(refusal.value)
+    assert "\x1b" not in str(refusal.value) and "\x07" not in str(refusal.value)
