@@ -176,7 +176,8 @@ def test_without_a_compiler_there_is_none(monkeypatch: pytest.MonkeyPatch, tmp_p
     broken = tmp_path / "cc"
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
-    for compiler in ("no-such-compiler", str(broken), "true"):
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path))
+    for compiler in ("no-such-compiler", str(broken), "true", 'cc "'):
         monkeypatch.setenv("CC", compiler)
         assert kernel.compiled_gelu.__wrapped__() is None
 
