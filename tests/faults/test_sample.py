@@ -14,8 +14,13 @@ from tests.faults.harness import read_record
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "kinds",
-    [("images", "checkpoints", "evaluations"), ("run_folders", "filesystem", "signals", "options", "kills")],
-    ids=["files", "commands"],
+    [
+        ("images", "checkpoints", "evaluations", "compiler"),
+        ("run_folders", "filesystem", "signals", "options", "kills"),
+        # Half a minute of compiling and importing; without sanitizers, tests/kernels tries the same shapes.
+        pytest.param(("kernels",), marks=pytest.mark.slow),
+    ],
+    ids=["files", "commands", "sanitizers"],
 )
 def test_nothing_of_a_sample_breaks(kinds: tuple[str, ...], tmp_path: Path) -> None:
     """In an interpreter of its own: the attack forks, which a process with threads must not."""

@@ -45,6 +45,8 @@ MOST_BYTES = 1 << 24
 """Bytes of a library, which has some 50,000, before it is taken for something else."""
 MOST_WORDS = 1 << 20
 """Bytes that a compiler may write about what it does."""
+MOST_TOLD = 400
+"""Characters of a reason."""
 _PROCESSOR_FIELDS = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
 """The properties that -march=native goes by, as /proc/cpuinfo names them."""
 _TRIAL = "import ctypes, sys; sys.exit(not ctypes.CDLL(sys.argv[1]).trial())"
@@ -312,7 +314,7 @@ def _run(command: Sequence[str], what: str, environment: dict[str, str] | None =
         ended = f"signal {-code}" if code < 0 else f"exit code {code}"
         lines = output.decode(errors="replace").splitlines()
         line = next((line for line in lines if "error" in line.lower()), next(iter(lines), ""))
-        raise _Failed(f"{what} failed: {visible(line.strip()[:300]) or ended}")
+        raise _Failed(f"{what} failed: {visible(line.strip())[:200] or ended}")
     return output
 
 
@@ -322,9 +324,10 @@ def _refuse_failed(record: Path) -> None:
     Raises:
         _Without: why it failed.
     """
-    reason = _read_own(record)
-    if reason and abs(time.time() - record.stat().st_mtime) < REMEMBERED:
-        raise _Without(f"{visible(reason.decode(errors='replace'))} (remove {record} to have it tried again)")
+    told = (_read_own(record) or b"").decode(errors="replace")[:MOST_TOLD]
+    # What is no text was not written here.
+    if told.isprintable() and told and abs(time.time() - record.stat().st_mtime) < REMEMBERED:
+        raise _Without(f"{told} (remove {record} to have it tried again)")
 
 
 def _remember(record: Path, reason: str) -> None:
