@@ -33,6 +33,7 @@ print(json.dumps([built.library and built.library.answer(), built.reason, second
 TIMEOUT = 2.0
 """Seconds that a compiler is given: a kernel of two lines takes a tenth of one."""
 
+_TO_OUTPUT = '[ "$1" = --version ] && exit; while [ "$1" != -o ]; do shift; done'
 COMPILERS: dict[str, str] = {
     "hangs": "sleep 1000",
     "hangs over files": '[ "$1" = --version ] || sleep 1000; exec gcc "$@"',
@@ -43,9 +44,9 @@ COMPILERS: dict[str, str] = {
     "writes without end": "exec yes",
     "writes what a terminal obeys": "printf '\\033[2J\\377error\\n'; exit 1",
     "makes nothing": "exit 0",
-    "makes garbage": 'while [ "$1" != -o ]; do shift || exit 0; done; head -c 5000 /dev/urandom > "$2"',
-    "makes half": 'gcc "$@" || exit 1; while [ "$1" != -o ]; do shift || exit 0; done; truncate -s 4096 "$2"',
-    "makes a pipe": 'while [ "$1" != -o ]; do shift || exit 0; done; rm -f "$2"; mkfifo "$2"',
+    "makes garbage": f'{_TO_OUTPUT}; head -c 5000 /dev/urandom > "$2"',
+    "makes half": f'gcc "$@" || exit 1; {_TO_OUTPUT}; truncate -s 4096 "$2"',
+    "makes a pipe": f'{_TO_OUTPUT}; rm -f "$2"; mkfifo "$2"',
     "is no program": "",
 }
 """Compilers as shell scripts."""

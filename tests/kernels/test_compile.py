@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -276,6 +277,19 @@ def test_a_compiler_that_fails_or_hangs_is_asked_once(
         assert load(other, compile_it=True).reason.startswith(reason)
         compiler.as_in_a_new_process()
     assert compiler.calls == 1
+
+
+def test_what_a_hanging_compiler_has_started_ends_with_it(
+    source: Source, compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiling, "TIMEOUT", 0.5)
+    compiler.does(f"sleep 100 & echo $! > {tmp_path}/child; wait")
+    assert load(source, compile_it=True).library is None
+    status = Path("/proc", (tmp_path / "child").read_text().strip(), "stat")
+    deadline = time.monotonic() + 20  # the signal is on its way
+    while status.exists() and status.read_text().split()[2] != "Z" and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not status.exists() or status.read_text().split()[2] == "Z"
 
 
 def test_a_compiler_that_hangs_over_a_file_is_not_given_another(
