@@ -33,9 +33,9 @@ from vitkit.text import visible
 SWITCH = "VITKIT_NO_KERNELS"
 COMPILERS = ("cc", "gcc", "clang")
 TIMEOUT = 10
-"""Seconds in which a compiler has to answer that has a core to itself; it takes one or two."""
+"""Seconds in which a compiler answers, or compiles on a core of its own; it takes one or two."""
 LONGEST_TIMEOUT = 60
-"""Seconds in which it has to answer on a machine that is busy."""
+"""Seconds in which it compiles on a machine that is busy, at most."""
 REMEMBERED = 24 * 3600
 """Seconds for which a failure is remembered. What a compiler lacked may have been installed since."""
 LEFT_BEHIND = 600
@@ -207,7 +207,7 @@ def _version_of(compiler: _Compiler, folder: Path) -> bytes:
 def _ask_version(compiler: _Compiler) -> tuple[bytes, str]:
     """Ask a compiler for its version, once a process: that, or why there is none."""
     try:
-        return _run([*compiler.command, "--version"], "the compiler"), ""
+        return _run([*compiler.command, "--version"], "the compiler", TIMEOUT), ""
     except _Failed as failure:
         return b"", str(failure)
 
@@ -249,12 +249,14 @@ def _compile(source: Source, path: Path) -> None:
         compilation += ["-o", str(new), "-lm"]
         trial = [sys.executable, "-I", "-S", "-c", _TRIAL, str(new)]
         # A compiler that hangs would do so with the next file; whatever else fails may be this file's fault.
+        busy = os.getloadavg()[0] / (os.cpu_count() or 1)
+        limit = min(LONGEST_TIMEOUT, TIMEOUT * max(1.0, busy))
         for command, what, environment, hangs in (
             (compilation, "the compiler", {**os.environ, "TMPDIR": str(work)}, hanging),
             (trial, "the trial of what was compiled", _plain_environment(), record),
         ):
             try:
-                _run(command, what, environment)
+                _run(command, what, limit, environment)
             except _Failed as failure:
                 _remember(hangs if isinstance(failure, _TooLong) else record, str(failure))
                 raise
@@ -273,14 +275,14 @@ def _plain_environment() -> dict[str, str]:
     }
 
 
-def _run(command: Sequence[str], what: str, environment: dict[str, str] | None = None) -> bytes:
-    """Run a command to its end, and give what it writes. Whatever it has started ends with it.
+def _run(command: Sequence[str], what: str, limit: float, environment: dict[str, str] | None = None) -> bytes:
+    """Run a command to its end within `limit` seconds, and give what it writes.
+
+    If it takes longer, whatever it has started ends with it.
 
     Raises:
         _Failed: it fails, writes without end or does not end in its time.
     """
-    load_of_core = os.getloadavg()[0] / (os.cpu_count() or 1)
-    limit = min(LONGEST_TIMEOUT, TIMEOUT * max(1.0, load_of_core))
     end, output = time.monotonic() + limit, b""
     process = subprocess.Popen(
         command,
