@@ -77,7 +77,7 @@ class Kernels(Kind):
         if ended.returncode == 0:
             return Outcome("right", ended.stdout.strip().splitlines()[-1])
         lines = [line for line in (ended.stderr + ended.stdout).splitlines() if line.strip()]
-        telling = [line for line in lines if "rror" in line or "differ" in line]
+        telling = [line for line in lines if "error" in line.lower() or "differ" in line]
         return Outcome(
             "wrong", f"{name}: {(telling or lines or ['no word'])[0]}, after {ended.stdout[-300:]}"
         )
