@@ -9,12 +9,14 @@ import time
 from pathlib import Path
 
 from tests.faults.checkpoints import Checkpoints
+from tests.faults.compiler import CompilerCache
 from tests.faults.engine_bundles import EngineBundles
 from tests.faults.entry import warm_up
 from tests.faults.evaluations import Evaluations
 from tests.faults.filesystem import Filesystem
 from tests.faults.harness import GOOD, Kind, Tally, attack, told, try_case
 from tests.faults.images import Images
+from tests.faults.kernels import Kernels
 from tests.faults.kills import Kills
 from tests.faults.labels import Csv, LabelFiles, ParquetTables
 from tests.faults.memory import Memory
@@ -34,6 +36,8 @@ KINDS: tuple[Kind, ...] = (
     Signals(),
     Options(),
     Kills(),
+    CompilerCache(),
+    Kernels(),
     Memory(),
     EngineBundles(),
 )

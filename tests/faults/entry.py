@@ -1,6 +1,7 @@
 """The only file of the attack that imports vitkit: what is attacked, under one name each."""
 
 import contextlib
+import ctypes
 import dataclasses
 import importlib
 import os
@@ -23,6 +24,9 @@ from vitkit.data.sources_config import Splits
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import Predictions
 from vitkit.jobs import train as training
+from vitkit.kernels import block, gelu, resample
+from vitkit.kernels import compile as compiling
+from vitkit.kernels.compile import Built, Source
 from vitkit.weights import identify
 
 torch.set_num_threads(1)
@@ -165,3 +169,40 @@ def _drawn(model: Any) -> Any:
         for parameter in model.parameters():
             parameter.uniform_(-0.1, 0.1, generator=generator)
     return model.eval()
+
+
+def kernel_sources() -> dict[str, Source]:
+    """Name the C kernels that this processor can run."""
+    sources = {"gelu": gelu.SOURCE, "resample": resample.SOURCE}
+    sources |= {f"block-{str(number).removeprefix('torch.')}": each for number, each in block.SOURCES.items()}
+    processor = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].split()
+    return {name: source for name, source in sources.items() if source.features.issubset(processor)}
+
+
+def take_libraries(folder: Path) -> None:
+    """Let this process's kernels be the libraries in a folder, each under its source's name."""
+    paths = {source: folder / f"{name}.so" for name, source in kernel_sources().items()}
+
+    def load_from_folder(source: Source, *, compile_it: bool) -> Built:
+        return Built(ctypes.CDLL(str(paths[source])))
+
+    for module in (block, gelu, resample):
+        module.load = load_from_folder  # type: ignore[attr-defined]
+
+
+def gelu_kernel() -> Any:
+    """Return the compiled GELU."""
+    return gelu.compiled_gelu()
+
+
+def block_kernel(precision: str) -> tuple[Any, float]:
+    """Return a compiled block, and the largest difference to the formulas over the largest number."""
+    return block.compiled_block(precision), block.TOLERANCES[getattr(torch, precision)]
+
+
+seal = compiling._seal
+"""The bytes that end a library of the cache."""
+plain_block = block._plain_block
+"""What a block computes, by PyTorch's functions."""
+RESIZES = {name: kind for name, kind in resample.PILLOW_FILTERS.items() if name != "nearest"}
+resize_kernel, sample_kernel = resample.resample, resample.sample

@@ -59,6 +59,8 @@ class Kind(ABC):
     """Seconds after which a case counts as hanging."""
     most_memory: int = 1 << 30
     """Bytes that one case may add to the process."""
+    limits_addresses: bool = True
+    """Whether a process may have MOST_ADDRESSES at most."""
     per_process: int = 200
     """Cases that one process tries, one after the other."""
 
@@ -140,7 +142,8 @@ class Worker:
                 os.setsid()
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 end_with_parent()
-                limit_memory()
+                if kind.limits_addresses:
+                    limit_memory()
                 os.close(self.reading)
                 with os.fdopen(writing, "w", buffering=1) as pipe:
                     for number in numbers:

@@ -15,11 +15,13 @@ from tests.faults.harness import read_record
 @pytest.mark.parametrize(
     "kinds",
     [
-        ("images", "checkpoints", "evaluations", "engine_bundles"),
+        ("images", "checkpoints", "evaluations", "compiler", "engine_bundles"),
         ("parquet", "csv", "label_files"),
         ("run_folders", "filesystem", "signals", "options", "kills"),
+        # Half a minute of compiling and importing; without sanitizers, tests/kernels tries the same shapes.
+        pytest.param(("kernels",), marks=pytest.mark.slow),
     ],
-    ids=["files", "labels", "commands"],
+    ids=["files", "labels", "commands", "sanitizers"],
 )
 def test_nothing_of_a_sample_breaks(kinds: tuple[str, ...], tmp_path: Path) -> None:
     """In an interpreter of its own: the attack forks, which a process with threads must not."""

@@ -1,9 +1,13 @@
 """Kernels are compiled once and safely, and where they cannot be had there is a reason and no error."""
 
+import hashlib
 import os
+import platform
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +16,7 @@ import pytest
 from vitkit.kernels import compile as compiling
 from vitkit.kernels.compile import Source, load
 
-TEXT = "int answer(void) { return 42; }\n"
+TEXT = "int trial(void) { return 1; }\nint answer(void) { return 42; }\n"
 
 
 @pytest.fixture
@@ -34,7 +38,33 @@ def answer(source: Source) -> int:
 
 
 def kept(source: Source) -> list[Path]:
-    return sorted((source.path.parent / "cache").glob("compiled-*/*"))
+    """All that lies in the cache, but for what is remembered of failures."""
+    files = (source.path.parent / "cache").glob("compiled-*/*")
+    return sorted(path for path in files if path.suffix != ".failed")
+
+
+class Compiler:
+    """A compiler of a test's own: a shell script, which writes down how often it was called."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.path, self.log = folder / "own-cc", folder / "calls"
+        monkeypatch.setenv("CC", str(self.path))
+
+    def does(self, command: str) -> None:
+        self.path.write_text(f'#!/bin/sh\necho "$@" >> {self.log}\n{command}\n')
+        self.path.chmod(0o755)
+
+    @property
+    def calls(self) -> int:
+        return len(self.log.read_text().splitlines()) if self.log.exists() else 0
+
+    def as_in_a_new_process(self) -> None:
+        compiling._ask_version.cache_clear()
+
+
+@pytest.fixture
+def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compiler:
+    return Compiler(tmp_path, monkeypatch)
 
 
 def test_a_library_is_kept_for_its_owner_alone_and_found_again(
@@ -48,17 +78,25 @@ def test_a_library_is_kept_for_its_owner_alone_and_found_again(
     assert answer(source) == 42
 
 
-@pytest.mark.parametrize("changed", ["text", "flags", "compiler", "processor"])
+CHANGES = ("text", "flags", "compiler's version", "compiler's words", "compiler's time", "processor")
+
+
+@pytest.mark.parametrize("changed", CHANGES)
 def test_whatever_decides_its_contents_decides_its_name(
-    source: Source, changed: str, monkeypatch: pytest.MonkeyPatch
+    source: Source, changed: str, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    compiler.does('exec cc "$@"')
     first = compiling._library_path(source)
     if changed == "text":
         source.path.write_text(TEXT.replace("42", "43"))
     elif changed == "flags":
         source = replace(source, flags=("-O2",))
-    elif changed == "compiler":
-        monkeypatch.setattr(compiling, "_compiler_version", lambda: b"another one")
+    elif changed == "compiler's version":
+        monkeypatch.setattr(compiling, "_version_of", lambda *_: b"another one")
+    elif changed == "compiler's words":
+        monkeypatch.setenv("CC", f"{compiler.path} -fsanitize=address")
+    elif changed == "compiler's time":
+        os.utime(compiler.path, (1, 1))
     else:
         monkeypatch.setattr(compiling, "_processor", lambda: "another one")
     assert compiling._library_path(source) != first
@@ -87,6 +125,61 @@ def test_a_damaged_library_is_made_again_and_never_loaded(source: Source, damage
     assert load(source, compile_it=False).library is None
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "42\n"
     assert [path.read_bytes() for path in kept(source)] == [contents]
+
+
+@pytest.mark.parametrize("forged", ["as others have it", "with the name"])
+def test_a_library_that_was_never_tried_is_made_again(source: Source, forged: str) -> None:
+    path = compiling._library_path(source)
+    path.parent.mkdir(mode=0o700, parents=True)
+    garbage = b"\x7fELF and no more"
+    seal = (
+        hashlib.sha256(garbage).digest() if forged == "as others have it" else compiling._seal(path, garbage)
+    )
+    path.write_bytes(garbage + seal)
+    path.chmod(0o700)
+    assert load(source, compile_it=False).library is None
+    assert answer(source) == 42
+
+
+def test_a_library_under_another_s_name_is_not_loaded(source: Source) -> None:
+    answer(source)
+    other = replace(source, flags=("-O2",))
+    shutil.copy2(kept(source)[0], compiling._library_path(other))
+    assert load(other, compile_it=False).library is None
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("#include <stdlib.h>\n__attribute__((constructor)) void begin(void) { _Exit(3); }", "exit code 3"),
+        ("__attribute__((constructor)) void begin(void) { __builtin_trap(); }", "signal 4"),
+        ("void elsewhere(void);\nvoid begin(void) { elsewhere(); }", "undefined symbol: elsewhere"),
+        ('void begin(void) { for (;;) __asm__("pause"); }', "did not end within"),
+    ],
+)
+def test_a_library_that_cannot_live_is_a_reason_and_ends_nothing(
+    source: Source, text: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.path.write_text(f"{text}\nint trial(void) {{ begin(); return 1; }}\n")
+    if "within" in told:
+        monkeypatch.setattr(compiling, "TIMEOUT", 1)
+        monkeypatch.setattr(compiling, "LONGEST_TIMEOUT", 2)
+    reason = load(source, compile_it=True).reason
+    assert told in reason and reason.startswith("the trial of what was compiled ")
+    assert not kept(source)
+    monkeypatch.setattr(compiling, "_run", lambda *_: pytest.fail("it is tried again"))
+    assert load(source, compile_it=True).reason.startswith(reason)
+
+
+def test_a_sanitizer_in_cc_is_no_kernel_and_leaves_the_plain_one_alone(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even where it would load: the variables that let it are not those of the next process."""
+    monkeypatch.setenv("ASAN_OPTIONS", "verify_asan_link_order=0")
+    monkeypatch.setenv("CC", "cc -fsanitize=address")
+    assert load(source, compile_it=True).library is None
+    monkeypatch.setenv("CC", "cc")
+    assert answer(source) == 42
 
 
 def test_processes_that_compile_at_once_all_get_the_library(source: Source) -> None:
@@ -160,3 +253,147 @@ def test_a_full_disk_is_a_reason(source: Source, monkeypatch: pytest.MonkeyPatch
 def test_a_home_that_cannot_be_written_is_a_reason(source: Source, tmp_path: Path) -> None:
     (tmp_path / "cache").mkdir(mode=0o500)
     assert "Permission denied" in load(source, compile_it=True).reason
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("exit 7", "the compiler failed: exit code 7"),
+        ("echo first; echo the error 1>&2; exit 1", "the compiler failed: the error"),
+        ("sleep 100 & sleep 100", "the compiler did not end within"),
+        ("sleep 100 & exit 0", "the compiler did not end within"),
+        ("exec yes", "the compiler failed: it writes without end"),
+    ],
+)
+def test_a_compiler_that_fails_or_hangs_is_asked_once(
+    source: Source, compiler: Compiler, command: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "within" in told:
+        monkeypatch.setattr(compiling, "TIMEOUT", 0.2)
+    compiler.does(command)
+    reason = load(source, compile_it=True).reason
+    assert reason.startswith(told)
+    for other in (source, replace(source, flags=("-O2",)), replace(source, flags=("-O3",))):
+        assert load(other, compile_it=True).reason.startswith(reason)
+        compiler.as_in_a_new_process()
+    assert compiler.calls == 1
+
+
+def test_what_a_hanging_compiler_has_started_ends_with_it(
+    source: Source, compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiling, "TIMEOUT", 0.5)
+    compiler.does(f"sleep 100 & echo $! > {tmp_path}/child; wait")
+    assert load(source, compile_it=True).library is None
+    status = Path("/proc", (tmp_path / "child").read_text().strip(), "stat")
+    deadline = time.monotonic() + 20  # the signal is on its way
+    while status.exists() and status.read_text().split()[2] != "Z" and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not status.exists() or status.read_text().split()[2] == "Z"
+
+
+def test_a_compiler_that_hangs_over_a_file_is_not_given_another(
+    source: Source, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiling, "TIMEOUT", 0.5)
+    compiler.does('[ "$1" = --version ] || sleep 100')
+    for flags in (("-O1",), ("-O2",)):
+        assert "did not end within" in load(replace(source, flags=flags), compile_it=True).reason
+    assert compiler.calls == 2
+    assert not kept(source)
+
+
+@pytest.mark.parametrize("change", ["the compiler", "its words", "a day", "the file"])
+def test_a_failure_is_forgotten_where_something_changed(
+    source: Source, compiler: Compiler, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler.does('[ -e "$0.works" ] && exec cc "$@"; exit 1')
+    assert load(source, compile_it=True).library is None
+    compiler.path.with_name("own-cc.works").touch()
+    compiler.as_in_a_new_process()
+    (record,) = (source.path.parent / "cache").glob("compiled-*/*.failed")
+    assert f"(remove {record} to have it tried again)" in load(source, compile_it=True).reason
+    if change == "the compiler":
+        os.utime(compiler.path, (1, 1))
+    elif change == "its words":
+        monkeypatch.setenv("CC", f"{compiler.path} -O0")
+    elif change == "a day":
+        os.utime(record, (record.stat().st_mtime - compiling.REMEMBERED - 1,) * 2)
+    else:
+        record.unlink()
+    assert answer(source) == 42
+
+
+def test_a_cache_that_cannot_be_written_still_asks_once(
+    source: Source, compiler: Compiler, tmp_path: Path
+) -> None:
+    (tmp_path / "cache").write_text("a file where a folder is expected")
+    compiler.does("exit 1")
+    for _ in range(3):
+        assert load(source, compile_it=True).reason == "the compiler failed: exit code 1"
+    assert compiler.calls == 1
+
+
+def test_a_good_compiler_is_asked_for_its_version_once(source: Source, compiler: Compiler) -> None:
+    compiler.does('exec cc "$@"')
+    sources = [replace(source, flags=(flag,)) for flag in ("-O1", "-O2")]
+    assert [answer(each) for each in (*sources, *sources)] == [42] * 4
+    assert compiler.calls == 1 + len(sources)
+
+
+def test_cc_that_no_shell_could_read_is_a_reason(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", 'gcc "')
+    assert load(source, compile_it=True).reason == "CC is no command (No closing quotation): 'gcc \"'"
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "40 GB"])
+@pytest.mark.parametrize("suffix", [".so", ".failed"])
+def test_what_is_no_library_under_its_name_is_a_reason_or_made_again(
+    source: Source, kind: str, suffix: str
+) -> None:
+    path = compiling._library_path(source).with_suffix(suffix)
+    path.parent.mkdir(mode=0o700, parents=True)
+    if kind == "pipe":
+        os.mkfifo(path, 0o600)
+    elif kind == "folder":
+        path.mkdir(0o700)
+    else:
+        path.touch(0o600)
+        os.truncate(path, 40 << 30)
+        assert answer(source) == 42
+        return
+    assert load(source, compile_it=True).reason == f"{path} is not a file"
+
+
+def test_what_killed_compilations_leave_is_swept(source: Source) -> None:
+    """A living process's stays; so does what is young and of a process that cannot be asked for."""
+    folder = compiling._library_path(source).parent
+    folder.mkdir(mode=0o700, parents=True)
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    here = platform.node()
+    names = [f"tmp-{here}-{ended.pid}-x.part", f"tmp-{here}-{os.getpid()}-x.part", "tmp-other-1-x.part"]
+    for name in names:
+        (folder / name).mkdir()
+        (folder / name / "answer.so").touch()
+    for name in ("tmpold.part", "tmpyoung.part", "old.failed"):
+        (folder / name).touch()
+    os.utime(folder / "tmpold.part", (1, 1))
+    os.utime(folder / "old.failed", (1, 1))
+    assert answer(source) == 42
+    left = {path.name for path in folder.iterdir() if path.suffix != ".so"}
+    assert left == {*names[1:], "tmpyoung.part"}
+
+
+def test_a_compilation_that_is_killed_is_swept_by_the_next(source: Source, compiler: Compiler) -> None:
+    compiler.does(f'[ "$1" = --version ] || [ -e {compiler.path}.on ] || kill -9 $PPID; exec cc "$@"')
+    script = (
+        "import sys; from pathlib import Path; from vitkit.kernels.compile import Source, load; "
+        "load(Source(Path(sys.argv[1]), ('-O1',)), compile_it=True)"
+    )
+    ended = subprocess.run([sys.executable, "-c", script, source.path], capture_output=True)
+    assert ended.returncode == -signal.SIGKILL
+    assert len(kept(source)) == 1
+    compiler.path.with_name("own-cc.on").touch()
+    assert answer(source) == 42
+    assert [path.suffix for path in kept(source)] == [".so"]

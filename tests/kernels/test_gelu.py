@@ -1,8 +1,11 @@
 """The compiled GELU against PyTorch's, value by value."""
 
+import hashlib
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,9 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitkit.kernels import gelu as kernel
+from vitkit.kernels.block import Kernels, compiled_kernels
 from vitkit.kernels.gelu import Gelu, compiled_gelu
 
 TYPES = (torch.float32, torch.bfloat16)
+GOLD = ["b8978870fcac22fc", "9bde459c26330077"]
+"""SHA-256 of the values and slopes that the kernel gave before its ends were right."""
 
 
 @pytest.fixture
@@ -79,6 +85,75 @@ def test_any_shape_and_stride_and_number_of_threads(gelu: Gelu, dtype: torch.dty
 
 
 @pytest.mark.parametrize("dtype", TYPES)
+def test_gradients_of_any_stride_are_those_of_contiguous_ones(gelu: Gelu, dtype: torch.dtype) -> None:
+    """`sum().backward()` hands over one number, expanded: whoever reads it as an array reads beyond it."""
+    x = torch.linspace(-4, 4, 12_000).to(dtype).view(40, 300)
+    numbers = torch.randn(300, 40, generator=torch.Generator().manual_seed(0)).to(dtype)
+    other = numbers.t().contiguous()
+    for strided, grad in (
+        (torch.ones((), dtype=dtype).expand(40, 300), torch.ones(40, 300, dtype=dtype)),
+        (numbers.t(), other),
+        (other[:, ::2].repeat_interleave(2, -1)[:, ::2], other[:, ::2].contiguous()),
+        (torch.cat([other, other], -1)[:, 1:301], torch.cat([other[:, 1:], other[:, :1]], -1)),
+    ):
+        values = x[:, : grad.shape[1]]
+        expected = values_and_gradients(gelu, values.contiguous(), grad)
+        for found, wanted in zip(values_and_gradients(gelu, values, strided), expected, strict=True):
+            assert torch.equal(found, wanted)
+    summed = x.clone().requires_grad_()
+    gelu(summed).sum().backward()  # type: ignore[no-untyped-call]
+    assert summed.grad is not None
+    assert torch.equal(summed.grad, values_and_gradients(gelu, x, torch.ones_like(x))[1])
+
+
+def to_the_ends(dtype: torch.dtype) -> Tensor:
+    """Numbers of both signs, from 20 to the largest of a type, and infinity below."""
+    sizes = torch.logspace(math.log10(20), 38.5, 2001, dtype=torch.double).clamp(max=torch.finfo(dtype).max)
+    return torch.cat([-sizes, torch.tensor([-math.inf]), sizes]).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_at_the_ends_of_its_range_it_is_nothing_or_its_argument(gelu: Gelu, dtype: torch.dtype) -> None:
+    x = to_the_ends(dtype)
+    kernels = compiled_kernels(str(dtype).removeprefix("torch."))  # no bfloat16 on every processor
+    functions = [gelu]
+    if kernels is not None:
+        functions.append(lambda x: ThroughTheBlock.apply(x, kernels))  # type: ignore[no-untyped-call]
+    for function in functions:
+        value, slope = values_and_gradients(function, x, torch.ones_like(x))
+        assert ((value - x.clamp(min=0)).abs() <= 2**-24).all()
+        assert ((slope - (x > 0).to(dtype)).abs() <= 2**-24).all()
+        far = x < -1e32
+        assert (value[far] == 0).all() and (slope[far] == 0).all()
+
+
+class ThroughTheBlock(torch.autograd.Function):
+    """GELU as a compiled block computes it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, kernels: Kernels) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.kernels = kernels
+        return kernels.bias_gelu(x.view(-1, 1), torch.zeros(1)).view(-1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        out = grad.clone().view(-1, 1)
+        ctx.kernels.bias_gelu_backward(x.view(-1, 1), torch.zeros(1), out)
+        return out.view(-1), None
+
+
+def test_runs_that_were_begun_before_keep_their_bits(gelu: Gelu) -> None:
+    """A run's folder names this kernel: wherever it was right before, it gives the same bits."""
+    x = torch.arange(-(2**31), 2**31, 2**12).to(torch.int32).view(torch.float32)
+    x = x[x.abs() <= 2.0**34]
+    found = values_and_gradients(gelu, x, torch.ones_like(x))
+    digests = [hashlib.sha256(numbers.numpy().tobytes()).hexdigest()[:16] for numbers in found]
+    assert digests == GOLD
+
+
+@pytest.mark.parametrize("dtype", TYPES)
 def test_numbers_that_are_none_stay_so(gelu: Gelu, dtype: torch.dtype) -> None:
     x = torch.tensor([float("nan"), float("inf"), -0.0, 0.0, 1e30, -1e30] * 20).to(dtype)
     found = gelu(x)
@@ -98,7 +173,8 @@ def test_without_a_compiler_there_is_none(monkeypatch: pytest.MonkeyPatch, tmp_p
     broken = tmp_path / "cc"
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
-    for compiler in ("no-such-compiler", str(broken), "true"):
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path))
+    for compiler in ("no-such-compiler", str(broken), "true", 'cc "'):
         monkeypatch.setenv("CC", compiler)
         assert kernel.compiled_gelu.__wrapped__() is None
 

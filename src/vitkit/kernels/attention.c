@@ -197,7 +197,7 @@ int attention_backward(const number *grad, const number *qkv, const float *bias,
             /* Values: dv = weights^T dout. */
             take(grad + image * tokens * width + head * size, width, NULL, 1.0f, douts, tokens, size);
             const float *pairs = (const float *)w;
-            if (GROUP > 1) {
+            if (GROUP > 1 && tokens > 0) { /* of no tokens there is no address to copy from */
                 memcpy(copied, w, tokens * wide * sizeof(number));
                 memset(copied + tokens * wide, 0, wide * sizeof(number));
                 pairs = by_rows(copied, paired, tokens, wide);

@@ -3,6 +3,9 @@
 A kernel only ever saves time: whatever is in the way (no compiler, a full disk, a home that cannot be
 written, a damaged file), there is no library but a reason why, and whoever asked computes without.
 `VITKIT_NO_KERNELS=1` in the environment switches all kernels off.
+
+Nothing is loaded here that was not tried in a process of its own, for a library can end the one that loads
+it. A compiler that failed or did not answer is remembered beside the libraries and not asked again for a day.
 """
 
 import ctypes
@@ -10,27 +13,48 @@ import functools
 import hashlib
 import os
 import platform
+import re
+import selectors
 import shlex
 import shutil
+import signal
 import stat
 import subprocess
+import sys
 import tempfile
-from contextlib import suppress
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from vitkit.text import visible
+
 SWITCH = "VITKIT_NO_KERNELS"
 COMPILERS = ("cc", "gcc", "clang")
-TIMEOUT = 60
-"""Seconds for a compilation that takes one or two."""
+TIMEOUT = 10
+"""Seconds in which a compiler answers, or compiles on a core of its own; it takes one or two."""
+LONGEST_TIMEOUT = 60
+"""Seconds in which it compiles on a machine that is busy, at most."""
+REMEMBERED = 24 * 3600
+"""Seconds for which a failure is remembered. What a compiler lacked may have been installed since."""
+LEFT_BEHIND = 600
+"""Seconds after which a file of an unfinished compilation is certainly nobody's any more."""
 DIGEST_BYTES = 32
+MOST_BYTES = 1 << 24
+"""Bytes of a library, which has some 50,000, before it is taken for something else."""
+MOST_WORDS = 1 << 20
+"""Bytes that a compiler may write about what it does."""
+MOST_TOLD = 400
+"""Characters of a reason."""
 _PROCESSOR_FIELDS = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
 """The properties that -march=native goes by, as /proc/cpuinfo names them."""
+_TRIAL = "import ctypes, sys; sys.exit(not ctypes.CDLL(sys.argv[1]).trial())"
 
 
 @dataclass(frozen=True)
 class Source:
-    """A C file of this folder, and how it is compiled."""
+    """A C file of this folder, and how it is compiled. Its `int trial(void)` computes something small."""
 
     path: Path
     flags: tuple[str, ...]
@@ -52,9 +76,9 @@ class Built:
 def load(source: Source, *, compile_it: bool) -> Built:
     """Load the library of a C file from the cache.
 
-    The file's name is a hash of everything that decides its contents, and its last bytes are a hash of the
-    others: a library cut short would not fail to load but end the process. What other users can write is not
-    run, nor is it replaced.
+    The file's name is a hash of everything that decides its contents. Its last bytes are a hash of its name
+    and the others, written when it had been tried: a library cut short would not fail to load but end the
+    process. What other users can write is not run, nor is it replaced.
 
     Args:
         source: what is compiled.
@@ -64,22 +88,61 @@ def load(source: Source, *, compile_it: bool) -> Built:
         return Built(None, f"{SWITCH} is set")
     try:
         path = _library_path(source)
-        if not _is_whole(path):
-            if not compile_it:
-                return Built(None, "it has not been compiled yet")
+        library = _open_library(path)
+        if library is None and compile_it:
             _compile(source, path)
-        return Built(ctypes.CDLL(str(path)))
+            library = _open_library(path)
+            if library is None:
+                raise _Without(f"{path} was made and cannot be loaded")
+        return Built(library, "" if library else "it has not been compiled yet")
     except _Without as reason:
         return Built(None, str(reason))
-    except subprocess.CalledProcessError as error:
-        lines = (error.stderr or b"").decode(errors="replace").strip().splitlines()
-        return Built(None, f"the compiler failed: {lines[0] if lines else f'exit code {error.returncode}'}")
-    except (OSError, RuntimeError, subprocess.SubprocessError) as error:  # RuntimeError: there is no home
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
         return Built(None, f"it could not be compiled or loaded: {error}")
 
 
 class _Without(Exception):  # noqa: N818 (nothing is wrong: a machine may be without a compiler)
     """Why this machine has no kernel."""
+
+
+class _Failed(_Without):
+    """Why a command gave no result."""
+
+
+class _TooLong(_Failed):
+    """A command did not end in its time."""
+
+
+@dataclass(frozen=True)
+class _Compiler:
+    command: tuple[str, ...]
+    """The words that begin a compilation, the first of them a path."""
+    changed: int
+    """When the program was last changed, in nanoseconds."""
+
+    @property
+    def identity(self) -> bytes:
+        return os.fsencode("\0".join([*self.command, str(self.changed)]))
+
+    def record(self, folder: Path, question: str) -> Path:
+        """Return where it is remembered that it failed to answer."""
+        name = hashlib.sha256(self.identity).hexdigest()[:16]
+        return folder / f"{question}-{name}.failed"
+
+
+def _cache_folder() -> Path:
+    """Return the folder of this user's libraries, which may not be there yet.
+
+    Raises:
+        _Without: others can write to it.
+    """
+    chosen = os.environ.get("VITKIT_CACHE")
+    base = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "vitkit"
+    # A folder for each user: what lies there is run as code.
+    folder = base.expanduser() / f"compiled-{os.getuid()}"
+    if os.path.lexists(folder):
+        _require_own(folder)
+    return folder
 
 
 def _library_path(source: Source) -> Path:
@@ -90,18 +153,17 @@ def _library_path(source: Source) -> Path:
     missing = source.features.difference(processor.split())
     if missing:
         raise _Without(f"the processor has no {', '.join(sorted(missing))}")
+    folder, compiler = _cache_folder(), _compiler()
     parts = (
         source.path.read_bytes(),
         " ".join(source.flags).encode(),
-        _compiler_version(),
+        compiler.identity,
+        _version_of(compiler, folder),
         processor.encode(),
         *(included.read_bytes() for included in source.includes),
     )
-    name = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
-    chosen = os.environ.get("VITKIT_CACHE")
-    base = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "vitkit"
-    # A folder for each user: what lies there is run as code.
-    return base.expanduser() / f"compiled-{os.getuid()}" / f"{source.path.stem}-{name}.so"
+    digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+    return folder / f"{source.path.stem}-{digest}.so"
 
 
 @functools.cache
@@ -112,60 +174,217 @@ def _processor() -> str:
     return "\n".join(value.strip() for name, _, value in pairs if name.strip() in _PROCESSOR_FIELDS)
 
 
-def _compiler() -> list[str]:
-    """Return the command that begins a compilation: `CC`, as makefiles have it, or the first of the usual."""
-    chosen = shlex.split(os.environ.get("CC", ""))
+def _compiler() -> _Compiler:
+    """Find the compiler: `CC`, as makefiles have it, or the first of the usual."""
+    words = os.environ.get("CC", "")
+    try:
+        chosen = shlex.split(words)
+    except ValueError as error:
+        raise _Without(f"CC is no command ({error}): {words!r}") from None
     names = (chosen[0],) if chosen else COMPILERS
     found = next((path for name in names if (path := shutil.which(name))), None)
     if found is None:
         raise _Without(f"there is no C compiler ({' or '.join(names)})")
-    return [found, *chosen[1:]]
+    return _Compiler((found, *chosen[1:]), Path(found).stat().st_mtime_ns)
 
 
-def _compiler_version() -> bytes:
-    command = [*_compiler(), "--version"]
-    return subprocess.run(command, check=True, capture_output=True, timeout=TIMEOUT).stdout
-
-
-def _is_whole(path: Path) -> bool:
-    """Whether the library is there as it was written.
+def _version_of(compiler: _Compiler, folder: Path) -> bytes:
+    """Give what a compiler says of its version.
 
     Raises:
-        _Without: others can write to it or to its folder.
+        _Without: it fails, or failed before.
     """
-    if not path.parent.is_dir():
-        return False
-    for entry in (path.parent, path):
-        if os.path.lexists(entry) and not _is_own(entry):
-            raise _Without(f"others than its owner can write to {entry}")
+    record = compiler.record(folder, "version")
+    _refuse_failed(record)
+    version, failure = _ask_version(compiler)
+    if failure:
+        _remember(record, failure)
+        raise _Without(failure)
+    return version
+
+
+@functools.cache
+def _ask_version(compiler: _Compiler) -> tuple[bytes, str]:
+    """Ask a compiler for its version, once a process: that, or why there is none."""
     try:
-        contents = path.read_bytes()
-    except FileNotFoundError:
-        return False
-    return hashlib.sha256(contents[:-DIGEST_BYTES]).digest() == contents[-DIGEST_BYTES:]
+        return _run([*compiler.command, "--version"], "the compiler", TIMEOUT), ""
+    except _Failed as failure:
+        return b"", str(failure)
+
+
+def _open_library(path: Path) -> ctypes.CDLL | None:
+    """Load a library of the cache; None where there is none that is as it was written.
+
+    Raises:
+        _Without: something else lies there, or others can write to it.
+    """
+    contents = _read_own(path)
+    if contents is None or contents[-DIGEST_BYTES:] != _seal(path, contents[:-DIGEST_BYTES]):
+        return None
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError:  # it was made where the system's libraries were others
+        return None
+
+
+def _seal(path: Path, contents: bytes) -> bytes:
+    return hashlib.sha256(path.name.encode() + b"\0" + contents).digest()
 
 
 def _compile(source: Source, path: Path) -> None:
-    """Compile a library to its place. Another process sees the whole file or none."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not _is_own(path.parent):
-        raise _Without(f"others than its owner can write to {path.parent}")
-    descriptor, name = tempfile.mkstemp(suffix=".part", dir=path.parent)
-    os.close(descriptor)
-    new = Path(name)
-    try:
-        command = [*_compiler(), *source.flags, "-shared", "-fPIC", str(source.path), "-o", name, "-lm"]
-        subprocess.run(command, check=True, capture_output=True, timeout=TIMEOUT)
+    """Compile a library to its place. Another process sees the whole file or none.
+
+    Raises:
+        _Without: the compiler fails, or failed before; or the library cannot be used.
+    """
+    folder, record, compiler = path.parent, path.with_suffix(".failed"), _compiler()
+    hanging = compiler.record(folder, "compiling")
+    for known in (record, hanging):
+        _refuse_failed(known)
+    _make_folder(folder)
+    _sweep(folder)
+    with _work_folder(folder) as work:
+        new = work / path.name
+        compilation = [*compiler.command, *source.flags, "-shared", "-fPIC", str(source.path)]
+        compilation += ["-o", str(new), "-lm"]
+        trial = [sys.executable, "-I", "-S", "-c", _TRIAL, str(new)]
+        # A compiler that hangs would do so with the next file; whatever else fails may be this file's fault.
+        busy = os.getloadavg()[0] / (os.cpu_count() or 1)
+        limit = min(LONGEST_TIMEOUT, TIMEOUT * max(1.0, busy))
+        for command, what, environment, hangs in (
+            (compilation, "the compiler", {**os.environ, "TMPDIR": str(work)}, hanging),
+            (trial, "the trial of what was compiled", _plain_environment(), record),
+        ):
+            try:
+                _run(command, what, limit, environment)
+            except _Failed as failure:
+                _remember(hangs if isinstance(failure, _TooLong) else record, str(failure))
+                raise
         contents = new.read_bytes()
-        new.write_bytes(contents + hashlib.sha256(contents).digest())  # loaders do not look behind the end
+        new.write_bytes(contents + _seal(path, contents))  # loaders do not look behind the end
         new.chmod(0o700)
         new.replace(path)
+
+
+def _plain_environment() -> dict[str, str]:
+    """Give the environment without what lets a sanitizer's library live in this process and in no other."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name != "LD_PRELOAD" and not name.endswith("SAN_OPTIONS")
+    }
+
+
+def _run(command: Sequence[str], what: str, limit: float, environment: dict[str, str] | None = None) -> bytes:
+    """Run a command to its end within `limit` seconds, and give what it writes.
+
+    If it takes longer, whatever it has started ends with it.
+
+    Raises:
+        _Failed: it fails, writes without end or does not end in its time.
+    """
+    end, output = time.monotonic() + limit, b""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    try:
+        with process.stdout as pipe, selectors.DefaultSelector() as ready:
+            ready.register(pipe, selectors.EVENT_READ)
+            part = b"..."
+            while part:
+                if not ready.select(max(0.0, end - time.monotonic())):
+                    raise _TooLong(f"{what} did not end within {limit:.0f} seconds")
+                part = os.read(pipe.fileno(), 1 << 16)
+                output += part
+                if len(output) > MOST_WORDS:
+                    raise _Failed(f"{what} failed: it writes without end")
+        code = process.wait(max(0.1, end - time.monotonic()))
+    except BaseException as error:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise _TooLong(f"{what} did not end within {limit:.0f} seconds") from None
+        raise
+    if code:
+        ended = f"signal {-code}" if code < 0 else f"exit code {code}"
+        lines = output.decode(errors="replace").splitlines()
+        line = next((line for line in lines if "error" in line.lower()), next(iter(lines), ""))
+        raise _Failed(f"{what} failed: {visible(line.strip())[:200] or ended}")
+    return output
+
+
+def _refuse_failed(record: Path) -> None:
+    """Refuse what failed less than a day ago.
+
+    Raises:
+        _Without: why it failed.
+    """
+    told = (_read_own(record) or b"").decode(errors="replace")[:MOST_TOLD]
+    # What is no text was not written here.
+    if told.isprintable() and told and abs(time.time() - record.stat().st_mtime) < REMEMBERED:
+        raise _Without(f"{told} (remove {record} to have it tried again)")
+
+
+def _remember(record: Path, reason: str) -> None:
+    with suppress(OSError):  # where nothing can be written, the next process tries again
+        _make_folder(record.parent)
+        record.touch(0o600)
+        record.write_text(reason)
+
+
+def _make_folder(folder: Path) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _require_own(folder)
+
+
+@contextmanager
+def _work_folder(folder: Path) -> Iterator[Path]:
+    """Make a folder for the time of a compilation, whose name says whose it is."""
+    prefix = f"tmp-{platform.node()}-{os.getpid()}-"
+    work = Path(tempfile.mkdtemp(".part", prefix, folder))
+    try:
+        yield work
     finally:
-        with suppress(OSError):
-            new.unlink(missing_ok=True)
+        shutil.rmtree(work, ignore_errors=True)
 
 
-def _is_own(path: Path) -> bool:
-    """Whether nobody but this user can write to a file or folder; what others can write is not run."""
+def _sweep(folder: Path) -> None:
+    """Remove what killed compilations left behind, and failures that are forgotten."""
+    now = time.time()
+    for entry in [*folder.glob("tmp*.part"), *folder.glob("*.failed")]:
+        with suppress(OSError):  # another process may be sweeping as well
+            age = now - entry.lstat().st_mtime
+            owner = re.fullmatch(rf"tmp-{re.escape(platform.node())}-(\d+)-[^-]*\.part", entry.name)
+            ended = owner is not None and not Path("/proc", owner[1]).exists()
+            if ended or age > (LEFT_BEHIND if entry.suffix == ".part" else REMEMBERED):
+                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+
+
+def _read_own(path: Path) -> bytes | None:
+    """Read a file of the cache; None where there is none, and nothing of one that is far too large.
+
+    Raises:
+        _Without: it is no file, or others can write to it.
+    """
+    try:
+        status = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    _require_own(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise _Without(f"{path} is not a file")
+    return path.read_bytes() if status.st_size <= MOST_BYTES else b""
+
+
+def _require_own(path: Path) -> None:
+    """Refuse a file or folder that others than this user can write to; what others can write is not run."""
     status = path.lstat()
-    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise _Without(f"others than its owner can write to {path}")
