@@ -184,8 +184,9 @@ class Runner:
         start = time.monotonic()
         tests = record_tests(self.copy, self.copy / self.package, self.scratch, file, RECORDING_SECONDS)
         print(f": {time.monotonic() - start:.0f} s" if tests is not None else ": out of time", flush=True)
-        sources = {path for recorded in (tests or {}).values() for path in recorded.lines} | {source}
-        hashes |= {path: _digest(self.copy / self.package / path) for path in sources}
+        package = self.copy / self.package
+        sources = [path for path in package.rglob("*") if path.suffix in (".py", ".c")]
+        hashes |= {str(path.relative_to(package)): _digest(path) for path in sources}
         self.memory[kept] = tests or {}
         kept.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"hashes": hashes, "tests": {n: asdict(r) for n, r in self.memory[kept].items()}})

@@ -129,6 +129,7 @@ def _forked(
             ):
                 os.dup2(os.open(path, flags, 0o644), descriptor)
             _enter(tree, keep_code)
+            os.register_at_fork(after_in_child=lambda: sys.settrace(None))  # whose lines nobody hears of
             code = int(pytest.main([*ARGUMENTS, f"--basetemp={scratch / 'tests'}", *arguments], plugins))
         except BaseException:
             traceback.print_exc()
