@@ -18,12 +18,14 @@ from tests.faults.kills import Kills
 from tests.faults.memory import Memory
 from tests.faults.options import Options
 from tests.faults.run_folders import RunFolders
+from tests.faults.series import SeriesRecords
 from tests.faults.signals import Signals
 
 KINDS: tuple[Kind, ...] = (
     Images(),
     Checkpoints(),
     RunFolders(),
+    SeriesRecords(),
     Evaluations(),
     Filesystem(),
     Signals(),

@@ -25,6 +25,9 @@ import pytest
 
 WARM = ("torch", "numpy", "PIL.Image", "pyarrow.parquet", "sklearn.linear_model", "matplotlib.figure")
 """Modules that take long to import and that know nothing of vitkit."""
+TRACED_SECONDS = 5.0
+"""Seconds after which the lines of a test are not followed any more: most of what takes longer is repeated, and
+following makes it ten times as slow."""
 ARGUMENTS = ("-q", "-n", "0", "-p", "no:cacheprovider", "-p", "no:randomly", "--timeout=0")
 
 
@@ -211,8 +214,13 @@ class _Recording:
         self.lines: dict[CodeType, set[int]] = {}
         self.of_fixtures: dict[str, dict[str, set[int]]] = {}
         self.known: dict[CodeType, frozenset[int]] = {}
+        self.failed, self.calls, self.start = False, 0, 0.0
 
     def trace(self, frame: FrameType, event: str, _argument: object) -> Callable[..., Any] | None:
+        self.calls += 1
+        if self.calls % 1000 == 0 and time.monotonic() - self.start > TRACED_SECONDS:
+            sys.settrace(None)
+            return None
         code = frame.f_code
         if not code.co_filename.startswith(self.source):
             return None
@@ -252,7 +260,7 @@ class _Recording:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        self.lines, self.failed, start = {}, False, time.monotonic()
+        self.lines, self.failed, self.calls, self.start = {}, False, 0, time.monotonic()
         threading.settrace(self.trace)
         sys.settrace(self.trace)
         try:
@@ -265,7 +273,7 @@ class _Recording:
                 for file, numbers in self.of_fixtures.get(name, {}).items():
                     found.setdefault(file, set()).update(numbers)
             fields = {
-                "seconds": round(time.monotonic() - start, 3),
+                "seconds": round(time.monotonic() - self.start, 3),
                 "passed": not self.failed,
                 "lines": {file: sorted(numbers) for file, numbers in found.items()},
             }

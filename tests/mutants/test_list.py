@@ -1,6 +1,7 @@
 """Every mutant still fits the source; whether tests notice them: `scripts/test-mutants`."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ MUTANTS = read_mutants()
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_fits_the_source_and_changes_what_it_does(mutant: Mutant) -> None:
     """At one place, to something that compiles, and not in a comment or a docstring alone."""
-    source = (SOURCE / mutant.file).read_text()
+    source = _source(mutant.file)
     text, _ = mutated(mutant, source)
     if mutant.file.endswith(".py"):
         assert _without_docstrings(source) != _without_docstrings(text)
@@ -26,6 +27,12 @@ def test_a_mutant_fits_the_source_and_changes_what_it_does(mutant: Mutant) -> No
     assert mutant.breaks.endswith(".")
 
 
+@cache
+def _source(file: str) -> str:
+    return (SOURCE / file).read_text()
+
+
+@cache
 def _without_docstrings(source: str) -> str:
     tree = ast.parse(source)
     for node in ast.walk(tree):
