@@ -126,49 +126,52 @@ class Runner:
     def _batches(self, mutant: Mutant, lines: range, reach: str) -> Iterator[list[str]]:
         """Yield the tests that run these lines, those near the file first, quick ones first."""
         stages, seen = self._stages(mutant), set[str]()
-        for name in REACHES[: REACHES.index(reach) + 1]:
+        for files in (files for name in REACHES[: REACHES.index(reach) + 1] for files in stages[name]):
             found = {
                 test: recorded.seconds
-                for file in stages[name]
+                for file in files
                 for test, recorded in self._recorded(file, mutant.file).items()
                 if not set(lines).isdisjoint(recorded.lines.get(mutant.file, ()))
             }
             yield from _in_batches(found)
             seen.update(found)
         # What other processes run, what runs at import alone, and C, is not recorded.
+        nearest = next((files for name in REACHES for files in stages[name] if files), [])
         rest = {
             test: recorded.seconds
-            for file in stages["near"] or stages["room"]
+            for file in nearest
             for test, recorded in self._recorded(file, mutant.file).items()
             if test not in seen
         }
         yield from _in_batches(rest)
 
-    def _stages(self, mutant: Mutant) -> dict[str, list[str]]:
-        """Give test files by their distance to a mutant: those that name its file, its room's, and others."""
-        tests = sorted(path for path in (self.copy / "tests").rglob("test_*.py"))
+    def _stages(self, mutant: Mutant) -> dict[str, list[list[str]]]:
+        """Give test files by their distance to a mutant, in groups, the most likely to notice first.
+
+        Near are the file that mirrors the mutant's, then those that name it: of its own room, then of others.
+        """
         module = mutant.file.removesuffix(".py").removesuffix(".c").replace("/", ".")
-        stem = module.rpartition(".")[2]
-        words = (module, f"{module.rpartition('.')[0]} import {stem}")
-        mirrored = {f"test_{stem}.py"}
-        rooms = {path: path.relative_to(self.copy / "tests").parts[0] for path in tests}
+        above, _, stem = module.rpartition(".")
+        words = (module, f"{above} import {stem}") if above else (f"vitkit.{module}", f"vitkit import {stem}")
         room = mutant.file.partition("/")[0]
-        stages: dict[str, list[str]] = {reach: [] for reach in REACHES}
-        for path in tests:
-            if rooms[path] in LEFT_ALONE:
+        mirrored, naming, naming_elsewhere, own, far = (list[str]() for _ in range(5))
+        for path in sorted((self.copy / "tests").rglob("test_*.py")):
+            inside = path.relative_to(self.copy / "tests")
+            if inside.parts[0] in LEFT_ALONE:
                 continue
-            if path.name in mirrored or any(word in path.read_text() for word in words):
-                stage = "near"
-            elif rooms[path] == room or (room == path.name and "/" not in mutant.file):
-                stage = "room"
-            elif rooms[path] in WIDE or path.parent.name == "tests":
-                stage = "far"
+            is_own = inside.parts[0] == room
+            if path.name == f"test_{stem}.py" and (is_own or not above):
+                group = mirrored
+            elif any(word in path.read_text() for word in words):
+                group = naming if is_own else naming_elsewhere
+            elif is_own:
+                group = own
+            elif inside.parts[0] in WIDE or len(inside.parts) == 1:
+                group = far
             else:
                 continue
-            stages[stage].append(str(path.relative_to(self.copy)))
-        for files in stages.values():  # the mirrored file first
-            files.sort(key=lambda file: Path(file).name not in mirrored)
-        return stages
+            group.append(str(path.relative_to(self.copy)))
+        return {"near": [mirrored, naming, naming_elsewhere], "room": [own], "far": [far]}
 
     def _recorded(self, file: str, source: str) -> dict[str, Recorded]:
         """Return what the tests of a file run, recorded now if file or source has changed since."""
@@ -252,10 +255,19 @@ def is_settled(result: Result | None, reach: str) -> bool:
 
 
 def try_all(
-    runner: Runner, mutants: Sequence[Mutant], record: Path, tree: str, reach: str, seconds: float
+    runner: Runner,
+    mutants: Sequence[Mutant],
+    record: Path,
+    tree: str,
+    reach: str,
+    seconds: float,
+    once_more: bool = False,
 ) -> list[Result]:
-    """Try the mutants that have no result yet, for so many seconds at most; a line for each of them."""
-    before, results = read_results(record, tree), []
+    """Try the mutants that have no result yet, or all of them `once_more`; a line for each that is tried.
+
+    None is begun after so many seconds; what that leaves out has no result.
+    """
+    before, results = {} if once_more else read_results(record, tree), []
     end = time.monotonic() + seconds
     with record.open("a") as file:
         for mutant in mutants:
@@ -327,14 +339,7 @@ def main() -> int:
     warm_up()
     with tempfile.TemporaryDirectory(prefix="vitkit-mutants-") as copy:
         runner = Runner(ROOT, work, Path(copy), seconds=given.limit)
-        if given.mutant:  # tried again
-            results = []
-            for mutant in chosen:
-                verdict, detail = runner.try_mutant(mutant, given.reach)
-                print(f"{mutant.room} {mutant.name}: {verdict}: {detail}")
-                results.append(Result(mutant.digest, mutant.name, verdict, detail, 0.0, given.reach))
-        else:
-            results = try_all(runner, chosen, record, tree, given.reach, given.seconds)
+        results = try_all(runner, chosen, record, tree, given.reach, given.seconds, bool(given.mutant))
     counts = Counter(result.verdict for result in results)
     counts["not reached"] = len(chosen) - len(results)
     print("\n" + ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count))

@@ -26,8 +26,8 @@ import pytest
 WARM = ("torch", "numpy", "PIL.Image", "pyarrow.parquet", "sklearn.linear_model", "matplotlib.figure")
 """Modules that take long to import and that know nothing of vitkit."""
 TRACED_SECONDS = 5.0
-"""Seconds after which the lines of a test are not followed any more: most of what takes longer is repeated, and
-following makes it ten times as slow."""
+"""Seconds after which the lines of a test are not followed any more: what takes longer mostly repeats itself,
+and following makes it ten times as slow."""
 ARGUMENTS = ("-q", "-n", "0", "-p", "no:cacheprovider", "-p", "no:randomly", "--timeout=0")
 
 

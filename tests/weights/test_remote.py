@@ -1,6 +1,7 @@
 """Addresses: one download, whole or none, whatever the network does to it."""
 
 import contextlib
+import email.message
 import fnmatch
 import hashlib
 import http.server
@@ -15,6 +16,7 @@ import sys
 import threading
 import time
 import types
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -567,6 +569,23 @@ def test_settings_that_are_too_large_are_left_out_with_words(
 def test_redirects_lead_to_http_alone(target: str, server: Server) -> None:
     server.files["/x.npz"] = Hosted(b"", elsewhere=target)
     refused(server.url("/x.npz"), target.partition(":")[0] + "://127.0.0.1", "Nothing was changed")
+
+
+@pytest.mark.parametrize(
+    ("begun", "target", "allowed"),
+    [("https", "http", False), ("https", "https", True), ("http", "https", True), ("http", "http", True)],
+)
+def test_what_is_asked_for_encrypted_is_never_sent_plain(begun: str, target: str, allowed: bool) -> None:
+    """Anybody on the way could change what comes by http."""
+    redirects, headers = transport._Redirects(), email.message.Message()
+    request, file = urllib.request.Request(f"{begun}://host/x.npz"), io.BytesIO()
+    with (
+        contextlib.nullcontext() if allowed else pytest.raises(transport.RefusedError, match="not encrypted")
+    ):
+        address = f"{target}://elsewhere/y.npz"
+        following = redirects.redirect_request(request, file, 302, "Found", headers, address)
+        assert following is not None and following.full_url == address
+    assert file.closed != allowed
 
 
 def test_redirects_are_followed(server: Server) -> None:
