@@ -267,7 +267,7 @@ class _Recording:
             return (yield)
         finally:
             sys.settrace(None)
-            threading.settrace(None)  # type: ignore[arg-type]
+            threading.settrace(None)
             found = self.taken()
             for name in getattr(item, "fixturenames", ()):
                 for file, numbers in self.of_fixtures.get(name, {}).items():
