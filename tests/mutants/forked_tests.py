@@ -131,7 +131,7 @@ def _forked(
                 (2, scratch / "output", os.O_WRONLY | os.O_CREAT | os.O_APPEND),
             ):
                 os.dup2(os.open(path, flags, 0o644), descriptor)
-            _enter(tree, keep_code)
+            _enter(tree, scratch, keep_code)
             os.register_at_fork(after_in_child=lambda: sys.settrace(None))  # whose lines nobody hears of
             code = int(pytest.main([*ARGUMENTS, f"--basetemp={scratch / 'tests'}", *arguments], plugins))
         except BaseException:
@@ -156,9 +156,10 @@ def _forked(
     return status
 
 
-def _enter(tree: Path, keep_code: bool) -> None:
+def _enter(tree: Path, scratch: Path, keep_code: bool) -> None:
     """Make the copy the place that this process and those it starts import from."""
     os.chdir(tree)
+    os.environ["TMPDIR"] = str(scratch)  # whatever tests that are killed leave is removed with it
     here = [str(tree / "src"), str(tree)]
     os.environ["PYTHONPATH"] = os.pathsep.join(here)
     sys.path[:] = here + [
