@@ -8,7 +8,7 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -30,22 +30,24 @@ NAMES = (
 """What the folder of a member may be said to be: a run that has nothing to do with the series, a place where
 nothing is, a link to that run, the series itself, the folder of another member, and what is no name."""
 VERSIONS = ("0.0.1", "999.0.0", "", None)
+Edit = list[tuple[tuple[str | int, ...], Any]]
+"""Fields of the record, and what is put there."""
+_T = TypeVar("_T")
 
 
-def edits(record: Mapping[str, Any]) -> list[list[tuple[tuple[str | int, ...], Any]]]:
-    """List edits of the members, each of one or several fields of the record."""
+def edits(record: Mapping[str, Any]) -> list[Edit]:
+    """List edits of the members' folders and ends, and of the version."""
     members = [(group, number) for group in ("rates", "members") for number in range(len(record[group]))]
-    names = [
+    names: list[Edit] = [
         [((*member, "folder"), name), ((*member, "finished"), finished)]
         for name, finished, member in product(NAMES, (True, False), members)
     ]
-    flags = [
+    flags: list[Edit] = [
         [((*member, "finished"), flag) for member, flag in zip(members, chosen, strict=True)]
         for chosen in product((True, False), repeat=len(members))
     ]
-    ended = [[((*member, "diverged"), "its loss was nan")] for member in members]
-    versions: list[list[tuple[tuple[str | int, ...], Any]]]
-    versions = [[(("vitkit_version",), version)] for version in VERSIONS]
+    ended: list[Edit] = [[((*member, "diverged"), "its loss was nan")] for member in members]
+    versions: list[Edit] = [[(("vitkit_version",), version)] for version in VERSIONS]
     return [*names, *flags, *ended, *versions]
 
 
@@ -56,7 +58,7 @@ class SeriesRecords(Kind):
     """
 
     name, count, limit = "series", 600, 180.0
-    sample = (0, 1, 4, 7)
+    sample = (0, 1, 6, 8)
     forks_commands = True
     per_process = 50
 
@@ -145,7 +147,7 @@ def _damage(series: Path, turn: int, draw: Random) -> str:
     return damage
 
 
-def _nth(items: Sequence[Any], number: int) -> Any:
+def _nth(items: Sequence[_T], number: int) -> _T:
     """Give an item in an order in which neighbours are not alike; beyond the last they begin anew."""
     order = list(items)
     Random(0).shuffle(order)
