@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,27 @@ def test_a_failed_replacement_leaves_the_old_file(
             replace_file(path, [b"new"])
     assert "é" in path.read_text(encoding="utf-8")
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_replacement_is_flushed_before_its_rename_and_the_folder_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut there is the old file or the new one, and the new one where the call had ended."""
+    made: list[str] = []
+    flush, rename = os.fsync, os.replace
+
+    def fsync(descriptor: int) -> None:
+        made.append("flush the folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "flush the file")
+        flush(descriptor)
+
+    def replace(old: Path, new: Path) -> None:
+        made.append("rename")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", replace)
+    replace_file(tmp_path / "file", [b"new"])
+    assert made == ["flush the file", "rename", "flush the folder"]
 
 
 def test_json_is_read_back(tmp_path: Path) -> None:

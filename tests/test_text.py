@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from vitkit.text import json_text, visible
+from vitkit.text import format_bytes, format_count, format_duration, json_text, visible
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,37 @@ def test_json_has_no_control_characters_and_says_what_it_lost() -> None:
 def test_json_in_ascii() -> None:
     assert json_text({"é": "猫"}, ascii_only=True) == r'{"\u00e9": "\u732b"}'
     assert json_text({"é": "猫"}) == '{"é": "猫"}'
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.4, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 00 s"),
+        (205, "3 min 25 s"),
+        (3599.6, "1 h 00 min"),
+        (7559, "2 h 05 min"),
+        (86_399, "23 h 59 min"),
+        (273_600, "3 days 4 h"),
+    ],
+)
+def test_times_are_written_as_people_do(seconds: float, words: str) -> None:
+    assert format_duration(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("count", "as_bytes", "as_count"),
+    [
+        (0, "0 bytes", "0 FLOPs"),
+        (999, "999 bytes", "999 FLOPs"),
+        (1000, "1.0 kB", "1.0 kFLOPs"),
+        (86_567_656, "86.6 MB", "86.6 MFLOPs"),
+        (35.1e9, "35.1 GB", "35.1 GFLOPs"),
+        (2e12, "2.0 TB", "2.0 TFLOPs"),
+        (4e15, "4000.0 TB", "4.0 PFLOPs"),
+    ],
+)
+def test_large_numbers_have_prefixes(count: float, as_bytes: str, as_count: str) -> None:
+    assert format_bytes(count) == as_bytes and format_count(count, "FLOPs") == as_count
+    assert format_count(count) == as_count.removesuffix("FLOPs").removesuffix(" ")

@@ -1,13 +1,16 @@
 """What logits mean, by the loss that a model was trained with."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from vitkit.data.batch import Batch
+from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import predict
-from vitkit.evaluation.scores import image_scores, likeliest, probabilities
+from vitkit.evaluation.scores import check_labels, image_scores, likeliest, probabilities
 from vitkit.models.card import Card, LossFunction, Task
 from vitkit.training.objectives import Classification
 from vitkit.training.objectives_config import ClassificationConfig
@@ -64,3 +67,16 @@ def test_the_likeliest_classes_are_ordered_and_the_lower_of_equals_is_first() ->
     np.testing.assert_array_equal(found, np.argsort(-logits, axis=1, kind="stable")[:, :5])
     np.testing.assert_array_equal(found[:, 0], logits.argmax(1))
     np.testing.assert_array_equal(logits, before)
+
+
+def test_the_rank_among_equal_logits_goes_by_the_number_of_the_class() -> None:
+    """A model that says the same of all classes is not right among its first five for every image."""
+    labels = np.array([0, 4, 5])
+    scores = image_scores(np.zeros((3, 6), np.float32), labels, "softmax")
+    assert scores.rank.tolist() == [0, 4, 5] and scores.predicted.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("labels", "fits"), [([0, 2], True), ([0, 3], False), ([-1, 2], False), ([], True)])
+def test_labels_are_classes_of_the_model(labels: list[int], fits: bool) -> None:
+    with nullcontext() if fits else pytest.raises(VitkitError, match="the model knows classes 0 to 2"):
+        check_labels(np.array(labels, np.int64), 3)

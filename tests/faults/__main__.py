@@ -22,12 +22,14 @@ from tests.faults.labels import Csv, LabelFiles, ParquetTables
 from tests.faults.memory import Memory
 from tests.faults.options import Options
 from tests.faults.run_folders import RunFolders
+from tests.faults.series import SeriesRecords
 from tests.faults.signals import Signals
 
 KINDS: tuple[Kind, ...] = (
     Images(),
     Checkpoints(),
     RunFolders(),
+    SeriesRecords(),
     Evaluations(),
     ParquetTables(),
     Csv(),

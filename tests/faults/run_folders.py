@@ -124,7 +124,7 @@ class RunFolders(Kind):
         shutil.copytree(shared / base, run)
         done = f"{verb}: {apply(run, *damage)}"
         before = newest_step(run)
-        ended = forked(_command(verb, run, shared), folder, first=_prepared, limit=60)
+        ended = forked(_command(verb, run, shared), folder, first=prepared, limit=60)
         outcome = judge(ended)
         if newest_step(run) < before:
             outcome = Outcome("lost", f"step {before} was whole before, the newest now is {newest_step(run)}")
@@ -133,7 +133,7 @@ class RunFolders(Kind):
         return Outcome(outcome.verdict, f"{done}: {outcome.detail}")
 
 
-def _prepared() -> None:
+def prepared() -> None:
     """Make mode 000 mean something to root, and training's end quick; `vitkit report` draws in full."""
     without_override()
     without_pictures()

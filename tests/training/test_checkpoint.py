@@ -188,6 +188,43 @@ def _save_with_full_disk(run: Path, limit: int, answer: Any) -> None:
         answer.put(str(error))
 
 
+def test_each_folder_is_on_the_disk_before_anything_refers_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut a COMMIT that is there leads to a checkpoint that is there whole."""
+    trainer = trained(tmp_path, 4)
+    made: list[tuple[str, str]] = []
+    flush, rename, replace = os.fsync, os.rename, os.replace
+
+    def fsync(descriptor: int) -> None:
+        made.append(("flush", Path(f"/proc/self/fd/{descriptor}").readlink().name))
+        flush(descriptor)
+
+    def moved(call: Callable[..., None]) -> Callable[..., None]:
+        def move(old: Path, new: Path) -> None:
+            made.append(("rename", Path(new).name))
+            call(old, new)
+
+        return move
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "rename", moved(rename))
+    monkeypatch.setattr(os, "replace", moved(replace))
+    trainer.state.progress = dataclasses.replace(trainer.state.progress, step=5)
+    final = save_checkpoint(tmp_path, trainer.state, trainer.environment, keep=9)
+    temporary = f".{final.name}.{os.getpid()}.tmp"
+    files = [path.name for path in final.iterdir() if path.name != "COMMIT"]
+    assert {name for event, name in made[: len(files)] if event == "flush"} == set(files)
+    assert made[len(files) :] == [
+        ("flush", temporary),
+        ("rename", final.name),
+        ("flush", "checkpoints"),
+        ("flush", f".COMMIT.{os.getpid()}.tmp"),
+        ("rename", "COMMIT"),
+        ("flush", final.name),
+    ]
+
+
 def test_a_disk_that_really_refuses(tmp_path: Path) -> None:
     """The kernel's own refusal, in the middle of a file."""
     trained(tmp_path, 8)

@@ -4,6 +4,7 @@ None of it ran on CUDA here; `test_on_gpu.py` asks for that where there is a GPU
 """
 
 import dataclasses
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.training.small_run import OPTIMIZER, TRAINING, fingerprint, small_trainer
+from vitkit.data.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.training.finite import NonFiniteError
+from vitkit.training.gradients import Gradients
 from vitkit.training.objectives import Classification
 from vitkit.training.objectives_config import ClassificationConfig
 from vitkit.training.trainer import Trainer
@@ -162,3 +165,31 @@ def test_recomputing_changes_no_bit_and_keeps_less(tmp_path: Path) -> None:
         list(trainer.fit())
     assert saved[1] < saved[0] / 2
     assert fingerprint(kept) == fingerprint(recomputed)
+
+
+class Drawing(torch.nn.Module):
+    """An objective that draws a number for each call, and whose loss is known for each image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn: list[float] = []
+
+    def forward(self, model: torch.nn.Module, batch: Batch) -> Any:
+        self.drawn.append(torch.rand(()).item())
+        losses = model(batch.images.float().mean((1, 2, 3), keepdim=True).flatten(1))[:, 0]
+        return torch.where(batch.mask, losses, 0.0).sum() / batch.mask.sum().clamp(min=1), {}
+
+
+def test_micro_batches_draw_apart_and_weigh_by_their_readable_images() -> None:
+    """Each draws anew, at each step too; the gradient is that of the mean over all readable images."""
+    images = torch.arange(6, dtype=torch.uint8)[:, None, None, None].expand(6, 3, 2, 2)
+    mask = torch.tensor([True, False, True, True, False, False])
+    batch = Batch(images, torch.zeros(6, dtype=torch.long), mask, torch.arange(6))
+    model, objective = torch.nn.Linear(1, 1), Drawing()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    gradients = Gradients(model, objective, optimizer, nullcontext, seed=0, size=2)
+    gradients.compute(batch, step=0)
+    assert model.weight.grad is not None
+    assert model.weight.grad.item() == pytest.approx((0 + 2 + 3) / 3)
+    gradients.compute(batch, step=1)
+    assert len(set(objective.drawn)) == 6

@@ -1,0 +1,1 @@
+"""Broken behaviours, one at a time, and whether a test notices: `scripts/test-mutants`."""

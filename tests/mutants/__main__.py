@@ -1,0 +1,355 @@
+"""`python -m tests.mutants`: see `scripts/test-mutants`."""
+
+import argparse
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.mutants.forked_tests import Ended, Recorded, record_tests, run_tests, warm_up
+from tests.mutants.listed import LISTS, Mutant, StaleError, mutated, read_mutants
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = Path("src/vitkit")
+LEFT_OUT = (".git", ".venv*", "runs", "dist", "build", "__pycache__", ".*_cache", ".hypothesis", "*.egg-info")
+"""Names of what is not copied, and does not decide what tests do."""
+REACHES = ("near", "room", "far")
+WIDE = ("jobs", "cli", "report")
+"""Rooms whose tests run whole commands, and so lines of every other room."""
+LEFT_ALONE = ("faults", "mutants", "peers", "test_architecture.py", "test_docs.py")
+"""Tests that attack by themselves, or read the source and run none of it."""
+AT_ONCE = 40
+"""Tests that one process runs. Starting another one costs seconds."""
+RECORDING_SECONDS = 1800
+"""Seconds that a test file may take while its lines are recorded."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a mutant."""
+
+    key: str
+    name: str
+    verdict: str
+    """noticed, survived, undecided, stale or not tried."""
+    detail: str
+    seconds: float
+    reach: str
+    """How far from the mutant's file tests were looked for."""
+
+
+class Runner:
+    """Tries mutants on a copy of a tree.
+
+    Args:
+        root: the tree that is copied.
+        work: keeps what was recorded of tests, compiled kernels and logs.
+        copy: an empty folder.
+        seconds: for the tests of one mutant, at most.
+    """
+
+    def __init__(
+        self, root: Path, work: Path, copy: Path, package: Path = PACKAGE, seconds: float = 600
+    ) -> None:
+        self.work, self.copy, self.package, self.seconds = work, copy / "tree", package, seconds
+        self.scratch, self.memory = copy / "scratch", dict[Path, dict[str, Recorded]]()
+        shutil.copytree(root, self.copy, ignore=shutil.ignore_patterns(*LEFT_OUT), symlinks=True)
+        os.environ["VITKIT_CACHE"] = str(work / "cache")  # of kernels: a mutant's stay out of the user's own
+
+    def try_mutant(self, mutant: Mutant, reach: str) -> tuple[str, str]:
+        """Return verdict and detail of a mutant; the copy is as it was afterwards."""
+        path = self.copy / self.package / mutant.file
+        try:
+            source = path.read_text()
+            text, lines = mutated(mutant, source)
+        except (StaleError, OSError) as error:
+            return "stale", str(error)
+        missing = [name for name in mutant.needs if importlib.util.find_spec(name) is None]
+        if missing:
+            return "not tried", f"needs {', '.join(missing)}"
+        left, tried = self.seconds, 0
+        for batch in self._batches(mutant, lines, reach):
+            tests = batch
+            while tests:
+                _mutate(path, text)
+                try:
+                    ended = run_tests(self.copy, self.scratch, tests, left, keep_code=False)
+                finally:
+                    _mutate(path, source)
+                self._keep_log(mutant, ended)
+                left -= ended.seconds
+                tried += len(ended.passed)
+                if ended.out_of_time:
+                    return self._judge_hanging(tests, ended)
+                if not ended.failed:
+                    break
+                if self._passes_unbroken(tests, ended):
+                    way = {"test": "by", "crash": "by a crash in", "import": "by the import in"}[ended.how]
+                    return "noticed", f"{way} {ended.failed}"
+                # It fails on this machine anyway: the others are asked.
+                tests = [test for test in tests if test not in (*ended.passed, ended.failed)]
+            if left <= 0:
+                return "undecided", f"{tried} tests passed in {self.seconds:.0f} s, and more run these lines"
+        return ("survived", f"{tried} tests passed") if tried else ("survived", "no test runs these lines")
+
+    def _passes_unbroken(self, tests: Sequence[str], ended: Ended) -> bool:
+        """Whether what failed passes without the mutant."""
+        known = self.memory_of(ended.failed)
+        if ended.how == "test" and known is not None and known.passed:
+            return True
+        suspects = [ended.failed] if "::" in ended.failed else tests
+        return not run_tests(self.copy, self.scratch, suspects, self.seconds, keep_code=True).failed
+
+    def _judge_hanging(self, tests: Sequence[str], ended: Ended) -> tuple[str, str]:
+        """Call a mutant noticed by the time limit only if the time would have been enough three times."""
+        unbroken = run_tests(self.copy, self.scratch, tests, ended.seconds / 3, keep_code=True)
+        if unbroken.out_of_time or unbroken.failed:
+            return "undecided", f"out of time after {ended.seconds:.0f} s, and the tests are slow without it"
+        return (
+            "noticed",
+            f"by the time limit: {ended.seconds:.0f} s, {unbroken.seconds:.0f} s without it",
+        )
+
+    def memory_of(self, test: str) -> Recorded | None:
+        """Return what was recorded of a test."""
+        return next((tests[test] for tests in self.memory.values() if test in tests), None)
+
+    def _batches(self, mutant: Mutant, lines: range, reach: str) -> Iterator[list[str]]:
+        """Yield the tests that run these lines, those near the file first, quick ones first."""
+        stages, seen = self._stages(mutant), set[str]()
+        for files in (files for name in REACHES[: REACHES.index(reach) + 1] for files in stages[name]):
+            found = {
+                test: recorded.seconds
+                for file in files
+                for test, recorded in self._recorded(file, mutant.file).items()
+                if not set(lines).isdisjoint(recorded.lines.get(mutant.file, ()))
+            }
+            yield from _in_batches(found)
+            seen.update(found)
+        # What other processes run, what runs at import alone, and C, is not recorded.
+        nearest = next((files for name in REACHES for files in stages[name] if files), [])
+        rest = {
+            test: recorded.seconds
+            for file in nearest
+            for test, recorded in self._recorded(file, mutant.file).items()
+            if test not in seen
+        }
+        yield from _in_batches(rest)
+
+    def _stages(self, mutant: Mutant) -> dict[str, list[list[str]]]:
+        """Give test files by their distance to a mutant, in groups, the most likely to notice first.
+
+        Near are the file that mirrors the mutant's, then those that name it: of its own room, then of others.
+        """
+        module = mutant.file.removesuffix(".py").removesuffix(".c").replace("/", ".")
+        above, _, stem = module.rpartition(".")
+        words = (module, f"{above} import {stem}") if above else (f"vitkit.{module}", f"vitkit import {stem}")
+        room = mutant.file.partition("/")[0]
+        mirrored, naming, naming_elsewhere, own, far = (list[str]() for _ in range(5))
+        for path in sorted((self.copy / "tests").rglob("test_*.py")):
+            inside = path.relative_to(self.copy / "tests")
+            if inside.parts[0] in LEFT_ALONE:
+                continue
+            is_own = inside.parts[0] == room
+            if path.name == f"test_{stem}.py" and (is_own or not above):
+                group = mirrored
+            elif any(word in path.read_text() for word in words):
+                group = naming if is_own else naming_elsewhere
+            elif is_own:
+                group = own
+            elif inside.parts[0] in WIDE or len(inside.parts) == 1:
+                group = far
+            else:
+                continue
+            group.append(str(path.relative_to(self.copy)))
+        return {"near": [mirrored, naming, naming_elsewhere], "room": [own], "far": [far]}
+
+    def _recorded(self, file: str, source: str) -> dict[str, Recorded]:
+        """Return what the tests of a file run, recorded now if file or source has changed since."""
+        kept = self.work / "recorded" / f"{file.replace('/', '-')}.json"
+        hashes = {file: _digest(self.copy / file), source: _digest(self.copy / self.package / source)}
+        if kept.exists():
+            data = json.loads(kept.read_text())
+            if data["hashes"].items() >= hashes.items():
+                if kept not in self.memory:
+                    self.memory[kept] = {name: Recorded(**fields) for name, fields in data["tests"].items()}
+                return self.memory[kept]
+        print(f"  recording {file}", end="", flush=True)
+        start = time.monotonic()
+        tests = record_tests(self.copy, self.copy / self.package, self.scratch, file, RECORDING_SECONDS)
+        print(f": {time.monotonic() - start:.0f} s" if tests is not None else ": out of time", flush=True)
+        package = self.copy / self.package
+        sources = [path for path in package.rglob("*") if path.suffix in (".py", ".c")]
+        hashes |= {str(path.relative_to(package)): _digest(path) for path in sources}
+        self.memory[kept] = tests or {}
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"hashes": hashes, "tests": {n: asdict(r) for n, r in self.memory[kept].items()}})
+        new = kept.with_suffix(".new")
+        new.write_text(text)
+        new.replace(kept)
+        return self.memory[kept]
+
+    def _keep_log(self, mutant: Mutant, ended: Ended) -> None:
+        log = self.work / "logs" / f"{mutant.name}.txt"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(ended.output)
+
+
+def _mutate(path: Path, text: str) -> None:
+    """Write a source without leaving compiled code of another one, which Python tells by time and size."""
+    path.write_text(text)
+    for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+        compiled.unlink()
+
+
+def _in_batches(seconds: dict[str, float]) -> Iterator[list[str]]:
+    """Yield tests, given with their seconds, quick ones first; in a batch those of a file stand together."""
+    ordered = sorted(seconds, key=seconds.__getitem__)
+    for start in range(0, len(ordered), AT_ONCE):
+        files: dict[str, list[str]] = {}
+        for test in ordered[start : start + AT_ONCE]:
+            files.setdefault(test.partition("::")[0], []).append(test)  # what they share is made once
+        groups = sorted(files.values(), key=lambda group: sum(map(seconds.__getitem__, group)))
+        yield [test for group in groups for test in group]
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def tree_digest(root: Path) -> str:
+    """Hash all sources and tests, but for the list of mutants itself."""
+    digest = hashlib.sha256()
+    for folder in ("src", "tests"):
+        for path in sorted((root / folder).rglob("*")):
+            inside = path.relative_to(root)
+            if path.is_file() and "__pycache__" not in inside.parts and inside.parts[1] != "mutants":
+                digest.update(f"{inside}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def read_results(path: Path, tree: str) -> dict[str, Result]:
+    """Read the results of earlier calls on the same tree by key; the last of each mutant counts."""
+    results: dict[str, Result] = {}
+    for line in path.read_text().splitlines() if path.exists() else ():
+        fields = json.loads(line)
+        if fields.pop("tree") == tree:
+            results[fields["key"]] = Result(**fields)
+    return results
+
+
+def is_settled(result: Result | None, reach: str) -> bool:
+    """Whether a mutant need not be tried again: a survivor must be, if tests are looked for further away."""
+    if result is None or result.verdict in ("stale", "not tried", "undecided"):
+        return False
+    return result.verdict == "noticed" or REACHES.index(result.reach) >= REACHES.index(reach)
+
+
+def try_all(
+    runner: Runner,
+    mutants: Sequence[Mutant],
+    record: Path,
+    tree: str,
+    reach: str,
+    seconds: float,
+    once_more: bool = False,
+) -> list[Result]:
+    """Try the mutants that have no result yet, or all of them `once_more`; a line for each that is tried.
+
+    None is begun after so many seconds; what that leaves out has no result.
+    """
+    before, results = {} if once_more else read_results(record, tree), []
+    end = time.monotonic() + seconds
+    with record.open("a") as file:
+        for mutant in mutants:
+            result = before.get(mutant.digest)
+            if not is_settled(result, reach):
+                if time.monotonic() > end:
+                    continue
+                start = time.monotonic()
+                verdict, detail = runner.try_mutant(mutant, reach)
+                seconds_taken = round(time.monotonic() - start, 1)
+                result = Result(mutant.digest, mutant.name, verdict, detail, seconds_taken, reach)
+                file.write(json.dumps({"tree": tree, **asdict(result)}) + "\n")
+                file.flush()
+                print(
+                    f"{mutant.room} {mutant.name}: {verdict}: {detail} ({result.seconds:.0f} s)", flush=True
+                )
+            assert result is not None
+            results.append(result)
+    return results
+
+
+def given_options(rooms: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="scripts/test-mutants", description="Break behaviours one by one and see whether a test notices."
+    )
+    parser.add_argument("--only", action="append", choices=rooms, metavar="ROOM", help=", ".join(rooms))
+    parser.add_argument("--mutant", action="append", metavar="NAME", help="try this one, once more")
+    parser.add_argument("--list", action="store_true", help="list the mutants and what is known of them")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no mutant after so many")
+    parser.add_argument("--limit", type=float, default=600, help="seconds for the tests of one mutant")
+    parser.add_argument(
+        "--reach",
+        choices=REACHES,
+        default="far",
+        help="test files that are looked at",
+    )
+    parser.add_argument("--work", type=Path, default=Path("runs/mutants"), help="results, recorded lines")
+    parser.add_argument("--again", action="store_true", help="forget the results of earlier calls")
+    return parser.parse_args()
+
+
+def main() -> int:
+    mutants = read_mutants(LISTS)
+    given = given_options(sorted({mutant.room for mutant in mutants}))
+    unknown = set(given.mutant or ()) - {mutant.name for mutant in mutants}
+    if unknown:
+        print(f"There is no mutant named {', '.join(sorted(unknown))}: --list names them.", file=sys.stderr)
+        return 2
+    chosen = [
+        mutant
+        for mutant in mutants
+        if (not given.only or mutant.room in given.only) and (not given.mutant or mutant.name in given.mutant)
+    ]
+    work = given.work.resolve()
+    work.mkdir(parents=True, exist_ok=True)
+    record, tree = work / "results.jsonl", tree_digest(ROOT)
+    if given.again:
+        record.unlink(missing_ok=True)
+    if given.list:
+        known = read_results(record, tree)
+        for mutant in chosen:
+            verdict = known[mutant.digest].verdict if mutant.digest in known else "not tried yet"
+            print(f"{mutant.room} {mutant.name} ({mutant.file}): {mutant.breaks} [{verdict}]")
+        print(f"{len(chosen)} mutants")
+        return 0
+    # However it is ended, the copy is removed. In what a shell starts in the background Ctrl-C is ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    warm_up()
+    with tempfile.TemporaryDirectory(prefix="vitkit-mutants-") as copy:
+        runner = Runner(ROOT, work, Path(copy), seconds=given.limit)
+        results = try_all(runner, chosen, record, tree, given.reach, given.seconds, bool(given.mutant))
+    counts = Counter(result.verdict for result in results)
+    counts["not reached"] = len(chosen) - len(results)
+    print("\n" + ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count))
+    breaks = {mutant.digest: mutant.breaks for mutant in chosen}
+    for verdict in ("survived", "undecided", "stale", "not tried"):
+        for result in results:
+            if result.verdict == verdict:
+                print(f"{verdict}: {result.name}: {breaks[result.key]} {result.detail}")
+    return 1 if counts["survived"] or counts["stale"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,285 @@
+"""Runs tests of a copy of the tree in a fork of this process, which has PyTorch imported already.
+
+Importing PyTorch takes longer than most tests. This process never imports vitkit, so that each fork imports
+the copy's, as it stands at that moment.
+"""
+
+import contextlib
+import ctypes
+import importlib
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+
+WARM = ("torch", "numpy", "PIL.Image", "pyarrow.parquet", "sklearn.linear_model", "matplotlib.figure")
+"""Modules that take long to import and that know nothing of vitkit."""
+TRACED_SECONDS = 5.0
+"""Seconds after which the lines of a test are not followed any more: what takes longer mostly repeats itself,
+and following makes it ten times as slow."""
+ARGUMENTS = ("-q", "-n", "0", "-p", "no:cacheprovider", "-p", "no:randomly", "--timeout=0")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How tests ended."""
+
+    failed: str
+    """The first that failed, or the one that was running when the process died or was stopped; else empty."""
+    passed: tuple[str, ...]
+    out_of_time: bool
+    seconds: float
+    output: str
+    how: str = "test"
+    """By what it was noticed: a failed "test", a "crash" of the process, or "import" of the test file."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One test as it ran on the unbroken copy."""
+
+    seconds: float
+    passed: bool
+    lines: dict[str, list[int]]
+    """By file below the source folder, the lines it ran."""
+
+
+def warm_up() -> None:
+    """Import what every fork would import."""
+    os.environ["OMP_NUM_THREADS"] = "1"  # a process that has started threads cannot be forked safely
+    for name in WARM:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
+def run_tests(tree: Path, scratch: Path, tests: Sequence[str], seconds: float, *, keep_code: bool) -> Ended:
+    """Run tests in the given order until one fails.
+
+    Args:
+        tree: the copy.
+        scratch: an empty folder is made of it; the tests' files go there.
+        tests: names of tests as pytest has them, or test files.
+        seconds: after which they are stopped.
+        keep_code: whether compiled code may be kept beside the sources; not where those are mutated.
+    """
+    watching = _Watching(scratch / "report.jsonl", [test for test in tests if "::" in test])
+    files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
+    start = time.monotonic()
+    code = _forked(tree, scratch, ["-x", *files], [watching], seconds, keep_code)
+    passed, failed, running, how = [], "", "", "test"
+    for line in _lines(scratch / "report.jsonl"):
+        event, name = json.loads(line)
+        if event == "passed":
+            passed.append(name)
+        elif event == "failed" and not failed:
+            failed = name
+        elif event == "collect" and not failed:
+            failed, how = name, "import"
+        running = name if event == "began" else running
+    if code is not None and code < 0 and not failed:
+        failed, how = running or "before the first test", "crash"
+    output = (scratch / "output").read_text(errors="replace")
+    return Ended(failed, tuple(passed), code is None, time.monotonic() - start, output, how)
+
+
+def record_tests(
+    tree: Path, source: Path, scratch: Path, file: str, seconds: float
+) -> dict[str, Recorded] | None:
+    """Run all tests of a file and note the lines of the source that each of them runs; None: out of time."""
+    recording = _Recording(scratch / "report.jsonl", source)
+    if _forked(tree, scratch, [file], [recording], seconds, keep_code=True) is None:
+        return None
+    return {name: Recorded(**fields) for name, fields in map(json.loads, _lines(scratch / "report.jsonl"))}
+
+
+def _lines(path: Path) -> list[str]:
+    """Read whole lines: a process that was killed may have written half of the last one."""
+    text = path.read_text() if path.exists() else ""
+    return text[: text.rfind("\n") + 1].splitlines()
+
+
+def _forked(
+    tree: Path, scratch: Path, arguments: Sequence[str], plugins: list[Any], seconds: float, keep_code: bool
+) -> int | None:
+    """Run pytest in a fork; returns its exit code, -n after signal n, None if it did not end in time."""
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    sys.stdout.flush()
+    process = os.fork()
+    if not process:
+        code = 70
+        try:
+            os.setsid()
+            with contextlib.suppress(AttributeError, OSError):
+                ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: end with the parent
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            for descriptor, path, flags in (
+                (0, os.devnull, os.O_RDONLY),
+                (1, scratch / "output", os.O_WRONLY | os.O_CREAT | os.O_APPEND),
+                (2, scratch / "output", os.O_WRONLY | os.O_CREAT | os.O_APPEND),
+            ):
+                os.dup2(os.open(path, flags, 0o644), descriptor)
+            _enter(tree, scratch, keep_code)
+            os.register_at_fork(after_in_child=lambda: sys.settrace(None))  # whose lines nobody hears of
+            code = int(pytest.main([*ARGUMENTS, f"--basetemp={scratch / 'tests'}", *arguments], plugins))
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)
+    end = time.monotonic() + seconds
+    status = None
+    while status is None and time.monotonic() < end:
+        done, status_word = os.waitpid(process, os.WNOHANG)
+        if done:
+            status = os.waitstatus_to_exitcode(status_word)
+        else:
+            time.sleep(0.02)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process, signal.SIGKILL)  # what it started, too
+    if status is None:
+        os.waitpid(process, 0)
+    return status
+
+
+def _enter(tree: Path, scratch: Path, keep_code: bool) -> None:
+    """Make the copy the place that this process and those it starts import from."""
+    os.chdir(tree)
+    os.environ["TMPDIR"] = str(scratch)  # whatever tests that are killed leave is removed with it
+    here = [str(tree / "src"), str(tree)]
+    os.environ["PYTHONPATH"] = os.pathsep.join(here)
+    sys.path[:] = here + [
+        path for path in sys.path if path and not (Path(path) / "tests" / "mutants").is_dir()
+    ]
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("tests", "vitkit")]:
+        del sys.modules[name]
+    if not keep_code:
+        sys.dont_write_bytecode = True
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+
+
+class _Watching:
+    """A pytest plugin that runs the chosen tests in their order and tells of each as it ends."""
+
+    def __init__(self, report: Path, chosen: Sequence[str]) -> None:
+        self.report, self.place = report, {name: number for number, name in enumerate(chosen)}
+
+    def tell(self, event: str, name: str) -> None:
+        with self.report.open("a") as file:
+            file.write(json.dumps((event, name)) + "\n")
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        if self.place:
+            items[:] = sorted(
+                (item for item in items if item.nodeid in self.place),
+                key=lambda item: self.place[item.nodeid],
+            )
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.tell("collect", report.nodeid)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.tell("began", nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.tell("failed", report.nodeid)
+        elif report.when == "call" and report.passed:
+            self.tell("passed", report.nodeid)
+
+
+class _Recording:
+    """A pytest plugin that writes the lines of the source that each test runs, and those of its fixtures.
+
+    What a fixture of a module runs counts for every test that uses it, not for the first alone. Lines that
+    other processes run are not seen.
+    """
+
+    def __init__(self, report: Path, source: Path) -> None:
+        self.report, self.source = report, f"{source}{os.sep}"
+        self.lines: dict[CodeType, set[int]] = {}
+        self.of_fixtures: dict[str, dict[str, set[int]]] = {}
+        self.known: dict[CodeType, frozenset[int]] = {}
+        self.failed, self.calls, self.start = False, 0, 0.0
+
+    def trace(self, frame: FrameType, event: str, _argument: object) -> Callable[..., Any] | None:
+        self.calls += 1
+        if self.calls % 1000 == 0 and time.monotonic() - self.start > TRACED_SECONDS:
+            sys.settrace(None)
+            return None
+        code = frame.f_code
+        if not code.co_filename.startswith(self.source):
+            return None
+        lines = self.lines.setdefault(code, set())
+        lines.add(frame.f_lineno)
+        whole = self.known.get(code)
+        if whole is None:
+            whole = self.known[code] = frozenset(line for *_, line in code.co_lines() if line is not None)
+        if lines >= whole:
+            return None  # all of it has run: further calls teach nothing
+
+        def local(inner: FrameType, _event: str, _what: object) -> Callable[..., Any]:
+            lines.add(inner.f_lineno)
+            return local
+
+        return local
+
+    def taken(self) -> dict[str, set[int]]:
+        """Give the lines since the last call by file, and begin anew."""
+        lines, self.lines = self.lines, {}
+        found: dict[str, set[int]] = {}
+        for code, numbers in lines.items():
+            found.setdefault(code.co_filename.removeprefix(self.source), set()).update(numbers)
+        return found
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Generator[None, Any, Any]:
+        if fixturedef.scope == "function":
+            return (yield)
+        before = self.lines
+        self.lines = {}
+        try:
+            return (yield)
+        finally:
+            self.of_fixtures[fixturedef.argname] = self.taken()
+            self.lines = before
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        self.lines, self.failed, self.calls, self.start = {}, False, 0, time.monotonic()
+        threading.settrace(self.trace)
+        sys.settrace(self.trace)
+        try:
+            return (yield)
+        finally:
+            sys.settrace(None)
+            threading.settrace(None)
+            found = self.taken()
+            for name in getattr(item, "fixturenames", ()):
+                for file, numbers in self.of_fixtures.get(name, {}).items():
+                    found.setdefault(file, set()).update(numbers)
+            fields = {
+                "seconds": round(time.monotonic() - self.start, 3),
+                "passed": not self.failed,
+                "lines": {file: sorted(numbers) for file, numbers in found.items()},
+            }
+            with self.report.open("a") as report:
+                report.write(json.dumps((item.nodeid, fields)) + "\n")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.failed |= report.failed or report.skipped
