@@ -26,6 +26,8 @@ from vitkit.jobs.advice_record import compare_with_advice, read_advice
 from vitkit.jobs.data_record import check_data, read_record
 from vitkit.jobs.evaluate import keep_evaluation
 from vitkit.jobs.evaluate_options import EvaluateOptions
+from vitkit.jobs.fewshot import keep_fewshot
+from vitkit.jobs.fewshot_options import FewShotOptions
 from vitkit.jobs.inspect import draw_pictures
 from vitkit.jobs.inspect_options import InspectOptions
 from vitkit.jobs.listener import SILENT
@@ -308,4 +310,8 @@ def test_an_evaluation_that_cannot_be_kept_is_not_lost(tmp_path: Path) -> None:
     heard, found = Hearing(), SimpleNamespace(split="test", result=None, predictions=None)
     assert keep_evaluation(EvaluateOptions(str(folder)), cast("Any", found), heard) is None
     assert any("evaluation is a link that leads out" in note for note in heard.notes)
+    (folder / "fewshot").symlink_to(tmp_path / "mine")
+    few = cast("Any", SimpleNamespace(data_name="photos", models=[]))
+    assert keep_fewshot(FewShotOptions((str(folder),), "photos"), few, heard) == []
+    assert "fewshot is a link that leads out" in heard.notes[-1]
     assert not list((tmp_path / "mine").iterdir())
