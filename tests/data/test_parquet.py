@@ -394,9 +394,30 @@ def test_rows_are_read_in_any_order_when_little_is_kept(
     order = np.random.default_rng(0).integers(0, count, 200).tolist()
     assert levels(samples, order) == order
     assert levels(pickle.loads(pickle.dumps(samples)), order) == order
-    samples.decode(26)  # leaves a row group half read, which another process does not read on
+    samples.decode(26)  # leaves a row group half read
     process = os.fork()
     if not process:
         os._exit(levels(samples, order) != order)
     assert os.waitpid(process, 0)[1] == 0
     assert levels(samples, range(27, count)) == list(range(27, count))
+
+
+def test_a_process_does_not_read_on_where_another_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fork shares the open file with its parent, and the place in it where a system keeps one."""
+    write(tmp_path, [0, 1] * 30, data_page_size=1)
+    monkeypatch.setattr(parquet, "_PARQUET_IN_MEMORY", 10)
+    monkeypatch.setattr(parquet, "_BATCH_BYTES", 150)
+    samples = read(tmp_path).splits["train"]
+    opened: list[int] = []
+    open_group = parquet._ParquetRows._open
+
+    def noted(rows: Any, number: int) -> Any:
+        opened.append(number)
+        return open_group(rows, number)
+
+    monkeypatch.setattr(parquet._ParquetRows, "_open", noted)
+    assert levels(samples, [0, 1, 2, 1]) == [0, 1, 2, 1] and opened == [0]
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert levels(samples, [2, 30, 31]) == [2, 30, 31] and opened == [0, 0]
