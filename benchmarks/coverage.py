@@ -1,4 +1,4 @@
-"""How often the intervals that vitkit prints hold the truth, where the truth is known.
+"""Measure how often the intervals that vitkit prints hold the truth, where the truth is known.
 
 Samples are drawn from a known truth, a thousand of each kind, and the interval of each is compared with it.
 Accuracies are not drawn: the coverage of an interval of a count is a sum, here averaged over true accuracies.
@@ -45,12 +45,12 @@ OUTCOMES = Path(__file__).with_name("advice_outcomes.jsonl")
 
 @dataclass(frozen=True)
 class Row:
-    """How often an interval held the truth in one case."""
+    """One interval in one case, and its coverage."""
 
     interval: str
     case: str
     held: float
-    """Of the trials that have an interval."""
+    """The share of the trials with an interval in which it held the truth."""
     shown: float = 1.0
     """The share of the trials that have one."""
     trials: int | None = None

@@ -13,6 +13,7 @@ import numpy as np
 from vitkit.data.stratify import draws
 from vitkit.evaluation.fewshot import Floats, Integers, fit
 from vitkit.evaluation.fewshot_config import Method
+from vitkit.evaluation.intervals import wilson_interval
 
 FOLDS = 5
 """Parts of the images, each predicted from the others."""
@@ -40,6 +41,11 @@ class Folded:
     def accuracy(self) -> float:
         """The accuracy of the best method, from 0 to 1."""
         return self.right[self.method] / self.images
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson's 95 % interval of that accuracy, on other images drawn alike."""
+        return wilson_interval(self.right[self.method], self.images)
 
     @property
     def learned_from(self) -> float:

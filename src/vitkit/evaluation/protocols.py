@@ -17,12 +17,19 @@ from vitkit.data.imagenet import LabelledImages, imagenet_wnids, is_wnid
 from vitkit.data.imagenet_config import ProtocolName
 from vitkit.errors import VitkitError
 from vitkit.evaluation.intervals import wilson_interval
+from vitkit.evaluation.predictions import Predictions
+from vitkit.evaluation.scores import likeliest
 
 ANCHORS = {0: "tench", 1: "goldfish", 999: "toilet"}
 """Words in the names of three classes, as all lists of ImageNet's class names have them."""
 
 BACKGROUND = 1001
 """Outputs of models of TensorFlow's old tools: the first one stands for no class."""
+
+TOP = 5
+"""Guesses of which one may be right: the paper gives ObjectNet so (D.9)."""
+ROWS = 4096
+"""Images whose logits are in memory at a time: 16 MiB of a thousand classes."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +143,15 @@ def outputs_of_classes(
         how = "because it names no classes"
     order = "in the order of WordNet ids" + (", after a background" if first else "")
     return np.arange(first, outputs), f"outputs are taken for ImageNet's classes {order}, {how}"
+
+
+def five_likeliest(predictions: Predictions) -> NDArray[np.int64]:
+    """Return the five classes with the largest logits of each image, `(N, 5)`, the largest first."""
+    # The logits are mapped from a file where there are many: some rows at a time.
+    logits, guesses = predictions.logits, np.empty((len(predictions), TOP), np.int64)
+    for at in range(0, len(guesses), ROWS):
+        guesses[at : at + ROWS] = likeliest(logits[at : at + ROWS], TOP)
+    return guesses
 
 
 def count_right(

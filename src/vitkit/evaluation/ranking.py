@@ -144,7 +144,7 @@ class _Jackknife:
     value: float
     """Without its bias, from 0 to 1."""
     smoothed: float
-    """As if one image more had been ranked first, and one last: never 0 or 1."""
+    """The value if one image more were ranked first, and one last: never 0 or 1."""
     variance: float
     missing: float
     """Variance that the images with the label are too few to show."""

@@ -9,7 +9,6 @@ from vitkit.data.advice import advise_on_start
 from vitkit.data.check import DataCheck
 from vitkit.data.listing import pluralize
 from vitkit.evaluation.fewshot_folds import Folded
-from vitkit.evaluation.intervals import wilson_interval
 from vitkit.jobs.advice_record import AdviceRecord
 from vitkit.jobs.forecast import Forecast
 from vitkit.jobs.run_config import Run
@@ -115,7 +114,7 @@ def choose(options: tuple[Option, ...], pixels: Folded | None = None) -> Option 
         return None
     best = max(foretold, key=_accuracy)
     share, images = _accuracy(best), best.folded.images if best.folded is not None else 0
-    if pixels is not None and wilson_interval(pixels.right[pixels.method], pixels.images)[0] > share:
+    if pixels is not None and pixels.interval[0] > share:
         return None
     error = math.sqrt(share * (1 - share) / images) if images else 0.0
     close = [one for one in foretold if _accuracy(one) >= share - max(MARGIN, error)]

@@ -10,18 +10,18 @@ from vitkit.data.imagenet_config import PROTOCOLS, ProtocolName
 from vitkit.data.loader import evaluation_batches
 from vitkit.errors import VitkitError
 from vitkit.evaluation import classify
-from vitkit.evaluation.protocols import ChosenOutputs, ProtocolResult, count_right, outputs_of_classes
-from vitkit.evaluation.scores import likeliest
+from vitkit.evaluation.protocols import (
+    ChosenOutputs,
+    ProtocolResult,
+    count_right,
+    five_likeliest,
+    outputs_of_classes,
+)
 from vitkit.jobs.evaluate import load_for_evaluation
 from vitkit.jobs.evaluate_options import EvaluateOptions
 from vitkit.jobs.listener import SILENT, Listener, added_up
 from vitkit.models.image_config import height_and_width
 from vitkit.weights.preprocessing import preprocessing_of
-
-TOP = 5
-"""Guesses of which one may be right: the paper gives ObjectNet so (D.9)."""
-ROWS = 4096
-"""Images whose logits are in memory at a time: 16 MiB of a thousand classes."""
 
 
 def evaluate_protocol(
@@ -113,9 +113,5 @@ def run_protocol(
             precision=precision,
             progress=added_up(progress),
         )
-    # Mapped from a file where there are many: some rows at a time.
-    logits, guesses = found.logits, np.empty((len(found), TOP), np.int64)
-    for at in range(0, len(found), ROWS):
-        guesses[at : at + ROWS] = likeliest(logits[at : at + ROWS], TOP)
     words = [names[column] for column in columns] if names and not is_wnid(names[columns[0]]) else []
-    return count_right(name, images, found.ids, guesses, candidates, note, words), rejects
+    return count_right(name, images, found.ids, five_likeliest(found), candidates, note, words), rejects
