@@ -419,7 +419,7 @@ def committed(checkpoint: Path, manifest: Any = None, state: Any = None) -> None
         {"step": 8, "environment": {}, "files": {"model.safetensors": 3}},
         {"step": 8, "environment": {}, "files": [1]},
     ],
-    ids=str,
+    ids=lambda manifest: "edited" if callable(manifest) else str(manifest),
 )
 def test_a_manifest_that_makes_no_sense_is_damage(tmp_path: Path, manifest: Any) -> None:
     trained(tmp_path, 8)

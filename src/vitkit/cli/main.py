@@ -190,7 +190,7 @@ class _Overheard:
 
     @property
     def words(self) -> str:
-        """Return what is wrong with the options: the text of the box before the one on its help."""
+        """Give what is wrong with the options: the text of the box before its last lines, on the help."""
         parts: list[list[str]] = [[]]
         for line in (line.strip(" │") for line in self._written.splitlines()):
             if line.startswith(("╭", "╰")) or re.fullmatch("-+|─+", line):
