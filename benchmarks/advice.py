@@ -2,20 +2,18 @@
 
     python benchmarks/advice.py --data DATA --out runs/advice
 
-Subsets of 50 to 2,000 images of four data sets, two starts that the script trains itself in a few minutes,
-and new weights. For each: advice, then the run, then its accuracy on 400 to 1,000 test images that neither
+Subsets of 50 to 500 images of four data sets, and two starts that the script trains itself in a few minutes.
+For each: advice, then the run, then its accuracy on 400 to 1,000 test images that neither
 the start nor the run has seen. `outcomes.jsonl` gets a line for each; what is there is not done again.
-In the end a table is printed, and how often the truth was inside.
+In the end a table is printed, and how often the truth was inside. `advice_outcomes.jsonl` has such lines.
 
 The constants of `vitkit.jobs.forecast` come from this script: `fit` on the outcomes of all data sets. The
 coverage that is printed first is never of outcomes that a relation was fitted to: each data set is predicted
-by the relation of the other three. Runs from scratch are of a small ViT at 28 pixels with the options of the
-recipe small-images, shortened to 15 epochs, or 150 steps where that is more.
+by the relation of the other three.
 """
 
 import argparse
 import json
-import math
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -32,13 +30,12 @@ from vitkit.data.sources import open_data
 from vitkit.data.sources_config import Splits
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.jobs import train as training
-from vitkit.jobs.forecast import FINETUNED, SCRATCH, Outcome, Relation, evidence_of, fit, predict
+from vitkit.jobs.forecast import FINETUNED, Outcome, Relation, evidence_of, fit, predict
 from vitkit.jobs.run_config import Architecture, Run
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
 
-SIZES = (50, 100, 200, 500, 1000, 2000)
-SCRATCH_SIZES = (100, 500, 2000)
+SIZES = (50, 100, 200, 500)
 PAIRS = (
     ("cifar10", "from-cifar10"),
     ("cifar10", "from-mnist"),
@@ -61,23 +58,17 @@ class Case:
     data: str
     size: int
     start: str
-    """ "" for new weights."""
 
     @property
     def name(self) -> str:
-        return f"{self.data}-{self.size}-{self.start or 'scratch'}"
+        return f"{self.data}-{self.size}-{self.start}"
 
 
 def cases() -> Iterator[Case]:
     """List the cases, small ones first, so that a run that is broken off has something of everything."""
     for size in SIZES:
         for data, start in PAIRS:
-            if data != "digits" or size <= 1000:
-                yield Case(data, size, start)
-        if size in SCRATCH_SIZES:
-            for data in dict.fromkeys(data for data, _ in PAIRS):
-                if data != "digits" or size <= 1000:
-                    yield Case(data, size, "")
+            yield Case(data, size, start)
 
 
 def small_run(data: str, model: str, size: int, stem: tuple[int, ...] | None, **length: Any) -> Run:
@@ -139,11 +130,7 @@ def truth(case: Case, data: Path, out: Path) -> tuple[int, int]:
     """Run a case; returns the test images that it is right on, and all."""
     folder = out / "runs" / case.name
     if not (folder / "evaluation" / "test.json").exists():
-        if case.start:
-            vitkit.finetune(str(out / case.start), str(data), folder, threads=1)
-        else:
-            steps = max(150, math.ceil(15 * case.size / 64))
-            vitkit.train(small_run(str(data), *PATCHES, steps=steps), folder, threads=1)
+        vitkit.finetune(str(out / case.start), str(data), folder, threads=1)
     found = json.loads((folder / "evaluation" / "test.json").read_text())
     return round(found["accuracy"] * found["count"]), found["count"]
 
@@ -156,8 +143,8 @@ def without_report(folder: Path, **_options: Any) -> Path:
 
 def outcome(case: Case, data: Path, out: Path) -> dict[str, Any]:
     """Give advice, run the case, and put both together."""
-    advice = vitkit.advise(str(data), str(out / (case.start or "from-mnist")))
-    option = advice.options[0] if case.start else advice.scratch
+    advice = vitkit.advise(str(data), str(out / case.start))
+    option = advice.options[0]
     assert option.folded is not None
     right, tested = truth(case, data, out)
     clock = (out / "runs" / case.name / "speed.jsonl").read_text().split("\n")
@@ -218,9 +205,8 @@ def main() -> None:
         with path.open("a") as file:
             file.write(json.dumps(lines[-1]) + "\n")
         print(f"{time.monotonic() - began:6.0f} s  {case.name}", flush=True)
-    summarise([line for line in lines if line["start"]], "fine-tuned", FINETUNED)
-    summarise([line for line in lines if not line["start"]], "from scratch", SCRATCH)
-    ratios = [line["seconds"] / line["seconds_expected"] for line in lines if line["start"]]
+    summarise(lines, "fine-tuned", FINETUNED)
+    ratios = [line["seconds"] / line["seconds_expected"] for line in lines]
     if ratios:
         print(f"\nseconds of a run over those expected: median {statistics.median(ratios):.2f}")
 

@@ -166,7 +166,8 @@ def draws_of_shots(shots: int, seeds: int, method: Method, trials: int = TRIALS)
         return LabelledFeatures(np.arange(count), rows, labels)
 
     pool, test = sample(300), sample(200)
-    found, every = [], []
+    found: list[Interval | None] = []
+    every: list[float] = []
     for trial in range(trials):
         drawn = [Draws(pool.labels, classes, trial * seeds + seed) for seed in range(seeds)]
         (score,) = measure(drawn, [shots], [method], pool, test, classes)

@@ -366,7 +366,7 @@ def test_one_checkpoint_at_the_command_line(
         "ridge",
         "knn",
         "logistic",
-        "95 % interval",
+        "95 % over draws",
         "guessing is right for 33.3%",
         "Hardest",
         "Next: ",
