@@ -51,6 +51,7 @@ import pytest
 import torch
 
 from tests.helpers.guard import watch_files
+from vitkit.signals import STOP_SIGNALS
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
@@ -103,6 +104,16 @@ def offences(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if "sitecustomize" not in sys.modules or not hasattr(sys.modules["sitecustomize"], "watch_files"):
         watch_files.install()  # a process of pytest-xdist has the watch from its start
     return record
+
+
+@pytest.fixture(autouse=True)
+def _answers_signals_as_before() -> Iterator[None]:
+    """Restore how this process answers signals: a command that was stopped ignores them until the end."""
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    yield
+    for number, handler in before.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)

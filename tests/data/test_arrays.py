@@ -196,7 +196,7 @@ def test_shapes_are_read_as_writers_write_them(shape: str) -> None:
 
 def test_an_array_too_large_is_refused_before_it_is_converted() -> None:
     file = npy(np.zeros((100, 100, 5), np.uint8))
-    with pytest.raises(DecodeError, match="max_pixels"):
+    with pytest.raises(DecodeError, match="--max-pixels"):
         decode(file, DecodeRule(channels=5, max_pixels=9_999))
     wide = npy(np.zeros((4, 4, 1000), np.uint16))
     assert decode(wide, DecodeRule(channels=1000)).shape == (4, 4, 1000)

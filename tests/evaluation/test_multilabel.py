@@ -288,9 +288,10 @@ def test_the_figure_shows_the_worst_labels_with_intervals() -> None:
     logits, targets = simulated(60, 4, BARS_SHOWN + 6)
     targets[:, 0] = False  # a label without images is left out
     result = multi_label(predictions(logits, targets), names(BARS_SHOWN + 6))
-    (axes,) = label_precision(result.per_label, result.count, "60 test images").axes
+    figure = label_precision(result.per_label, result.count, "60 test images")
+    (axes,) = figure.axes
     assert len(axes.patches) == BARS_SHOWN
     widths = [bar.get_width() for bar in axes.patches]  # type: ignore[attr-defined]
     assert widths == sorted(widths)
-    assert f"the {BARS_SHOWN} worst of {BARS_SHOWN + 5} labels" in axes.get_title(loc="left")
+    assert f"the {BARS_SHOWN} worst of {BARS_SHOWN + 5} labels" in figure.get_suptitle()
     assert not any(label.get_text().startswith("label 0 ") for label in axes.get_yticklabels())

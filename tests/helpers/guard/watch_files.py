@@ -38,7 +38,7 @@ _DEVICES = ("/dev/", "/proc/")
 _CACHES = ("/__pycache__/", "/.pytest_cache/", "/.hypothesis/")
 """Parts of the paths that Python and pytest write to by themselves."""
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_CHANGES = {
+_CHANGES: dict[str, dict[int, int | None]] = {
     "os.chmod": {0: 2},
     "os.chown": {0: 3},
     "os.link": {0: 2, 1: 3},
