@@ -342,6 +342,22 @@ def test_what_was_measured_before_ctrl_c_is_printed(
     assert "images/s" in capsys.readouterr().out
 
 
+def test_json_that_fails_halfway_is_one_object_and_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = list(vitkit.bench(MODEL, sizes="32", minutes=0.01, training=False).records)
+
+    def measure(*_: Any) -> Any:
+        yield from records
+        raise VitkitError("the machine burns")
+
+    monkeypatch.setattr(job, "measure", measure)
+    assert run(["bench", MODEL, "--json"]) == 1
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == {"error": "the machine burns", "exit_code": 1}
+    assert "images/s" in printed.err and "the machine burns" in printed.err
+
+
 def test_a_model_that_is_not_there_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", "ViT-Q/16"]) == 1
     assert "vitkit: " in capsys.readouterr().err

@@ -39,6 +39,17 @@ def test_a_file_is_no_folder(
     assert Path("afile").read_text() == "mine" and [*map(str, Path().iterdir())] == ["afile"]
 
 
+@pytest.mark.parametrize("arguments", [["train", "--resume"], ["report"]])
+@pytest.mark.parametrize("below", ["", "/below"])
+def test_a_file_is_no_run(
+    arguments: list[str], below: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model.safetensors").touch()
+    given = f"{tmp_path}/model.safetensors{below}"
+    assert run([*arguments, given]) == 1
+    assert f"{given} is a file, or would be in one: expected the folder of a run" in capsys.readouterr().err
+
+
 def test_a_place_that_takes_no_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(VitkitError, match="No folder can be made at /dev/null/x"):
         make_folder(Path("/dev/null/x"))

@@ -325,6 +325,11 @@ def test_short_names_tell_checkpoints_apart() -> None:
     assert short_names(starts) == ["runs/a", "other/a", "b", "name"]
 
 
+def test_short_names_of_absolute_paths_do_not_say_where_they_are() -> None:
+    starts = ["/home/me/one/run", "/home/me/two/run", "/data/two/run", "here/run", "/home/me/b"]
+    assert short_names(starts) == ["one/run", "me/two/run", "data/two/run", "here/run", "b"]
+
+
 # During training
 
 
@@ -375,6 +380,8 @@ def test_one_checkpoint_at_the_command_line(
     kept = ["images.html", "images.json", "images.png", "images.svg"]
     assert sorted(path.name for path in Path("out").iterdir()) == kept
     numbers = json.loads(Path("out/images.json").read_text())
+    assert Path(start).is_absolute() and Path(data).is_absolute()
+    assert (numbers["models"][0]["start"], numbers["data"]) == (Path(start).name, Path(data).name)
     assert [(s["method"], s["shots"]) for s in numbers["models"][0]["scores"]][:2] == [
         ("ridge", 1),
         ("ridge", 4),
@@ -385,7 +392,7 @@ def test_one_checkpoint_at_the_command_line(
     page = Path("out/images.html").read_text()
     best = max(numbers["models"][0]["scores"], key=lambda score: (score["shots"], score["mean"]))
     assert f"is right on {best['mean']:.1%} of" in page
-    assert "<svg" in page and "Class by class" in page
+    assert "<svg" in page and "Class by class" in page and str(Path(data).parent) not in page
     assert all(f"{score['mean']:.1%} ± " in page for score in numbers["models"][0]["scores"])
     assert "<i>light" not in page
     assert "&lt;i&gt;light" in page
@@ -522,7 +529,7 @@ def test_accuracy_is_drawn_over_the_images_of_the_pretraining(
     ]
     command = ["--data", data, "--shots", "1,2", "--methods", "ridge,knn", "--image-size", "8", "12"]
     assert run(["fewshot", *starts, *command]) == 0
-    assert f"--data {data} --image-size 8 12 compares" in " ".join(capsys.readouterr().out.split())
+    assert f"--data {data} --image-size 8 12 (to compare them)" in " ".join(capsys.readouterr().out.split())
     numbers = json.loads(Path("fewshot/images.json").read_text())
     assert [model["pretraining_images"] for model in numbers["models"]] == list(sizes.values())
     assert Path("fewshot/images-pretraining.png").stat().st_size > 5_000

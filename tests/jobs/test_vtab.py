@@ -221,6 +221,10 @@ def test_each_task_is_trained_on_1000_and_tested_once(start: Path, root: Path, t
     rows = list(csv.reader((tmp_path / "out/vtab.csv").read_text().splitlines()))
     assert [row[1] for row in rows[1:3]] == ["Pets", "natural, mean of 1 of 7 (partial)"]
     assert "Pets" in (tmp_path / "out/vtab.html").read_text()
+    assert kept["tasks"][0]["run"] == "oxford_iiit_pet/final" and kept["start"] == start.name
+    for name in ("vtab.json", "vtab.csv", "vtab.html", "clevr_count/result.json"):
+        said = (tmp_path / "out" / name).read_text()
+        assert not any(str(place) in said for place in (tmp_path, start.parent, root.parent))
     assert "clevr_count, train800val200: training" in hearing.loops
     assert hearing.notes[-1].startswith("task 2 of 2, clevr_count: ") and not hearing.rows
 
@@ -282,11 +286,11 @@ def test_finished_tasks_and_rates_are_not_repeated(
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"steps": 5}, "steps: 4 -> 5"),
-        ({"seed": 1}, "seed: 0 -> 1"),
-        ({"image_size": 12}, r"image_size: \[8, 8\] -> \[12, 12\]"),
-        ({"protocol": "finetune"}, "protocol: 'paper' -> 'finetune'"),
-        ({"sweep": True}, "sweep: False -> True"),
+        ({"steps": 5}, "--steps 4 -> 5"),
+        ({"seed": 1}, "--seed 0 -> 1"),
+        ({"image_size": 12}, r"--image-size \[8, 8\] -> \[12, 12\]"),
+        ({"protocol": "finetune"}, "--protocol 'paper' -> 'finetune'"),
+        ({"sweep": True}, "--sweep False -> True"),
     ],
 )
 def test_other_options_are_refused(
@@ -314,7 +318,7 @@ def test_other_images_and_weights_are_refused(start: Path, tmp_path: Path) -> No
     assert vtab(tmp_path / "start", tmp_path / "root", **asked) == first
     save_model(create_model("ViT-16x1x2/4", num_classes=9, image_size=8), tmp_path / "start")
     said = refusal(tmp_path / "start", tmp_path / "root", **asked)
-    assert "other options or weights" in said and "weights.model.safetensors: " in said
+    assert "other options or weights" in said and "\n  model.safetensors of START '" in said
 
 
 def refusal(*arguments: Any, **options: Any) -> str:

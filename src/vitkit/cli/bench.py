@@ -47,14 +47,16 @@ def _bench(
         make_folder(Path(options.out))
     machine = describe_machine(options)
     found: list[Record] = []
+    ended = False
     try:
         for record in measure(options, TerminalListener()):
             found.append(record)  # noqa: PERF402 (what is there when Ctrl-C comes is printed)
+        ended = True
     finally:
-        if json_output and found:
+        if json_output and ended:
             console.print_json(Bench(machine, tuple(found)).to_json())
-        elif found:
-            _print(machine, found)
+        elif found:  # with --json, the object that says the error stands alone on standard output
+            _print(machine, found, console.err if json_output else console.out)
         if options.out is not None and found:
             for path in keep(Bench(machine, tuple(found)), Path(options.out)):
                 console.err.print(str(path), markup=False, soft_wrap=True)
@@ -65,14 +67,14 @@ def _bench(
         )
 
 
-def _print(machine: dict[str, Any], found: "list[Record]") -> None:
+def _print(machine: dict[str, Any], found: "list[Record]", out: console.Terminal) -> None:
     """Print the machine, and for each model and size its tables."""
     from vitkit.jobs.bench_records import Memory, Response
     from vitkit.jobs.bench_speed import Speed, headlines
 
     load = "" if machine["load"] is None else f", load {machine['load']:.1f} at the start"
     kernels = ", ".join(f"{name}: {state}" for name, state in machine["kernels"].items())
-    console.out.print(
+    out.print(
         f"{machine['device']}, {machine['threads']} of {machine['cores']} cores{load}; {machine['clock']}; "
         f"torch {machine['torch']}\nkernels: {kernels}",
         markup=False,
@@ -86,19 +88,19 @@ def _print(machine: dict[str, Any], found: "list[Record]") -> None:
             if speeds:
                 first = speeds[0]
                 title = f"{model} at {size[0]} pixels, {phase}, batch {first.batch_size}"
-                console.out.print(f"\n[bold]{escape(title)}[/], compared with {escape(first.reference)}")
-                console.out.print(_speeds(speeds))
+                out.print(f"\n[bold]{escape(title)}[/], compared with {escape(first.reference)}")
+                out.print(_speeds(speeds))
                 for line in headlines(speeds):
-                    console.out.print(line, markup=False)
+                    out.print(line, markup=False)
         responses = [record for record in own if isinstance(record, Response)]
         memories = [record for record in own if isinstance(record, Memory)]
         if responses:
-            console.out.print()
-            console.out.print(_latencies(responses))
+            out.print()
+            out.print(_latencies(responses))
         if memories:
-            console.out.print()
-            console.out.print(_memories(memories))
-    console.out.print(
+            out.print()
+            out.print(_memories(memories))
+    out.print(
         "\nRatios are medians of rounds, with quartiles. Utilisation is FLOPs of the whole model, and those "
         "executed, over those of PyTorch's matrix products of its shapes, in the same precision and the same "
         "rounds; an engine with faster products is above 100 %."

@@ -44,6 +44,7 @@ from vitkit.jobs.run_folder import absolute_spec, is_training_data
 from vitkit.jobs.unfinished import identify_any, load_model
 from vitkit.models.image_config import height_and_width
 from vitkit.models.precision_config import Precision
+from vitkit.text import without_places
 from vitkit.weights.card import TrainingData
 from vitkit.weights.files.cache import cache_folder
 from vitkit.weights.preprocessing import fitting, preprocessing_of
@@ -153,7 +154,7 @@ def keep_fewshot(options: FewShotOptions, found: FewShot, listener: Listener = S
             refuse_link(folder)  # the run may be somebody else's
         folder.mkdir(parents=True, exist_ok=True)
         numbers = stem.with_name(stem.name + ".json")
-        replace_json(numbers, found.to_json())
+        replace_json(numbers, _without_places(found).to_json())
         images = f"{pluralize(found.test_images, f'{found.test_split} image')} of {found.data_name}"
         figures = list(save_figure(fewshot_plot(curves, images, found.chance, found.seeds), stem))
         by_images = pretraining_figure(found)
@@ -172,6 +173,13 @@ def keep_fewshot(options: FewShotOptions, found: FewShot, listener: Listener = S
             raise
         listener.note(f"Not kept: {error}")
         return []
+
+
+def _without_places(found: FewShot) -> FewShot:
+    """Give the numbers as they may be given away; names of classes and keys of images are no places, though
+    they may begin with a slash."""
+    models = tuple(replace(model, start=without_places(model.start)) for model in found.models)
+    return replace(found, data=without_places(found.data), models=models)
 
 
 @dataclass(frozen=True)

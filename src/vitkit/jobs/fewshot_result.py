@@ -90,9 +90,26 @@ def pretraining_curves(found: FewShot) -> dict[str, list[tuple[int, FewShotModel
 
 
 def short_names(starts: Sequence[str]) -> list[str]:
-    """Name checkpoints by the last part of their path or address, where that tells them apart."""
+    """Name checkpoints by the last part of their path or address; where that does not tell them apart, by the
+    whole, or of an absolute path by as many of its last parts as do."""
     names = [PurePath(start).name or start for start in starts]
-    return [name if names.count(name) == 1 else start for name, start in zip(names, starts, strict=True)]
+    return [
+        name if names.count(name) == 1 else _distinct_end(start, starts)
+        for name, start in zip(names, starts, strict=True)
+    ]
+
+
+def _distinct_end(start: str, starts: Sequence[str]) -> str:
+    """Give the shortest end of an absolute path that no other one has; other names as they are."""
+    path = PurePath(start)
+    if not path.is_absolute():
+        return start
+    parts = path.parts[1:]
+    others = [PurePath(one).parts for one in starts if PurePath(one) != path]
+    for count in range(2, len(parts)):
+        if all(one[-count:] != parts[-count:] for one in others):
+            return str(PurePath(*parts[-count:]))
+    return str(PurePath(*parts))
 
 
 def remarks(found: FewShot) -> Iterator[str]:

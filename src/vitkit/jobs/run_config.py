@@ -173,6 +173,12 @@ def read_config(folder: Path) -> dict[str, Any]:
         data = read_json(path)
     except FileNotFoundError:
         raise VitkitError(f"{folder} is no run folder: it has no config.json.") from None
+    except VitkitError as error:
+        if isinstance(error.__cause__, NotADirectoryError):
+            raise VitkitError(
+                f"{folder} is a file, or would be in one: expected the folder of a run. Name that folder."
+            ) from None
+        raise
     if not isinstance(data, dict) or not isinstance(data.get("run"), dict):
         raise VitkitError(
             f"{path} is not the configuration of a run: expected an object with a field 'run', found "

@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from vitkit.config import difference, to_json
-from vitkit.data.listing import join_names
 from vitkit.data.sources import ImageData
 from vitkit.data.sources_config import DEALT_RULE, FIRST_RULE, NEWEST_RULE, Splits
 from vitkit.durable import read_chunks, remove_leftovers, sync_folder, write_file
@@ -41,6 +40,8 @@ from vitkit.jobs.series_record import (
     Score,
     Series,
     choose_rate,
+    explain_uneven_folds,
+    is_cut_in_turn,
     is_series,
     new_series,
     plan_members,
@@ -259,16 +260,11 @@ def _refuse_uneven_folds(folder: Path, asked: Run, series: Series) -> None:
     Raises:
         VitkitError: the folds are empty or uneven.
     """
-    if series.options.cross_validate is None or (series.run.splits.rule or FIRST_RULE) >= DEALT_RULE:
+    if not is_cut_in_turn(series):
         return
     folds = _list_images(_member_run(_base(asked, series), series, series.members[0])).folds
     if folds is not None and not folds.even:
-        sizes = [str(size) for size in folds.sizes]
-        raise VitkitError(
-            f"{folder} was begun by an earlier version, whose folds of {join_names(sizes)} test images are "
-            "not even, because it put the last image of every class into the last one. Begin again with "
-            "another --out: now every class is dealt round the folds."
-        )
+        raise VitkitError(explain_uneven_folds(folder, folds.sizes))
 
 
 def _finish(folder: Path, series: Series, listener: Listener) -> None:

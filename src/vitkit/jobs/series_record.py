@@ -20,8 +20,10 @@ from typing import Any
 from vitkit._version import __version__
 from vitkit.config import describe_value, from_json, to_json
 from vitkit.data.listing import join_names, pluralize
+from vitkit.data.sources_config import DEALT_RULE, FIRST_RULE
 from vitkit.durable import read_json, replace_json
 from vitkit.errors import VitkitError
+from vitkit.jobs.data_record import read_record
 from vitkit.jobs.run_config import Run, is_run, is_unfinished
 from vitkit.jobs.series_options import SeriesOptions
 from vitkit.tasks import find_task
@@ -29,6 +31,8 @@ from vitkit.tasks.task import Pooled
 from vitkit.training.checkpoint_files import FOLDER, commit_size, newest_first
 
 RECORD = "series.json"
+KEPT = "kept in the same split"
+"""Words of the note that a run writes down where it cuts images that repeat others (`data/cutting.py`)."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +136,8 @@ def read_series(folder: str | Path) -> Series:
         folder: the folder of the series.
 
     Raises:
-        VitkitError: it is no series, or its record is damaged or contradicts itself.
+        VitkitError: it is no series, or its record is damaged or contradicts itself; or it is a
+            cross-validation of an early version whose folds are uneven.
     """
     path = Path(folder) / RECORD
     try:
@@ -142,9 +147,48 @@ def read_series(folder: str | Path) -> Series:
     wrong = _contradiction(series)
     if wrong:
         raise VitkitError(f"{path}: {wrong}. Put the original file back, or begin again with another --out.")
+    if is_cut_in_turn(series):
+        _require_even_folds(Path(folder), series)
     if series.rates and series.chosen is not None:
         series = replace(series, reasons=choose_rate(series).reasons)
     return replace(series, spread=summarise(series) if series.ended else None)
+
+
+def is_cut_in_turn(series: Series) -> bool:
+    """Whether a series is a cross-validation that cuts its folds one after the other, by an early rule."""
+    return series.options.cross_validate is not None and (series.run.splits.rule or FIRST_RULE) < DEALT_RULE
+
+
+def _require_even_folds(folder: Path, series: Series) -> None:
+    """Refuse folds that are uneven by what their runs wrote down, whether or not the images are still there.
+
+    Raises:
+        VitkitError: they are, or what a run wrote down is damaged.
+    """
+    records = [read_record(folder / member.folder) for member in series.members]
+    begun = [record for record in records if record is not None]
+    # Where images stay together, folds may differ by the largest group, whose size no run wrote down.
+    if series.run.splits.group is not None or any(KEPT in note for one in begun for note in one.notes):
+        return
+    sizes = [one.images.get("test", 0) for one in begun if one.images]
+    if sizes and max(sizes) - min(sizes) > 1:
+        raise VitkitError(explain_uneven_folds(folder, sizes))
+
+
+def explain_uneven_folds(folder: Path, sizes: Sequence[int]) -> str:
+    """Say why a cross-validation of an early version is refused, and what its user can do.
+
+    Args:
+        folder: of the series.
+        sizes: the test images of its folds.
+    """
+    shown = join_names([str(size) for size in sizes])
+    return (
+        f"{folder} was begun by an earlier version, whose folds of {shown} test images are not even, because "
+        "it put the last image of every class into the last one. Begin again with another --out: now every "
+        "class is dealt round the folds. The models of its runs can still be used, such as "
+        f"{folder / 'fold-0'}, but their scores are no cross-validation."
+    )
 
 
 def _contradiction(series: Series) -> str:

@@ -21,7 +21,7 @@ from vitkit.durable import hash_file, read_json, remove_leftovers, replace_file,
 from vitkit.errors import VitkitError
 from vitkit.jobs.destination import require_folder
 from vitkit.jobs.listener import SILENT, Listener
-from vitkit.jobs.run_config import Run
+from vitkit.jobs.run_config import Run, name_options
 from vitkit.jobs.run_folder import absolute_spec, is_new_folder, lock_run_folder
 from vitkit.jobs.start import find_start, start_place
 from vitkit.jobs.start_config import StartConfig
@@ -32,7 +32,7 @@ from vitkit.jobs.vtab_result import Vtab
 from vitkit.jobs.vtab_run import UNCUT, departures, task_run
 from vitkit.jobs.vtab_task import TaskAtWork
 from vitkit.models.image_config import height_and_width
-from vitkit.text import csv_line
+from vitkit.text import csv_line, without_places
 
 FREE_TO_CHANGE = ("out", "tasks", "micro_batch_size", "workers", "device", "threads")
 """Options that another call for the same folder may change: they do not decide the accuracy of a task."""
@@ -198,7 +198,7 @@ def _refuse_other(folder: Path, options: VtabOptions, weights: Mapping[str, str]
             f"{folder} was begun by an earlier vitkit, whose protocol paper neither cropped nor flipped. "
             "Finish it with that version, or give another --out."
         )
-    changes = difference(begun, asked)
+    changes = [_name_change(change) for change in difference(begun, asked)]
     if changes:
         raise VitkitError(
             f"{folder} was begun with other options or weights:\n  "
@@ -209,9 +209,20 @@ def _refuse_other(folder: Path, options: VtabOptions, weights: Mapping[str, str]
     return None
 
 
+def _name_change(change: str) -> str:
+    """Write a difference of options with their names on the command line, where START has none."""
+    name, values = change.split(": ", 1)
+    if name == "start":
+        return f"START {values}"
+    if name.startswith("weights."):
+        return f"{name.removeprefix('weights.')} of START {values}"
+    return name_options([change])[0]
+
+
 def _keep(folder: Path, found: Vtab) -> None:
-    """Write the result as JSON, CSV and a page."""
-    replace_json(folder / "vtab.json", found.to_json())
+    """Write the result as JSON, CSV and a page, none of which says where things lie on this machine."""
+    here = replace(found, tasks=tuple(replace(one, run=f"{one.folder}/final") for one in found.tasks))
+    replace_json(folder / "vtab.json", without_places(here.to_json()))
     table = "".join(f"{csv_line(row)}\n" for row in found.csv_rows())
     replace_file(folder / "vtab.csv", [table.encode()])
     replace_file(folder / "vtab.html", [render_vtab(found).encode()])

@@ -21,6 +21,7 @@ from vitkit.jobs.vtab_options import VtabOptions
 from vitkit.jobs.vtab_result import TaskScore
 from vitkit.jobs.vtab_run import task_run
 from vitkit.tasks import find_task
+from vitkit.text import without_places
 from vitkit.training.finite import NonFiniteError
 
 
@@ -97,7 +98,7 @@ class TaskAtWork:
             learning_rate=run.optimizer.learning_rate,
             validation=tried.accuracy,
         )
-        replace_json(path, to_json(score))
+        replace_json(path, without_places(to_json(score)))
         self.listener.note(f"{self.place}: {score.accuracy:.1%} on {score.images:,} test images")
         return score
 
