@@ -121,6 +121,10 @@ def test_cards_with_paths_of_earlier_versions_are_used_and_not_passed_on(
     (old / "model.json").write_text(json.dumps(card))
     assert evaluate(old).result.count == 12
     again = save_model(load(old).model, tmp_path / "again")
+    # Images that were moved are known again: no training image is tested on.
+    card["data"]["spec"] = str(tmp_path / "where they were")
+    (old / "model.json").write_text(json.dumps(card))
+    assert evaluate(old, data=str(photos)).result.count == 12
     assert json.loads((again / "model.json").read_text())["data"]["spec"] == "my photos"
 
 
