@@ -306,12 +306,16 @@ def test_wrong_options_are_told_as_json_too(verb: str, capsys: pytest.CaptureFix
     assert not any(mark in found["error"] for mark in ("│", "╭", "---", "───", "For full help"))
 
 
-def test_options_that_are_missing_are_told_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_that_are_missing_or_misspelt_are_told_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, words in (
         (["card", "--json"], "Missing from vitkit card"),
         (["evaluate", "m", "--json", "--split"], "Missing value for argument '--split'"),
         (["cards", "--json"], "no command is named 'cards'"),
         (["card", "x\0", "--json"], "a character that no option has"),
+        (
+            ["predict", "m", "x", "--json", "--topp", "3"],
+            "Unrecognized options: --topp, 3; Perhaps you meant",
+        ),
     ):
         assert run(arguments) == 2
         found, before, told = failure(capsys)

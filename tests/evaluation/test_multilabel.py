@@ -202,6 +202,10 @@ def test_intervals_of_early_versions_are_told() -> None:
     assert mean is not None
     old = replace(result, mean_average_precision_interval=(mean - 0.1, mean + 0.1))
     assert "an early version, which is too narrow" in task.explain_outdated(old, learned)
+    # Cut at 1 it is not even; of so rare a label there is none now.
+    rare = (replace(result.per_label[0], count=2), *result.per_label[1:])
+    old = replace(result, mean_average_precision_interval=(mean - 0.1, 1.0), per_label=rare)
+    assert "an early version, which is too narrow" in task.explain_outdated(old, learned)
 
 
 class Table(nn.Module):

@@ -81,7 +81,8 @@ def test_images_to_check_with_are_others_than_those_of_the_calibration(tmp_path:
     options = ExportOptions("model", "out", calibration=folder, calibration_images=10, check_images=10)
     found = read_calibration(small(), options, Hearing())
     assert (len(found.calibration), len(found.check)) == (10, 10)
-    assert found.words == "10 images of photos"  # they are given away in engine.json, without the path
+    # They are given away in engine.json, without the path.
+    assert (found.words, found.check_words) == ("10 images of photos", "images of photos")
     everything = [pixels.tobytes() for pixels in (*found.calibration, *found.check)]
     assert len(set(everything)) == 20
     assert found.calibration[0].shape == (1, 3, 16, 24)
@@ -184,7 +185,7 @@ def test_int8_is_measured_on_images_and_says_how_good_it_is(tmp_path: Path) -> N
     assert made.agreement is not None
     # Quantised it is, and not much of another model.
     assert 1e-4 < made.agreement.logit_error < 0.3 and made.agreement.images == 40
-    assert made.calibration == f"20 images of {folder}"
+    assert made.calibration == "20 images of photos"
     served = vitkit.Predictor(made.path)
     assert f"int8 by openvino; when exported: {made.agreement}" in served.notes
     with pytest.raises(vitkit.VitkitError, match="whose precision is int8, not bfloat16"):

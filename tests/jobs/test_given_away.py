@@ -20,12 +20,13 @@ from vitkit.jobs.evaluate import evaluate
 from vitkit.jobs.fewshot import run_fewshot
 from vitkit.jobs.fewshot_options import FewShotOptions
 from vitkit.jobs.finetune import suit_run
+from vitkit.jobs.report import write_report
 from vitkit.jobs.run_config import Run
 from vitkit.jobs.start_config import StartConfig
 from vitkit.jobs.unfinished import load_any
 from vitkit.training.trainer_config import TrainingConfig
 from vitkit.weights import load, save_model
-from vitkit.weights.card import TrainingData, card_of
+from vitkit.weights.card import ModelCard, TrainingData, card_of, to_give_away
 
 GIVEN = ("model.safetensors", "model.json", "report.html", "evaluation/test.json", "metrics.jsonl")
 
@@ -120,6 +121,10 @@ def test_cards_with_paths_of_earlier_versions_are_used_and_not_passed_on(
     (old / "model.json").write_text(json.dumps(card))
     assert evaluate(old).result.count == 12
     again = save_model(load(old).model, tmp_path / "again")
+    # Images that were moved are known again: no training image is tested on.
+    card["data"]["spec"] = str(tmp_path / "where they were")
+    (old / "model.json").write_text(json.dumps(card))
+    assert evaluate(old, data=str(photos)).result.count == 12
     assert json.loads((again / "model.json").read_text())["data"]["spec"] == "my photos"
 
 
@@ -139,3 +144,26 @@ def test_a_place_is_a_path_or_the_built_in_data() -> None:
         return TrainingData(spec, "x", Splits(), "0").has_place
 
     assert has_place("/home/me/photos") and has_place("digits") and not has_place("photos")
+
+
+def test_images_in_a_folder_of_the_name_digits_are_not_the_built_in_ones() -> None:
+    def given(spec: str) -> TrainingData:
+        card = to_give_away(ModelCard(data=TrainingData(spec, "digits", Splits(), "0")))
+        assert to_give_away(card) == card and card.data is not None
+        return card.data
+
+    assert not given("/home/me/digits").has_place and "me" not in given("/home/me/digits").spec
+    assert given("digits").has_place
+
+
+def test_classes_whose_names_look_like_paths_are_counted_in_the_report(tuned: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(tuned, tmp_path / "run")
+    record = json.loads((folder / "data.json").read_text())
+    record["class_names"] = [f"/m/{name}" for name in record["class_names"]]  # as in Open Images
+    record["counts"] = {
+        split: {f"/m/{name}": 1000 + count for name, count in counts.items()}
+        for split, counts in record["counts"].items()
+    }
+    (folder / "data.json").write_text(json.dumps(record))
+    page = write_report(folder).read_text()
+    assert "<td>/m/ant</td>" in page and ">1,006</td>" in page and "of a person" not in page

@@ -978,7 +978,7 @@ def test_what_was_first_fetched_from_the_hub_is_remembered(hub: Hub) -> None:
     )
     assert len(hub.asked) == asked  # it was not fetched: the Hub said its hash
     hub.files = {"pytorch_model.bin": other}
-    refused("hf:org/name", "not what it was when it was first fetched")
+    refused("hf:org/name", "not what it was when it was first fetched: expected model.safetensors with the")
     (record,) = (cache_folder() / "hub").glob("first-*")
     record.write_text("[]")  # damaged: there is nothing to compare with
     assert fetch("hf:org/name").path.name == "pytorch_model.bin"

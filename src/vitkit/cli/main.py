@@ -194,13 +194,12 @@ class _Overheard:
         parts: list[list[str]] = [[]]
         for line in (line.strip(" │") for line in self._written.splitlines()):
             if line.startswith(("╭", "╰")) or re.fullmatch("-+|─+", line):
+                parts = [] if line.startswith("╭") else parts  # what came before is none of the box's
                 parts.append([])
             elif line:
                 parts[-1].append(line)
-        told = [
-            one for one, after in itertools.pairwise(parts) if " ".join(after).startswith("For full help")
-        ]
-        return " ".join(told[-1] if told else itertools.chain(*parts))
+        wrong = itertools.takewhile(lambda part: not " ".join(part).startswith("For full help"), parts)
+        return "; ".join(" ".join(part) for part in wrong if part)
 
 
 class Interrupted(VitkitError):  # noqa: N818 (it is no error: what was asked for was done)

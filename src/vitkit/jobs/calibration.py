@@ -121,7 +121,8 @@ def _list(model: ImageModel, options: ExportOptions) -> tuple[str, list[Unread],
         refuse_address(spec)
         files = image_files(expand_home(spec)) if expand_home(spec).is_dir() else []
         if files:
-            return spec, [partial(decode, path, rule) for path in sorted(files)], [], f"images of {spec}"
+            words = f"images of {without_places(spec)}"
+            return spec, [partial(decode, path, rule) for path in sorted(files)], [], words
         whole = Splits(val_fraction=0, test_fraction=0)
         data, name = task_of(model.card).open_data(spec, whole, rule), spec
     check_words, apart = _own_images(data)

@@ -12,8 +12,6 @@ from vitkit.errors import VitkitError
 UNFINISHED = ".unfinished"
 """The end of the name of a hidden folder in which a result is made."""
 
-OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-
 
 def refuse_taken(out: Path) -> None:
     """Refuse a destination that cannot be written, before work begins.
@@ -110,7 +108,7 @@ def _make_locked(out: Path) -> tuple[Path, int]:
         # In the instant before it is locked another process may take it for a leftover: then a new one is
         # made.
         try:
-            lock = os.open(folder, OPEN)
+            lock = os.open(folder, os.O_RDONLY)
         except FileNotFoundError:
             continue
         try:
@@ -130,7 +128,7 @@ def _remove_dead(folder: Path) -> None:
     import fcntl
 
     with suppress(OSError):
-        lock = os.open(folder, OPEN)
+        lock = os.open(folder, os.O_RDONLY)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)

@@ -36,7 +36,7 @@ from vitkit.models.card import Card
 from vitkit.models.image_model import ImageModel
 from vitkit.tasks import find_task, task_of
 from vitkit.tasks.task import Result, SplitPredictions, Task
-from vitkit.weights.card import ModelCard, TrainingData, card_of
+from vitkit.weights.card import BUILT_IN, ModelCard, TrainingData, card_of
 from vitkit.weights.preprocessing import preprocessing_of
 from vitkit.weights.pretraining import TRAINING_IMAGES
 
@@ -222,11 +222,14 @@ def open_model_data(model: ImageModel, spec: str | None = None, max_pixels: int 
 def is_training_data(card: Card, spec: str) -> bool:
     """Whether a data argument names the images that a model was trained on.
 
-    A model that was given away does not say where they are: then the images are listed and compared.
+    A model that was given away does not say where they are, and they may have been moved: then the images are
+    listed and compared.
     """
     record = card.data if isinstance(card, ModelCard) else None
-    if record is None or record.has_place:
-        return record is not None and absolute_spec(spec) == record.spec
+    if record is None or absolute_spec(spec) == record.spec:
+        return record is not None
+    if record.spec == BUILT_IN or (record.has_place and os.access(record.spec, os.F_OK)):
+        return False
     try:
         data = task_of(card).open_data(spec, record.splits, DEFAULT_RULE, card.class_names or None)
     except VitkitError:  # no such classes, say

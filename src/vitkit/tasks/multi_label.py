@@ -148,10 +148,13 @@ class MultiLabelTask:
     def explain_outdated(self, result: MultiLabel, learned: card.Task) -> str:
         """Say so where an early version gave an interval that other images hold less often than it says."""
         whole, mean = result.mean_average_precision_interval, result.mean_average_precision
-        # Only those of an early version, of the spread of resampled images, lie evenly around the value.
-        if whole is None or mean is None or abs(sum(whole) - 2 * mean) > 1e-12:
+        if whole is None or mean is None:
             return ""
-        return "has a 95% interval of an early version, which is too narrow"
+        # Only those of an early version, of the spread of resampled images, lie evenly around the value, or
+        # are told though a label is too rare for one.
+        if result.too_rare or abs(sum(whole) - 2 * mean) <= 1e-12:
+            return "has a 95% interval of an early version, which is too narrow"
+        return ""
 
     def line(self, result: MultiLabel) -> str:
         """Tell the mean average precision with its interval."""

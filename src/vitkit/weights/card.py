@@ -14,6 +14,9 @@ from vitkit.models.image_model import ImageModel
 from vitkit.text import without_places
 from vitkit.weights.assumptions import Assumption
 
+BUILT_IN = "digits"
+"""The data argument of the images that come with scikit-learn: a name and no path."""
+
 
 @dataclass(frozen=True)
 class TrainingData:
@@ -29,7 +32,7 @@ class TrainingData:
     @property
     def has_place(self) -> bool:
         """Whether it is said where the images are."""
-        return without_places(self.spec) != self.spec or self.spec == "digits"
+        return without_places(self.spec) != self.spec or self.spec == BUILT_IN
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,11 @@ class ModelCard(Card):
 
 def to_give_away(card: ModelCard) -> ModelCard:
     """Return a card that tells nobody where on a disk its data and its start are, but their names."""
-    data = None if card.data is None else replace(card.data, spec=without_places(card.data.spec))
+    data = card.data
+    if data is not None and data.has_place and data.spec != BUILT_IN:
+        name = without_places(data.spec)
+        # A folder of that name is not the built-in data: nothing else ends with a slash.
+        data = replace(data, spec=f"{name}/" if name == BUILT_IN else name)
     return replace(card, data=data, origin=without_places(card.origin))
 
 

@@ -134,10 +134,11 @@ def _refused(
             f"{address}: expected {chosen} with the SHA-256 {wanted}, found {found}: it is another file, or "
             "a damaged one. It is not used."
         )
+    then = ", ".join(f"{name} with the SHA-256 {digest}" for name, digest in first["sha256"].items())
     return VitkitError(
-        f"{address} is not what it was when it was first fetched: {chosen} had the SHA-256 "
-        f"{first['sha256'].get(chosen, 'of several files')}, and has {found} now. Give {first['source']} for "
-        f"the former; or, if you trust the other, delete {_first_fetch(address)}."
+        f"{address} is not what it was when it was first fetched: expected {then}, found {chosen} with "
+        f"{found}. Give {first['source']} for the former; or, if you trust the other, delete "
+        f"{_first_fetch(address)}."
     )
 
 
