@@ -16,14 +16,17 @@ import vitkit
 from tests.engines.models import NAMES, SMALL, FakeRunner, fake_engines, small
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
+from vitkit.config import to_json
 from vitkit.data.decode import decode
 from vitkit.data.sources_config import Splits
 from vitkit.data.transforms import preprocess
+from vitkit.durable import replace_json
 from vitkit.engines import libraries
 from vitkit.engines.folder import is_engine_folder
 from vitkit.jobs import evaluate as evaluation
 from vitkit.jobs.bench_contestants import peer_contestants
 from vitkit.jobs.calibration import read_calibration
+from vitkit.jobs.data_record import describe_data
 from vitkit.jobs.evaluate_options import EvaluateOptions
 from vitkit.jobs.export_options import ExportOptions
 from vitkit.models.card import Task
@@ -271,7 +274,7 @@ def test_a_graph_that_computes_something_else_is_refused(
 
 
 def of_photos(tmp_path: Path) -> tuple[ImageModel, Path]:
-    """Save a model that says where the photos are that it was trained with."""
+    """Save a model in a run folder that says where the photos are that it was trained with."""
     spec = tmp_path / "data"
     spec.mkdir()
     for number, name in enumerate(NAMES):
@@ -281,7 +284,9 @@ def of_photos(tmp_path: Path) -> tuple[ImageModel, Path]:
     data = task_of(model.card).open_data(str(spec), splits, preprocessing_of(model).decode, NAMES)
     record = TrainingData(str(spec), "pets", splits, data.fingerprint())
     model.card = ModelCard(class_names=NAMES, data=record)
-    return model, vitkit.save_model(model, tmp_path / "model")
+    folder = vitkit.save_model(model, tmp_path / "model")
+    replace_json(folder / "data.json", to_json(describe_data(data, data.fingerprint())))
+    return model, folder
 
 
 def test_an_export_is_compared_on_the_run_s_own_images(
@@ -365,7 +370,8 @@ def test_predictions_of_an_exported_folder_are_lines_of_json_alone(
     (out / "graph.bin").write_bytes(b"")
     assert run(["predict", str(out), str(folder / "0.png"), "--json"]) == 1
     said = capsys.readouterr()
-    assert said.out == "" and "graph.bin is not the file" in said.err and "Traceback" not in said.err
+    assert json.loads(said.out)["exit_code"] == 1
+    assert "graph.bin is not the file" in said.err and "Traceback" not in said.err
 
 
 def test_engines_take_part_in_the_benchmark() -> None:

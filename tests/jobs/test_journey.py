@@ -450,7 +450,8 @@ def test_what_cannot_be_read_is_said_and_the_rest_is_predicted(
     assert run(["predict", str(trained), *paths, "--json"]) == 1
     captured = capsys.readouterr()
     lines = [json.loads(line) for line in captured.out.splitlines()]
-    assert ["error" in line for line in lines] == [True, False, True]
+    assert ["error" in line for line in lines] == [True, False, True, True]
+    assert lines[-1]["exit_code"] == 1  # of the command, after those of its images
     assert "2 of 3 images could not be read; the others are above" in captured.err
     assert run(["predict", str(trained), "nowhere.png"]) == 1
     assert "1 of 1 images could not be read.\n" in capsys.readouterr().err

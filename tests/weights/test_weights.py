@@ -31,7 +31,7 @@ WHOLE_CARD = ModelCard(
     Task(loss="sigmoid"),
     Preprocessing((12, 16), "crop"),
     Augmentation(flip=False),
-    TrainingData("/photos", "photos", Splits(0.2, 0.0, 3), "af54"),
+    TrainingData("photos", "photos", Splits(0.2, 0.0, 3), "af54"),
     {"run": "r"},
     (Assumption("resizing", "stretched, as most do"),),
 )
