@@ -62,7 +62,7 @@ def test_numbers_that_make_no_sense_are_refused(changed: dict[str, Any]) -> None
         BenchOptions(())
 
 
-@pytest.mark.parametrize("name", [MODEL, "BiT-R50x1", "R+ViT-64x2x2/16"])
+@pytest.mark.parametrize("name", [MODEL, "BiT-R1-1-1x0.5", "R+ViT-64x2x2/16"])
 def test_the_plain_way_executes_the_flops_of_the_whole_model(name: str) -> None:
     config = model_config(name, 10, 64)
     *_, plain = vitkit_contestants(config, CPU, "inference", ("float32",))
@@ -217,7 +217,7 @@ def test_a_model_is_measured_in_every_way() -> None:
     json.dumps(found.to_json())
 
 
-@pytest.mark.parametrize("name", ["BiT-R50x1", "R+ViT-64x2x2/16"])
+@pytest.mark.parametrize("name", ["BiT-R1-1-1x0.5", "R+ViT-64x2x2/16"])
 def test_models_without_peers_are_measured_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "installed_peers", lambda: (["timm"], []))
     hearing = Hearing()
@@ -233,7 +233,7 @@ def test_models_without_peers_are_measured_alone(name: str, monkeypatch: pytest.
     )
     assert "timm is left out: it is compared on plain ViTs" in str(hearing.notes + hearing.warnings)
     speeds = [record for record in found.records if isinstance(record, Speed)]
-    assert speeds and all((speed.mfu is None) == (name == "BiT-R50x1") for speed in speeds)
+    assert speeds and all((speed.mfu is None) == (name == "BiT-R1-1-1x0.5") for speed in speeds)
 
 
 def test_what_the_time_is_too_short_for_is_said_and_skipped() -> None:

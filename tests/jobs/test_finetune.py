@@ -192,7 +192,7 @@ def test_a_start_that_changed_before_the_first_checkpoint_is_refused(
         training.train(replace(run, model=SMALL.model), tmp_path / "run")
 
 
-@pytest.mark.parametrize("name", ["BiT-R26x1", "R+ViT-Ti/16"])
+@pytest.mark.parametrize("name", ["BiT-R2-2-2x0.5", "R+ViT-Ti/16"])
 def test_resnets_and_hybrids_are_fine_tuned(tmp_path: Path, name: str) -> None:
     model = create_model(name, num_classes=7, image_size=32)
     save_model(model, tmp_path / "start")
@@ -208,8 +208,8 @@ def test_resnets_and_hybrids_are_fine_tuned(tmp_path: Path, name: str) -> None:
         load_file(tmp_path / "run/model.safetensors"),
     )
     same = {key for key, tensor in after.items() if key in before and torch.equal(before[key], tensor)}
-    first = "stages.0.0." if name == "BiT-R26x1" else "blocks.0."
-    second = "stages.0.1." if name == "BiT-R26x1" else "blocks.1."
+    first = "stages.0.0." if name == "BiT-R2-2-2x0.5" else "blocks.0."
+    second = "stages.0.1." if name == "BiT-R2-2-2x0.5" else "blocks.1."
     assert same >= {key for key in after if key.startswith((first, "root.", "stem."))}
     assert not any(key.startswith(second) for key in same if key.endswith("weight"))
 

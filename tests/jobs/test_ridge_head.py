@@ -121,7 +121,7 @@ def test_a_resumed_run_has_its_head_from_the_checkpoint(
     assert (whole / "model.safetensors").read_bytes() == expected
 
 
-@pytest.mark.parametrize("name", ["BiT-R26x1", "ViT-16x1x2/8-gap", "ViT-16x1x2/8-map"])
+@pytest.mark.parametrize("name", ["BiT-R2-2-2x0.5", "ViT-16x1x2/8-gap", "ViT-16x1x2/8-map"])
 def test_all_families_begin_with_it(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ridge_head, "MOST_IMAGES", 40)
     save_model(create_model(name, num_classes=7, image_size=32), tmp_path / "start")

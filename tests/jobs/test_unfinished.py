@@ -125,6 +125,7 @@ def test_a_run_without_a_checkpoint_is_refused_in_words(stopped: Path, tmp_path:
             use(folder)
 
 
+@pytest.mark.slow  # a checkpoint that is removed meanwhile is tested above
 def test_a_run_that_goes_on_is_not_disturbed(tmp_path: Path) -> None:
     """A real process trains and removes old checkpoints while this one reads as fast as it can."""
     finish(tmp_path / "alone", *OPTIONS)

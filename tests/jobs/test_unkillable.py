@@ -141,6 +141,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "images"
 
 
+@pytest.mark.slow
 def test_kills_with_worker_processes_and_another_number_of_them(tmp_path: Path, folder: Path) -> None:
     """Not kept in memory, read by workers: their number changes nothing either."""
     options = ("--data", str(folder), "--memory-gib", "0")
@@ -151,6 +152,7 @@ def test_kills_with_worker_processes_and_another_number_of_them(tmp_path: Path, 
     assert results(tmp_path / "run") == results(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_kills_while_fine_tuning_with_frozen_layers_and_the_head_first(tmp_path: Path) -> None:
     """Before the start is read, while the head learns alone, and after."""
     start = tmp_path / "start"
@@ -200,6 +202,7 @@ def test_asked_to_stop_it_commits_and_says_how_to_go_on(tmp_path: Path, number: 
     assert checkpoint is not None and not (run / "model.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_two_processes_cannot_train_in_one_folder(tmp_path: Path) -> None:
     first = subprocess.Popen(
         [*command(tmp_path / "run"), "--data", "digits", "--steps", "100000"],

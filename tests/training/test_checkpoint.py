@@ -127,7 +127,7 @@ def failing(number: int, error: BaseException, calls: tuple[str, ...] = CALLS) -
         # Handled by the same lines as a full disk: the same attack again is for the heavier tests.
         pytest.param(OSError(errno.EIO, "Input/output error"), marks=pytest.mark.slow),
         pytest.param(OSError(errno.EACCES, "Permission denied"), marks=pytest.mark.slow),
-        Fault(),
+        pytest.param(Fault(), marks=pytest.mark.slow),  # real kills: tests/jobs/test_unkillable.py
     ],
     ids=lambda error: getattr(error, "strerror", "killed"),
 )
@@ -318,7 +318,7 @@ def test_when_none_is_whole_that_is_known(tmp_path: Path) -> None:
 SYSTEM = [errno.EIO, errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.EACCES, errno.EPERM, errno.ENOMEM]
 
 
-@pytest.mark.parametrize("first", range(2))
+@pytest.mark.parametrize("first", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_whatever_call_of_a_resume_fails_no_checkpoint_is_lost(tmp_path: Path, first: int) -> None:
     """The newest one is damaged, a leftover is there and the log is damaged, so that all is called for."""
     trained(tmp_path / "run", 8)
