@@ -94,17 +94,24 @@ def test_kernels_are_deterministic_while_a_run_lasts(
 
 
 ROUNDS = """
-import resource, sys
-import torch
+import ctypes, resource, sys
 from vitkit.jobs.machine import keep_freed_memory
 
 if sys.argv[1] == "keep":
     keep_freed_memory()
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.malloc.argtypes = [ctypes.c_size_t]
+libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+libc.free.argtypes = [ctypes.c_void_p]
+blocks = (ctypes.c_void_p * 128)()
 for number in range(6):  # it takes a few until nothing more is asked for
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    kept = [torch.ones(2**18) for _ in range(128)]  # 128 times 1 MiB
-    while kept:  # the last first, so that the end of the heap is free
-        kept.pop()
+    for place in range(128):  # of 1 MiB; by the C library itself, so that no object of Python's lies above them
+        blocks[place] = libc.malloc(2**20)
+        libc.memset(blocks[place], 1, 2**20)
+    for place in reversed(range(128)):  # the last first, so that the end of the heap is free
+        libc.free(blocks[place])
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
