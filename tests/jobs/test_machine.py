@@ -107,7 +107,7 @@ libc.free.argtypes = [ctypes.c_void_p]
 blocks = (ctypes.c_void_p * 128)()
 for number in range(6):  # it takes a few until nothing more is asked for
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for place in range(128):  # of 1 MiB; by the C library itself, so that no object of Python's lies above them
+    for place in range(128):  # of 1 MiB each; nothing of Python's may lie above them
         blocks[place] = libc.malloc(2**20)
         libc.memset(blocks[place], 1, 2**20)
     for place in reversed(range(128)):  # the last first, so that the end of the heap is free
