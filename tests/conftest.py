@@ -99,8 +99,10 @@ def offences(tmp_path_factory: pytest.TempPathFactory) -> Path:
     os.chdir(session / "elsewhere")
     writable = [session / name for name in ("home", "cache", "tmp")]
     record = session / "tmp" / f"offences-{os.getpid()}"
-    own = [str(path) for path in (*writable, tmp_path_factory.getbasetemp())]
-    os.environ |= {watch_files.TEMPORARY: os.pathsep.join(own), watch_files.OFFENCES: str(record)}
+    # A program that runs tests by itself (tests/mutants) names the folder of its own records.
+    given = filter(None, [os.environ.get(watch_files.TEMPORARY)])
+    own = os.pathsep.join([*map(str, (*writable, tmp_path_factory.getbasetemp())), *given])
+    os.environ |= {watch_files.TEMPORARY: own, watch_files.OFFENCES: str(record)}
     if "sitecustomize" not in sys.modules or not hasattr(sys.modules["sitecustomize"], "watch_files"):
         watch_files.install()  # a process of pytest-xdist has the watch from its start
     return record

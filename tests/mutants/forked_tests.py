@@ -23,6 +23,8 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.guard.watch_files import TEMPORARY
+
 WARM = ("torch", "numpy", "PIL.Image", "pyarrow.parquet", "sklearn.linear_model", "matplotlib.figure")
 """Modules that take long to import and that know nothing of vitkit."""
 TRACED_SECONDS = 5.0
@@ -132,6 +134,7 @@ def _forked(
             ):
                 os.dup2(os.open(path, flags, 0o644), descriptor)
             _enter(tree, scratch, keep_code)
+            os.environ[TEMPORARY] = str(scratch)  # or each test would fail by what is recorded of it
             os.register_at_fork(after_in_child=lambda: sys.settrace(None))  # whose lines nobody hears of
             code = int(pytest.main([*ARGUMENTS, f"--basetemp={scratch / 'tests'}", *arguments], plugins))
         except BaseException:
