@@ -134,7 +134,9 @@ def _forked(
             ):
                 os.dup2(os.open(path, flags, 0o644), descriptor)
             _enter(tree, scratch, keep_code)
-            os.environ[TEMPORARY] = str(scratch)  # or each test would fail by what is recorded of it
+            # Each test would fail by what is recorded of it.
+            allowed = filter(None, [os.environ.get(TEMPORARY), str(scratch)])
+            os.environ[TEMPORARY] = os.pathsep.join(allowed)
             os.register_at_fork(after_in_child=lambda: sys.settrace(None))  # whose lines nobody hears of
             code = int(pytest.main([*ARGUMENTS, f"--basetemp={scratch / 'tests'}", *arguments], plugins))
         except BaseException:
