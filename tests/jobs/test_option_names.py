@@ -32,6 +32,8 @@ def test_what_only_follows_from_another_length_is_left_out() -> None:
     # Epochs decide nothing beside steps.
     other = replace(begun, training=replace(begun.training, epochs=117.0))
     assert changed_options(to_json(begun), "config.json", other) == []
+    assert name_options(["training.steps: 4 -> 5", "training.epochs: 2 -> 3"]) == ["--steps 4 -> 5"]
+    assert name_options(["training.epochs: 2 -> 3"]) == ["--epochs 2 -> 3"]
     warm = replace(begun, optimizer=replace(begun.optimizer, warmup_steps=7))
     changes = changed_options(to_json(begun), "config.json", warm)
     assert len(name_options(changes)) == 1 and name_options(changes)[0].startswith("--warmup-steps ")

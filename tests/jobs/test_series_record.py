@@ -44,11 +44,13 @@ RUN = Run(
 RATES = (0.001, 0.02)
 RUNS, FOLDS = SeriesOptions(runs=2), SeriesOptions(cross_validate=3)
 SWEEP = SeriesOptions(sweep_rates=RATES, runs=2)
+RECIPE_SWEEP = SeriesOptions(sweep=True, runs=2)  # its rates come from the recipe; the record alone names them
 
 
 def series_of(options: SeriesOptions, counts: tuple[int, ...] = (), right: tuple[int, ...] = ()) -> Series:
     """A series in which as many runs have finished as there are counts of images, and of right answers."""
-    rates, members = plan_members(RUN, options, options.sweep_rates, RUN.optimizer.learning_rate)
+    tried = options.sweep_rates or (RATES if options.sweeps else ())
+    rates, members = plan_members(RUN, options, tried, RUN.optimizer.learning_rate)
     series = new_series("", RUN, options, rates, members, False)
     for number, (count, correct) in enumerate(zip(counts, right, strict=True)):
         split = "val" if number < len(rates) else "test"
@@ -210,6 +212,15 @@ def test_a_record_that_contradicts_itself_is_refused(
     folder = rewritten(written(tmp_path / "series", series), *place, value=value)
     with pytest.raises(VitkitError, match=words):
         read_series(folder)
+
+
+@pytest.mark.parametrize("order", [(1, 0), (0, 0), (0,)])
+def test_rates_that_do_not_rise_are_refused(order: tuple[int, ...], tmp_path: Path) -> None:
+    series = series_of(RECIPE_SWEEP)
+    read_series(written(tmp_path / "rising", series))
+    shuffled = replace(series, rates=tuple(series.rates[number] for number in order))
+    with pytest.raises(VitkitError, match=r"rates: expected several rising numbers above 0, found"):
+        read_series(written(tmp_path / "others", shuffled))
 
 
 def test_a_choice_before_all_rates_have_ended_is_refused(tmp_path: Path) -> None:
