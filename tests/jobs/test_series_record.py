@@ -44,7 +44,8 @@ RUN = Run(
 RATES = (0.001, 0.02)
 RUNS, FOLDS = SeriesOptions(runs=2), SeriesOptions(cross_validate=3)
 SWEEP = SeriesOptions(sweep_rates=RATES, runs=2)
-RECIPE_SWEEP = SeriesOptions(sweep=True, runs=2)  # its rates come from the recipe; the record alone names them
+# Its rates come from the recipe: the record alone names them.
+RECIPE_SWEEP = SeriesOptions(sweep=True, runs=2)
 
 
 def series_of(options: SeriesOptions, counts: tuple[int, ...] = (), right: tuple[int, ...] = ()) -> Series:
