@@ -7,9 +7,9 @@ For each: advice, then the run, then its accuracy on 400 to 1,000 test images th
 the start nor the run has seen. `outcomes.jsonl` gets a line for each; what is there is not done again.
 In the end a table is printed, and how often the truth was inside. `advice_outcomes.jsonl` has such lines.
 
-The constants of `vitkit.jobs.forecast` come from this script: `fit` on the outcomes of all data sets. The
-coverage that is printed first is never of outcomes that a relation was fitted to: each data set is predicted
-by the relation of the other three.
+The constants of `vitkit.jobs.advice.forecast` come from this script: `fit` on the outcomes of all data sets.
+The coverage that is printed first is never of outcomes that a relation was fitted to: each data set is
+predicted by the relation of the other three.
 """
 
 import argparse
@@ -30,8 +30,8 @@ from vitkit.data.sources import open_data
 from vitkit.data.sources_config import Splits
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.jobs import train as training
-from vitkit.jobs.forecast import FINETUNED, Outcome, Relation, evidence_of, fit, predict
-from vitkit.jobs.run_config import Architecture, Run
+from vitkit.jobs.advice.forecast import FINETUNED, Outcome, Relation, evidence_of, fit, predict
+from vitkit.runs.config import Architecture, Run
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
 
@@ -180,7 +180,7 @@ def summarise(lines: Sequence[dict[str, Any]], kind: str, shipped: Relation) -> 
         probe = run.found.right / run.found.images
         print(f"| {line['name']} | {probe:.1%} | {said.words} | {accuracy:.1%} | {'yes' if hit else 'no'} |")
     print(f"\ninside, each data set by the relation of the others: {inside} of {len(runs)}")
-    print(f"inside, by that in vitkit.jobs.forecast: {by_shipped} of {len(runs)}")
+    print(f"inside, by that in vitkit.jobs.advice.forecast: {by_shipped} of {len(runs)}")
     print(f"the relation that fits all: {fit(list(runs.values()))}")
 
 

@@ -28,8 +28,8 @@ from vitkit.evaluation.fewshot_scores import LabelledFeatures, measure
 from vitkit.evaluation.guessing import compare_with_guessing
 from vitkit.evaluation.intervals import wilson_interval
 from vitkit.evaluation.ranking import Interval, Ranking, intervals_95
-from vitkit.jobs.forecast import FINETUNED, Outcome, fit, predict
-from vitkit.jobs.vtab_result import PAPER, TaskScore, mean_of
+from vitkit.jobs.advice.forecast import FINETUNED, Outcome, fit, predict
+from vitkit.jobs.vtab.result import PAPER, TaskScore, mean_of
 
 TRIALS = 1_000
 TRUTH = 200_000

@@ -29,12 +29,12 @@ from torch import nn
 from vitkit.engines import openvino_engine
 from vitkit.engines.engine_config import Numbers
 from vitkit.engines.openvino_engine import OpenVINORunner
-from vitkit.jobs.bench import describe_machine
-from vitkit.jobs.bench_options import BenchOptions
-from vitkit.jobs.bench_timing import Clock, Step, Turn, spread, take_turns
-from vitkit.jobs.library_models import import_library
+from vitkit.jobs.bench.bench import describe_machine
+from vitkit.jobs.bench.options import BenchOptions
+from vitkit.jobs.bench.timing import Clock, Step, Turn, spread, take_turns
 from vitkit.models.build import build_model
 from vitkit.models.zoo import model_config
+from vitkit.weights.peers import import_library
 
 NAMES = {"Ti": "ViT-Ti/16", "S": "ViT-S/16", "B": "ViT-B/16"}
 SIZE = 224

@@ -26,8 +26,8 @@ from torch import nn
 from vitkit.analysis.cost import forward_flops
 from vitkit.data.batch import Batch
 from vitkit.errors import VitkitError
-from vitkit.jobs.bench import describe_machine
-from vitkit.jobs.bench_contestants import (
+from vitkit.jobs.bench.bench import describe_machine
+from vitkit.jobs.bench.contestants import (
     BenchPhase,
     Contestant,
     Numbers,
@@ -35,16 +35,15 @@ from vitkit.jobs.bench_contestants import (
     peer_contestants,
     precisions,
 )
-from vitkit.jobs.bench_options import BenchOptions
-from vitkit.jobs.bench_speed import compare, step_of
-from vitkit.jobs.bench_timing import Clock, Step, largest_batch
-from vitkit.jobs.computing import choose_for, compute_as
-from vitkit.jobs.machine import available_memory, find_device
+from vitkit.jobs.bench.options import BenchOptions
+from vitkit.jobs.bench.speed import compare, step_of
+from vitkit.jobs.bench.timing import Clock, Step, largest_batch
 from vitkit.models.build import build_model
 from vitkit.models.compute_config import Compute
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import vit_config
+from vitkit.runs.machine import available_memory, choose_for, compute_as, find_device
 from vitkit.training.objectives import Classification
 from vitkit.training.objectives_config import ClassificationConfig
 from vitkit.training.optim_config import OptimizerConfig

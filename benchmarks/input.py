@@ -34,8 +34,8 @@ from vitkit.data.sources import open_data
 from vitkit.data.sources_config import Splits
 from vitkit.data.transforms import augment, preprocess
 from vitkit.data.transforms_config import Augmentation, Preprocessing
-from vitkit.jobs.library_models import import_library
 from vitkit.kernels.resample import prepare_resampling
+from vitkit.weights.peers import import_library
 
 SIZE, FRACTION, BATCH, WORKERS, FILES = 224, 0.875, 64, 2, 256
 SHAPES = ((224, 224), (375, 500))

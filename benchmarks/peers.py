@@ -19,8 +19,8 @@ from benchmarks.slow_peers import compiled, int8_contestants
 
 from vitkit.analysis.cost import forward_flops
 from vitkit.errors import VitkitError
-from vitkit.jobs.bench import describe_machine
-from vitkit.jobs.bench_contestants import (
+from vitkit.jobs.bench.bench import describe_machine
+from vitkit.jobs.bench.contestants import (
     PEERS,
     BenchPhase,
     installed_peers,
@@ -28,11 +28,11 @@ from vitkit.jobs.bench_contestants import (
     precisions,
     vitkit_contestants,
 )
-from vitkit.jobs.bench_options import BenchOptions
-from vitkit.jobs.bench_speed import Speed, compare, headlines
-from vitkit.jobs.bench_timing import Clock
-from vitkit.jobs.machine import keep_freed_memory
+from vitkit.jobs.bench.options import BenchOptions
+from vitkit.jobs.bench.speed import Speed, compare, headlines
+from vitkit.jobs.bench.timing import Clock
 from vitkit.models.vit_config import ViTConfig
+from vitkit.runs.machine import keep_freed_memory
 
 
 @dataclass(frozen=True)

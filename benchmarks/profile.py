@@ -23,14 +23,14 @@ from unittest import mock
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from vitkit.jobs.bench import describe_machine
-from vitkit.jobs.bench_contestants import BenchPhase, Contestant, precisions, vitkit_contestants
-from vitkit.jobs.bench_options import BenchOptions
-from vitkit.jobs.bench_speed import step_of
-from vitkit.jobs.bench_timing import Clock, Step
-from vitkit.jobs.machine import find_device
+from vitkit.jobs.bench.bench import describe_machine
+from vitkit.jobs.bench.contestants import BenchPhase, Contestant, precisions, vitkit_contestants
+from vitkit.jobs.bench.options import BenchOptions
+from vitkit.jobs.bench.speed import step_of
+from vitkit.jobs.bench.timing import Clock, Step
 from vitkit.kernels.block import Kernels
 from vitkit.models.zoo import model_config
+from vitkit.runs.machine import find_device
 
 KINDS: dict[str, tuple[str, ...]] = {
     "products": ("aten::addmm", "aten::mm", "aten::linear", "mkldnn", "aten::convolution"),

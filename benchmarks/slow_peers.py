@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from vitkit.engines import openvino_engine
 from vitkit.engines.libraries import import_package
-from vitkit.jobs.bench_contestants import Contestant, graph_to_export
+from vitkit.jobs.bench.contestants import Contestant, graph_to_export
 from vitkit.models.vit_config import ViTConfig
 
 CALIBRATION_BATCHES = 4

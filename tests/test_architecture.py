@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "vitkit"
+LOWER = {"kernels", "data", "models", "weights", "training", "evaluation"}
 MAY_IMPORT = {
     # Compiled arithmetic; models do not know it, whoever builds a model hands it in.
     "kernels": set[str](),
@@ -23,22 +24,13 @@ MAY_IMPORT = {
     "analysis": {"data", "models", "weights", "training", "evaluation"},
     "tasks": {"data", "models", "weights", "training", "evaluation", "analysis"},
     "report": {"data", "models", "weights", "training", "evaluation", "analysis", "tasks"},
-    "jobs": {
-        "kernels",
-        "data",
-        "models",
-        "weights",
-        "training",
-        "evaluation",
-        "engines",
-        "analysis",
-        "tasks",
-        "report",
-    },
-    "cli": {"data", "models", "weights", "training", "evaluation", "analysis", "tasks", "report", "jobs"},
+    # A run on disk, the floor under every job.
+    "runs": {*LOWER, "engines", "analysis", "tasks", "report"},
+    "jobs": {*LOWER, "engines", "analysis", "tasks", "report", "runs"},
+    "cli": {*(LOWER - {"kernels"}), "analysis", "tasks", "report", "runs", "jobs"},
 }
 """The rooms, and which others each may import."""
-SHARED = {"errors", "config", "durable", "signals", "text", "_version"}
+SHARED = {"errors", "config", "durable", "listener", "signals", "text", "_version"}
 """Leaves that any room may import."""
 ROOMS = tuple(MAY_IMPORT)
 
@@ -160,7 +152,7 @@ def test_configurations_are_found() -> None:
         "vitkit.models.vit_config",
         "vitkit.training.trainer_config",
     } <= found
-    assert {"vitkit.jobs.run_config", "vitkit.jobs.predict_options"} <= found
+    assert {"vitkit.runs.config", "vitkit.jobs.predict_options"} <= found
 
 
 def test_families_answer_for_themselves() -> None:
@@ -199,7 +191,7 @@ def test_only_tasks_know_the_numbers_of_a_task() -> None:
     know its classes, and may take several for right.
     """
     no_tasks = ("vitkit.evaluation.features", "vitkit.evaluation.fewshot", "vitkit.evaluation.protocols")
-    for room in ("training", "jobs", "report", "cli"):
+    for room in ("training", "runs", "jobs", "report", "cli"):
         for path in (SOURCE / room).rglob("*.py"):
             known = {name for name in imports(path) if name.startswith("vitkit.evaluation.")}
             known = {name for name in known if not name.startswith(no_tasks)}
@@ -225,7 +217,9 @@ def test_a_wrong_import_would_be_noticed(line: str, tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    "path", sorted((SOURCE / "jobs").glob("*.py")), ids=lambda path: str(path.relative_to(SOURCE))
+    "path",
+    [path for path in FILES if path.relative_to(SOURCE).parts[0] in ("runs", "jobs")],
+    ids=lambda path: str(path.relative_to(SOURCE)),
 )
 def test_jobs_import_no_terminal_and_no_parser(path: Path) -> None:
     """A job returns values and tells a listener; it prints, parses and asks nothing."""

@@ -12,7 +12,7 @@ from benchmarks.transfer import CASES, METHODS, RIDGE, Cell, drawn, measure, sum
 
 import vitkit
 from vitkit.data.transforms_config import Augmentation, Preprocessing
-from vitkit.jobs.run_config import read_run
+from vitkit.runs.config import read_run
 from vitkit.training.trainer_config import TrainingConfig
 
 TINY = vitkit.Run(

@@ -11,31 +11,31 @@ from vitkit._version import __version__
 from vitkit.errors import VitkitError
 
 if TYPE_CHECKING:
-    from vitkit.jobs.advise import advise
-    from vitkit.jobs.bench import bench
+    from vitkit.jobs.advice.advise import advise
+    from vitkit.jobs.bench.bench import bench
     from vitkit.jobs.convert import convert
     from vitkit.jobs.evaluate import evaluate
     from vitkit.jobs.evaluate_protocol import evaluate_protocol
     from vitkit.jobs.export import export
-    from vitkit.jobs.fewshot import fewshot
+    from vitkit.jobs.fewshot.fewshot import fewshot
     from vitkit.jobs.finetune import finetune, finetune_run
     from vitkit.jobs.inspect import inspect
     from vitkit.jobs.predict import Predictor
     from vitkit.jobs.recipes import recipe
     from vitkit.jobs.report import write_report
-    from vitkit.jobs.run_config import Run
-    from vitkit.jobs.series import train_series
-    from vitkit.jobs.series_options import SeriesOptions
-    from vitkit.jobs.series_record import read_series
+    from vitkit.jobs.series.series import train_series
     from vitkit.jobs.train import train
-    from vitkit.jobs.unfinished import load_model
-    from vitkit.jobs.vtab import vtab
+    from vitkit.jobs.vtab.vtab import vtab
     from vitkit.models.build import build_model, create_model
     from vitkit.models.resnet import ResNet
     from vitkit.models.resnet_config import ResNetConfig
     from vitkit.models.vit import ViT
     from vitkit.models.vit_config import ViTConfig
     from vitkit.models.zoo import list_models, model_config
+    from vitkit.runs.checkpoints import load_model
+    from vitkit.runs.config import Run
+    from vitkit.runs.series_options import SeriesOptions
+    from vitkit.runs.series_record import read_series
     from vitkit.weights import save_model
     from vitkit.weights.published import starts
 
@@ -43,32 +43,32 @@ _HOMES = {
     "Predictor": "vitkit.jobs.predict",
     "ResNet": "vitkit.models.resnet",
     "ResNetConfig": "vitkit.models.resnet_config",
-    "Run": "vitkit.jobs.run_config",
-    "SeriesOptions": "vitkit.jobs.series_options",
+    "Run": "vitkit.runs.config",
+    "SeriesOptions": "vitkit.runs.series_options",
     "ViT": "vitkit.models.vit",
     "ViTConfig": "vitkit.models.vit_config",
-    "advise": "vitkit.jobs.advise",
-    "bench": "vitkit.jobs.bench",
+    "advise": "vitkit.jobs.advice.advise",
+    "bench": "vitkit.jobs.bench.bench",
     "build_model": "vitkit.models.build",
     "convert": "vitkit.jobs.convert",
     "create_model": "vitkit.models.build",
     "evaluate": "vitkit.jobs.evaluate",
     "evaluate_protocol": "vitkit.jobs.evaluate_protocol",
     "export": "vitkit.jobs.export",
-    "fewshot": "vitkit.jobs.fewshot",
+    "fewshot": "vitkit.jobs.fewshot.fewshot",
     "finetune": "vitkit.jobs.finetune",
     "finetune_run": "vitkit.jobs.finetune",
     "inspect": "vitkit.jobs.inspect",
     "list_models": "vitkit.models.zoo",
-    "load_model": "vitkit.jobs.unfinished",
+    "load_model": "vitkit.runs.checkpoints",
     "model_config": "vitkit.models.zoo",
-    "read_series": "vitkit.jobs.series_record",
+    "read_series": "vitkit.runs.series_record",
     "recipe": "vitkit.jobs.recipes",
     "save_model": "vitkit.weights",
     "starts": "vitkit.weights.published",
     "train": "vitkit.jobs.train",
-    "train_series": "vitkit.jobs.series",
-    "vtab": "vitkit.jobs.vtab",
+    "train_series": "vitkit.jobs.series.series",
+    "vtab": "vitkit.jobs.vtab.vtab",
     "write_report": "vitkit.jobs.report",
 }
 

@@ -10,8 +10,7 @@ from PIL import Image
 import vitkit
 from vitkit import load_model
 from vitkit.cli.main import run
-from vitkit.jobs.run_config import read_run
-from vitkit.jobs.start_config import StartConfig
+from vitkit.runs.config import StartConfig, read_run
 from vitkit.weights.card import card_of
 
 SMALL = ["--batch-size", "16", "--steps", "20", "--evaluate-every", "10", "--threads", "1"]

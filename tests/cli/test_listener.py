@@ -6,7 +6,7 @@ import pytest
 
 from vitkit.cli import console
 from vitkit.cli.listener import TerminalListener
-from vitkit.jobs.listener import SILENT
+from vitkit.listener import SILENT
 
 
 def test_sentences_go_to_standard_error_and_summaries_to_standard_output(

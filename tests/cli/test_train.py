@@ -8,7 +8,7 @@ import pytest
 
 import vitkit
 from vitkit.cli.train import RunOptions
-from vitkit.jobs.run_config import Run
+from vitkit.runs.config import Run
 
 
 @pytest.mark.parametrize("run", [Run(), vitkit.recipe("digits"), vitkit.recipe("imagenet-vit-b16")])
@@ -21,7 +21,7 @@ def test_options_stand_for_the_run_that_they_were_made_of(run: Run) -> None:
 
 
 def test_a_run_needs_no_option_parser() -> None:
-    code = "import sys, vitkit.jobs.run_config; sys.exit('tyro' in sys.modules or 'rich' in sys.modules)"
+    code = "import sys, vitkit.runs.config; sys.exit('tyro' in sys.modules or 'rich' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -14,7 +14,7 @@ from benchmarks.coverage import (
     sureness,
 )
 
-from vitkit.jobs.forecast import FEWEST, MOST
+from vitkit.jobs.advice.forecast import FEWEST, MOST
 
 
 @pytest.mark.parametrize(("images", "separation"), [(100, 1.0), (300, 2.0)])

@@ -50,7 +50,7 @@ MEMORY = """
 import json, resource, sys
 from pathlib import Path
 import torch
-from vitkit.jobs.run_folder import read_evaluations, write_evaluation
+from vitkit.runs.folder import read_evaluations, write_evaluation
 from vitkit.tasks import find_task
 from vitkit.data.batch import Batch
 from vitkit.evaluation.classify import classification, predict

@@ -22,7 +22,7 @@ from tests.faults.harness import read_record
         pytest.param(("signals",), marks=pytest.mark.slow),
         # Half a minute of compiling and importing; without sanitizers, tests/kernels tries the same shapes.
         pytest.param(("kernels",), marks=pytest.mark.slow),
-        # Two series are trained first; tests/jobs/test_series_record.py tries the same edits.
+        # Two series are trained first; tests/runs/test_series_record.py tries the same edits.
         pytest.param(("series",), marks=pytest.mark.slow),
     ],
     ids=["files", "labels", "commands", "signals", "sanitizers", "series"],

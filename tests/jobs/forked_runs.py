@@ -181,13 +181,13 @@ def _run(case: Case, folder: Path) -> None:
 
 MOMENTS = {
     "listing": "vitkit.data.sources.open_data",
-    "building": "vitkit.jobs.building.build_model",
-    "reading": "vitkit.jobs.building.keep_in_memory",
+    "building": "vitkit.runs.build.build_model",
+    "reading": "vitkit.runs.build.keep_in_memory",
     "speed": "vitkit.jobs.train.measure_step",
     "step": "vitkit.training.trainer.Trainer.launch",
-    "validation": "vitkit.jobs.building.evaluation_batches",
+    "validation": "vitkit.runs.build.evaluation_batches",
     "save": "vitkit.training.trainer.save_checkpoint",
-    "evaluation": "vitkit.jobs.evaluate.evaluation_batches",
+    "evaluation": "vitkit.runs.finish.evaluation_batches",
     "report": "vitkit.report.page.render_report",
     "nowhere": "vitkit.report.page.render_report",
 }

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from vitkit.jobs.listener import Listener, Progress
+from vitkit.listener import Listener, Progress
 
 
 class Hearing(Listener):

@@ -17,10 +17,9 @@ from vitkit.data.sources import open_data
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs import train as training
-from vitkit.jobs.pixel_statistics import with_measured_pixels
 from vitkit.jobs.report import write_report
-from vitkit.jobs.run_config import Run
-from vitkit.jobs.start_config import StartConfig
+from vitkit.runs.config import Run, StartConfig
+from vitkit.runs.pixel_statistics import with_measured_pixels
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
 from vitkit.weights.card import card_of

@@ -274,7 +274,7 @@ def test_a_library_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: p
     def absent(name: str) -> None:
         raise ImportError(f"No module named '{name}'")
 
-    monkeypatch.setattr("vitkit.jobs.library_models.import_module", absent)
+    monkeypatch.setattr("vitkit.weights.peers.import_module", absent)
     save_model(random_model(PLAIN), tmp_path / "model")
     with pytest.raises(VitkitError, match="pip install timm"):
         convert(tmp_path / "model", tmp_path / "out", "timm", against="timm")

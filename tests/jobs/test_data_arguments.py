@@ -9,9 +9,10 @@ from PIL import Image
 
 import vitkit
 from vitkit.cli.main import run
+from vitkit.data.listing import absolute_spec
 from vitkit.errors import VitkitError
-from vitkit.jobs import building
-from vitkit.jobs.run_folder import absolute_spec, open_model_data
+from vitkit.runs import build as building
+from vitkit.runs.folder import open_model_data
 
 
 def images(root: Path, count: int = 12) -> Path:

@@ -24,13 +24,13 @@ from vitkit.durable import replace_json
 from vitkit.engines import libraries
 from vitkit.engines.folder import is_engine_folder
 from vitkit.jobs import evaluate as evaluation
-from vitkit.jobs.bench_contestants import peer_contestants
+from vitkit.jobs.bench.contestants import peer_contestants
 from vitkit.jobs.calibration import read_calibration
-from vitkit.jobs.data_record import describe_data
 from vitkit.jobs.evaluate_options import EvaluateOptions
 from vitkit.jobs.export_options import ExportOptions
 from vitkit.models.card import Task
 from vitkit.models.image_model import ImageModel
+from vitkit.runs.data_record import describe_data
 from vitkit.tasks import task_of
 from vitkit.weights.card import ModelCard, TrainingData
 from vitkit.weights.preprocessing import preprocessing_of

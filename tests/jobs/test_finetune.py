@@ -17,9 +17,8 @@ from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs import train as training
 from vitkit.jobs.finetune import finetune_run, suit_run
-from vitkit.jobs.run_config import Architecture, Run
-from vitkit.jobs.start_config import StartConfig
 from vitkit.models.build import create_model
+from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
 from vitkit.weights import save_model

@@ -17,13 +17,12 @@ from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs import train as training
 from vitkit.jobs.evaluate import evaluate
-from vitkit.jobs.fewshot import run_fewshot
-from vitkit.jobs.fewshot_options import FewShotOptions
+from vitkit.jobs.fewshot.fewshot import run_fewshot
+from vitkit.jobs.fewshot.options import FewShotOptions
 from vitkit.jobs.finetune import suit_run
 from vitkit.jobs.report import write_report
-from vitkit.jobs.run_config import Run
-from vitkit.jobs.start_config import StartConfig
-from vitkit.jobs.unfinished import load_any
+from vitkit.runs.checkpoints import load_any
+from vitkit.runs.config import Run, StartConfig
 from vitkit.training.trainer_config import TrainingConfig
 from vitkit.weights import load, save_model
 from vitkit.weights.card import ModelCard, TrainingData, card_of, to_give_away

@@ -23,11 +23,11 @@ from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
 from vitkit.evaluation import classify
 from vitkit.jobs.inspect_options import InspectOptions
-from vitkit.jobs.listener import SILENT, Listener, Progress
 from vitkit.jobs.predict import predict_images
 from vitkit.jobs.predict_options import PredictOptions
-from vitkit.jobs.run_config import is_run
+from vitkit.listener import SILENT, Listener, Progress
 from vitkit.models.precision_config import Precision
+from vitkit.runs.config import is_run
 from vitkit.weights.card import LossFunction, ModelCard, Task
 
 TINY = (
@@ -287,7 +287,7 @@ def test_evaluation_waits_for_workers_as_long_as_asked(
         asked.append(options["worker_timeout"])
         return evaluation_batches(*arguments, **options)
 
-    monkeypatch.setattr("vitkit.jobs.evaluate.evaluation_batches", spy)
+    monkeypatch.setattr("vitkit.runs.finish.evaluation_batches", spy)
     assert run(["evaluate", str(trained), "--worker-timeout", "12.5"]) == 0
     vitkit.evaluate(trained)
     assert asked == [12.5, WORKER_TIMEOUT]
@@ -586,7 +586,13 @@ def test_a_refused_run_leaves_no_folder(photos: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "call", ["train.save_model", "ending.evaluate_split", "ending.write_evaluation", "train.write_report"]
+    "call",
+    [
+        "jobs.train.save_model",
+        "runs.finish.evaluate_split",
+        "runs.finish.write_evaluation",
+        "jobs.train.write_report",
+    ],
 )
 def test_ended_after_training_the_rest_is_made_up_for(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
@@ -597,10 +603,10 @@ def test_ended_after_training_the_rest_is_made_up_for(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"vitkit.jobs.{call}", end)
+        patch.setattr(f"vitkit.{call}", end)
         assert run(options) == 130
     (tmp_path / "run" / ".report.html.77.tmp").write_text("left by a killed process")
-    if call != "train.save_model":
+    if call != "jobs.train.save_model":
         assert run(["report", "run"]) == 0  # written early, it does not make the run a finished one
     assert run(options) == 0
     names = {path.name for path in (tmp_path / "run").iterdir() if path.name != ".lock"}

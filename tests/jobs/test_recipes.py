@@ -13,11 +13,11 @@ from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_recipes import departures, fit_paper
 from vitkit.jobs.recipes import RECIPES, TABLE_3, recipe
-from vitkit.jobs.run_config import Run
 from vitkit.models.build import build_model
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.vit import ViT
 from vitkit.models.vit_config import ViTConfig
+from vitkit.runs.config import Run
 from vitkit.training.objectives_config import ClassificationConfig
 
 # model, data -> epochs, base rate, decay of the rate, weight decay, dropout (paper, Table 3)

@@ -12,7 +12,7 @@ import vitkit
 from tests.jobs.hearing import Hearing
 from vitkit.data.sources_config import NEWEST_RULE
 from vitkit.data.transforms_config import Preprocessing
-from vitkit.jobs.run_config import read_run
+from vitkit.runs.config import read_run
 from vitkit.training.trainer_config import TrainingConfig
 
 

@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from vitkit import load_model
 from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.jobs.run_config import Architecture, Run
 from vitkit.models.build import build_model, create_model
 from vitkit.models.conv_stem import ConvStem
 from vitkit.models.vit import ViT
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import model_config, vit_config
+from vitkit.runs.config import Architecture, Run
 from vitkit.weights import save_model
 
 SMALL = vit_config("ViT-32x2x2/4-conv", num_classes=5, image_size=(18, 23))

@@ -16,7 +16,7 @@ from tests.fixture_files import FOLDER
 from tests.pixel_cases import CASES, SHAPES, PixelCase, image, sample
 from tests.weights.test_pixels import ALLOWED, preprocessing_of_case
 from vitkit.data.transforms import preprocess
-from vitkit.jobs.library_models import import_library
+from vitkit.weights.peers import import_library
 
 MORE_SHAPES = tuple((37 + 61 * i % 701, 29 + 97 * i % 911) for i in range(1, 25))
 """Compared here and not kept."""

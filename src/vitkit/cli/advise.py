@@ -12,11 +12,11 @@ from vitkit.cli import console
 from vitkit.cli.listener import TerminalListener
 from vitkit.cli.options import importing, parse
 from vitkit.data.decode_config import DecodeRule
-from vitkit.jobs.advise_options import AdviseOptions
+from vitkit.jobs.advice.options import AdviseOptions
 from vitkit.text import format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from vitkit.jobs.advice import Advice, Option
+    from vitkit.jobs.advice.choice import Advice, Option
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ def main(arguments: list[str]) -> None:
         import torch
 
         from vitkit.cli.download import download
-        from vitkit.jobs.advise import follow, run_advise
-        from vitkit.jobs.machine import require_threads
+        from vitkit.jobs.advice.advise import follow, run_advise
+        from vitkit.runs.machine import require_threads
 
     require_threads(options.threads)
     if options.threads is not None:

@@ -11,12 +11,12 @@ from rich.table import Table
 from vitkit.cli import console
 from vitkit.cli.listener import TerminalListener
 from vitkit.cli.options import importing, parse
-from vitkit.jobs.bench_options import BenchOptions
+from vitkit.jobs.bench.options import BenchOptions
 from vitkit.text import format_bytes
 
 if TYPE_CHECKING:
-    from vitkit.jobs.bench_records import Memory, Record, Response
-    from vitkit.jobs.bench_speed import Speed
+    from vitkit.jobs.bench.records import Memory, Record, Response
+    from vitkit.jobs.bench.speed import Speed
 
 
 def main(arguments: list[str]) -> None:
@@ -36,9 +36,9 @@ def _bench(
     """
     with importing():
         from vitkit.cli.download import download
-        from vitkit.jobs.bench import describe_machine, measure
-        from vitkit.jobs.bench_records import Bench, keep
-        from vitkit.jobs.destination import make_folder, require_folder
+        from vitkit.jobs.bench.bench import describe_machine, measure
+        from vitkit.jobs.bench.records import Bench, keep
+        from vitkit.runs.destination import make_folder, require_folder
 
     for model in options.models:
         download(model)
@@ -69,8 +69,8 @@ def _bench(
 
 def _print(machine: dict[str, Any], found: "list[Record]", out: console.Terminal) -> None:
     """Print the machine, and for each model and size its tables."""
-    from vitkit.jobs.bench_records import Memory, Response
-    from vitkit.jobs.bench_speed import Speed, headlines
+    from vitkit.jobs.bench.records import Memory, Response
+    from vitkit.jobs.bench.speed import Speed, headlines
 
     load = "" if machine["load"] is None else f", load {machine['load']:.1f} at the start"
     kernels = ", ".join(f"{name}: {state}" for name, state in machine["kernels"].items())

@@ -10,10 +10,10 @@ from rich.table import Table
 from vitkit.cli import console
 from vitkit.cli.listener import TerminalListener
 from vitkit.cli.options import importing, parse
-from vitkit.jobs.fewshot_options import FewShotOptions
+from vitkit.jobs.fewshot.options import FewShotOptions
 
 if TYPE_CHECKING:
-    from vitkit.jobs.fewshot_result import FewShot, FewShotModel
+    from vitkit.jobs.fewshot.result import FewShot, FewShotModel
 
 HARDEST_SHOWN = 3
 
@@ -35,7 +35,7 @@ def _fewshot(
     """
     with importing():
         from vitkit.cli.download import download
-        from vitkit.jobs.fewshot import keep_fewshot, run_fewshot
+        from vitkit.jobs.fewshot.fewshot import keep_fewshot, run_fewshot
 
     for start in options.starts:
         download(start)

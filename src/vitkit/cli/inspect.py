@@ -11,7 +11,7 @@ from vitkit.cli import console
 from vitkit.cli.listener import TerminalListener
 from vitkit.cli.options import importing, parse, read_names
 from vitkit.jobs.inspect_options import InspectOptions
-from vitkit.jobs.run_config import is_run
+from vitkit.runs.config import is_run
 
 
 def main(arguments: list[str]) -> None:

@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.cli import console
-from vitkit.jobs.listener import Listener, Progress
+from vitkit.listener import Listener, Progress
 from vitkit.text import visible
 
 HEADING_WIDTH = 8

@@ -12,7 +12,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 from vitkit.data.vtab_tasks import TaskFolder
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot_config import Method
-from vitkit.jobs.vtab_options import Rates
+from vitkit.jobs.vtab.options import Rates
 from vitkit.signals import stop_signals
 
 OptionalSize = tuple[int, int] | None

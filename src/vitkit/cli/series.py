@@ -10,11 +10,11 @@ from rich.table import Table
 from vitkit.cli import console
 from vitkit.cli.listener import TerminalListener
 from vitkit.cli.options import importing
-from vitkit.jobs.run_config import Run
-from vitkit.jobs.series_options import SeriesOptions
+from vitkit.runs.config import Run
+from vitkit.runs.series_options import SeriesOptions
 
 if TYPE_CHECKING:
-    from vitkit.jobs.series_record import Series
+    from vitkit.runs.series_record import Series
     from vitkit.tasks import page
 
 
@@ -30,8 +30,8 @@ def train_and_tell(
 ) -> None:
     """Train what a command line asks for; the arguments are those of `vitkit.train_series`."""
     with importing():
-        from vitkit.jobs.series import train_series
-        from vitkit.jobs.series_record import read_series
+        from vitkit.jobs.series.series import train_series
+        from vitkit.runs.series_record import read_series
 
     folder = train_series(
         run,
@@ -48,7 +48,7 @@ def train_and_tell(
 
 def _print(folder: Path, series: "Series") -> None:
     """Print the tables of a series, its conclusions, and commands that use what it made."""
-    from vitkit.jobs.series_report import conclusions, member_table, rate_table
+    from vitkit.jobs.series.report import conclusions, member_table, rate_table
 
     console.out.print()
     if series.rates:

@@ -13,18 +13,17 @@ from vitkit.data.loader_config import Loading
 from vitkit.data.sources_config import FIRST_RULE
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.jobs.destination import require_folder
 from vitkit.jobs.recipes import recipe
-from vitkit.jobs.run_config import Architecture, Run, is_run, read_run
-from vitkit.jobs.series_options import SeriesOptions
-from vitkit.jobs.start_config import StartConfig
+from vitkit.runs.config import Architecture, Run, StartConfig, is_run, read_run
+from vitkit.runs.destination import require_folder
+from vitkit.runs.series_options import SeriesOptions
 from vitkit.training.objectives_config import ClassificationConfig
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
 
 if TYPE_CHECKING:
     from vitkit.cli.listener import TerminalListener
-    from vitkit.jobs.series_record import Series
+    from vitkit.runs.series_record import Series
 
 
 # A run again, with what the option parser has to know: only the splits' options carry a prefix, because
@@ -167,7 +166,7 @@ def _begun_series(folder: Path) -> "Series | None":
     if not (folder / "series.json").is_file():
         return None
     with importing():
-        from vitkit.jobs.series_record import read_series
+        from vitkit.runs.series_record import read_series
 
     return read_series(folder)
 
@@ -236,9 +235,9 @@ def _parse_timed(
     with importing():
         import torch
 
-        from vitkit.jobs.length import settle_minutes, with_steps
-        from vitkit.jobs.machine import require_threads
-        from vitkit.jobs.series import recorded_run
+        from vitkit.jobs.series.series import recorded_run
+        from vitkit.runs.budget import settle_minutes, with_steps
+        from vitkit.runs.machine import require_threads
 
     require_threads(asked.threads)
     if asked.threads is not None:

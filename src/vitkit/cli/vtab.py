@@ -10,10 +10,10 @@ from rich.table import Table
 from vitkit.cli import console
 from vitkit.cli.listener import TerminalListener
 from vitkit.cli.options import importing, parse
-from vitkit.jobs.vtab_options import VtabOptions
+from vitkit.jobs.vtab.options import VtabOptions
 
 if TYPE_CHECKING:
-    from vitkit.jobs.vtab_result import Vtab
+    from vitkit.jobs.vtab.result import Vtab
 
 
 def main(arguments: list[str]) -> None:
@@ -35,8 +35,8 @@ def _vtab(
     """
     with importing():
         from vitkit.cli.download import download
-        from vitkit.jobs.vtab import run_vtab, vtab_folder
-        from vitkit.jobs.vtab_result import remarks
+        from vitkit.jobs.vtab.result import remarks
+        from vitkit.jobs.vtab.vtab import run_vtab, vtab_folder
 
     download(options.start)
     found = run_vtab(options, TerminalListener())
@@ -58,7 +58,7 @@ def _vtab(
 
 def _table(found: "Vtab") -> Table:
     """Put the accuracies in a table, a row for each task and mean, beside the paper's."""
-    from vitkit.jobs.vtab_result import PAPER_MODELS, TaskScore, cells
+    from vitkit.jobs.vtab.result import PAPER_MODELS, TaskScore, cells
 
     swept = any(score.validation for score in found.tasks)
     names = ("task", "accuracy", "95 % interval", "images", *(["rate"] if swept else []))

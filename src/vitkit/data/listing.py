@@ -183,3 +183,14 @@ def class_numbers(labels: Labels) -> NDArray[np.int64]:
             "defined for classes that exclude each other. Give data of class folders, or of a single label."
         )
     return labels.astype(np.int64, copy=False)
+
+
+def absolute_spec(spec: str) -> str:
+    """Return a data argument with an absolute path, so that it holds from any folder."""
+    if spec == "digits" or not spec:
+        return spec
+    path = expand_home(spec)
+    try:
+        return str(path.resolve())
+    except (OSError, RuntimeError, ValueError):  # a link to itself, say: whoever opens it says why
+        return str(path)

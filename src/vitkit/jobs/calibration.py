@@ -17,9 +17,9 @@ from vitkit.data.transforms import preprocess
 from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs.export_options import FEWEST, ExportOptions
-from vitkit.jobs.listener import Listener
-from vitkit.jobs.run_folder import open_model_data
+from vitkit.listener import Listener
 from vitkit.models.image_model import ImageModel
+from vitkit.runs.folder import open_model_data
 from vitkit.tasks import task_of
 from vitkit.text import without_places
 from vitkit.weights.card import card_of

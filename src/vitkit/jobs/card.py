@@ -6,10 +6,10 @@ from typing import Any
 from vitkit.analysis.cost import forward_flops, parameters
 from vitkit.config import to_json
 from vitkit.jobs.card_options import CardOptions
-from vitkit.jobs.unfinished import identify_any
 from vitkit.models.image_config import format_size
 from vitkit.models.resnet_config import BackboneConfig
 from vitkit.models.zoo import ModelConfig
+from vitkit.runs.checkpoints import identify_any
 from vitkit.text import format_count
 from vitkit.weights import Identity
 from vitkit.weights.card import to_give_away

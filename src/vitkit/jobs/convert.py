@@ -11,12 +11,12 @@ from typing import Literal
 from vitkit.config import difference, to_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.convert_options import ConvertOptions, Library
-from vitkit.jobs.destination import beside, refuse_taken
-from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.parity import Parity, compare, compare_with_library
+from vitkit.listener import SILENT, Listener
 from vitkit.models.image_config import height_and_width
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit_config import Interpolation
+from vitkit.runs.destination import beside, refuse_taken
 from vitkit.weights import Format, Loaded, LoadOptions, load, lost_numerics, save
 from vitkit.weights.files.source import ENDINGS
 from vitkit.weights.formats.known import find_format

@@ -10,11 +10,10 @@ from vitkit.engines.folder import DESCRIPTION, is_engine_folder
 from vitkit.engines.graph import describe_gelu
 from vitkit.engines.serving import refuse_numbers, serve, serve_folder
 from vitkit.errors import VitkitError
-from vitkit.jobs.computing import prepare
-from vitkit.jobs.machine import find_device
-from vitkit.jobs.unfinished import load_any
 from vitkit.models.compute_config import Phase
 from vitkit.models.precision_config import Precision
+from vitkit.runs.checkpoints import load_any
+from vitkit.runs.machine import find_device, prepare
 from vitkit.weights import Identity, Loaded, LoadOptions
 
 DEVICES = ("auto", "cpu")

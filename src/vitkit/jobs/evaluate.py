@@ -1,6 +1,5 @@
 """Evaluate a model on images that it was not trained on."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,26 +8,25 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitkit.data.loader import evaluation_batches
 from vitkit.data.loader_config import WORKER_TIMEOUT
-from vitkit.data.repeats import Images, describe_repeats, repeats_of_training
+from vitkit.data.repeats import Images, repeats_of_training
 from vitkit.data.sources import ImageData
 from vitkit.engines.engine_config import Engine
 from vitkit.errors import VitkitError
 from vitkit.jobs.engines import load_ready
 from vitkit.jobs.evaluate_options import EvaluateOptions
-from vitkit.jobs.listener import SILENT, Listener, added_up
-from vitkit.jobs.run_config import is_run, is_unfinished
-from vitkit.jobs.run_folder import is_training_data, open_model_data, write_evaluation
+from vitkit.listener import SILENT, Listener
 from vitkit.models.image_config import height_and_width
 from vitkit.models.image_model import ImageModel
 from vitkit.models.precision_config import Precision
-from vitkit.tasks import learned_by, task_of
+from vitkit.runs.config import is_run, is_unfinished
+from vitkit.runs.finish import evaluate_split, find_training_images, with_repeats
+from vitkit.runs.folder import is_training_data, open_model_data, write_evaluation
+from vitkit.tasks import task_of
 from vitkit.tasks.task import Task
 from vitkit.weights import LoadOptions
 from vitkit.weights.card import card_of
 from vitkit.weights.loading import log_notes
-from vitkit.weights.preprocessing import preprocessing_of
 
 NAMES_SHOWN = 10
 
@@ -173,14 +171,6 @@ def load_for_evaluation(options: EvaluateOptions) -> tuple[ImageModel, torch.dev
     return log_notes(options.model, ready.loaded), ready.device, ready.precision
 
 
-def find_training_images(
-    data: ImageData, splits: Sequence[str], listener: Listener = SILENT
-) -> dict[str, NDArray[np.int64]]:
-    """Find the images of splits that are training images too: their numbers by split."""
-    with listener.progress("looking for training images among the others"):
-        return repeats_of_training(data.splits, splits)
-
-
 def _find_among_others(model: ImageModel, others: Images, listener: Listener) -> NDArray[np.int64] | None:
     """Find the training images of a model among those of other data; None where they cannot be compared."""
     try:
@@ -193,33 +183,6 @@ def _find_among_others(model: ImageModel, others: Images, listener: Listener) ->
         return None
     with listener.progress("looking for training images among these"):
         return repeats_of_training({"train": trained, "others": others}, ("others",)).get("others")
-
-
-def with_repeats(
-    result: Any,
-    predictions: Any,
-    repeated: Mapping[str, NDArray[np.int64]],
-    split: str,
-    task: Task[Any, Any],
-    listener: Listener = SILENT,
-    shown: str = "",
-    where: str = "train",
-) -> Any:
-    """Add to the numbers of a split what they are without training images, and say that there are some.
-
-    Args:
-        result, predictions, split, task: the numbers, what they are counted from, and of what.
-        repeated: by split, the images that are training images.
-        listener: hears that there are some.
-        shown: what the split is called there; left out, its name.
-        where: what the training images are called there.
-    """
-    if split not in repeated:
-        return result
-    rows, shown = repeated[split], shown or split
-    if len(rows):
-        listener.warn(f"{describe_repeats(len(rows), shown, where)}: the figures for {shown} are too good.")
-    return task.mark_repeats(result, predictions, rows)
 
 
 def keep_evaluation(options: EvaluateOptions, found: Evaluation, listener: Listener = SILENT) -> Path | None:
@@ -279,41 +242,3 @@ def _no_split(data: ImageData, split: str | None, trained_on: bool) -> str:
         return f"{data.spec} has no {split} split, {whole}. Leave out --split to evaluate on all of it."
     wanted = split or "test or validation"
     return f"{data.spec} has no {wanted} split, only {', '.join(splits)}. Choose one with --split."
-
-
-def evaluate_split(
-    model: ImageModel,
-    data: ImageData,
-    split: str,
-    device: torch.device,
-    rejects: dict[str, str],
-    *,
-    batch_size: int = 128,
-    workers: int = 0,
-    worker_timeout: float = WORKER_TIMEOUT,
-    precision: Precision = "auto",
-    folder: Path | None = None,
-    listener: Listener = SILENT,
-) -> tuple[Any, Any]:
-    """Evaluate a model by its task on every image of a split; unreadable files are added to `rejects`.
-
-    Logits too many for memory are kept in a file in `folder`, or in the system's folder for temporary files.
-
-    Returns:
-        The task's numbers, and the predictions that they are counted from.
-    """
-    samples, task = data.splits[split], task_of(model.card)
-    batches = evaluation_batches(
-        samples, preprocessing_of(model), batch_size, workers, rejects, worker_timeout=worker_timeout
-    )
-    with listener.progress(f"evaluating {split}", len(samples)) as progress:
-        predictions = task.predict(
-            model,
-            batches,
-            device=device,
-            precision=precision,
-            learned=learned_by(model.card),
-            progress=added_up(progress),
-            folder=folder,
-        )
-    return task.measure(predictions, data.class_names), predictions

@@ -19,7 +19,7 @@ from vitkit.evaluation.protocols import (
 )
 from vitkit.jobs.evaluate import load_for_evaluation
 from vitkit.jobs.evaluate_options import EvaluateOptions
-from vitkit.jobs.listener import SILENT, Listener, added_up
+from vitkit.listener import SILENT, Listener, added_up
 from vitkit.models.image_config import height_and_width
 from vitkit.weights.preprocessing import preprocessing_of
 

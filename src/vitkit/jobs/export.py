@@ -27,11 +27,11 @@ from vitkit.engines.serving import (
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import evaluation_mode
 from vitkit.jobs.calibration import CalibrationImages, read_calibration, read_own_images
-from vitkit.jobs.destination import beside, refuse_taken
 from vitkit.jobs.export_options import ExportOptions
-from vitkit.jobs.listener import SILENT, Listener
-from vitkit.jobs.unfinished import load_any
+from vitkit.listener import SILENT, Listener
 from vitkit.models.image_model import ImageModel
+from vitkit.runs.checkpoints import load_any
+from vitkit.runs.destination import beside, refuse_taken
 from vitkit.tasks import task_of
 from vitkit.weights import LoadOptions
 

@@ -11,17 +11,16 @@ from vitkit.data.sources_config import FIRST_RULE, Splits
 from vitkit.data.transforms_config import Augmentation
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_recipes import fit_paper
-from vitkit.jobs.length import settle_minutes
-from vitkit.jobs.listener import SILENT, Listener
-from vitkit.jobs.machine import require_threads
 from vitkit.jobs.recipes import recipe as named_recipe
-from vitkit.jobs.run_config import Run, full_name
-from vitkit.jobs.run_folder import is_training_data
-from vitkit.jobs.series import recorded_run, train_series
-from vitkit.jobs.series_options import SeriesOptions
-from vitkit.jobs.start import Start, find_start
-from vitkit.jobs.start_config import StartConfig
+from vitkit.jobs.series.series import recorded_run, train_series
 from vitkit.jobs.train import require_data, train
+from vitkit.listener import SILENT, Listener
+from vitkit.runs.budget import settle_minutes
+from vitkit.runs.config import Run, StartConfig, full_name
+from vitkit.runs.folder import is_training_data
+from vitkit.runs.machine import require_threads
+from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.start import Start, find_start
 from vitkit.tasks import find_task
 from vitkit.training.objectives_config import ClassificationConfig
 from vitkit.training.optim_config import OptimizerConfig

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from vitkit.data.sources_config import Splits
 from vitkit.data.transforms_config import Preprocessing
-from vitkit.jobs.run_config import Run
+from vitkit.runs.config import Run
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
 

@@ -25,13 +25,13 @@ from vitkit.data.transforms import preprocess
 from vitkit.durable import refuse_link
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import evaluation_mode
-from vitkit.jobs.destination import make_folder, require_folder
 from vitkit.jobs.inspect_options import InspectOptions
-from vitkit.jobs.listener import SILENT, Listener
-from vitkit.jobs.run_folder import open_model_data
-from vitkit.jobs.unfinished import load_model
+from vitkit.listener import SILENT, Listener
 from vitkit.models.image_config import height_and_width
 from vitkit.models.image_model import ImageModel
+from vitkit.runs.checkpoints import load_model
+from vitkit.runs.destination import make_folder, require_folder
+from vitkit.runs.folder import open_model_data
 from vitkit.tasks import task_of
 from vitkit.weights.card import card_of
 from vitkit.weights.preprocessing import preprocessing_of

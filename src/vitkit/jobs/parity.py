@@ -11,9 +11,9 @@ from torch import Tensor
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import evaluation_mode
 from vitkit.jobs.convert_options import Library
-from vitkit.jobs.library_models import library_logits
-from vitkit.jobs.listener import SILENT, Listener
+from vitkit.listener import SILENT, Listener
 from vitkit.models.image_model import ImageModel
+from vitkit.weights.peers import library_logits
 
 IMAGES = 8
 """Images that the two models are compared on."""

@@ -19,8 +19,8 @@ from vitkit.engines.engine_config import Engine
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import evaluation_mode
 from vitkit.jobs.engines import load_ready
-from vitkit.jobs.listener import SILENT, Listener
 from vitkit.jobs.predict_options import PredictOptions
+from vitkit.listener import SILENT, Listener
 from vitkit.models.precision import autocast
 from vitkit.models.precision_config import Precision
 from vitkit.tasks import task_of

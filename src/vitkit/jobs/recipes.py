@@ -11,9 +11,9 @@ from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_recipes import TABLE_4, finetune_as_in_paper
 from vitkit.jobs.finetune_recipes import paper as finetune_paper
-from vitkit.jobs.run_config import Architecture, Run
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import model_config
+from vitkit.runs.config import Architecture, Run
 from vitkit.training.objectives_config import ClassificationConfig
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig

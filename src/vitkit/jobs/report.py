@@ -14,15 +14,14 @@ from vitkit._version import __version__
 from vitkit.data.sources import Samples
 from vitkit.durable import read_json, replace_file
 from vitkit.errors import VitkitError
-from vitkit.jobs.advice_record import compare_with_advice
-from vitkit.jobs.listener import SILENT, Listener
-from vitkit.jobs.run_config import read_config, read_run, shown_command
-from vitkit.jobs.run_folder import open_model_data, read_evaluations
-from vitkit.jobs.run_records import read_data_record, read_followed, read_metrics, read_speed
-from vitkit.jobs.series_record import is_series, read_series
-from vitkit.jobs.series_report import write_series_report
-from vitkit.jobs.unfinished import load_any
+from vitkit.jobs.series.report import write_series_report
+from vitkit.listener import SILENT, Listener
 from vitkit.models.image_model import ImageModel
+from vitkit.runs.checkpoints import load_any
+from vitkit.runs.config import read_config, read_run, shown_command
+from vitkit.runs.folder import open_model_data, read_evaluations
+from vitkit.runs.records import compare_with_advice, read_data_record, read_followed, read_metrics, read_speed
+from vitkit.runs.series_record import is_series, read_series
 from vitkit.tasks import learned_by, task_of
 from vitkit.tasks.task import Task
 from vitkit.text import without_places

@@ -13,8 +13,15 @@ from vitkit.data.sources import ImageData
 from vitkit.data.sources_config import NEWEST_RULE
 from vitkit.data.transforms_config import refuse_augmentation
 from vitkit.errors import VitkitError
-from vitkit.jobs.advice_record import AdviceRecord, compare_with_advice, keep_advice
-from vitkit.jobs.building import (
+from vitkit.evaluation.fewshot_data import open_fewshot_data
+from vitkit.jobs.finetune_recipes import departures
+from vitkit.jobs.report import write_report
+from vitkit.listener import SILENT, Listener
+from vitkit.models.build import build_empty, build_model
+from vitkit.models.compute_config import Compute
+from vitkit.models.zoo import ModelConfig
+from vitkit.runs.budget import settle_minutes
+from vitkit.runs.build import (
     Parts,
     build_parts,
     build_trainer,
@@ -23,20 +30,8 @@ from vitkit.jobs.building import (
     read_images,
     with_absolute_paths,
 )
-from vitkit.jobs.computing import choose_for
-from vitkit.jobs.destination import require_folder
-from vitkit.jobs.ending import evaluate_finished, is_complete, take_final_weights
-from vitkit.jobs.fewshot_data import open_fewshot_data
-from vitkit.jobs.first_screen import Outlook, Surroundings, estimate, first_screen, measure_step
-from vitkit.jobs.fitting import RunPosition, fit
-from vitkit.jobs.length import settle_minutes
-from vitkit.jobs.listener import SILENT, Listener
-from vitkit.jobs.machine import deterministic, find_device, keep_freed_memory, require_threads
-from vitkit.jobs.memory import require_memory
-from vitkit.jobs.pixel_statistics import with_measured_pixels
-from vitkit.jobs.report import write_report
-from vitkit.jobs.ridge_head import begin_head, refuse_ridge_head
-from vitkit.jobs.run_config import (
+from vitkit.runs.checkpoints import starting_point, tell_set_aside
+from vitkit.runs.config import (
     Run,
     changed_options,
     name_options,
@@ -45,12 +40,16 @@ from vitkit.jobs.run_config import (
     train_longer,
     write_config,
 )
-from vitkit.jobs.run_folder import claim_run_folder, is_new_folder, lock_run_folder
-from vitkit.jobs.start import StartRecord, settle_start, take_start
-from vitkit.jobs.starting_point import starting_point, tell_set_aside
-from vitkit.models.build import build_empty, build_model
-from vitkit.models.compute_config import Compute
-from vitkit.models.zoo import ModelConfig
+from vitkit.runs.destination import require_folder
+from vitkit.runs.finish import evaluate_finished, is_complete, take_final_weights
+from vitkit.runs.folder import claim_run_folder, is_new_folder, lock_run_folder
+from vitkit.runs.machine import choose_for, deterministic, find_device, keep_freed_memory, require_threads
+from vitkit.runs.outlook import Outlook, Surroundings, estimate, first_screen, measure_step, require_memory
+from vitkit.runs.pixel_statistics import with_measured_pixels
+from vitkit.runs.records import AdviceRecord, StartRecord, compare_with_advice, keep_advice
+from vitkit.runs.ridge_head import begin_head, refuse_ridge_head
+from vitkit.runs.start import settle_start, take_start
+from vitkit.runs.steps import RunPosition, fit
 from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.tasks import find_task
 from vitkit.training.layer_rates import rate_scales
@@ -182,7 +181,8 @@ def _complete(
         parts = replace(parts, start=begun)
     compute_as_begun(parts, device)
     surroundings = Surroundings(folder, f"{device}, {model.chosen.precision}", torch.get_num_threads())
-    listener.show(first_screen(run, parts.data, model, surroundings, parts.start))
+    from_paper = [] if parts.start is None else departures(run, len(parts.data.splits["train"]))
+    listener.show(first_screen(run, parts.data, model, surroundings, parts.start, from_paper))
     # From here on it takes time, so the description of the run is shown before.
     parts = read_images(parts, listener)
     begin_head(parts, checkpoint, device, listener)  # before the trainer copies the weights into an average

@@ -1,0 +1,320 @@
+"""The job of advice: what to expect of images and starts, before anyone waits for a run."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vitkit.analysis.cost import forward_flops, parameters
+from vitkit.analysis.memory import training_memory
+from vitkit.data.advice import suggest_recipe
+from vitkit.data.check import DataCheck, check_data
+from vitkit.data.decode import DecodeError
+from vitkit.data.listing import absolute_spec
+from vitkit.data.repeats import repeats_of_training
+from vitkit.data.sources import ImageData
+from vitkit.data.sources_config import NEWEST_RULE, Splits
+from vitkit.errors import VitkitError
+from vitkit.evaluation.features import explain_no_features
+from vitkit.jobs.advice.choice import Advice, Option, choose
+from vitkit.jobs.advice.forecast import FINETUNED, evidence_of, predict
+from vitkit.jobs.advice.options import AdviseOptions
+from vitkit.jobs.advice.probe import probe_features, probe_pixels
+from vitkit.jobs.advice.sentences import advice_words, refuse_to_go
+from vitkit.jobs.bench.step_speed import image_seconds, loading_seconds
+from vitkit.jobs.finetune import fit_data, suit_run
+from vitkit.jobs.recipes import recipe
+from vitkit.jobs.train import train
+from vitkit.listener import SILENT, Listener
+from vitkit.models.zoo import ModelConfig, model_config
+from vitkit.runs.config import Run, StartConfig, full_name, new_model_config
+from vitkit.runs.folder import is_training_data
+from vitkit.runs.machine import choose_for, find_device
+from vitkit.runs.start import Start, find_start, settle_start
+from vitkit.tasks import find_task
+from vitkit.weights.card import ModelCard
+
+CHECKED, CHECKED_PIXELS = 100_000, 2e9
+"""Images, and pixels of all, up to which each is decoded to find copies, leaks and bad files: about a
+minute of one core, for 40,000 images of 224 pixels or 160 photos of 12 megapixels."""
+LOOKED_AT = 500
+"""Headers that are read of more images than that, to learn their sizes."""
+SIZES = ("ViT-Ti/16", "ViT-S/16", "ViT-B/16")
+"""Models to look for without a start: those that public checkpoints come in, and one machine trains."""
+SIDE = 224
+LARGER = 1.7
+"""The paper fine-tunes at 384 pixels what was pre-trained at 224."""
+UNTESTED = 1000
+"""Without test images the forecast is for so many others like these."""
+PIXEL_SECONDS = 10.0
+
+
+def advise(
+    data: str,
+    starts: str | Path | Sequence[str | Path] = (),
+    *,
+    splits: Splits | None = None,
+    seconds: float = 60.0,
+    cache: bool = True,
+    device: str = "auto",
+    listener: Listener = SILENT,
+) -> Advice:
+    """Say what to do with images and what to expect, before anyone waits for a run.
+
+    Images are counted and looked at, this machine's speed is measured by a few steps, and frozen features of
+    each start are probed on training images for `seconds` at most, by ridge regression and nearest neighbours
+    with cross-validation. `advice.chosen.run` is the run that is advised, for `vitkit.train`.
+
+    Args:
+        data: images with labels, as for `vitkit.train`; one class for each.
+        starts: run folders, files or addresses of weights; without any it is said what to look for.
+        splits: how missing splits are made, as for a run.
+        seconds: for the features of all starts together.
+        cache: whether features are kept in the user's cache folder, and taken from it.
+        device: where it computes: "auto" (a GPU if there is one), "cpu", "cuda".
+        listener: hears the progress and what is worth knowing.
+
+    Raises:
+        VitkitError: there is no such data or start, or too little of it to say anything.
+    """
+    options = AdviseOptions(
+        data=data,
+        starts=(str(starts),) if isinstance(starts, str | Path) else tuple(map(str, starts)),
+        splits=splits or Splits(),
+        seconds=seconds,
+        cache=cache,
+        device=device,
+    )
+    return run_advise(options, listener)
+
+
+def run_advise(options: AdviseOptions, listener: Listener = SILENT) -> Advice:
+    """Give advice; errors are those of `advise`."""
+    device = find_device(options.device)
+    with listener.progress("looking at the starts"):
+        asked = [_suited(options, start) for start in options.starts]  # a wrong one is refused at once
+    with listener.progress("listing images"):
+        splits = options.splits if options.splits.rule else replace(options.splits, rule=NEWEST_RULE)
+        data = find_task("classification").open_data(options.data, splits, options.decode)
+    sizes = _sizes(data)
+    check, leaks = _look(data, sizes, listener)
+    variants = [sized for run in asked for sized in _with_sizes(run, data, sizes)]
+    share = options.seconds / max(len(variants), 1)
+    scratch = _scratch(options, data, sizes, device, listener)
+    found = tuple(_option(options, run, share, device, listener) for run in variants)
+    if not asked:
+        found = tuple(_to_look_for(data, device, listener))
+    chosen = choose(found, scratch.folded)
+    return Advice(
+        data=options.data,
+        name=data.name,
+        classes=len(data.class_names),
+        images=len(data.splits["train"]),
+        tested=_count(data, "test"),
+        check=check,
+        options=found,
+        chosen=chosen,
+        scratch=scratch,
+        sentences=tuple(advice_words(data, sizes, leaks, found, chosen, scratch)),
+    )
+
+
+def follow(
+    advice: Advice,
+    out: str | Path | None = None,
+    *,
+    device: str = "auto",
+    threads: int | None = None,
+    command: str = "",
+    listener: Listener = SILENT,
+) -> Path:
+    """Train as advised; what was expected is written into the run folder and compared with what came out.
+
+    Without a start, and with enough images, that is training from scratch.
+
+    Args:
+        advice: by `advise`.
+        out, device, threads, command, listener: as for `vitkit.train`.
+
+    Returns:
+        The run folder.
+
+    Raises:
+        VitkitError: a start must be found first; else as `vitkit.train`.
+    """
+    refuse_to_go(advice)
+    option = advice.chosen or advice.scratch
+    return train(
+        option.run,
+        out,
+        device=device,
+        threads=threads,
+        command=command,
+        advice=advice.record,
+        listener=listener,
+    )
+
+
+def _look(
+    data: ImageData, sizes: Sequence[tuple[int, int]], listener: Listener
+) -> tuple[DataCheck | None, dict[str, int]]:
+    """Look at every image where that takes a minute at most; returns the leaks into each split as well."""
+    total = sum(map(len, data.splits.values()))
+    pixels = total * np.prod(sizes, axis=1).mean() if sizes else 0.0
+    if total <= CHECKED and pixels <= CHECKED_PIXELS:
+        with listener.progress("looking at every image") as progress:
+            check = check_data(data, progress)
+        return check, {pair: count for pair, count in check.leaks.items() if pair.startswith("train-")}
+    listener.note(
+        f"{total:,} images are too many, or too large, to look at each before advice: vitkit data check does."
+    )
+    with listener.progress("comparing files"):
+        repeated = repeats_of_training(data.splits, ("val", "test"))
+    return None, {f"train-{split}": len(rows) for split, rows in repeated.items() if len(rows)}
+
+
+def _suited(options: AdviseOptions, start: str) -> Run:
+    """Make the run that fine-tunes a start by default.
+
+    Raises:
+        VitkitError: it is no start, or has no features.
+    """
+    asked = Run(data=absolute_spec(options.data), start=StartConfig(start), splits=options.splits)
+    reason = explain_no_features(find_start(asked).config)
+    if reason:
+        raise VitkitError(f"{start} {reason}.")
+    run = suit_run(asked).run
+    return replace(run, splits=replace(run.splits, rule=run.splits.rule or NEWEST_RULE))
+
+
+def _with_sizes(run: Run, data: ImageData, sizes: Sequence[tuple[int, int]]) -> Iterator[Run]:
+    """Give a run at its start's size; and at a larger one, where the images have more to show."""
+    yield run
+    height, width = run.preprocessing.image_size
+    larger = tuple(round(LARGER * side / 32) * 32 for side in (height, width))
+    shorter = sorted(min(size) for size in sizes)
+    if not height < larger[0] <= 2 * height or not shorter or shorter[len(shorter) // 2] < max(larger):
+        return
+    sized = replace(run, preprocessing=replace(run.preprocessing, image_size=(larger[0], larger[1])))
+    if not _config(sized, data).cut_off:
+        yield sized
+
+
+def _config(run: Run, data: ImageData) -> ModelConfig:
+    """Give the configuration of the model that a run trains."""
+    settled, record = settle_start(run, data.class_names, None)
+    if record is not None:
+        return record.config
+    return new_model_config(settled, len(data.class_names))
+
+
+def _option(
+    options: AdviseOptions, run: Run, seconds: float, device: torch.device, listener: Listener
+) -> Option:
+    """Probe a start at a size, and measure what fine-tuning it costs."""
+    data = find_task(run.task).open_data(run.data, run.splits, run.preprocessing.decode)
+    probe = probe_features(
+        run.start, data, run.preprocessing, seconds, device=device, cache=options.cache, listener=listener
+    )
+    option = _cost(run, data, _config(run, data), probe.image_seconds, device, listener)
+    seen = is_training_data(find_start(run).card, run.data)
+    notes = ("it was trained on these images, so that the probe finds too much",) if seen else ()
+    forecast = predict(
+        evidence_of(probe.folded),
+        len(data.splits["train"]),
+        _count(data, "test") or UNTESTED,
+        FINETUNED,
+        parameters=parameters(find_start(run).config),
+    )
+    return replace(option, folded=probe.folded, forecast=forecast, notes=notes)
+
+
+def _scratch(
+    options: AdviseOptions,
+    data: ImageData,
+    sizes: Sequence[tuple[int, int]],
+    device: torch.device,
+    listener: Listener,
+) -> Option:
+    """Say what training from scratch by the recipe for these images would cost, and what pixels tell."""
+    base = recipe("digits" if options.data == "digits" else suggest_recipe(sizes))
+    run = replace(
+        base,
+        data=absolute_spec(options.data),
+        splits=base.splits if options.splits == Splits() else options.splits,
+    )
+    probe = probe_pixels(data, min(PIXEL_SECONDS, options.seconds), listener)
+    config = _config(run, data)
+    option = _cost(run, data, config, 0.0, device, listener)
+    named = replace(run, model=full_name(run, len(data.class_names)), architecture=Run().architecture)
+    if _config(named, data) != config:  # names have no words for a stem of convolutions
+        named = run
+    return replace(option, run=named, folded=probe.folded)
+
+
+def _to_look_for(data: ImageData, device: torch.device, listener: Listener) -> Iterator[Option]:
+    """Measure what fine-tuning public models of usual sizes would cost on this machine."""
+    count = len(data.splits["train"])
+    for name in SIZES:
+        config = model_config(name, len(data.class_names), SIDE)
+        start = Start(name, name, config, ModelCard(), "", (), (), None, dict)
+        run = fit_data(
+            replace(Run(data=data.spec, model=name), preprocessing=start.preprocessing), start, count
+        )
+        yield _cost(run, data, config, 0.0, device, listener)
+
+
+def _cost(
+    run: Run,
+    data: ImageData,
+    config: ModelConfig,
+    looking: float,
+    device: torch.device,
+    listener: Listener,
+) -> Option:
+    """Measure the time of a run's steps, and estimate its memory.
+
+    Args:
+        run: its options.
+        data: its images.
+        config: of its model.
+        looking: seconds that an image takes in evaluation, from file to features; 0: not known.
+        device: where it would be trained.
+        listener: hears the progress.
+    """
+    train_images, training = len(data.splits["train"]), run.training
+    steps = training.total_steps(train_images)
+    with listener.progress(f"measuring the speed of {run.model}"):
+        compute = image_seconds(config, run, device)
+        load = loading_seconds(data.splits["train"], run)
+    validations = -(-steps // training.evaluation_interval(train_images)) + 1
+    looked = validations * _count(data, "val") + _count(data, "test")
+    # Where the time of an evaluation is not known: a forward pass is a third of a training step.
+    seconds = steps * training.batch_size * (compute + load) + looked * (looking or compute / 3)
+    chosen = choose_for(config, device, training.precision, phase="training", exact=training.exact)
+    batch = training.micro_batch_size or training.batch_size
+    memory = training_memory(
+        config,
+        batch,
+        optimizer=run.optimizer,
+        precision=chosen.precision,
+        accumulate=batch < training.batch_size,
+    )
+    return Option(run.start.start, run, steps, seconds, memory.peak, float(forward_flops(config, head=True)))
+
+
+def _count(data: ImageData, split: str) -> int:
+    return len(data.splits[split]) if split in data.splits else 0
+
+
+def _sizes(data: ImageData) -> list[tuple[int, int]]:
+    """Read the sizes of some training images, evenly spread."""
+    samples, found = data.splits["train"], []
+    for index in np.unique(np.linspace(0, len(samples) - 1, LOOKED_AT).astype(np.int64)).tolist():
+        try:
+            found.append(samples.size(index))
+        except DecodeError:
+            continue
+    return found

@@ -1,0 +1,301 @@
+"""Who takes part in a benchmark: vitkit's ways to compute, and other libraries' models of the same sizes.
+
+Peers compute as their users would have them: exact GELU, and both forms of attention, of which the faster one
+counts. One model of each library is enough for all its ways.
+"""
+
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from vitkit.engines.engine_config import EXTRAS, GraphEngine
+from vitkit.engines.engine_config import Numbers as EngineNumbers
+from vitkit.engines.serving import serve
+from vitkit.errors import VitkitError
+from vitkit.models.build import build_model
+from vitkit.models.compute_config import BFLOAT16_FEATURES, PLAIN, Compute
+from vitkit.models.image_model import ImageModel
+from vitkit.models.precision import device_features
+from vitkit.models.precision_config import Precision
+from vitkit.models.vit_config import ViTConfig
+from vitkit.models.zoo import ModelConfig
+from vitkit.runs.machine import choose_for, compute_as
+from vitkit.weights.peers import import_library
+
+BenchPhase = Literal["inference", "training"]
+Numbers = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A way to compute a model of a library."""
+
+    name: str
+    library: str
+    precision: EngineNumbers
+    model: nn.Module | None
+    """None: an engine, which computes logits and cannot be trained."""
+    logits: Callable[[Tensor], Any]
+    """Normalised images `(B, 3, H, W)` to logits `(B, K)`."""
+    prepare: Callable[[], None] = lambda: None
+    """Have the model, which others use as well, compute in this way."""
+
+
+def precisions(asked: Precision, device: torch.device) -> tuple[Numbers, ...]:
+    """Return the precisions that are timed on a device."""
+    if asked == "auto":
+        fast = not device_features(device).isdisjoint({*BFLOAT16_FEATURES, "bfloat16"})
+        return ("float32", "bfloat16") if fast else ("float32",)
+    return (asked,)
+
+
+def vitkit_contestants(
+    config: ModelConfig, device: torch.device, phase: BenchPhase, numbers: tuple[Numbers, ...]
+) -> Iterator[Contestant]:
+    """Give what is chosen in each precision, and the plain way (`--exact`), last."""
+    model: ImageModel = build_model(config).to(device)
+    chosen: list[tuple[str, str, Numbers, Compute]] = [
+        (
+            f"vitkit {precision}",
+            "vitkit",
+            precision,
+            choose_for(
+                config,
+                device,
+                precision,
+                phase="training" if phase == "training" else "evaluation",
+                exact=False,
+            ),
+        )
+        for precision in numbers
+    ]
+    for name, library, precision, way in (*chosen, ("vitkit --exact", "vitkit exact", "float32", PLAIN)):
+
+        def prepare(way: Compute = way) -> None:
+            compute_as(model, way)
+
+        yield Contestant(name, library, precision, model, model, prepare)
+
+
+def timm_contestants(
+    config: ViTConfig, images: Tensor, phase: BenchPhase, numbers: tuple[Numbers, ...]
+) -> Iterator[Contestant]:
+    """Give timm's own VisionTransformer with the sizes of a configuration."""
+    import_library("timm")
+    model: Any = import_module("timm.models.vision_transformer").VisionTransformer(
+        img_size=config.image_size,
+        patch_size=config.patch_size,
+        embed_dim=config.width,
+        depth=config.depth,
+        num_heads=config.num_heads,
+        mlp_ratio=config.mlp_dim / config.width,
+        num_classes=config.num_classes,
+    )
+    model.to(images.device)
+    for precision in numbers:
+        for attention in ("fused", "explicit"):
+
+            def prepare(fused: bool = attention == "fused") -> None:
+                for block in model.blocks:
+                    block.attn.fused_attn = fused
+
+            yield Contestant(f"timm {precision} {attention}", "timm", precision, model, model, prepare)
+
+
+def huggingface_contestants(
+    config: ViTConfig, images: Tensor, phase: BenchPhase, numbers: tuple[Numbers, ...]
+) -> Iterator[Contestant]:
+    """Give transformers' ViT with the sizes of a configuration."""
+    transformers = import_library("transformers")
+    model: Any = transformers.ViTForImageClassification(
+        transformers.ViTConfig(
+            image_size=config.image_size[0],
+            patch_size=config.patch_size[0],
+            hidden_size=config.width,
+            num_hidden_layers=config.depth,
+            num_attention_heads=config.num_heads,
+            intermediate_size=config.mlp_dim,
+            num_labels=config.num_classes,
+        )
+    )
+    model.to(images.device)
+    for precision in numbers:
+        for attention in ("sdpa", "eager"):
+
+            def prepare(attention: str = attention) -> None:
+                model.set_attn_implementation(attention)
+
+            name = f"transformers {precision} {attention}"
+            yield Contestant(
+                name, "transformers", precision, model, lambda x: model(pixel_values=x).logits, prepare
+            )
+
+
+def vit_pytorch_contestants(
+    config: ViTConfig, images: Tensor, phase: BenchPhase, numbers: tuple[Numbers, ...]
+) -> Iterator[Contestant]:
+    """Give vit-pytorch's ViT with the sizes of a configuration."""
+    model: nn.Module = (
+        import_module("vit_pytorch.vit")
+        .ViT(
+            image_size=config.image_size,
+            patch_size=config.patch_size,
+            num_classes=config.num_classes,
+            dim=config.width,
+            depth=config.depth,
+            heads=config.num_heads,
+            dim_head=config.head_dim,
+            mlp_dim=config.mlp_dim,
+        )
+        .to(images.device)
+    )
+    for precision in numbers:
+        yield Contestant(f"vit-pytorch {precision}", "vit-pytorch", precision, model, model)
+
+
+def graph_to_export(config: ViTConfig) -> ImageModel:
+    """Make our plain model, with a head that is not all zeros, for an engine's logits to be compared."""
+    model = build_model(config).eval()
+    assert isinstance(model.head, nn.Linear)
+    nn.init.normal_(model.head.weight, std=0.02)
+    return model
+
+
+def _require_same(model: nn.Module, logits: Callable[[Tensor], Any], images: Tensor) -> None:
+    """Refuse an engine that computes something else than the model it was made of.
+
+    Raises:
+        VitkitError: it does; bfloat16 is within two percent of the largest logit.
+    """
+    with torch.inference_mode():
+        expected = model(images)
+    found = torch.from_numpy(logits(images))
+    if found.shape != expected.shape or (found - expected).abs().max() > 0.02 * expected.abs().max():
+        raise VitkitError("it computes other logits than the model that it was given")
+
+
+def openvino_contestants(
+    config: ViTConfig, images: Tensor, phase: BenchPhase, numbers: tuple[Numbers, ...]
+) -> Iterator[Contestant]:
+    """Give OpenVINO on a processor, with our plain graph for batches of this size."""
+    if phase == "training" or images.device.type != "cpu":
+        return
+    openvino, model = import_module("openvino"), graph_to_export(config)
+    graph = openvino.convert_model(model, example_input=images, input=list(images.shape))
+    kinds = {"float32": "f32", "bfloat16": "bf16"}
+    for precision in numbers:
+        hints = {
+            "INFERENCE_PRECISION_HINT": kinds[precision],
+            "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+            "PERFORMANCE_HINT": "LATENCY",
+        }
+        compiled = openvino.Core().compile_model(graph, "CPU", hints)
+        request = compiled.create_infer_request()
+
+        def logits(images: Tensor, request: Any = request) -> Any:
+            return request.infer([images.numpy()], share_inputs=True)[0]
+
+        _require_same(model, logits, images)
+        yield Contestant(f"openvino {precision}", "openvino", precision, None, logits)
+
+
+def onnxruntime_contestants(
+    config: ViTConfig, images: Tensor, phase: BenchPhase, numbers: tuple[Numbers, ...]
+) -> Iterator[Contestant]:
+    """Give ONNX Runtime on a processor, with our plain graph for batches of this size, in float32 alone."""
+    if phase == "training" or images.device.type != "cpu" or "float32" not in numbers:
+        return
+    onnxruntime, model = import_module("onnxruntime"), graph_to_export(config)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    with tempfile.TemporaryDirectory(prefix="vitkit-") as folder:
+        path = Path(folder) / "model.onnx"
+        torch.onnx.export(model, (images,), path, verbose=False)
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+
+    def logits(images: Tensor) -> Any:
+        return session.run(None, {name: images.numpy()})[0]
+
+    _require_same(model, logits, images)
+    yield Contestant("onnxruntime float32", "onnxruntime", "float32", None, logits)
+
+
+def served_contestants(
+    engine: GraphEngine, config: ViTConfig, images: Tensor, phase: BenchPhase, numbers: tuple[Numbers, ...]
+) -> Iterator[Contestant]:
+    """Give vitkit's own graph computed by an engine, with uint8 images, as `vitkit.Predictor` has it."""
+    if phase == "training" or images.device.type != "cpu":
+        return
+    model, pixels = graph_to_export(config), (images * 64 + 128).clamp(0, 255).to(torch.uint8)
+    for precision in numbers:
+        if engine == "onnxruntime" and precision != "float32":
+            continue
+        served = serve(model, engine, precision, torch.get_num_threads())
+        served(pixels), served(pixels)  # the second one of a size is compiled for it
+        library = f"vitkit {engine}"
+
+        def logits(images: Tensor, served: nn.Module = served) -> Any:
+            return served(pixels)
+
+        yield Contestant(f"{library} {precision}", library, precision, None, logits)
+
+
+MakePeer = Callable[[ViTConfig, Tensor, BenchPhase, tuple[Numbers, ...]], Iterator[Contestant]]
+PEERS: dict[str, tuple[MakePeer, tuple[str, ...]]] = {
+    "timm": (timm_contestants, ("timm",)),
+    "transformers": (huggingface_contestants, ("transformers",)),
+    "vit-pytorch": (vit_pytorch_contestants, ("vit_pytorch",)),
+    "openvino": (openvino_contestants, ("openvino",)),
+    "onnxruntime": (onnxruntime_contestants, ("onnxruntime", "onnx", "onnxscript")),
+    "vitkit-openvino": (partial(served_contestants, "openvino"), EXTRAS["openvino"]),
+    "vitkit-onnxruntime": (partial(served_contestants, "onnxruntime"), EXTRAS["onnxruntime"]),
+}
+"""Libraries, and vitkit's own engines; who makes their contestants, and the packages that it imports."""
+
+
+def installed_peers() -> tuple[list[str], list[str]]:
+    """Return the peers that are installed and those that are not, without importing any."""
+    there = [name for name, (_, packages) in PEERS.items() if all(find_spec(one) for one in packages)]
+    return there, [name for name in PEERS if name not in there]
+
+
+def peer_contestants(
+    name: str, config: ModelConfig, images: Tensor, phase: BenchPhase, numbers: tuple[Numbers, ...]
+) -> list[Contestant]:
+    """Give the contestants of a peer, each of which has computed logits once.
+
+    Args:
+        name: of the library.
+        config: the architecture; none but a plain ViT with class token and head has peers.
+        images: `(B, C, H, W)`, normalised, of the batch that is timed.
+        phase: what is timed; engines cannot be trained.
+        numbers: the precisions.
+
+    Raises:
+        VitkitError: it has no such model, or its installation does not work; the message says which.
+    """
+    vit: Any = config  # what has tokens is a ViT or a hybrid
+    if config.num_tokens is None or vit.backbone or vit.pool != "token" or not config.num_classes:
+        raise VitkitError(f"{name} is left out: it is compared on plain ViTs with class token and head.")
+    try:
+        with warnings.catch_warnings():  # exporters warn of what they are told on purpose
+            warnings.simplefilter("ignore")
+            found = list(PEERS[name][0](vit, images, phase, numbers))
+            for contestant in found:
+                contestant.prepare()
+                with torch.inference_mode():
+                    contestant.logits(images[:1] if contestant.model else images)
+    except Exception as error:  # a broken installation, and a library that changed, raise what they like
+        words = " ".join(str(error).split())[:200]
+        raise VitkitError(f"{name} is left out: {type(error).__name__}: {words}") from error
+    return found

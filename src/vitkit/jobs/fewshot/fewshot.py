@@ -1,0 +1,326 @@
+"""Few-shot accuracy of checkpoints: how much their features know of images they were not trained for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitkit.analysis.drawing import save_figure
+from vitkit.analysis.fewshot_figure import fewshot_plot
+from vitkit.data.decode_config import DecodeRule
+from vitkit.data.listing import absolute_spec, pluralize
+from vitkit.data.sources import Samples
+from vitkit.durable import refuse_link, replace_file, replace_json
+from vitkit.errors import VitkitError
+from vitkit.evaluation.features import (
+    FeatureCache,
+    FeatureExtractor,
+    Features,
+    cached_features,
+    explain_no_features,
+)
+from vitkit.evaluation.fewshot_config import L2, METHODS, SHOTS, Method
+from vitkit.evaluation.fewshot_data import (
+    ComputeFeatures,
+    FewShotData,
+    Shots,
+    count_repeated,
+    open_fewshot_data,
+    shot_features,
+    test_features,
+)
+from vitkit.evaluation.fewshot_scores import measure
+from vitkit.jobs.fewshot.options import FewShotOptions
+from vitkit.jobs.fewshot.page import fewshot_page, pretraining_figure
+from vitkit.jobs.fewshot.result import FewShot, FewShotModel, remarks, short_names
+from vitkit.listener import SILENT, Listener
+from vitkit.models.image_config import height_and_width
+from vitkit.models.precision_config import Precision
+from vitkit.runs.checkpoints import identify_any, load_model
+from vitkit.runs.config import is_run
+from vitkit.runs.destination import require_folder
+from vitkit.runs.folder import is_training_data
+from vitkit.runs.machine import find_device
+from vitkit.text import without_places
+from vitkit.weights.card import TrainingData
+from vitkit.weights.files.cache import cache_folder
+from vitkit.weights.preprocessing import fitting, preprocessing_of
+from vitkit.weights.pretraining import pretraining_images
+
+
+def fewshot(
+    starts: str | Path | Sequence[str | Path],
+    data: str,
+    *,
+    shots: Sequence[int] = SHOTS,
+    seeds: int = 3,
+    methods: Sequence[Method] = METHODS,
+    l2: float = L2,
+    neighbours: int | None = None,
+    cache: bool = True,
+    device: str = "auto",
+    precision: Precision = "auto",
+    batch_size: int = 128,
+    workers: int = 0,
+    image_size: int | tuple[int, int] | None = None,
+    num_heads: int | None = None,
+    listener: Listener = SILENT,
+) -> FewShot:
+    """Measure how well classes are learned from a few images of each, by the features of frozen checkpoints.
+
+    Features come through each model once, for the images that are drawn and those tested on. The protocol of
+    "ridge" is the paper's (4.1), as big_vision `evaluators/fewshot_lsr.py` has it.
+
+    Args:
+        starts: a checkpoint or several: anything `load_model` reads.
+        data: names images with labels. Shots are drawn from its training images; it is tested on its test
+            split, else its validation split, else on a fifth of the images, cut off with seed 0.
+        shots: numbers of images of each class to learn from.
+        seeds: how often they are drawn anew; the same for every checkpoint.
+        methods: of "ridge", "knn" and "logistic".
+        l2: the penalty of "ridge".
+        neighbours: of "knn"; None: chosen on the shots.
+        cache: whether features are kept in the user's cache folder, and taken from it.
+        device: where it computes: "auto" (a GPU if there is one), "cpu", "cuda".
+        precision: of the model's arithmetic: "float32", "bfloat16", or "auto": bfloat16 on a GPU that has it.
+        batch_size, workers: images at a time, and processes that decode them.
+        image_size, num_heads: as for `load_model`.
+        listener: hears the progress and what is worth knowing.
+
+    Raises:
+        VitkitError: a checkpoint cannot be loaded or has no pooling; the data is not there, or leaves nothing
+            to test on.
+    """
+    options = FewShotOptions(
+        starts=(str(starts),) if isinstance(starts, str | Path) else tuple(map(str, starts)),
+        data=data,
+        shots=tuple(shots),
+        seeds=seeds,
+        methods=tuple(methods),
+        l2=l2,
+        neighbours=neighbours,
+        cache=cache,
+        device=device,
+        precision=precision,
+        batch_size=batch_size,
+        workers=workers,
+        image_size=height_and_width(image_size),
+        num_heads=num_heads,
+    )
+    return run_fewshot(options, listener)
+
+
+def run_fewshot(options: FewShotOptions, listener: Listener = SILENT) -> FewShot:
+    """Measure the few-shot accuracy of checkpoints; errors are those of `fewshot`."""
+    device = find_device(options.device)
+    if options.out is not None:
+        require_folder(Path(options.out))
+    options = replace(options, shots=tuple(sorted(set(options.shots))))
+    checkpoints = _identify(options)
+    for checkpoint in checkpoints:
+        if checkpoint.trained_on_these:
+            listener.note(
+                f"{checkpoint.start} was trained on {options.data}: the shots are training images of its own."
+            )
+    data = open_fewshot_data(options.data, [c.trained_on for c in checkpoints if c.trained_on is not None])
+    for note in data.data.notes:
+        listener.note(note)
+    measured = [_measure(options, checkpoint, data, device, listener) for checkpoint in checkpoints]
+    found = _summarise(options, data, measured)
+    for sentence in remarks(found):
+        listener.note(sentence)
+    return found
+
+
+def keep_fewshot(options: FewShotOptions, found: FewShot, listener: Listener = SILENT) -> list[Path]:
+    """Write the numbers as JSON, the accuracy against the number of shots as PNG and SVG, and a page of both.
+
+    Returns:
+        The files; none if the folder that was chosen here may not be written.
+
+    Raises:
+        OSError: the folder of `options.out` cannot be written.
+    """
+    folder = Path("fewshot") if options.out is None else Path(options.out)
+    if options.out is None and len(options.starts) == 1 and is_run(Path(options.starts[0])):
+        folder = Path(options.starts[0]) / "fewshot"
+    stem = folder / found.data_name
+    curves = {model.name: model.scores for model in found.models}
+    try:
+        if options.out is None:
+            refuse_link(folder)  # the run may be somebody else's
+        folder.mkdir(parents=True, exist_ok=True)
+        numbers = stem.with_name(stem.name + ".json")
+        replace_json(numbers, _without_places(found).to_json())
+        images = f"{pluralize(found.test_images, f'{found.test_split} image')} of {found.data_name}"
+        figures = list(save_figure(fewshot_plot(curves, images, found.chance, found.seeds), stem))
+        by_images = pretraining_figure(found)
+        if by_images is not None:
+            figures += save_figure(by_images, stem.with_name(stem.name + "-pretraining"))
+        page = stem.with_name(stem.name + ".html")
+        replace_file(page, [fewshot_page(found).encode()])
+        return [numbers, *figures, page]
+    except OSError as error:
+        if options.out is not None:
+            raise
+        listener.note(f"Not kept in {folder}: {error.strerror}. Choose a folder with --out.")
+        return []
+    except VitkitError as error:
+        if options.out is not None:
+            raise
+        listener.note(f"Not kept: {error}")
+        return []
+
+
+def _without_places(found: FewShot) -> FewShot:
+    """Give the numbers as they may be given away; names of classes and keys of images are no places, though
+    they may begin with a slash."""
+    models = tuple(replace(model, start=without_places(model.start)) for model in found.models)
+    return replace(found, data=without_places(found.data), models=models)
+
+
+@dataclass(frozen=True)
+class _Checkpoint:
+    """The description of a checkpoint before its weights are read."""
+
+    start: str
+    name: str
+    rule: DecodeRule
+    """The rule by which its images are decoded."""
+    trained_on: TrainingData | None
+    trained_on_these: bool
+    architecture: str
+    pretraining_images: int | None
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """A checkpoint's accuracy, and what was found out about the images on the way."""
+
+    model: FewShotModel
+    shots: Shots
+    test_labels: NDArray[np.int64]
+    repeated: int
+    rejects: dict[str, str]
+
+
+def _identify(options: FewShotOptions) -> list[_Checkpoint]:
+    """Find out what the checkpoints are, before time is spent on any.
+
+    Raises:
+        VitkitError: one cannot be loaded, or has no pooling.
+    """
+    found = []
+    for start, name in zip(options.starts, short_names(options.starts), strict=True):
+        identity = identify_any(start, options.image_size, options.num_heads)
+        reason = explain_no_features(identity.config)
+        if reason:
+            raise VitkitError(f"{start} {reason}.")
+        record, rule = identity.card.data, fitting(identity.card.preprocessing, identity.config).decode
+        same = is_training_data(identity.card, options.data)
+        if record is not None and same:  # which of several is found by its place
+            record = replace(record, spec=absolute_spec(options.data))
+        architecture = identity.card.name or identity.config.family
+        images = pretraining_images(start, identity.card)
+        found.append(_Checkpoint(start, name, rule, record, same, architecture, images))
+    # An image that is too large for one checkpoint is left out for all: the shots must be the same.
+    smallest = min(checkpoint.rule.max_pixels for checkpoint in found)
+    return [replace(one, rule=replace(one.rule, max_pixels=smallest)) for one in found]
+
+
+def _measure(
+    options: FewShotOptions,
+    checkpoint: _Checkpoint,
+    data: FewShotData,
+    device: torch.device,
+    listener: Listener,
+) -> _Measured:
+    """Measure one checkpoint."""
+    data = data.decoded_by(checkpoint.rule)
+    compute = _feature_computer(options, checkpoint, device, listener)
+    draws = data.draws(options.seeds)
+    shots = shot_features(data, draws, max(options.shots), compute)
+    test, found = test_features(data, compute)
+    fits = len(options.methods) * len(options.shots) * options.seeds
+    with listener.progress(f"learning from shots, {checkpoint.name}", fits) as progress:
+        scores = measure(
+            draws,
+            options.shots,
+            options.methods,
+            shots.features,
+            test,
+            data.classes,
+            unreadable=list(shots.unreadable),
+            l2=options.l2,
+            neighbours=options.neighbours,
+            progress=progress,
+        )
+    rejects = {data.pool.key(index): reason for index, reason in shots.unreadable.items()}
+    bad = np.flatnonzero(~found.readable).tolist()
+    rejects |= {data.test.key(index): reason for index, reason in zip(bad, found.reasons, strict=True)}
+    width = test.rows.shape[1]
+    model = FewShotModel(
+        checkpoint.start,
+        checkpoint.name,
+        width,
+        checkpoint.trained_on_these,
+        scores,
+        checkpoint.architecture,
+        checkpoint.pretraining_images,
+    )
+    return _Measured(model, shots, test.labels, count_repeated(data, shots, test, found.pixels), rejects)
+
+
+def _feature_computer(
+    options: FewShotOptions, checkpoint: _Checkpoint, device: torch.device, listener: Listener
+) -> ComputeFeatures:
+    """Load a model; returns the function that gives its features, from the cache where they are kept."""
+    model = load_model(checkpoint.start, image_size=options.image_size, num_heads=options.num_heads)
+    preprocessing = replace(preprocessing_of(model), decode=checkpoint.rule)
+    extractor = FeatureExtractor(model.to(device), preprocessing, device, options.precision)
+    cache = FeatureCache(cache_folder() / "features", listener.note) if options.cache else None
+    fingerprint = extractor.fingerprint() if cache is not None else ""
+
+    def compute(samples: Samples, indices: NDArray[np.int64], which: str) -> Features:
+        def anew() -> Features:
+            with listener.progress(f"features of {which}, {checkpoint.name}", len(indices)) as progress:
+                return extractor.compute(
+                    samples,
+                    indices,
+                    batch_size=options.batch_size,
+                    workers=options.workers,
+                    progress=progress,
+                )
+
+        return anew() if cache is None else cached_features(fingerprint, samples, indices, cache, anew)
+
+    return compute
+
+
+def _summarise(options: FewShotOptions, data: FewShotData, measured: Sequence[_Measured]) -> FewShot:
+    """Put together what was found; shots and test images are those of the first checkpoint and of all."""
+    first, names = measured[0], data.data.class_names
+    readable = np.bincount(data.pool.labels, minlength=data.classes)
+    bad = data.pool.labels[np.array(list(first.shots.unreadable), np.int64)]
+    readable -= np.bincount(bad, minlength=data.classes)
+    most = max(options.shots)
+    tested = np.bincount(first.test_labels, minlength=data.classes)
+    return FewShot(
+        data=options.data,
+        data_name=data.data.name,
+        class_names=names,
+        test_split=data.test_split,
+        test_images=len(first.test_labels),
+        chance=1 / data.classes,
+        majority=float(tested.max() / tested.sum()),
+        shots=options.shots,
+        seeds=options.seeds,
+        fewer={names[i]: int(readable[i]) for i in np.flatnonzero(readable < most).tolist()},
+        repeated=first.repeated,
+        rejects=first.rejects,
+        notes=data.data.notes,
+        models=tuple(one.model for one in measured),
+    )

@@ -1,0 +1,136 @@
+"""Tell a series of runs: in tables, in sentences, and on a page."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from vitkit.durable import replace_file
+from vitkit.listener import SILENT, Listener
+from vitkit.runs.config import shown_command
+from vitkit.runs.series_record import Member, Series, explain_no_model
+from vitkit.tasks.page import Plot, Table
+
+SPLIT_NAMES = {"val": "validation", "test": "test"}
+
+
+def write_series_report(folder: Path, series: Series, *, listener: Listener = SILENT) -> Path:
+    """Write `report.html` into the folder of a series; of an unfinished one the listener hears what to use.
+
+    Returns:
+        The page.
+    """
+    if not series.ended:
+        listener.note(explain_no_model(folder, series))
+    from vitkit.report.series_page import SeriesSection, render_series
+
+    sections = []
+    with listener.progress("writing the report"):
+        if series.rates:
+            plot = _plot(series)
+            sections.append(
+                SeriesSection("Sweep over learning rates", series.reasons, rate_table(series), plot)
+            )
+        sections.append(SeriesSection("Trained runs", (), member_table(series)))
+        folders = [one.folder for one in series.all_members if (folder / one.folder / "report.html").exists()]
+        command = shown_command(series.command or "vitkit.train_series(...)")
+        page = render_series(folder.resolve().name, conclusions(series), sections, folders, command)
+    path = folder / "report.html"
+    replace_file(path, [page.encode()])
+    return path
+
+
+def rate_table(series: Series) -> Table:
+    """Make the table of a sweep: rate, score with its interval, and what else is to be said."""
+    metric = series.metric.replace("_", " ")
+    headings = ("learning rate", f"{metric} on held-out images", "95 % interval", "loss", "remark")
+    return Table(headings, tuple((f"{one.learning_rate:g}", *_cells(series, one)) for one in series.rates))
+
+
+def member_table(series: Series) -> Table:
+    """Make the table of the runs after the sweep, one for each seed or fold."""
+    metric = series.metric.replace("_", " ")
+    scores = [one.score for one in series.members if one.score is not None]
+    where = f" on {SPLIT_NAMES.get(scores[0].split, scores[0].split)} images" if scores else ""
+    by_fold = series.options.cross_validate is not None
+    headings = ("fold" if by_fold else "seed", f"{metric}{where}", "95 % interval", "loss", "remark")
+    rows = tuple(
+        (str(one.seed if one.fold is None else one.fold), *_cells(series, one)) for one in series.members
+    )
+    return Table(headings, rows)
+
+
+def conclusions(series: Series) -> list[str]:
+    """Say what a series came to, in sentences."""
+    said = []
+    if series.options.sweeps and series.chosen is not None:
+        said.append(f"The learning rate is {series.chosen:g}.")
+    if not series.ended:
+        return [*said, "Not all runs have ended yet: vitkit train --resume continues the series."]
+    spread, metric = series.spread, series.metric.replace("_", " ")
+    scores = [one.score for one in series.members if one.score is not None]
+    if spread is None and scores:
+        where = SPLIT_NAMES.get(scores[0].split, scores[0].split)
+        return [*said, f"{metric.capitalize()} is not defined on the {where} images: no label is among them."]
+    if spread is None:
+        return [*said, "There are no test images, so the final model is not evaluated."]
+    where = SPLIT_NAMES.get(spread.split, spread.split)
+    ended = [score for score in scores if score.value is not None]
+    if spread.deviation is None:
+        (score,) = ended
+        interval = "" if score.interval is None else f" (95 % interval {_interval(score.interval)})"
+        said.append(f"{spread.mean:.2%} {metric} on {score.count:,} {where} images{interval}.")
+    else:
+        what = "folds" if series.options.cross_validate is not None else "seeds"
+        said.append(
+            f"{spread.mean:.2%} {metric} on {where} images, the mean of {spread.runs} {what}; standard "
+            f"deviation {spread.deviation:.2%}, from {spread.lowest:.2%} to {spread.highest:.2%}."
+        )
+        if spread.pooled is not None:
+            right, images = spread.pooled.right, spread.pooled.images
+            said.append(
+                f"Of the {images:,} tested images together {right:,} are right: {right / images:.2%} (95 % "
+                f"interval {_interval(spread.pooled.interval)}, over other images like these and not over "
+                "other trainings)."
+            )
+        if series.options.cross_validate is not None:
+            images = sum(score.count for score in scores)
+            said.append(f"Each of {images:,} images was tested once, by a run that had not trained on it.")
+    lost = sum(bool(one.diverged) for one in series.members)
+    if lost:
+        said.append(f"Training diverged in {lost} of {len(series.members)} runs, which the mean leaves out.")
+    return said
+
+
+def _cells(series: Series, member: Member) -> tuple[str, str, str, str]:
+    """Write score, interval and loss of a member, and a remark."""
+    score = member.score
+    remark = "chosen" if member in series.rates and member.learning_rate == series.chosen else ""
+    if member.diverged:
+        remark = "diverged"
+    elif not member.finished:
+        remark = "not trained yet"
+    if score is None:
+        return "–", "–", "–", remark
+    value = "–" if score.value is None else f"{score.value:.2%}"
+    tie = "–" if score.tie is None else f"{score.tie:.4f}"
+    return value, "–" if score.interval is None else _interval(score.interval), tie, remark
+
+
+def _interval(interval: Sequence[float]) -> str:
+    return f"{interval[0]:.1%} to {interval[1]:.1%}"
+
+
+def _plot(series: Series) -> Plot | None:
+    """Draw the scores against the rates; nothing where fewer than two have one."""
+    from vitkit.analysis.series_figure import rate_plot
+
+    scored = [(m.learning_rate, m.score) for m in series.rates if m.score and m.score.value is not None]
+    if len(scored) < 2 or series.chosen is None:
+        return None
+    figure = rate_plot(
+        [rate for rate, _ in scored],
+        [score.value or 0.0 for _, score in scored],
+        [score.interval for _, score in scored],
+        series.chosen,
+        f"{series.metric.replace('_', ' ')} on held-out images",
+    )
+    return Plot(figure, "rates", "The score on held-out images against the learning rate, as in the table.")

@@ -1,0 +1,518 @@
+"""The job of training a series of runs: a sweep over learning rates, several seeds, or all folds.
+
+The members are ordinary runs, trained one after another by `vitkit.train`, each in a run folder within that
+of the series. `jobs/series_record.py` says what else is there.
+"""
+
+import hashlib
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from vitkit.config import difference, to_json
+from vitkit.data.sources import ImageData
+from vitkit.data.sources_config import DEALT_RULE, FIRST_RULE, NEWEST_RULE, Splits
+from vitkit.durable import read_chunks, remove_leftovers, sync_folder, write_file
+from vitkit.errors import NonFiniteError, VitkitError
+from vitkit.jobs.finetune_recipes import sweep_rates as default_rates
+from vitkit.jobs.series.report import write_series_report
+from vitkit.jobs.train import check_run, command_to_continue, require_data, train
+from vitkit.listener import SILENT, Listener
+from vitkit.runs.budget import settle_minutes
+from vitkit.runs.build import with_absolute_paths
+from vitkit.runs.checkpoints import model_is_whole
+from vitkit.runs.config import Run, changed_options, is_run, name_options
+from vitkit.runs.data_record import check_data, read_record
+from vitkit.runs.destination import require_folder
+from vitkit.runs.finish import tidy
+from vitkit.runs.folder import (
+    claim_run_folder,
+    is_new_folder,
+    is_training_data,
+    lock_run_folder,
+    numbered_folders,
+)
+from vitkit.runs.machine import InterruptedTraining
+from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.series_record import (
+    RECORD,
+    Member,
+    Score,
+    Series,
+    choose_rate,
+    explain_uneven_folds,
+    is_cut_in_turn,
+    is_series,
+    new_series,
+    plan_members,
+    read_score,
+    read_series,
+    summarise,
+    with_member,
+    write_series,
+)
+from vitkit.runs.start import find_start, settle_start
+from vitkit.tasks import find_task
+
+HELD_OUT = 0.1
+"""Fraction of the training images that a sweep holds out where the run says none."""
+
+
+def train_series(
+    run: Run,
+    out: str | Path | None = None,
+    options: SeriesOptions | None = None,
+    *,
+    resume: bool = False,
+    device: str = "auto",
+    threads: int | None = None,
+    command: str = "",
+    listener: Listener = SILENT,
+) -> Path:
+    """Train several runs in place of one: try learning rates, repeat with other seeds, or go through folds.
+
+    A sweep trains each rate on a part of the training images, evaluates it on the images that are held out,
+    and leaves the test images alone; then it trains on all training images with the best rate, and evaluates
+    that on the test images (paper, Table 4). Calling it again with the same options and folder goes on where
+    it was: members that have ended are not repeated. The checkpoints of a member are removed when it has
+    finished and its result is recorded; its model, log, evaluation and report stay.
+
+    Args:
+        run: the run configuration.
+        out: the folder of the series; left out, one below `runs/`.
+        options: which runs; left out, a sweep.
+        resume: whether `out` holds this series already; then only the path of its images may have changed.
+        device, threads, command, listener: as for `vitkit.train`.
+
+    Returns:
+        The folder of the series, with the model of the first run after the sweep; see `vitkit.read_series`.
+
+    Raises:
+        VitkitError: as `vitkit.train`; or the folder holds something else.
+        InterruptedTraining: a signal asked to stop, as in `vitkit.train`.
+    """
+    options, given = options or SeriesOptions(sweep=True), None if out is None else Path(out)
+    if given is not None:
+        require_folder(given)
+    require_data(run)
+    timed = settle_minutes(
+        run, given, device=device, ending=options.ending, recorded=recorded_run, listener=listener
+    )
+    asked = _with_model(with_absolute_paths(timed), given)
+    if options.cross_validate is not None:
+        # A start on the same images may bring an earlier rule with it; a series that begins deals its folds.
+        asked = replace(asked, splits=replace(asked.splits, rule=None))
+    planned = None
+    if not _is_begun(asked, given, options, resume):  # what can be refused is refused before a folder is made
+        with listener.progress("listing images"):
+            planned = _plan(asked, options, command, listener)
+            check_run(_member_run(asked, planned, planned.all_members[0]), device=device, threads=threads)
+    with _hold_folder(asked, given, options, resume) as folder:
+        remove_leftovers(folder)
+        if not is_series(folder):  # another process may hold the one that was begun, or have removed it
+            write_series(folder, planned or _plan(asked, options, command, listener))
+        series = read_series(folder)
+        _refuse_uneven_folds(folder, asked, series)
+        if series.ended:
+            listener.show([("", [f"This series of runs has finished: {folder}"])])
+        try:
+            series = _train_members(folder, asked, series, resume, device, threads, listener)
+        except InterruptedTraining as stop:
+            again = command_to_continue(folder, threads, device)
+            raise InterruptedTraining(f"{stop.where}, in {folder}", again, stop.signal_number) from None
+        _finish(folder, series, listener)
+    return folder
+
+
+def recorded_run(folder: Path) -> Run | None:
+    """Read the run that a series was begun with; None where there is none."""
+    return read_series(folder).run if is_series(folder) else None
+
+
+def _with_model(run: Run, folder: Path | None) -> Run:
+    """Fill in the name of the start's model where it is left open, as a series that was begun records it."""
+    if run.model or not run.start.start:
+        return run
+    begun = None if folder is None else recorded_run(folder)
+    if begun is not None:  # its start may be gone by now
+        return replace(run, model=begun.model)
+    return settle_start(run, _list_images(run).class_names, None)[0]
+
+
+def _train_members(
+    folder: Path,
+    asked: Run,
+    series: Series,
+    resume: bool,
+    device: str,
+    threads: int | None,
+    listener: Listener,
+) -> Series:
+    """Train what has not ended yet, one after another, and write down what came of each."""
+    base = _base(asked, series)
+    total = len(series.all_members)
+    for number, planned in enumerate(series.all_members):
+        if series.rates and number == len(series.rates) and series.chosen is None:
+            series = choose_rate(series)
+            write_series(folder, series)
+            listener.show([("chosen", list(series.reasons))])
+        member = series.all_members[number]
+        if member.ended and (member.diverged or model_is_whole(folder / member.folder)):
+            tidy(folder / member.folder, member.finished, listener)  # a kill may have come before
+            continue
+        listener.show([("run", [f"{number + 1} of {total}: {_describe(series, member)}"])])
+        # Before each: they may change in the days that a series takes, and each run knows its own alone.
+        _check_images(folder, base, series, listener)
+        made = _member_run(base, series, member)
+        try:
+            train(
+                made,
+                folder / member.folder,
+                resume=resume,
+                device=device,
+                threads=threads,
+                command=f"{series.command or 'vitkit.train_series(...)'} (its member {planned.folder})",
+                listener=listener,
+            )
+        except NonFiniteError as error:
+            listener.warn(f"{_describe(series, member)}: training diverged. {error}")
+            member = replace(member, diverged=str(error))
+        else:
+            member = replace(
+                member, finished=True, score=_score(folder / member.folder, made, series, member)
+            )
+        series = with_member(series, member)
+        write_series(folder, series)
+        tidy(folder / member.folder, member.finished, listener)
+    if all(member.diverged for member in series.members):
+        raise VitkitError(
+            f"Training diverged in {folder / series.members[0].folder}: {series.members[0].diverged}"
+        )
+    return replace(series, spread=summarise(series))
+
+
+def _base(asked: Run, series: Series) -> Run:
+    """Give the run that the members are made from: the data may have moved, and how images are loaded may be
+    changed, as in a single run."""
+    return replace(asked, splits=replace(asked.splits, rule=series.run.splits.rule))
+
+
+def _check_images(folder: Path, base: Run, series: Series, listener: Listener) -> None:
+    """Write down the images of a series that begins, or make sure that they are still those.
+
+    They are all images, by the cut of its first run and, after a sweep, of its last one: the folds of a
+    cross-validation, and splits by groups, may change without a change to the names and labels of images.
+
+    Raises:
+        VitkitError: they are others, or nothing says which they were.
+    """
+    with listener.progress("listing images"):
+        whole = _list_images(replace(base, splits=_uncut(base.splits)))
+        first, last = series.all_members[0], series.members[-1]
+        cuts = [
+            _list_images(_member_run(base, series, one))
+            for one in ([first, last] if series.rates else [first])
+        ]
+    if series.rates and series.validates != ("val" in cuts[-1].splits):
+        raise VitkitError(
+            f"{folder / RECORD}: validates: expected {not series.validates}, as its images are, found "
+            f"{series.validates}. Put the original file back, or begin again with another --out."
+        )
+    digest = hashlib.sha256()
+    for cut in cuts:
+        digest.update(cut.fingerprint().encode())
+        if cut.folds is not None:
+            digest.update(cut.folds.fold_of.astype("<i8").tobytes())
+    if read_record(folder) is None:
+        _compare_with_members(folder, base, series, listener)
+    check_data(folder, whole, digest.hexdigest(), base.loading.check_images, listener)
+
+
+def _compare_with_members(folder: Path, base: Run, series: Series, listener: Listener) -> None:
+    """Hold the images against the records of the runs that have begun, where an early version wrote down
+    none for the series.
+
+    Raises:
+        VitkitError: they are others, or no run says which they were.
+    """
+    begun = [one for one in series.all_members if read_record(folder / one.folder) is not None]
+    for member in begun:
+        data = _list_images(_member_run(base, series, member))
+        check_data(folder / member.folder, data, data.fingerprint(), base.loading.check_images, listener)
+    if begun:
+        listener.note(
+            f"{folder} did not say which images it began with: they are those of its {len(begun)} runs."
+        )
+    elif any(one.ended for one in series.all_members):
+        raise VitkitError(
+            f"{folder} and its runs do not say which images they began with: expected a data.json, found "
+            "none. Begin again with another --out."
+        )
+
+
+def _refuse_uneven_folds(folder: Path, asked: Run, series: Series) -> None:
+    """Refuse a cross-validation that an early version began with wrong folds; right ones go on as they were
+    cut.
+
+    Raises:
+        VitkitError: the folds are empty or uneven.
+    """
+    if not is_cut_in_turn(series):
+        return
+    folds = _list_images(_member_run(_base(asked, series), series, series.members[0])).folds
+    if folds is not None and not folds.even:
+        raise VitkitError(explain_uneven_folds(folder, folds.sizes))
+
+
+def _finish(folder: Path, series: Series, listener: Listener) -> None:
+    """Write what a series ends with: its record, the model to predict with, and the page."""
+    write_series(folder, series)
+    if series.options.cross_validate is None:
+        first = next(member for member in series.members if member.finished)
+        if not _is_same_file(folder / first.folder / "model.safetensors", folder / "model.safetensors"):
+            for name in ("model.safetensors", "model.json"):
+                _link(folder / first.folder / name, folder / name)
+    path = write_series_report(folder, series, listener=listener)
+    listener.show([("report", [str(path)])])
+
+
+def _plan(run: Run, options: SeriesOptions, command: str, listener: Listener) -> Series:
+    """Decide which runs a series is made of.
+
+    Raises:
+        VitkitError: the images do not allow them.
+    """
+    run = replace(run, splits=replace(run.splits, rule=run.splits.rule or NEWEST_RULE))
+    _refuse_folds(run, options, listener)
+    rates = options.sweep_rates or (default_rates(run) if options.sweeps else ())
+    if len(rates) == 1:
+        listener.note(f"One learning rate alone is to be tried, {rates[0]:g}: no sweep is needed.")
+    tried = sorted(rates) if len(rates) > 1 else []
+    final = _final_run(run, options)
+    data = _list_images(final)
+    if tried:
+        _refuse_sweep(run, data, listener)
+    if options.runs > 1 and not {"val", "test"} & set(data.splits):
+        raise VitkitError(
+            "Several runs are compared on test or validation images, and there are none: give "
+            "--splits.test-fraction."
+        )
+    if tried and "test" not in data.splits:
+        listener.note("There are no test images: the last run trains on all images and is not evaluated.")
+    rate = rates[0] if len(rates) == 1 else run.optimizer.learning_rate
+    swept, members = plan_members(run, options, tried, rate)
+    return new_series(command, run, options, swept, members, "val" in data.splits)
+
+
+def _refuse_folds(run: Run, options: SeriesOptions, listener: Listener) -> None:
+    """Refuse folds that cannot be cut, and say where a start has seen the images of all of them."""
+    if options.cross_validate is None:
+        return
+    if run.splits.folds is not None:
+        raise VitkitError(
+            "cross_validate goes through all folds: leave --splits.folds and --splits.fold out."
+        )
+    if "test" in _list_images(replace(run, splits=_uncut(run.splits))).splits:
+        raise VitkitError("The data has a test split of its own: leave --cross-validate out.")
+    if _splits_of_start(run) is not None:
+        listener.warn(
+            f"{run.start.start} was trained on these images, those of the folds' test splits among them: "
+            "the figures are too good."
+        )
+
+
+def _refuse_sweep(run: Run, data: ImageData, listener: Listener) -> None:
+    """Refuse a sweep whose images or options do not allow it, and say where its start has seen them.
+
+    Args:
+        run: as it was asked for.
+        data: the images of the run that follows the sweep.
+        listener: is warned.
+    """
+    if run.training.patience is not None and "val" not in data.splits:
+        raise VitkitError(
+            "patience waits for a better validation, and after a sweep there are no validation images, "
+            "because the last run trains on all of them: leave --patience out."
+        )
+    tried = _rate_run(run, False, run.optimizer.learning_rate)
+    if "val" not in _list_images(tried).splits:
+        raise VitkitError(
+            "There are no images to hold out for a sweep: every class has a single training image left. "
+            "Train without --sweep, with a --learning-rate."
+        )
+    before = _splits_of_start(run)
+    # Validation images of the data's own are not cut, so that no start was trained on them.
+    if before is not None and "val" not in data.splits and before != _cut(tried.splits):
+        listener.warn(
+            f"{run.start.start} was trained on these images, held-out ones probably among them: the sweep "
+            "cannot be trusted to choose."
+        )
+
+
+def _splits_of_start(run: Run) -> Splits | None:
+    """Give the splits of a run's images that its start was trained on; None where those were others."""
+    card = find_start(run).card if run.start.start else None
+    if card is None or card.data is None or not is_training_data(card, run.data):
+        return None
+    return _cut(card.data.splits)
+
+
+def _cut(splits: Splits) -> Splits:
+    """Keep of splits what decides how images are cut."""
+    rule = splits.rule or FIRST_RULE
+    # The rule of dealing is about folds alone.
+    rule = min(rule, DEALT_RULE - 1) if splits.folds is None else rule
+    return replace(splits, label_separator=None, rule=rule)
+
+
+def _uncut(splits: Splits) -> Splits:
+    """Give the splits that leave all images together, but for those that the data itself keeps apart."""
+    return Splits(0, 0, label_separator=splits.label_separator)
+
+
+def _member_run(base: Run, series: Series, member: Member) -> Run:
+    """Make the run of a member."""
+    final = _final_run(base, series.options)
+    if member in series.rates:
+        return _rate_run(base, series.validates, member.learning_rate)
+    splits = final.splits
+    if member.fold is not None:
+        splits = replace(splits, folds=series.options.cross_validate, fold=member.fold)
+    return replace(
+        final,
+        splits=splits,
+        optimizer=replace(final.optimizer, learning_rate=member.learning_rate),
+        training=replace(final.training, seed=member.seed),
+    )
+
+
+def _final_run(run: Run, options: SeriesOptions) -> Run:
+    """Give the run that is evaluated on the test images: after a sweep no images are held out of it."""
+    if not options.sweeps:
+        return run
+    return replace(run, splits=replace(run.splits, val_fraction=0.0))
+
+
+def _rate_run(run: Run, validates: bool, rate: float) -> Run:
+    """Make a run of a sweep.
+
+    Args:
+        run: as it was asked for.
+        validates: whether the run that follows the sweep has validation images.
+        rate: the learning rate.
+    """
+    # Of the images that this run is chosen by, only the last weights see anything: the run that follows has
+    # no validation to choose better ones by, unless the data has a validation split of its own.
+    select = run.training.select if validates else "last"
+    return replace(
+        run,
+        splits=replace(run.splits, val_fraction=run.splits.val_fraction or HELD_OUT),
+        optimizer=replace(run.optimizer, learning_rate=rate),
+        training=replace(run.training, select=select, evaluate_test=False),
+    )
+
+
+def _score(folder: Path, run: Run, series: Series, member: Member) -> Score | None:
+    """Read what a member is judged by: the held-out images in a sweep, the test images of a fold; else the
+    test images if there are any, and the validation images where there are none."""
+    splits = ("val",) if member in series.rates else ("test",) if member.fold is not None else ("test", "val")
+    for split in splits:
+        score = read_score(folder, split, run)
+        if score is not None:
+            return score
+    return None
+
+
+def _list_images(run: Run) -> ImageData:
+    return find_task(run.task).open_data(run.data, run.splits, run.preprocessing.decode)
+
+
+def _describe(series: Series, member: Member) -> str:
+    """Say in a few words what a member of a series is."""
+    if member in series.rates:
+        return f"learning rate {member.learning_rate:g} on a part of the training images ({member.folder})"
+    parts = [f"learning rate {member.learning_rate:g}"] if series.options.sweeps else []
+    parts.append(f"seed {member.seed}" if member.fold is None else f"fold {member.fold}")
+    return f"{', '.join(parts)} ({member.folder})"
+
+
+def _is_begun(run: Run, given: Path | None, options: SeriesOptions, resume: bool) -> bool:
+    """Whether the given folder, or where none is given one below `runs/`, holds this series already.
+
+    Raises:
+        VitkitError: the given folder holds another series, or something else.
+    """
+    if given is not None:
+        _check_folder(given, run, options, resume)
+        return is_series(given)
+    folders = numbered_folders(run, _list_images(run).name, options.ending)
+    return any(_holds(folder, run, options) for folder in itertools.takewhile(Path.is_dir, folders))
+
+
+@contextmanager
+def _hold_folder(run: Run, given: Path | None, options: SeriesOptions, resume: bool) -> Iterator[Path]:
+    """Lock the folder of a series: the given one, else one below `runs/`.
+
+    Raises:
+        VitkitError: another process holds the folder, or something else is in it.
+    """
+    if given is None:
+        name = _list_images(run).name
+        with claim_run_folder(run, name, lambda there: _holds(there, run, options), options.ending) as folder:
+            yield folder
+        return
+    with lock_run_folder(given) as folder:
+        _check_folder(folder, run, options, resume)  # another process may have begun one there since
+        yield folder
+
+
+def _holds(folder: Path, run: Run, options: SeriesOptions) -> bool:
+    """Whether a folder holds a series with these options."""
+    return is_series(folder) and not _changes(folder, run, options)
+
+
+def _check_folder(folder: Path, run: Run, options: SeriesOptions, resume: bool) -> None:
+    """Refuse a folder that holds another series, or something else."""
+    if is_series(folder):
+        changes = _changes(folder, run, options, moved=resume)
+        if changes:
+            raise VitkitError(
+                f"{folder} holds another series of runs:\n  "
+                + "\n  ".join(name_options(changes))
+                + "\nGive another --out, or the options that it was begun with."
+            )
+    elif is_run(folder):
+        raise VitkitError(f"{folder} holds a single run and no series of runs. Give another --out.")
+    elif not is_new_folder(folder):
+        raise VitkitError(f"{folder} is there already and is no series of runs. Give another --out.")
+    elif resume:
+        raise VitkitError(f"{folder} is no series of runs: it has no {RECORD}.")
+
+
+def _changes(folder: Path, run: Run, options: SeriesOptions, moved: bool = False) -> list[str]:
+    """List the options in which a series differs from the one in a folder."""
+    there = read_series(folder)
+    changed: Sequence[str] = difference(to_json(there.options), to_json(options))
+    where = str(folder / RECORD)
+    return [*changed, *changed_options(to_json(there.run), where, run, moved)]
+
+
+def _is_same_file(one: Path, other: Path) -> bool:
+    return other.exists() and one.samefile(other) and model_is_whole(other.parent)
+
+
+def _link(file: Path, place: Path) -> None:
+    """Put a file at another place too: a second name of it, or a copy where the disk has no such names."""
+    # Always the same name, as the series is locked: what a killed process leaves is removed by the next one.
+    temporary = place.with_name(f".{place.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    try:
+        os.link(file, temporary)
+    except OSError:
+        write_file(temporary, read_chunks(file))
+    temporary.replace(place)
+    temporary.unlink(missing_ok=True)  # a rename between two names of one file does nothing
+    sync_folder(place.parent)

@@ -1,0 +1,194 @@
+"""Build the parts of a run from its configuration and its images: card, model, loader, trainer."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from vitkit.config import to_json
+from vitkit.data.batch import Batch
+from vitkit.data.listing import absolute_spec
+from vitkit.data.loader import TrainLoader, evaluation_batches, worker_count
+from vitkit.data.memory_samples import MemorySamples, check_decode_memory, keep_in_memory, largest_decoding
+from vitkit.data.sources import ImageData, Samples
+from vitkit.evaluation.fewshot_evaluator import FEWSHOT, fewshot_evaluator
+from vitkit.listener import Listener
+from vitkit.models.build import build_model
+from vitkit.models.image_model import ImageModel
+from vitkit.models.zoo import ModelConfig, changed_name
+from vitkit.runs.config import Run, new_model_config, read_compute
+from vitkit.runs.data_record import RejectedFiles, check_data
+from vitkit.runs.folder import run_card
+from vitkit.runs.machine import available_memory, choose_for, compute_as
+from vitkit.runs.records import StartRecord, read_start_record, with_start
+from vitkit.runs.start import start_place
+from vitkit.tasks import find_task
+from vitkit.tasks.task import Validation
+from vitkit.training.evaluators import Evaluator
+from vitkit.training.trainer import Trainer
+from vitkit.weights.card import card_of
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a run: its configuration, images, folder, model and rejected files."""
+
+    run: Run
+    data: ImageData
+    folder: Path
+    """The run folder, locked."""
+    model: ImageModel
+    """The model with its card; it is moved to the device when the trainer is built."""
+    rejects: RejectedFiles
+    start: StartRecord | None = None
+    """The start that the run begins from; None for new weights."""
+
+
+def with_absolute_paths(run: Run) -> Run:
+    """Write paths down so that they hold from any folder."""
+    tracked = replace(run.fewshot, data=absolute_spec(run.fewshot.data))
+    start = replace(run.start, start=start_place(run.start.start))
+    return replace(run, data=absolute_spec(run.data), fewshot=tracked, start=start)
+
+
+def build_parts(
+    run: Run, data: ImageData, folder: Path, listener: Listener, start: StartRecord | None = None
+) -> Parts:
+    """Build the parts of a run, once its images are known to be those it began with.
+
+    The model's weights are new ones, whatever the run begins from: `jobs.train` decides that.
+
+    Raises:
+        VitkitError: the images are others, or the record of them is damaged.
+    """
+    start = None if start is None else read_start_record(folder) or start
+    fingerprint = data.fingerprint()
+    record = check_data(folder, data, fingerprint, run.loading.check_images, listener)
+    config = model_config_of(run, len(data.class_names), start)
+    with listener.progress("building the model"):
+        # A generator of its own: the weights follow from the seed alone, whatever was drawn before.
+        model = build_model(config, torch.Generator().manual_seed(run.training.seed))
+    # An option may have made the model another architecture; with a start, none may.
+    name = changed_name(run.model, config) if start is None else start.model
+    model.card = run_card(run, data, fingerprint, name)
+    if start is not None:
+        model.card = with_start(card_of(model), start)
+    return Parts(run, data, folder, model, RejectedFiles(folder, record), start)
+
+
+def model_config_of(run: Run, num_classes: int, start: StartRecord | None) -> ModelConfig:
+    """Give the configuration of a run's model: its start's, else that of the name."""
+    if start is not None:
+        return start.config
+    return new_model_config(run, num_classes)
+
+
+def read_images(parts: Parts, listener: Listener) -> Parts:
+    """Decode small splits once; what is too large is read as it is needed."""
+    loading = parts.run.loading
+    limit, splits = int(loading.memory_gib * 2**30), dict[str, Samples]()
+    for split, samples in parts.data.splits.items():
+        if split == "test" and not parts.run.training.evaluate_test:  # nobody looks at them
+            splits[split] = samples
+            continue
+        with listener.progress(f"reading {split} images") as progress:
+            headers = partial(progress, detail="headers")
+            channels = parts.run.preprocessing.decode.channels
+            splits[split] = kept = keep_in_memory(samples, limit, progress, headers, channels)
+        if not isinstance(kept, MemorySamples):
+            warning = check_decode_memory(
+                largest_decoding(kept), worker_count(kept, loading), available_memory()
+            )
+            if warning is not None:
+                listener.warn(f"{split}: {warning}")
+        elif kept.bad:
+            found = {kept.key(index): reason for index, reason in kept.bad.items()}
+            parts.rejects.of_split(split).update(found)
+    return replace(parts, data=replace(parts.data, splits=splits))
+
+
+def compute_as_begun(parts: Parts, device: torch.device) -> None:
+    """Have the model of a run compute as it did when the run began."""
+    recorded = read_compute(parts.folder)
+    asked = parts.run.training.precision
+    # A run of the first version goes on in the plain way.
+    plain = choose_for(parts.model.config, device, asked, phase="training", exact=True)
+    compute_as(parts.model, recorded or plain)
+
+
+def build_trainer(parts: Parts, device: torch.device) -> Trainer:
+    """Move the model to its device, and build what trains it."""
+    run, data = parts.run, parts.data
+    validated = "val" in data.splits
+    parts.model.recompute = run.training.recompute
+    return Trainer(
+        parts.folder,
+        parts.model.to(device),
+        find_task(run.task).objective(run.objective, len(data.class_names), data.splits["train"].labels),
+        build_loader(parts),
+        len(data.splits["train"]),
+        run.training,
+        run.optimizer,
+        build_evaluators(parts, device),
+        find_task(run.task).monitor if validated else None,
+        configuration=to_json(run),
+        compute=parts.model.chosen,
+    )
+
+
+def build_loader(parts: Parts) -> TrainLoader:
+    """Build the stream of training images; it adds the files that it cannot read to the rejected ones."""
+    run, train = parts.run, parts.data.splits["train"]
+    loader = TrainLoader(
+        train,
+        run.preprocessing,
+        run.augmentation,
+        batch_size=run.training.batch_size,
+        seed=run.training.seed,
+        workers=worker_count(train, run.loading),
+        bad_quota=run.loading.bad_quota,
+        worker_timeout=run.loading.worker_timeout,
+    )
+    loader.rejects = parts.rejects.of_split("train")  # those of before count towards the quota
+    return loader
+
+
+def build_evaluators(parts: Parts, device: torch.device) -> dict[str, Evaluator]:
+    """Build what is measured while the model is trained."""
+    run, evaluators = parts.run, dict[str, Evaluator]()
+    if "val" in parts.data.splits:
+        evaluators |= find_task(run.task).evaluators(build_validation(parts, device))
+    if run.fewshot.data:
+        own = card_of(parts.model).data
+        measure = fewshot_evaluator(
+            run.fewshot.data,
+            run.preprocessing,
+            shots=run.fewshot.shots,
+            seeds=run.fewshot.seeds,
+            device=device,
+            precision=run.training.precision,
+            batch_size=run.training.micro_batch_size or run.training.batch_size,
+            workers=run.loading.workers or 0,
+            trained_on=() if own is None else (own,),
+        )
+        evaluators[FEWSHOT] = Evaluator(measure, run.fewshot.every)
+    return evaluators
+
+
+def build_validation(parts: Parts, device: torch.device) -> Validation:
+    """Give the task what it needs to measure a model on the validation images."""
+    run, samples = parts.run, parts.data.splits["val"]
+
+    def batches() -> Iterator[Batch]:
+        return evaluation_batches(
+            samples,
+            run.preprocessing,
+            run.training.micro_batch_size or run.training.batch_size,
+            worker_count(samples, run.loading),
+            parts.rejects.of_split("val"),
+            worker_timeout=run.loading.worker_timeout,
+        )
+
+    return Validation(run.objective, parts.data.class_names, batches, device, parts.model.chosen.precision)

@@ -1,0 +1,349 @@
+"""Find where a run begins or goes on, from what is in its folder, and set damaged files aside."""
+
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from torch import Tensor
+
+from vitkit.durable import hash_file, read_json, remove_leftovers
+from vitkit.engines.folder import refuse_engine_folder
+from vitkit.errors import VitkitError
+from vitkit.listener import Listener
+from vitkit.models.image_model import ImageModel
+from vitkit.models.pool import current_name
+from vitkit.models.vit_config import Interpolation
+from vitkit.runs.config import Run, changed_options, is_unfinished, read_run
+from vitkit.runs.data_record import find_data, read_record
+from vitkit.runs.folder import run_card
+from vitkit.runs.records import run_model
+from vitkit.runs.series_record import require_model
+from vitkit.training.checkpoint import load_weights, weights_file
+from vitkit.training.checkpoint_files import (
+    FOLDER,
+    UnreadableError,
+    commit_size,
+    find_damage,
+    list_set_aside,
+    newest_first,
+    read_manifest,
+    read_progress,
+    set_aside,
+    step_name,
+    survey,
+    sweep,
+)
+from vitkit.training.ended import read_ended
+from vitkit.training.trainer import LOG
+from vitkit.weights import Identity, Loaded, LoadOptions, identify, load
+from vitkit.weights.card import ModelCard, card_of
+from vitkit.weights.loading import fit_to_options, log_notes
+
+
+def starting_point(folder: Path, run: Run, from_scratch: bool, listener: Listener) -> Path | None:
+    """Find the checkpoint to continue from, None to begin at step 0; leftovers of killed processes are
+    removed.
+
+    Args:
+        folder: the run folder, locked.
+        run: its options.
+        from_scratch: begin at step 0 where every checkpoint is damaged.
+        listener: hears what was damaged and removed.
+
+    Raises:
+        VitkitError: every checkpoint is damaged, or there is none while `from_scratch` would pass over a
+            whole one; one cannot be read; or the options are not those that the checkpoint was made with.
+    """
+    found = survey(folder)
+    if found.lost and not from_scratch:
+        reasons = "\n  ".join(f"{path}: {reason}" for path, reason in found.damaged.items())
+        raise VitkitError(
+            f"None of the checkpoints of {folder} is whole:\n  {reasons}\nNothing was changed. Put them back "
+            "from a copy; or add --from-scratch, which begins again at step 0 and keeps these under other "
+            "names; or start a new run with another --out."
+        )
+    if found.whole is not None:
+        if from_scratch:
+            raise VitkitError(
+                f"{found.whole} is whole: leave --from-scratch out to continue from it, or start a new run "
+                "with another --out."
+            )
+        _require_same_options(found.whole, run, listener)
+    for path in found.uncommitted:
+        listener.note(f"{path} was never committed, because its save was cut short: removed.")
+    for (path, reason), kept in zip(found.damaged.items(), sweep(folder, found), strict=True):
+        _tell_damage(path, reason, kept, listener)
+    if found.lost and (folder / LOG).exists():
+        kept = set_aside(folder / LOG)
+        listener.warn(f"The log of the run so far is kept as {kept}.")
+    for written in (folder, folder / "evaluation"):
+        remove_leftovers(written)
+    return found.whole
+
+
+def keep_damaged(damaged: Mapping[Path, str], listener: Listener) -> None:
+    """Set damaged checkpoints aside, those that are still there, and say so."""
+    for path, reason in damaged.items():
+        if path.exists():
+            _tell_damage(path, reason, set_aside(path), listener)
+
+
+def tell_set_aside(folder: Path, listener: Listener) -> None:
+    """Say what of a run was damaged and is still there, and how it is cleared away."""
+    kept = list_set_aside(folder)
+    if kept:
+        listener.warn("\n  ".join(["Damaged and set aside, now or earlier:", *map(str, kept)]))
+        listener.note(f"Remove it with:\n  rm -r {' '.join(shlex.quote(str(path)) for path in kept)}")
+
+
+def model_is_whole(folder: Path) -> bool:
+    """Whether model.json belongs to model.safetensors: a kill may have happened between writing the two.
+
+    A description without a record of its weights, as early versions wrote it, is taken at its word.
+    """
+    try:
+        description = read_json(folder / "model.json")
+        weights = description.get("weights")
+        if weights is None:
+            return True
+        return hash_file(folder / "model.safetensors") == (weights["bytes"], weights["sha256"])
+    except (OSError, VitkitError, AttributeError, KeyError, TypeError):
+        return False  # in doubt, both are written again
+
+
+def _require_same_options(checkpoint: Path, run: Run, listener: Listener) -> None:
+    recorded = read_manifest(checkpoint).configuration
+    if recorded is None:
+        listener.warn(
+            f"{checkpoint.name} was made by a version that did not write the options into it: config.json is "
+            "taken as it is."
+        )
+        return
+    changes = changed_options(recorded, str(checkpoint / "manifest.json"), run, moved=True)
+    if changes:
+        raise VitkitError(
+            "A run is continued with the options it was begun with, but config.json was edited since "
+            f"{checkpoint}:\n  "
+            + "\n  ".join(changes)
+            + "\nPut back what stands at the left, or start a new "
+            "run with another --out."
+        )
+
+
+def _tell_damage(path: Path, reason: str, kept: Path, listener: Listener) -> None:
+    listener.warn(f"{path} is not whole: {reason}. It is kept as {kept}.")
+    listener.note(f"  To remove it: rm -r {shlex.quote(str(kept))}")
+
+
+@dataclass(frozen=True)
+class CommittedModel:
+    """A checkpoint of a run as a model."""
+
+    run: Run
+    card: ModelCard
+    which: str
+    """The choice of the checkpoint, in words: "its best checkpoint, step 120"."""
+    file: Path
+    sha256: str
+    read: Callable[[], dict[str, Tensor]]
+
+
+def read_stopped_run(folder: Path, which: Literal["end", "best", "last"]) -> CommittedModel:
+    """Find a checkpoint of a run, which may still be going; nothing is changed.
+
+    Args:
+        folder: the run folder.
+        which: the best checkpoint or the last; "end": the best there is so far.
+
+    Raises:
+        VitkitError: it has none that is whole, or lacks the record of its images.
+    """
+    run, record, last = read_run(folder), read_record(folder), survey(folder).whole
+    if last is None and read_ended(folder) is not None:
+        raise VitkitError(
+            f"{folder} is a run of a series and has finished, so its checkpoints were removed and none is "
+            "left to begin from. Leave --start-from out: its model is taken."
+        )
+    if last is None or record is None:
+        raise VitkitError(
+            f"{folder} has no checkpoint yet, so there are no trained weights to begin from. Let it train "
+            f"on: vitkit train --resume {folder}"
+        )
+    chosen, words = last, "its last checkpoint"
+    best = read_progress(last).best_step
+    if which != "last" and best is not None:
+        chosen, words = last.with_name(step_name(best)), "its best checkpoint"
+        reason = None if chosen == last else find_damage(chosen)
+        if reason is not None:
+            raise VitkitError(
+                f"{chosen}, the best checkpoint, is not whole: {reason}. Give --start-from last to begin "
+                f"from {FOLDER}/{last.name}."
+            )
+    file, step = weights_file(chosen), read_progress(chosen).step
+    card = run_card(run, record, record.fingerprint, run.model)
+    return CommittedModel(
+        run,
+        replace(card, origin={**card.origin, "weights": f"{words} of step {step}"}),
+        f"{words}, step {step:,}",
+        file,
+        read_manifest(chosen).files[file.name].sha256,
+        lambda: load_weights(chosen),
+    )
+
+
+TRIES = 20
+"""The number of times that checkpoints are listed again because one was removed while it was read."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Weights of a run that has not finished."""
+
+    file: Path
+    step: int
+    is_best: bool
+    """Whether it is that of the best validation so far, and not just the last."""
+    tensors: dict[str, Tensor]
+
+    def __str__(self) -> str:
+        which = "the best validation so far" if self.is_best else "the last committed"
+        return f"step {self.step:,}, {which}"
+
+
+def load_any(path: str | Path, options: LoadOptions | None = None) -> Loaded:
+    """Load a checkpoint as `vitkit.weights.load` does, or the model of a run that has not finished.
+
+    Args:
+        path: as for `vitkit.load_model`.
+        options: left out, the checkpoint as it is.
+
+    Raises:
+        VitkitError: as `vitkit.load_model`; or the run has no checkpoint yet, or none that is whole.
+    """
+    require_model(path)
+    refuse_engine_folder(path)
+    if not is_unfinished(path):
+        loaded = load(path, options)
+        loaded.model.card = find_data(card_of(loaded.model), path)
+        return replace(loaded, identity=replace(loaded.identity, card=loaded.model.card))
+    folder, options = Path(path), options or LoadOptions()
+    found = read_snapshot(folder)
+    identity = _identity(folder, found)
+    if options.num_heads not in (None, identity.config.num_heads):
+        raise VitkitError(
+            f"{folder} says that it has {identity.config.num_heads} attention heads, not "
+            f"{options.num_heads}: leave out num_heads (--num-heads)."
+        )
+    tensors = {current_name(key): value for key, value in found.tensors.items()}  # checkpoints of early runs
+    return fit_to_options(folder, identity, tensors, options)
+
+
+def identify_any(
+    path: str | Path, image_size: tuple[int, int] | None = None, num_heads: int | None = None
+) -> Identity:
+    """Find out what a checkpoint is, as `vitkit.weights.identify` does, or a run that has not finished.
+
+    Raises:
+        VitkitError: as `load_any`.
+    """
+    require_model(path)
+    refuse_engine_folder(path)
+    if is_unfinished(path):
+        return _identity(Path(path), read_snapshot(Path(path)))
+    identity = identify(path, image_size, num_heads)
+    return replace(identity, card=find_data(identity.card, path))
+
+
+def load_model(
+    path: str | Path,
+    num_classes: int | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    *,
+    head: Literal["keep", "new"] | None = None,
+    num_heads: int | None = None,
+    interpolation: Interpolation = "original",
+    image_mean: tuple[float, ...] | None = None,
+    image_std: tuple[float, ...] | None = None,
+) -> ImageModel:
+    """Load a model with the weights of a checkpoint; what the user should know of it is logged as warnings.
+
+    Args:
+        path: a run folder, of a run that has not finished too, whose best committed checkpoint is taken; or
+            a file or folder of any known format: vitkit's, the original release's, timm's and so on; or an
+            address, `hf:org/name`, `https://...`, `gs://...`, which is fetched and kept.
+        num_classes: the number of logits; left out, the head stays as it is.
+        image_size: pixels, one number or `(height, width)`; left out, the size of the weights. Another one
+            resizes the position embeddings (paper 3.2).
+        head: "keep" the whole head, the tanh layer with it; or "new", the original's rule for fine-tuning:
+            the tanh layer is dropped and the head is a new linear layer of zeros. Left out: kept, unless
+            `num_classes` is another number than the file's.
+        num_heads: heads of the attention, where a file does not record them.
+        interpolation: the rule by which position embeddings are resized.
+        image_mean, image_std: mean and standard deviation of pixels in [0, 1], a value for each channel or
+            one for all. They replace those that the file records.
+
+    Returns:
+        The model in evaluation mode, with its card.
+
+    Raises:
+        VitkitError: no checkpoint there, one of another architecture, or a damaged one.
+    """
+    options = LoadOptions(num_classes, image_size, head, num_heads, interpolation, image_mean, image_std)
+    return log_notes(path, load_any(path, options))
+
+
+def read_snapshot(folder: Path) -> Snapshot:
+    """Read the weights of the best committed checkpoint of a run, else of the last one that is whole.
+
+    Raises:
+        VitkitError: there is none, or one cannot be read.
+    """
+    damaged: dict[Path, str] = {}
+    for _ in range(TRIES):
+        committed = [path for path in newest_first(folder / FOLDER) if _is_committed(path)]
+        left = [path for path in committed if path not in damaged]
+        if not left:
+            break
+        chosen = left[0]
+        try:
+            best = read_progress(chosen).best_step
+            wanted = folder / FOLDER / step_name(best) if best is not None else chosen
+            if read_run(folder).training.select == "best" and wanted in left:
+                chosen = wanted
+            reason = find_damage(chosen)
+            if reason is None:
+                step = read_progress(chosen).step
+                weights = load_weights(chosen)
+                return Snapshot(weights_file(chosen), step, step == best, weights)
+        except (UnreadableError, OSError, VitkitError) as error:
+            reason = str(error)
+        if chosen.exists():  # else it was removed after newer ones were committed: those are looked for again
+            damaged[chosen] = reason
+    if not damaged:
+        raise VitkitError(
+            f"{folder} has no checkpoint yet: the run has not finished, and nothing of it is committed. Wait "
+            "for its first checkpoint, or continue it with vitkit train --resume."
+        )
+    reasons = "; ".join(f"{path.name}: {reason}" for path, reason in damaged.items())
+    raise VitkitError(f"None of the checkpoints of {folder} is whole ({reasons}). Nothing was changed.")
+
+
+def _is_committed(checkpoint: Path) -> bool:
+    return bool(commit_size(checkpoint))
+
+
+def _identity(folder: Path, found: Snapshot) -> Identity:
+    """Describe the model of a run by its configuration and the record of its images."""
+    run, record = read_run(folder), read_record(folder)
+    if record is None:
+        raise VitkitError(
+            f"{folder / 'data.json'}, which names the classes of the run, is missing. Put it back, or "
+            "continue the run with vitkit train --resume, which writes it again."
+        )
+    name, config = run_model(run, len(record.class_names), folder)
+    card = run_card(run, record, record.fingerprint, name)
+    card = replace(card, origin={**card.origin, "weights": f"{found}, of a run that has not finished"})
+    note = f"this run has not finished: the weights are those of {found}"
+    return Identity(found.file, "vitkit", config, card, {}, (note,))

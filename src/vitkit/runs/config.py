@@ -1,0 +1,302 @@
+"""The configuration of a training run: everything that decides its result, in one value.
+
+It is written into the run folder as `config.json` before anything else happens.
+"""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from vitkit._version import __version__
+from vitkit.config import describe_value, difference, from_json, require_finite, to_json
+from vitkit.data.loader_config import Loading
+from vitkit.data.sources_config import Splits
+from vitkit.data.transforms_config import Augmentation, Preprocessing
+from vitkit.durable import read_json, replace_json
+from vitkit.errors import VitkitError
+from vitkit.evaluation.fewshot_config import FewShotTracking
+from vitkit.models.card import TaskName
+from vitkit.models.channels_config import with_channels, with_statistics
+from vitkit.models.compute_config import Compute
+from vitkit.models.vit_config import ImagePoolKind, Interpolation, PositionKind
+from vitkit.models.zoo import ModelConfig, changed_name, model_config
+from vitkit.text import without_places
+from vitkit.training.objectives_config import ClassificationConfig
+from vitkit.training.optim_config import OptimizerConfig
+from vitkit.training.trainer_config import TrainingConfig
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """Changes to the model that the name stands for. None keeps the value of the name."""
+
+    pool: ImagePoolKind | None = None
+    """How the tokens become one vector: the class token (token), the mean or maximum of the patches (mean,
+    max), or attention pooling (map)."""
+    stem_channels: tuple[int, ...] | None = None
+    """Channels of 3x3 convolutions before the patches, of which the last halve the image until a position is
+    a patch. A name that ends in -conv chooses them."""
+    stem_strides: tuple[int, ...] | None = None
+    """Stride of each of these convolutions, 1 or 2, instead: 1 2 1 2 1 2 makes patches of 8 pixels, and keeps
+    more of the computation where the map is large."""
+    register_tokens: int | None = None
+    """Number of learned tokens that are added to the class token and the patches."""
+    position: PositionKind | None = None
+    """Position embedding: learned (one vector for each patch), learned_2d (one for its row, one for its
+    column), relative (offsets in the attention), sincos_2d (fixed sines), or none (paper, appendix D.4)."""
+    position_at: Literal["stem", "every_layer", "every_layer_shared"] | None = None
+    """Where positions are added: before the first layer (stem), or before every layer, each with an embedding
+    of its own or with one that all share."""
+    mlp_dim: int | None = None
+    """Hidden width of the MLP in every block."""
+    representation_size: int | None = None
+    """Width of the tanh layer before the head, which the paper has in pre-training."""
+    dropout: float | None = None
+    """Fraction of the activations that are set to zero in training, from 0 to 1."""
+    attention_dropout: float | None = None
+    """Fraction of the attention weights that are set to zero in training, from 0 to 1."""
+    drop_path: float | None = None
+    """Stochastic depth: fraction of the images that skip a branch of the last block in training, from 0 to
+    below 1. In the blocks before it the fraction rises evenly from 0."""
+    layer_scale: float | None = None
+    """First value of a learned factor for each channel of every branch (DeiT III): below 1, a new Transformer
+    passes on what its stem made, and learns sooner."""
+    gelu: Literal["tanh", "erf"] | None = None
+    """Form of the GELU activation: the tanh approximation of the original code, or the exact one (erf)."""
+    head_bias_init: float | None = None
+    """Initial bias of the head: for a sigmoid loss over many classes a value below 0, such as -10."""
+
+    def __post_init__(self) -> None:
+        require_finite(self)
+
+    def build_config(self, name: str, num_classes: int, preprocessing: Preprocessing) -> ModelConfig:
+        """Make the configuration of the model `name`, for the images' channels, with these changes.
+
+        Raises:
+            VitkitError: no such model, or a change that a ResNet does not know.
+        """
+        config = model_config(name, num_classes, preprocessing.image_size)
+        if preprocessing.decode.channels != config.in_channels:
+            config = with_channels(config, preprocessing.decode.channels)
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        changes = {key: value for key, value in given.items() if value is not None}
+        known = {field.name for field in fields(config)}
+        unknown = [key for key in changes if key not in known]
+        if unknown:
+            raise VitkitError(
+                f"{name} has no {', '.join(unknown)}: these are a Vision Transformer's. Leave them out."
+            )
+        return replace(config, **changes)
+
+
+@dataclass(frozen=True)
+class StartConfig:
+    """The weights that a run begins from, and what of them it takes over."""
+
+    start: str = ""
+    """A run folder, a file or folder of weights, or an address (hf:org/name, https://...); left out, new
+    weights are drawn."""
+    start_from: Literal["end", "best", "last"] = "end"
+    """The weights taken from a run folder: the model it ended with; or the best, or the last, of its
+    checkpoints. Of a run that has not ended, "end" is its best checkpoint so far."""
+    head: Literal["new", "ridge", "keep"] = "new"
+    """new: a linear layer of zeros in place of the whole head (paper 3.1). ridge: the same, set to the ridge
+    solution on the features of the training images. keep: the head as it is, which needs the same classes,
+    matched by their names."""
+    position_interpolation: Interpolation = "original"
+    """How position embeddings are resized for another image size."""
+    image_mean: tuple[float, ...] | None = None
+    """Mean of pixels in [0, 1], a value for each channel or one for all; left out, that of the start, and 0.5
+    for new weights."""
+    image_std: tuple[float, ...] | None = None
+    measure_pixels: bool = False
+    """Measure image_mean and image_std on up to 500 training images, where they are not given."""
+    num_heads: int | None = None
+    """Heads of the attention, where a file does not record them."""
+
+    def __post_init__(self) -> None:
+        require_finite(self)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Options of training; those left out are the recipe's."""
+
+    data: str = ""
+    """Images with labels: "digits" (built in), a folder of class folders, a .csv or a folder of .parquet;
+    for multi-label a .csv or a folder of images with a text file of labels each."""
+    task: TaskName = "classification"
+    """The task that is learned: classification, one class for each image; multi-label, any number of labels.
+    """
+    model: str = "ViT-Ti/16"
+    """Name of the model, as `vitkit models` lists them (ViT-B/16, R50+ViT-B/16, BiT-R50x1), or
+    ViT-WIDTHxDEPTHxHEADS/PATCH, such as ViT-192x9x3/8; with a start, that of the start."""
+    start: StartConfig = field(default_factory=StartConfig)
+    architecture: Architecture = field(default_factory=Architecture)
+    preprocessing: Preprocessing = field(default_factory=lambda: Preprocessing(image_size=(224, 224)))
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    objective: ClassificationConfig = field(default_factory=ClassificationConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    splits: Splits = field(default_factory=Splits)
+    loading: Loading = field(default_factory=Loading)
+    fewshot: FewShotTracking = field(default_factory=FewShotTracking)
+    recipe: str = ""
+
+
+def new_model_config(run: Run, num_classes: int) -> ModelConfig:
+    """Give the configuration of a model with new weights, with the pixel statistics that the run gives.
+
+    Raises:
+        VitkitError: as `Architecture.build_config`; or statistics of another number of channels.
+    """
+    config = run.architecture.build_config(run.model, num_classes, run.preprocessing)
+    return with_statistics(config, run.start.image_mean, run.start.image_std)
+
+
+def full_name(run: Run, num_classes: int) -> str:
+    """Name the model of a run with the changes of its architecture; nothing where a start decides it."""
+    if not run.model:
+        return ""
+    try:
+        config = run.architecture.build_config(run.model, num_classes, run.preprocessing)
+    except VitkitError:  # images too small for its patches, say: it has no changed name then
+        return run.model
+    return changed_name(run.model, config) or run.model
+
+
+def write_config(folder: Path, run: Run, command: str, compute: Compute) -> None:
+    """Write down a run, and how its model computes on this machine; nothing is computed before that."""
+    replace_json(
+        folder / "config.json",
+        {
+            "vitkit_version": __version__,
+            "command": command,
+            "run": to_json(run),
+            "compute": to_json(compute),
+        },
+    )
+
+
+def read_compute(folder: Path) -> Compute | None:
+    """Read how the model of a run computes; None for a run of the first version, which knew one way only.
+
+    Raises:
+        VitkitError: no run there, or a damaged one.
+    """
+    recorded = read_config(folder).get("compute")
+    return None if recorded is None else from_json(Compute, recorded, str(folder / "config.json"))
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read the `config.json` of a run folder.
+
+    Raises:
+        VitkitError: no run there, or a damaged one.
+    """
+    path = folder / "config.json"
+    try:
+        data = read_json(path)
+    except FileNotFoundError:
+        raise VitkitError(f"{folder} is no run folder: it has no config.json.") from None
+    except VitkitError as error:
+        if isinstance(error.__cause__, NotADirectoryError):
+            raise VitkitError(
+                f"{folder} is a file, or would be in one: expected the folder of a run. Name that folder."
+            ) from None
+        raise
+    if not isinstance(data, dict) or not isinstance(data.get("run"), dict):
+        raise VitkitError(
+            f"{path} is not the configuration of a run: expected an object with a field 'run', found "
+            f"{describe_value(data)}."
+        )
+    return data
+
+
+def shown_command(command: str) -> str:
+    """Return a command as it is shown to others: of paths that begin at the root only the last name."""
+    try:
+        words = [word.rpartition("=") for word in shlex.split(command)]
+    except ValueError:  # nothing that a shell could read
+        return command
+    return shlex.join(f"{name}{mark}{without_places(value)}" for name, mark, value in words)
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is a run folder; other libraries have a `config.json` too."""
+    try:
+        read_config(folder)
+    except VitkitError:
+        return False
+    return True
+
+
+def is_unfinished(path: str | Path) -> bool:
+    """Whether a path is the folder of a run that has not written its model yet."""
+    folder = Path(path)
+    # Both files are asked for: a run that was killed between writing them has not finished.
+    return is_run(folder) and not all((folder / f"model.{end}").exists() for end in ("safetensors", "json"))
+
+
+def read_run(folder: Path) -> Run:
+    """Read the run configuration of a run folder."""
+    return from_json(Run, read_config(folder)["run"], str(folder / "config.json"))
+
+
+def changed_options(recorded: Mapping[str, Any], where: str, run: Run, moved: bool = False) -> list[str]:
+    """List the options in which `run` differs from a recorded one, as lines "option: this -> that".
+
+    Some may differ and are left out: how images are loaded, the size of micro-batches and `recompute`, which
+    people change when memory runs out. With `moved`, so may the path of the images, whose listing is compared
+    elsewhere.
+
+    Raises:
+        VitkitError: what was recorded `where` is no run.
+    """
+    # Parsed into a Run first: options that are newer than the record then take their defaults.
+    there, here = to_json(from_json(Run, recorded, where)), to_json(run)
+    if run.splits.rule is None:  # whoever gives none takes the one that the run was begun with
+        here["splits"]["rule"] = there["splits"]["rule"]
+    if None not in (there["training"]["steps"], here["training"]["steps"]):
+        here["training"]["epochs"] = there["training"]["epochs"]  # the steps stand in their place
+    for options in (there, here):
+        del options["loading"], options["training"]["micro_batch_size"], options["training"]["recompute"]
+        if moved:
+            del options["data"], options["start"]["start"]
+    return difference(there, here)
+
+
+LENGTH = ("training.steps", "training.epochs", "training.minutes")
+FROM_LENGTH = ("optimizer.warmup_steps", "optimizer.head_first", "training.evaluate_every")
+"""Fields that are a part of the length of a run where nobody gives them."""
+
+
+def name_options(changes: Sequence[str]) -> list[str]:
+    """Write differences of `changed_options` with the options' names on the command line: "--steps 4 -> 5".
+
+    What only follows from another length is left out, epochs beside steps too: nobody gave it.
+    """
+    changed = [change.split(": ", 1) for change in changes]
+    fields_changed = [name for name, _ in changed]
+    following = FROM_LENGTH if set(LENGTH) & set(fields_changed) else ()
+    if "training.steps" in fields_changed:
+        following = (*following, "training.epochs")
+    return [f"{_option(name)} {values}" for name, values in changed if name not in following]
+
+
+def train_longer(changes: Sequence[str], folder: Path) -> str:
+    """Say how a run is trained for longer, where that is what differs; else nothing."""
+    if not any(change.startswith(LENGTH) for change in changes):
+        return ""
+    return (
+        f" To train it for longer, begin a new one from it: vitkit train --start {shlex.quote(str(folder))}."
+    )
+
+
+def _option(name: str) -> str:
+    """Name the option of a field; those of splits and of few-shot evaluation carry their section's name."""
+    section, _, field_name = name.rpartition(".")
+    prefix = f"{section}." if section in ("splits", "fewshot") else ""
+    return f"--{prefix}{field_name.replace('_', '-')}"

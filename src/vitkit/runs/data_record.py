@@ -1,0 +1,292 @@
+"""Record the images that a run was started with, so that changed images are noticed when it is continued.
+
+data.json          counts, class names, how splits were made, files that could not be read
+image-files.npy    size and time of every image file (and a hash of its bytes, if asked for)
+"""
+
+import hashlib
+import io
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.lib import format as npy
+
+from vitkit.config import describe_value, read_if_there, to_json
+from vitkit.data.file_states import States, changed_files, file_states
+from vitkit.data.label_sets import count_labels
+from vitkit.data.listing import pluralize
+from vitkit.durable import read_regular_file, replace_file, replace_json
+from vitkit.errors import VitkitError
+from vitkit.listener import Listener
+from vitkit.weights.card import ModelCard
+from vitkit.weights.files.address import is_address
+
+if TYPE_CHECKING:
+    from vitkit.data.sources import ImageData
+
+RECORD = "data.json"
+STATES = "image-files.npy"
+_LIMIT = 1 << 32
+_SHOWN = 5
+_MOST = 2**53
+"""Counts above it are no counts of anything; below it every integer is a float64 too."""
+
+
+@dataclass(frozen=True)
+class DataRecord:
+    """The contents of `data.json`."""
+
+    name: str
+    spec: str
+    kind: str
+    class_names: tuple[str, ...]
+    counts: Mapping[str, Mapping[str, int]]
+    """Images by split and class."""
+    notes: tuple[str, ...]
+    rejects: Mapping[str, Mapping[str, str]]
+    """Files that could not be read, with the reason, by split."""
+    fingerprint: str
+    """Hash of names and labels: see `ImageData.fingerprint`."""
+    image_files: str | None = None
+    """SHA-256 of `image-files.npy`; none where nothing but names was recorded."""
+    images: Mapping[str, int] = field(default_factory=dict)
+    """Images by split: not the sum over the classes where an image has several; early versions lack it."""
+
+    def __post_init__(self) -> None:
+        require_counts(self.counts, self.images)
+
+
+def require_counts(counts: Mapping[str, Mapping[str, int]], images: Mapping[str, int]) -> None:
+    """Refuse numbers of images that are none.
+
+    Args:
+        counts: by split and class.
+        images: by split.
+    """
+    numbers = {f"counts: {split}: {name}": n for split in counts for name, n in counts[split].items()}
+    numbers |= {f"images: {split}": count for split, count in images.items()}
+    for where, count in numbers.items():
+        if not 0 <= count <= _MOST:
+            raise VitkitError(f"{where}: expected a count, found {describe_value(count)}.")
+
+
+def describe_data(data: "ImageData", fingerprint: str) -> DataRecord:
+    """Make the contents of `data.json`, before any file was found unreadable."""
+    counts = {}
+    for split, samples in data.splits.items():
+        numbers = count_labels(samples.labels, len(data.class_names))
+        counts[split] = dict(zip(data.class_names, numbers, strict=True))
+    return DataRecord(
+        data.name,
+        data.spec,
+        data.kind,
+        data.class_names,
+        counts,
+        data.notes,
+        {},
+        fingerprint,
+        images={split: len(samples) for split, samples in data.splits.items()},
+    )
+
+
+def read_record(folder: Path) -> DataRecord | None:
+    """Read the record of a run folder; None if there is none yet.
+
+    Raises:
+        VitkitError: it is damaged or cannot be read.
+    """
+    return read_if_there(DataRecord, folder / RECORD)
+
+
+def find_data(card: ModelCard, path: str | Path) -> ModelCard:
+    """Add to the card of a run's model where its images are: `model.json`, made to be given away, does not
+    say it.
+
+    Args:
+        card: of the model.
+        path: the checkpoint as it was named: the folder of a run or of a series, or a file in it.
+    """
+    folder = Path(path) if Path(path).is_dir() else Path(path).parent
+    if card.data is None or card.data.has_place or is_address(str(path)):
+        return card
+    for file in [folder / RECORD, *sorted(folder.glob(f"*/{RECORD}"))]:
+        with suppress(VitkitError):  # a model is used without the record, too
+            record = read_record(file.parent)
+            if record is not None and record.fingerprint == card.data.fingerprint:
+                return replace(card, data=replace(card.data, spec=record.spec))
+    return card
+
+
+def check_data(
+    folder: Path, data: "ImageData", fingerprint: str, check: str, listener: Listener
+) -> DataRecord:
+    """Write down what the images of a run are, or make sure that they are still those.
+
+    Args:
+        folder: the run folder, locked.
+        data: the images as listed now.
+        fingerprint: of the listing.
+        check: "time", "content" or "names", as in `Loading.check_images`.
+        listener: hears how far the check is.
+
+    Raises:
+        VitkitError: they are others, or the record is damaged.
+    """
+    record = read_record(folder)
+    if record is None:
+        record = describe_data(data, fingerprint)
+        if check != "names":
+            record = _with_states(folder, record, _states(data, check == "content", listener))
+        replace_json(folder / RECORD, to_json(record))
+        return record
+    record = _compare(folder, record, data, fingerprint, check, listener)
+    if record.spec != data.spec:  # they were moved
+        record = replace(record, spec=data.spec)
+        replace_json(folder / RECORD, to_json(record))
+    return record
+
+
+def _compare(
+    folder: Path, record: DataRecord, data: "ImageData", fingerprint: str, check: str, listener: Listener
+) -> DataRecord:
+    """Make sure that images are still those of a record; errors are those of `check_data`."""
+    if record.fingerprint != fingerprint:
+        raise VitkitError(
+            f"The images in {data.spec} are not those that {folder} was started with (files were added, "
+            "removed or moved). Bring them back, or start a new run with another --out."
+        )
+    if check == "names":
+        return record if record.image_files is None else _renewed(folder, record, data, listener)
+    now = _states(data, check == "content", listener)
+    if record.image_files is None:
+        if len(now):
+            listener.warn(
+                "Sizes and times of the image files were not written down when this run began: they are now."
+            )
+            record = _with_states(folder, record, now)
+            replace_json(folder / RECORD, to_json(record))
+        return record
+    before = _recorded_states(folder, record)
+    if before is None:
+        raise VitkitError(
+            f"{folder / STATES}, by which images that changed are noticed, is missing or damaged. Put it "
+            "back, or run the same command again with --check-images names: it takes the files as they "
+            "are now."
+        )
+    if check == "content" and before.shape[1] == 2:
+        raise VitkitError(
+            f"{folder} was started without hashes of the images' bytes, so that --check-images content has "
+            "nothing to compare with. Give time (sizes and times must be the same), or names (the files are "
+            "taken as they are)."
+        )
+    _refuse_changes(folder, data, before, now)
+    return record
+
+
+def _renewed(folder: Path, record: DataRecord, data: "ImageData", listener: Listener) -> DataRecord:
+    """Write the record again with the files as they are now, which the user has confirmed."""
+    before = _recorded_states(folder, record)
+    content = before is not None and before.shape[1] == 6
+    record = _with_states(folder, record, _states(data, content, listener))
+    replace_json(folder / RECORD, to_json(record))
+    return record
+
+
+def _refuse_changes(folder: Path, data: "ImageData", before: States, now: States) -> None:
+    changed = changed_files(data, before, now)
+    if not changed:
+        return
+    same_size = len(before) == len(now) and bool((before[:, 0] == now[:, 0]).all())
+    what = "times of change" if same_size else "sizes or times of change"
+    if min(before.shape[1], now.shape[1]) == 6:
+        what = "contents"
+    more = "" if len(changed) <= _SHOWN else f"\n  and {len(changed) - _SHOWN:,} more"
+    remedy = (
+        "If they were only copied, moved or restored, run the same command again with --check-images names: "
+        "it takes the files as they are now."
+    )
+    raise VitkitError(
+        f"{pluralize(len(changed), 'image file')} of {data.spec} changed since {folder} was started; other "
+        f"{what}:\n  "
+        + "\n  ".join(map(str, changed[:_SHOWN]))
+        + more
+        + "\nA run is continued with the images "
+        f"it began with: bring them back, or start a new run with another --out. {remedy}"
+    )
+
+
+def _states(data: "ImageData", content: bool, listener: Listener) -> States:
+    with listener.progress("checking image files") as progress:
+        return file_states(data, content, progress)
+
+
+def _with_states(folder: Path, record: DataRecord, states: States) -> DataRecord:
+    """Write the states, before the record that names their hash: a kill in between is then noticed.
+
+    Data that is in no files has none.
+    """
+    if not len(states):
+        return record
+    stream = io.BytesIO()
+    np.save(stream, states, allow_pickle=False)
+    replace_file(folder / STATES, [stream.getvalue()])
+    return replace(record, image_files=hashlib.sha256(stream.getvalue()).hexdigest())
+
+
+def _recorded_states(folder: Path, record: DataRecord) -> States | None:
+    """Read the states that were written down; None if they are missing or damaged."""
+    path = folder / STATES
+    try:
+        data = read_regular_file(path, _LIMIT)
+        if hashlib.sha256(data).hexdigest() != record.image_files:
+            return None
+        stream = io.BytesIO(data)
+        if npy.read_magic(stream) != (1, 0):
+            return None
+        shape, column_major, dtype = npy.read_array_header_1_0(stream)
+    except (FileNotFoundError, ValueError):
+        return None
+    except OSError as error:
+        raise VitkitError(f"{path} cannot be read: {error.strerror or error}.") from error
+    # Held against the bytes that are there: an array as large as a header claims may not fit into memory.
+    whole = len(data) - stream.tell() == math.prod(shape) * dtype.itemsize
+    if column_major or dtype != np.int64 or len(shape) != 2 or shape[1] not in (2, 6) or not whole:
+        return None
+    return np.frombuffer(data, dtype, offset=stream.tell()).reshape(shape)
+
+
+class RejectedFiles:
+    """Files that could not be read, with the reason, by split.
+
+    What was found before a run was stopped counts on, so that a resumed run knows all, and the quota of
+    unreadable files is the whole run's.
+    """
+
+    def __init__(self, folder: Path, record: DataRecord) -> None:
+        """Begin with what the record of the run folder `folder` says."""
+        self._folder, self._record = folder, record
+        self._files = {split: dict(files) for split, files in record.rejects.items()}
+
+    def of_split(self, split: str) -> dict[str, str]:
+        """Return the files of a split, from key to reason; whoever finds another one adds it."""
+        return self._files.setdefault(split, {})
+
+    def write(self) -> None:
+        """Write the record again if there is something new, so that a kill loses nothing."""
+        found = {split: dict(files) for split, files in self._files.items() if files}
+        if self._record.rejects != found:
+            self._record = replace(self._record, rejects=found)
+            replace_json(self._folder / RECORD, to_json(self._record))
+
+    def tell(self, listener: Listener) -> None:
+        """Tell how many there are; the report names them."""
+        for split, files in self._files.items():
+            if files:
+                listener.warn(
+                    f"{pluralize(len(files), 'image')} of {split} could not be read: see the report."
+                )

@@ -1,0 +1,190 @@
+"""Finish a run: take the final weights, evaluate them, and check whether everything is there."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitkit._version import __version__
+from vitkit.data.loader import evaluation_batches, worker_count
+from vitkit.data.loader_config import WORKER_TIMEOUT
+from vitkit.data.repeats import describe_repeats, repeats_of_training
+from vitkit.data.sources import ImageData
+from vitkit.listener import SILENT, Listener, added_up
+from vitkit.models.image_model import ImageModel
+from vitkit.models.precision_config import Precision
+from vitkit.runs.build import Parts
+from vitkit.runs.checkpoints import keep_damaged, model_is_whole
+from vitkit.runs.config import read_compute
+from vitkit.runs.folder import write_evaluation
+from vitkit.runs.machine import prepare
+from vitkit.tasks import find_task, learned_by, task_of
+from vitkit.tasks.task import Task
+from vitkit.training.checkpoint import load_weights
+from vitkit.training.checkpoint_files import FOLDER, find_damage, read_progress, step_name
+from vitkit.training.ended import read_ended, remove_checkpoints
+from vitkit.training.trainer import Trainer
+from vitkit.weights.card import card_of
+from vitkit.weights.preprocessing import preprocessing_of
+
+EVALUATED = ("val", "test")
+"""The splits that a finished run is evaluated on, those of them that its data has; the test split only where
+`TrainingConfig.evaluate_test` says so."""
+
+
+def is_complete(parts: Parts, checkpoint: Path | None) -> bool:
+    """Whether everything that a run ends with is there; the report is what is written last."""
+    if checkpoint is None:
+        finished = read_ended(parts.folder) is not None
+    else:
+        finished = read_progress(checkpoint).finished
+    if not finished:
+        return False
+    evaluations = [f"evaluation/{split}.json" for split in _evaluated(parts)]
+    names = ("model.safetensors", "model.json", *evaluations, "report.html")
+    return all((parts.folder / name).exists() for name in names) and model_is_whole(parts.folder)
+
+
+def tidy(folder: Path, finished: bool, listener: Listener) -> None:
+    """Remove the checkpoints of a run that nothing continues; those of one that diverged are all it has."""
+    if finished:
+        try:
+            remove_checkpoints(folder)
+        except OSError as error:  # the series goes on without the room
+            listener.note(f"The checkpoints of {folder} could not be removed: {error.strerror or error}.")
+
+
+def take_final_weights(model: ImageModel, trainer: Trainer, listener: Listener) -> str:
+    """Put the weights that a run ends with into its model, and write into its card which they are.
+
+    Returns:
+        A phrase that says which weights they are.
+    """
+    progress, config = trainer.state.progress, trainer.config
+    kind = "weights" if trainer.state.average is None else "Polyak average"
+    model.load_state_dict(trainer.evaluated_model.state_dict())
+    which = f"{kind} of the last step, {progress.step}"
+    best = progress.best_step
+    if config.select == "best" and best not in (None, progress.step):
+        checkpoint = trainer.run / FOLDER / step_name(best)
+        reason = find_damage(checkpoint)
+        if reason is None:
+            model.load_state_dict(load_weights(checkpoint))
+            which = f"{kind} of step {best}, the best validation"
+        else:
+            which += f", because {checkpoint.name}, the best validation, is not whole"
+            keep_damaged({checkpoint: reason}, listener)
+    card = card_of(model)
+    origin = {**card.origin, "weights": which, "vitkit": __version__, "torch": torch.__version__}
+    model.card = replace(card, origin=origin)
+    model.eval()
+    return which
+
+
+def evaluate_finished(parts: Parts, device: torch.device, listener: Listener) -> None:
+    """Evaluate the finished model on validation and test images, and keep what was found."""
+    run, task = parts.run, find_task(parts.run.task)
+    loading, training = run.loading, run.training
+    repeated = find_training_images(parts.data, _evaluated(parts), listener)
+    # As `vitkit evaluate` computes, so that it finds the same numbers; runs of the first version stay plain.
+    exact = training.exact or read_compute(parts.folder) is None
+    precision = prepare(parts.model, device, training.precision, exact, "evaluation")
+    for split in _evaluated(parts):
+        result, predictions = evaluate_split(
+            parts.model,
+            parts.data,
+            split,
+            device,
+            parts.rejects.of_split(split),
+            precision=precision,
+            workers=worker_count(parts.data.splits[split], loading),
+            worker_timeout=loading.worker_timeout,
+            folder=parts.folder,
+            listener=listener,
+        )
+        result = with_repeats(result, predictions, repeated, split, task, listener)
+        write_evaluation(parts.folder, split, result, predictions)
+        listener.show([(split, [task.line(result)])])
+
+
+def _evaluated(parts: Parts) -> list[str]:
+    """List the splits that a run is evaluated on when it has finished."""
+    wanted = [split for split in EVALUATED if split != "test" or parts.run.training.evaluate_test]
+    return [split for split in wanted if split in parts.data.splits]
+
+
+def find_training_images(
+    data: ImageData, splits: Sequence[str], listener: Listener = SILENT
+) -> dict[str, NDArray[np.int64]]:
+    """Find the images of splits that are training images too: their numbers by split."""
+    with listener.progress("looking for training images among the others"):
+        return repeats_of_training(data.splits, splits)
+
+
+def with_repeats(
+    result: Any,
+    predictions: Any,
+    repeated: Mapping[str, NDArray[np.int64]],
+    split: str,
+    task: Task[Any, Any],
+    listener: Listener = SILENT,
+    shown: str = "",
+    where: str = "train",
+) -> Any:
+    """Add to the numbers of a split what they are without training images, and say that there are some.
+
+    Args:
+        result, predictions, split, task: the numbers, what they are counted from, and of what.
+        repeated: by split, the images that are training images.
+        listener: hears that there are some.
+        shown: what the split is called there; left out, its name.
+        where: what the training images are called there.
+    """
+    if split not in repeated:
+        return result
+    rows, shown = repeated[split], shown or split
+    if len(rows):
+        listener.warn(f"{describe_repeats(len(rows), shown, where)}: the figures for {shown} are too good.")
+    return task.mark_repeats(result, predictions, rows)
+
+
+def evaluate_split(
+    model: ImageModel,
+    data: ImageData,
+    split: str,
+    device: torch.device,
+    rejects: dict[str, str],
+    *,
+    batch_size: int = 128,
+    workers: int = 0,
+    worker_timeout: float = WORKER_TIMEOUT,
+    precision: Precision = "auto",
+    folder: Path | None = None,
+    listener: Listener = SILENT,
+) -> tuple[Any, Any]:
+    """Evaluate a model by its task on every image of a split; unreadable files are added to `rejects`.
+
+    Logits too many for memory are kept in a file in `folder`, or in the system's folder for temporary files.
+
+    Returns:
+        The task's numbers, and the predictions that they are counted from.
+    """
+    samples, task = data.splits[split], task_of(model.card)
+    batches = evaluation_batches(
+        samples, preprocessing_of(model), batch_size, workers, rejects, worker_timeout=worker_timeout
+    )
+    with listener.progress(f"evaluating {split}", len(samples)) as progress:
+        predictions = task.predict(
+            model,
+            batches,
+            device=device,
+            precision=precision,
+            learned=learned_by(model.card),
+            progress=added_up(progress),
+            folder=folder,
+        )
+    return task.measure(predictions, data.class_names), predictions

@@ -1,0 +1,230 @@
+"""The machine a run is on: its device and its memory, and how it asks a run to stop."""
+
+import ctypes
+import os
+import platform
+import resource
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from vitkit.errors import VitkitError
+from vitkit.kernels.block import compiled_block
+from vitkit.kernels.gelu import compiled_gelu
+from vitkit.models.compute_config import Compute, Phase, choose_compute
+from vitkit.models.image_model import ImageModel
+from vitkit.models.precision import device_features
+from vitkit.models.precision_config import Precision
+from vitkit.models.zoo import ModelConfig
+
+MOST_THREADS = 4096
+"""Largest number of threads, several times the cores of the largest machines: more is a mistyped option."""
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Numbers of glibc's malloc.h: how much may be free before it is handed back, and from which size a piece of
+memory is the system's own."""
+
+
+class InterruptedTraining(VitkitError):  # noqa: N818 (it is no error: what was asked for was done)
+    """A run that a signal asked to stop and that did so, with every finished step committed.
+
+    The exit code is 128 and the signal's number, as shells have it: 130 for SIGINT (Ctrl-C), 143 for SIGTERM,
+    129 for SIGHUP (the terminal is gone), 138 for SIGUSR1 on Linux (a SLURM job's time is nearly over).
+    """
+
+    def __init__(self, where: str, again: str, signal_number: int) -> None:
+        super().__init__(f"Stopped {where}. Continue with: {again}")
+        self.where, self.signal_number = where, signal_number
+        self.exit_code = 128 + signal_number
+
+
+def find_device(name: str) -> torch.device:
+    """Return the device that a name stands for: "auto", "cpu", "cuda", "cuda:1".
+
+    Raises:
+        VitkitError: it is not there.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        first = str(error).splitlines()[0].split(". ")[0][:200].rstrip(".") + "."  # PyTorch's own is a page
+        raise VitkitError(f"The device '{name}' cannot be used: {first} Choose auto or cpu.") from error
+    return device
+
+
+def require_threads(threads: int | None) -> None:
+    """Refuse a number of threads that PyTorch would not take; None leaves the choice to it.
+
+    Raises:
+        VitkitError: it is below 1 or above `MOST_THREADS`.
+    """
+    if threads is not None and not 1 <= threads <= MOST_THREADS:
+        raise VitkitError(f"threads is from 1 to {MOST_THREADS:,}, found {threads}.")
+
+
+@contextmanager
+def deterministic(device: torch.device) -> Iterator[None]:
+    """Ask a GPU for kernels that add up in a fixed order, where there are such, while the block lasts.
+
+    They are slower, and the switches are the process's: whoever trains asks for them, and nobody else. Not
+    measured: the promise of the same bits is for CPUs.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    enabled = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    workspace = os.environ.get("CUBLAS_WORKSPACE_CONFIG")
+    # cuBLAS adds up in a fixed order with a workspace of one of two sizes; this is the larger, faster one.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
+        if workspace is None:
+            os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
+
+
+def keep_freed_memory() -> None:
+    """Have the C library keep the memory that a step frees, for the next step to take.
+
+    Left to itself, glibc hands most of it back to the system at every step and asks for it again, and the
+    system clears each page anew: 3 to 18 per cent of the time of a step. In exchange, the process stays as
+    large as its largest step. Pieces of more than 32 MiB, glibc's limit, are handed back as before. Other C
+    libraries than glibc are left alone, and nothing is changed for a user who set glibc's own variables.
+    """
+    chosen = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
+    if platform.libc_ver()[0] != "glibc" or any(name in os.environ for name in chosen):
+        return
+    with suppress(AttributeError, OSError):  # another allocator may have been loaded in its place
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+        libc.mallopt(M_MMAP_THRESHOLD, 32 * 2**20)
+
+
+def memory_used(device: torch.device) -> int:
+    """Return the peak memory in bytes so far: of the GPU, or of the process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def available_memory(root: Path = Path("/")) -> int | None:
+    """Estimate the bytes of memory that this machine can still give to this process; None if unknown.
+
+    On Linux that is the smallest of MemAvailable in /proc/meminfo and of what each control group above this
+    process (version 1 or 2, as containers and Slurm set them) still has below its limit; elsewhere it is the
+    memory of the machine, used or not.
+
+    Args:
+        root: where /proc and /sys are looked for.
+    """
+    amounts = list(_below_group_limits(root))
+    lines = _text(root / "proc/meminfo").splitlines()
+    amounts += (int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    if amounts:
+        return max(0, min(amounts))
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return None
+
+
+def _below_group_limits(root: Path) -> Iterator[int]:
+    """Yield the bytes that each control group above this process has left; cached files count as free."""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":  # version 2
+            mounts = [root / "sys/fs/cgroup", root / "sys/fs/cgroup/unified"]
+            limit, used, cache = "memory.max", "memory.current", "inactive_file"
+        elif "memory" in controllers.split(","):
+            mounts = [root / "sys/fs/cgroup/memory"]
+            limit, used, cache = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+        else:
+            continue
+        for mount in mounts:
+            group = mount / path.lstrip("/")
+            for folder in (group, *group.parents):
+                if _text(folder / limit).strip().isdigit() and _text(folder / used).strip().isdigit():
+                    statistics = dict(
+                        entry.split(" ", 1) for entry in _text(folder / "memory.stat").splitlines()
+                    )
+                    yield (
+                        int(_text(folder / limit))
+                        - int(_text(folder / used))
+                        + int(statistics.get(cache, "0"))
+                    )
+                if folder == mount:
+                    break
+
+
+def _text(path: Path) -> str:
+    """Read a small file of the system; empty if it is not there."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def choose_for(
+    config: ModelConfig, device: torch.device, precision: Precision, *, phase: Phase, exact: bool
+) -> Compute:
+    """Choose how a model of a configuration computes on a device.
+
+    Args:
+        config: of the model.
+        device: where it computes.
+        precision: that was asked for; "auto" leaves it to the rule.
+        phase: what it computes for.
+        exact: the plain way alone.
+    """
+    chosen = choose_compute(
+        config,
+        device=device.type,
+        features=device_features(device),
+        phase=phase,
+        precision=precision,
+        exact=exact,
+        compiler=not exact and phase != "prediction" and compiled_gelu() is not None,
+    )
+    # Asked for last, so that it is compiled for the chosen precision alone; bfloat16 takes a newer processor.
+    if chosen.block == "compiled" and compiled_block(chosen.precision) is None:
+        return replace(chosen, block="modules")
+    return chosen
+
+
+def compute_as(model: ImageModel, chosen: Compute) -> None:
+    """Have a model compute as chosen, as far as this machine can.
+
+    Without a compiler PyTorch's operations are used, and without a GPU nothing is handed to torch.compile.
+    """
+    gelu = compiled_gelu() if chosen.gelu == "compiled" else None
+    block = compiled_block(chosen.precision) if chosen.block == "compiled" else None
+    here = replace(
+        chosen,
+        gelu=chosen.gelu if gelu is not None else "pytorch",
+        block=chosen.block if block is not None else "modules",
+        graph=chosen.graph if torch.cuda.is_available() else "eager",
+    )
+    model.compute_as(here, gelu, block)
+
+
+def prepare(
+    model: ImageModel, device: torch.device, precision: Precision, exact: bool, phase: Phase
+) -> Precision:
+    """Have a model compute its predictions in the fastest way chosen for a device.
+
+    Returns:
+        The precision that autocast is to be entered with.
+    """
+    compute_as(model, choose_for(model.config, device, precision, phase=phase, exact=exact))
+    return model.chosen.precision

@@ -1,0 +1,324 @@
+"""Describe what a run is going to do, for a person to read before it begins.
+
+It comes in two parts, because a person should not look at nothing while images are read and a step is timed:
+`first_screen` is what the configuration and the list of images say, `estimate` what was found out since.
+"""
+
+import copy
+import resource
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from vitkit.analysis.cost import forward_flops, parameters
+from vitkit.data.advice import advise_on_start, where_to_ask
+from vitkit.data.batch import Batch
+from vitkit.data.listing import Labels, pluralize
+from vitkit.data.loader import worker_count
+from vitkit.data.memory_samples import MemorySamples
+from vitkit.data.sources import ImageData
+from vitkit.errors import VitkitError
+from vitkit.models.cost import count_parameters
+from vitkit.models.image_model import ImageModel
+from vitkit.models.zoo import ModelConfig
+from vitkit.runs.config import Run
+from vitkit.runs.machine import available_memory
+from vitkit.runs.records import StartRecord, read_advice
+from vitkit.text import format_bytes, format_count, format_duration
+from vitkit.training.layer_rates import rate_scales
+from vitkit.training.memory import out_of_memory_explained
+from vitkit.training.optim_config import OptimizerConfig
+from vitkit.training.trainer import Trainer
+
+Row = tuple[str, list[str]]
+"""A heading and its lines."""
+
+NAMES_SHOWN = 8
+"""Class names that fit on a line; the last is shown as well."""
+TRIAL_IMAGES = 64
+"""Images on which a step is timed at most: more would make a person wait for the estimate."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The folder and the machine of a run, which its configuration does not hold."""
+
+    folder: Path
+    device: str
+    """Its name, and the precision that is computed in there."""
+    threads: int
+    """CPU threads that PyTorch uses."""
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """The steps that a run has done, and the time that each takes."""
+
+    step_seconds: float
+    """Measured seconds per step."""
+    step: int = 0
+    """Steps that are done already."""
+    checkpoint: str | None = None
+    """Name of the checkpoint the run continues from; None where it begins."""
+
+
+def first_screen(
+    run: Run,
+    data: ImageData,
+    model: ImageModel,
+    surroundings: Surroundings,
+    start: StartRecord | None = None,
+    departures: Sequence[str] = (),
+) -> list[Row]:
+    """Describe a run before its images are read.
+
+    Args:
+        run: its configuration.
+        data: its images, as they are listed.
+        model: with its card, as it is trained.
+        surroundings: its folder and the machine it is on.
+        start: what it begins from; None for new weights.
+        departures: what in a run that begins from weights is not the paper's fine-tuning.
+
+    Returns:
+        Rows in the order in which they are shown.
+    """
+    beside = _advice(data) if start is None else [_beside_paper(departures)]
+    learning = [] if not run.optimizer.differs_by_layer else [("learns", _learning(run, model))]
+    return [
+        ("data", [_images(data)]),
+        ("", list(data.notes)),
+        ("classes", [_classes(data.class_names)]),
+        *([] if start is None else [("start", list(start.lines))]),
+        ("model", [_model(run.model, model), *_warnings(run, model.config, _total_steps(run, data))]),
+        *learning,
+        ("training", [_training(run, data), *beside]),
+        *([] if start is None else [("advice", [_expected(run, data, surroundings.folder)])]),
+        ("device", [f"{surroundings.device}, {pluralize(surroundings.threads, 'thread')}"]),
+        ("folder", [_folder(run, data, model, surroundings.folder)]),
+    ]
+
+
+def estimate(run: Run, data: ImageData, outlook: Outlook) -> list[Row]:
+    """Say how a run will go, once its images are read and a step is timed.
+
+    Args:
+        run: its configuration.
+        data: its images; those of splits that are kept in memory have been read.
+        outlook: where it stands and how fast it goes.
+
+    Returns:
+        Rows in the order in which they are shown, below those of `first_screen`.
+    """
+    rows = [("images", [_reading(run, data)]), ("time", [_duration(run, data, outlook)])]
+    if outlook.checkpoint is not None:
+        rows.append(("resumed", [f"from step {outlook.step} ({outlook.checkpoint})"]))
+    return rows
+
+
+def measure_step(model: ImageModel, trainer: Trainer, batch_size: int, labels: Labels) -> float:
+    """Measure the seconds of a step by two passes of a copy of the model over a few images.
+
+    Args:
+        model: what is trained.
+        trainer: with its objective and device.
+        batch_size: images of a step.
+        labels: those of the training images, of which the first ones are taken.
+    """
+    # Copies: a pass may change the buffers of both, and the run has to begin with what it was built with.
+    trial, objective = copy.deepcopy(model).train(), copy.deepcopy(trainer.objective)
+    if model.chosen.graph == "compiled":  # which copies are not
+        trial.compile()
+    count = min(batch_size, trainer.config.micro_batch_size or batch_size, TRIAL_IMAGES)
+    while True:
+        shape = torch.Size((count, model.config.in_channels, *model.config.image_size))
+        some_labels = torch.from_numpy(np.resize(labels[:count], (count, *labels.shape[1:])))
+        with out_of_memory_explained(count, shape):
+            try:
+                return _pass_seconds(trainer, trial, objective, shape, some_labels) * batch_size / count
+            except torch.OutOfMemoryError:  # of a GPU, where training will take as few as fit too
+                if count == 1:
+                    raise
+        count = (count + 1) // 2
+
+
+def _pass_seconds(
+    trainer: Trainer, model: nn.Module, objective: nn.Module, shape: torch.Size, labels: torch.Tensor
+) -> float:
+    """Measure the seconds of a pass forward and backward over black images `(B, C, H, W)`."""
+    images = torch.zeros(shape, dtype=torch.uint8, device=trainer.device)
+    ids = torch.arange(len(images), device=trainer.device)
+    batch = Batch(images, labels.to(trainer.device), ids >= 0, ids)
+    elapsed = 0.0
+    for _ in range(2):  # the first one warms up
+        started = time.monotonic()
+        with trainer.autocast():
+            loss, _metrics = objective(model, batch)
+        loss.backward()
+        loss.item()
+        elapsed = time.monotonic() - started
+    return elapsed
+
+
+def _advice(data: ImageData) -> list[str]:
+    """Say that there are too few images to train from scratch, if there are."""
+    advice = advise_on_start(data.spec, len(data.splits["train"]), len(data.class_names))
+    return [f"! {advice}", where_to_ask(data.spec)] if advice else []
+
+
+def _expected(run: Run, data: ImageData, folder: Path) -> str:
+    """Say what was expected of a run that begins from weights, or where to ask for that."""
+    record = read_advice(folder)
+    if record is None:
+        return where_to_ask(data.spec, run.start.start)
+    return f"expected by the advice before it: {record.expected.words} of the test images right"
+
+
+def _total_steps(run: Run, data: ImageData) -> int:
+    return run.training.total_steps(len(data.splits["train"]))
+
+
+def _images(data: ImageData) -> str:
+    counts = " · ".join(f"{split} {len(samples):,}" for split, samples in data.splits.items())
+    return f"{data.name} ({data.kind}): {counts} images"
+
+
+def _reading(run: Run, data: ImageData) -> str:
+    train = data.splits["train"]
+    if isinstance(train, MemorySamples):
+        return f"kept in memory (limit {run.loading.memory_gib:g} GiB a split)"
+    return (
+        f"read as needed by {worker_count(train, run.loading)} workers: decoded, they exceed "
+        f"{run.loading.memory_gib:g} GiB"
+    )
+
+
+def _classes(names: tuple[str, ...]) -> str:
+    more = f", ... {names[-1]}" if len(names) > NAMES_SHOWN else ""
+    return f"{len(names)}: {', '.join(names[:NAMES_SHOWN])}{more}"
+
+
+def _model(name: str, model: ImageModel) -> str:
+    config = model.config
+    height, width = config.image_size
+    tokens = "" if config.num_tokens is None else f"{config.num_tokens} tokens, "
+    return (
+        f"{name} at {height}x{width}: {tokens}{format_count(count_parameters(model))} parameters, "
+        f"{format_count(forward_flops(config, head=True), 'FLOPs')} per image"
+    )
+
+
+def _training(run: Run, data: ImageData) -> str:
+    steps, training, optimizer = _total_steps(run, data), run.training, run.optimizer
+    epochs = steps * training.batch_size / len(data.splits["train"])
+    select = "best" if training.select == "best" and "val" in data.splits else "last"
+    return (
+        f"{steps:,} steps of {training.batch_size} images ({epochs:.1f} epochs), {optimizer.optimizer}, "
+        f"learning rate {optimizer.learning_rate:g} {optimizer.schedule}, seed {training.seed}; it ends with "
+        f"the {select} weights"
+    )
+
+
+def _beside_paper(departures: Sequence[str]) -> str:
+    """Say how a run that begins from weights differs from the paper's fine-tuning."""
+    if not departures:
+        return "fine-tuning as in the paper (B.1.1)"
+    return f"other than the paper's fine-tuning (in brackets, B.1.1): {', '.join(departures)}"
+
+
+def _learning(run: Run, model: ImageModel) -> list[str]:
+    """Say which weights learn, how fast and from when."""
+    optimizer, lines = run.optimizer, []
+    scales = rate_scales(model, optimizer)
+    moving = sum(parameter.numel() for parameter, scale in scales.items() if scale)
+    if optimizer.freezes:
+        kept = "the head alone" if optimizer.freeze == "trunk" else f"layers after {optimizer.freeze_layers}"
+        total = count_parameters(model)
+        lines.append(
+            f"{kept}: {format_count(moving)} of {format_count(total)} parameters, the rest is frozen"
+        )
+    alone = optimizer.freeze == "trunk"
+    if optimizer.layer_decay != 1 and not alone:
+        lowest = min(scale for scale in scales.values() if scale)
+        lines.append(
+            f"each layer at {optimizer.layer_decay:g} of the rate of the next one, the first at {lowest:.2g}"
+        )
+    if optimizer.head_rate != 1:
+        lines.append(f"the head at {optimizer.head_rate:g} times the learning rate")
+    if optimizer.head_first and not alone:
+        lines.append(f"the head alone in the first {pluralize(optimizer.head_first, 'step')}")
+    return lines
+
+
+def _folder(run: Run, data: ImageData, model: ImageModel, folder: Path) -> str:
+    # float32: the weights and two moments of the optimiser, and the average where there is one.
+    state_bytes = count_parameters(model) * 4 * (3 + (run.optimizer.polyak is not None))
+    interval = run.training.evaluation_interval(len(data.splits["train"]))
+    every = run.training.checkpoint_every or interval
+    return f"{folder} (checkpoints of {format_bytes(state_bytes)} every {every} steps)"
+
+
+def _duration(run: Run, data: ImageData, outlook: Outlook) -> str:
+    seconds = (_total_steps(run, data) - outlook.step) * outlook.step_seconds
+    return f"about {format_duration(seconds)} (measured on a few steps)"
+
+
+def _warnings(run: Run, config: ModelConfig, total_steps: int) -> list[str]:
+    """Name what is allowed but seldom meant."""
+    found = []
+    if config.cut_off:
+        found.append(f"! {config.cut_off}: cut off")
+    warmup = run.optimizer.warmup_steps
+    if warmup > total_steps / 2:
+        found.append(f"! {warmup} of {total_steps} steps are warm-up: lower --warmup-steps or train on")
+    return found
+
+
+def require_memory(config: ModelConfig, run: Run, device: torch.device) -> None:
+    """Refuse a model whose weights, gradients and optimiser exceed all memory, and such a batch of pixels.
+
+    What fits barely is not refused: how much the activations need depends on more than the configuration.
+
+    Raises:
+        VitkitError: it does not fit; the message says how much is needed, and how much there is.
+    """
+    available = _free_memory(device)
+    if available is None:
+        return
+    count = parameters(config)
+    needed = count * bytes_per_weight(run.optimizer)
+    if needed > available:
+        raise VitkitError(
+            f"{run.model} does not fit into memory: {format_count(count)} parameters need "
+            f"{format_bytes(needed)} with gradients and optimiser, and {format_bytes(available)} are free. "
+            "Choose a smaller model (vitkit models lists them), or a machine with more memory."
+        )
+    height, width = config.image_size
+    needed = run.training.batch_size * (3 * height * width + 32)  # pixels, labels, numbers of the images
+    if needed > available:
+        raise VitkitError(
+            f"A batch of {run.training.batch_size:,} images of {height}x{width} does not fit into memory: it "
+            f"needs {format_bytes(needed)}, and {format_bytes(available)} are free. Choose a smaller "
+            "--batch-size."
+        )
+
+
+def bytes_per_weight(optimizer: OptimizerConfig) -> int:
+    """Count the bytes per weight in training: itself, its gradient, the optimiser's moments, its average."""
+    first = 2 if optimizer.momentum_dtype == "bfloat16" else 4
+    second = 0 if optimizer.optimizer == "sgd" else 4
+    return 4 + 4 + first + second + (4 if optimizer.polyak is not None else 0)
+
+
+def _free_memory(device: torch.device) -> int | None:
+    """Estimate the free bytes of the GPU, or of this process; None where the system does not say."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    space = resource.getrlimit(resource.RLIMIT_AS)[0]
+    known = [limit for limit in (available_memory(), None if space < 0 else space) if limit is not None]
+    return min(known, default=None)

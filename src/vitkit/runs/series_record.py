@@ -1,0 +1,482 @@
+"""The record of a series of runs: what was asked for, what came of each member, and what was chosen.
+
+series.json         written before the first member begins, and again after each one ends
+data.json, image-files.npy   the images that it began with, as a run writes them down
+rate-0.001, ...     the runs of a sweep
+final               the run with the best rate; with several seeds or folds seed-0, seed-1, ... or fold-0, ...
+ended.json          in a run that has finished: its checkpoints are removed, for nothing continues it
+model.safetensors, model.json   the model of the first of those, so that the folder of the series predicts too
+report.html         the table of all members
+"""
+
+import math
+import shlex
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vitkit._version import __version__
+from vitkit.config import describe_value, from_json, to_json
+from vitkit.data.listing import join_names, pluralize
+from vitkit.data.sources_config import DEALT_RULE, FIRST_RULE
+from vitkit.durable import read_json, replace_json
+from vitkit.errors import VitkitError
+from vitkit.runs.config import Run, is_run, is_unfinished
+from vitkit.runs.data_record import read_record
+from vitkit.runs.series_options import SeriesOptions
+from vitkit.tasks import find_task
+from vitkit.tasks.task import Pooled
+from vitkit.training.checkpoint_files import FOLDER, commit_size, newest_first
+
+RECORD = "series.json"
+KEPT = "kept in the same split"
+"""Words of the note that a run writes down where it cuts images that repeat others (`data/cutting.py`)."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """The result of a member on one split."""
+
+    split: str
+    value: float | None
+    """The value of the metric that decides; None where it is not defined, as a mean over no labels is."""
+    interval: tuple[float, float] | None
+    """95 %, over images like these."""
+    tie: float | None
+    """The number that decides between equal values."""
+    count: int
+    """Images that could be read."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A run of a series."""
+
+    folder: str
+    """Its run folder, within that of the series."""
+    learning_rate: float
+    seed: int
+    fold: int | None = None
+    score: Score | None = None
+    """None where it has not finished, diverged, or there are no images to measure on."""
+    finished: bool = False
+    diverged: str = ""
+    """The error that ended it: its loss, gradients or weights were no finite numbers any more."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is nothing left to do."""
+        return self.finished or bool(self.diverged)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and spread of a metric over several runs."""
+
+    split: str
+    runs: int
+    mean: float
+    deviation: float | None
+    """Standard deviation of the runs, with n - 1; None of a single one."""
+    lowest: float
+    highest: float
+    pooled: Pooled | None = None
+    """The right answers of all folds together, where the metric counts such; early versions lack it."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """The contents of `series.json`."""
+
+    vitkit_version: str
+    command: str
+    run: Run
+    """The run as it was asked for; the members differ from it in rate, splits or seed."""
+    options: SeriesOptions
+    metric: str
+    """The metric that decides: accuracy, say."""
+    rates: tuple[Member, ...]
+    """The runs of the sweep, from the lowest rate to the highest."""
+    chosen: float | None
+    """The learning rate of the others; None where it is not known yet."""
+    reasons: tuple[str, ...]
+    """Sentences about the choice."""
+    members: tuple[Member, ...]
+    """The other runs: one for each seed, or for each fold."""
+    validates: bool
+    """Whether those have validation images: after a sweep only where the data has a split of its own."""
+    spread: Spread | None = None
+    """The spread of the members that have a score; None before all have ended, and where none has one."""
+
+    @property
+    def all_members(self) -> tuple[Member, ...]:
+        """All runs in the order in which they are trained."""
+        return (*self.rates, *self.members)
+
+    @property
+    def ended(self) -> bool:
+        """Whether every member has ended."""
+        return all(member.ended for member in self.all_members)
+
+
+def is_series(folder: Path) -> bool:
+    """Whether a folder is that of a series of runs."""
+    return (folder / RECORD).is_file()
+
+
+def read_series(folder: str | Path) -> Series:
+    """Read what a series of runs has found so far.
+
+    Nothing in the record is trusted that its run and options decide, least of all the names of folders:
+    whoever continues a series that somebody gave away writes into them and removes checkpoints there.
+
+    Args:
+        folder: the folder of the series.
+
+    Raises:
+        VitkitError: it is no series, or its record is damaged or contradicts itself; or it is a
+            cross-validation of an early version whose folds are uneven.
+    """
+    path = Path(folder) / RECORD
+    try:
+        series = from_json(Series, read_json(path), str(path))
+    except FileNotFoundError:
+        raise VitkitError(f"{folder} is no series of runs: it has no {RECORD}.") from None
+    wrong = _contradiction(series)
+    if wrong:
+        raise VitkitError(f"{path}: {wrong}. Put the original file back, or begin again with another --out.")
+    if is_cut_in_turn(series):
+        _require_even_folds(Path(folder), series)
+    if series.rates and series.chosen is not None:
+        series = replace(series, reasons=choose_rate(series).reasons)
+    return replace(series, spread=summarise(series) if series.ended else None)
+
+
+def is_cut_in_turn(series: Series) -> bool:
+    """Whether a series is a cross-validation that cuts its folds one after the other, by an early rule."""
+    return series.options.cross_validate is not None and (series.run.splits.rule or FIRST_RULE) < DEALT_RULE
+
+
+def _require_even_folds(folder: Path, series: Series) -> None:
+    """Refuse folds that are uneven by what their runs wrote down, whether or not the images are still there.
+
+    Raises:
+        VitkitError: they are, or what a run wrote down is damaged.
+    """
+    records = [read_record(folder / member.folder) for member in series.members]
+    begun = [record for record in records if record is not None]
+    # Where images stay together, folds may differ by the largest group, whose size no run wrote down.
+    if series.run.splits.group is not None or any(KEPT in note for one in begun for note in one.notes):
+        return
+    sizes = [one.images.get("test", 0) for one in begun if one.images]
+    if sizes and max(sizes) - min(sizes) > 1:
+        raise VitkitError(explain_uneven_folds(folder, sizes))
+
+
+def explain_uneven_folds(folder: Path, sizes: Sequence[int]) -> str:
+    """Say why a cross-validation of an early version is refused, and what its user can do.
+
+    Args:
+        folder: of the series.
+        sizes: the test images of its folds.
+    """
+    shown = join_names([str(size) for size in sizes])
+    return (
+        f"{folder} was begun by an earlier version, whose folds of {shown} test images are not even, because "
+        "it put the last image of every class into the last one. Begin again with another --out: now every "
+        "class is dealt round the folds. The models of its runs can still be used, such as "
+        f"{folder / 'fold-0'}, but their scores are no cross-validation."
+    )
+
+
+def _contradiction(series: Series) -> str:
+    """Say what in a record contradicts the series that its run and options make; "" where nothing does."""
+    run, options, members = series.run, series.options, series.members
+    rates = [one.learning_rate for one in series.rates]
+    metric = find_task(run.task).monitor.metric
+    if series.metric != metric:
+        return f"metric: expected {metric}, found {describe_value(series.metric)}"
+    tried = sorted(options.sweep_rates) if len(options.sweep_rates) > 1 else []
+    if (options.sweep_rates and rates != tried) or (rates and not options.sweeps):
+        return f"rates: expected {tried or 'none'}, found {describe_value(rates)}"
+    if len(rates) == 1 or not all(0 < rate < math.inf for rate in rates) or rates != sorted(set(rates)):
+        return f"rates: expected several rising numbers above 0, found {describe_value(rates)}"
+    count = options.cross_validate or options.runs
+    if len(members) != count:
+        return f"members: expected {count}, found {len(members)}"
+    rate = run.optimizer.learning_rate
+    if series.chosen is not None and rates:
+        rate = series.chosen
+    elif options.sweeps and not rates:  # a single rate needs no sweep: that of the options, or of the recipe
+        rate = options.sweep_rates[0] if options.sweep_rates else members[0].learning_rate
+    if not 0 <= rate < math.inf or (not rates and series.chosen != rate):
+        return f"chosen: expected the learning rate of the members, {rate:g}, found {series.chosen}"
+    planned = plan_members(run, options, rates, rate)
+    for expected, member in zip((*planned[0], *planned[1]), series.all_members, strict=True):
+        if replace(member, score=None, finished=False, diverged="") != expected:
+            return (
+                f"expected {_outline(expected)}, found {_outline(member)}: names of folders are never paths, "
+                "and each run is the one that the options make"
+            )
+        wrong = _wrong_result(series, member)
+        if wrong:
+            return f"{member.folder}: {wrong}"
+    if len({one.score.split for one in members if one.score is not None}) > 1:
+        return "members: expected scores on the images of one split, found several"
+    if not rates:
+        return ""
+    if series.chosen is None:
+        began = any(one.ended for one in members)
+        return "chosen: expected a rate, as runs after the sweep have ended, found none" if began else ""
+    if not all(one.ended for one in series.rates):
+        return f"chosen: expected none before all rates have ended, found {rate:g}"
+    best = choose_rate(series).chosen
+    return "" if best == rate else f"chosen: expected the rate that scored best, {best:g}, found {rate:g}"
+
+
+def _outline(member: Member) -> str:
+    fold = "" if member.fold is None else f", fold {member.fold}"
+    return f"{describe_value(member.folder)} at rate {member.learning_rate:g}, seed {member.seed}{fold}"
+
+
+def _wrong_result(series: Series, member: Member) -> str:
+    """Say what is wrong with the result of a member; "" where nothing is."""
+    score = member.score
+    if member.diverged and member.finished:
+        return "expected a run that has finished or diverged, found both"
+    if score is None:
+        return ""
+    if not member.finished:
+        return "expected no score before it has finished, found one"
+    if member.fold is not None and score.split != "test":
+        return (
+            f"expected a score on the test images of its fold, found one on {describe_value(score.split)}, "
+            "whose images chose its weights: an earlier version left folds of small classes empty, so that "
+            "this is no cross-validation"
+        )
+    if score.split not in (("val",) if member in series.rates else ("test", "val")):
+        return f"score: expected images that the run is judged by, found {describe_value(score.split)}"
+    if score.value is not None and not 0 <= score.value <= 1:
+        return f"score: expected a value from 0 to 1, found {score.value}"
+    if score.interval is not None and not -math.inf < score.interval[0] <= score.interval[1] < math.inf:
+        return f"score: expected an interval, found {score.interval}"
+    if not 1 <= score.count <= 2**53:  # above it no float64 counts images
+        return f"score: expected a number of images, found {describe_value(score.count)}"
+    return ""
+
+
+def require_model(path: str | Path) -> None:
+    """Refuse the folder of a series that has no model at its own place; any other path is let through.
+
+    Raises:
+        VitkitError: it says which runs of the series have weights, and how the series goes on.
+    """
+    folder = Path(path)
+    if is_series(folder) and not all((folder / f"model.{end}").exists() for end in ("safetensors", "json")):
+        raise VitkitError(explain_no_model(folder, read_series(folder)))
+
+
+def explain_no_model(folder: Path, series: Series) -> str:
+    """Say why a series has no model at its own place, which of its runs to use, and how it goes on."""
+    names = [member.folder for member in series.all_members if _has_weights(folder / member.folder)]
+    again = f"the series goes on with: vitkit train --resume {shlex.quote(str(folder))}"
+    if series.options.cross_validate is not None and series.ended:
+        why, again = "is a cross-validation, in which each fold has a model of its own", ""
+    else:
+        why = "is a series of runs that has not finished, so that it has no model of its own yet"
+    if not names:
+        return f"{folder} {why}, and none of its runs has weights: {again}"
+    use = f"{folder} {why}. Name one of its runs, such as {folder / names[-1]}"
+    others = f" (others: {join_names(names[:-1])})" if names[1:] else ""
+    return f"{use}{others}{'; ' if again else '.'}{again}"
+
+
+def _has_weights(folder: Path) -> bool:
+    """Whether a run has its model, or a checkpoint to use in its place."""
+    if not is_run(folder):
+        return False
+    return not is_unfinished(folder) or any(map(commit_size, newest_first(folder / FOLDER)))
+
+
+def write_series(folder: Path, series: Series) -> None:
+    """Write the record of a series."""
+    replace_json(folder / RECORD, to_json(series))
+
+
+def with_member(series: Series, member: Member) -> Series:
+    """Put a member in place of the one of the same folder."""
+
+    def put(members: Sequence[Member]) -> tuple[Member, ...]:
+        return tuple(member if one.folder == member.folder else one for one in members)
+
+    return replace(series, rates=put(series.rates), members=put(series.members))
+
+
+def plan_members(
+    run: Run, options: SeriesOptions, rates: Sequence[float], rate: float
+) -> tuple[list[Member], list[Member]]:
+    """List the runs of a series that has not begun.
+
+    Args:
+        run: as it was asked for.
+        options: which runs.
+        rates: learning rates of the sweep, rising; none without a sweep.
+        rate: learning rate of the other runs, as far as it is known.
+
+    Returns:
+        The runs of the sweep, and the others.
+    """
+    seed = run.training.seed
+    if options.cross_validate is not None:
+        members = [Member(f"fold-{k}", rate, seed, k) for k in range(options.cross_validate)]
+    elif options.runs > 1:
+        members = [Member(f"seed-{seed + k}", rate, seed + k) for k in range(options.runs)]
+    else:
+        members = [Member("final", rate, seed)]
+    return [Member(f"rate-{one:g}", one, seed) for one in rates], members
+
+
+def new_series(
+    command: str,
+    run: Run,
+    options: SeriesOptions,
+    rates: Sequence[Member],
+    members: Sequence[Member],
+    validates: bool,
+) -> Series:
+    """Make the record of a series that has not begun."""
+    metric = find_task(run.task).monitor.metric
+    chosen = None if rates else members[0].learning_rate
+    return Series(
+        __version__, command, run, options, metric, tuple(rates), chosen, (), tuple(members), validates
+    )
+
+
+def read_score(folder: Path, split: str, run: Run) -> Score | None:
+    """Read what a finished run found on a split; None where it was not evaluated on it.
+
+    Raises:
+        VitkitError: the evaluation is damaged.
+    """
+    task = find_task(run.task)
+    path = folder / "evaluation" / f"{split}.json"
+    try:
+        result, _ = task.read_evaluation(path)
+    except FileNotFoundError:
+        return None
+    numbers: dict[str, Any] = result.to_json()
+    metric, tie = task.monitor.metric, task.monitor.tie_breaker
+    interval = numbers.get(f"{metric}_interval")
+    return Score(
+        split,
+        numbers[metric],
+        None if interval is None else (interval[0], interval[1]),
+        None if tie is None else numbers[tie],
+        result.count,
+    )
+
+
+def choose_rate(series: Series) -> Series:
+    """Choose the best rate of a sweep, by the rule that chooses the best weights of a run.
+
+    Equal scores are told apart by the task's tie breaker, the loss; the lower rate wins where that is equal
+    too.
+
+    Raises:
+        VitkitError: no rate led to a score.
+    """
+    monitor = find_task(series.run.task).monitor
+    best: Member | None = None
+    for member in series.rates:
+        score = member.score
+        if score is None or score.value is None:
+            continue
+        found = {monitor.metric: score.value}
+        if monitor.tie_breaker is not None:
+            found[monitor.tie_breaker] = math.inf if score.tie is None else score.tie
+        before = None if best is None else best.score
+        value, tie = (None, None) if before is None else (before.value, before.tie)
+        if monitor.is_better(found, value, tie):
+            best = member
+    if best is None and not any(member.diverged for member in series.rates):
+        raise VitkitError(
+            "The held-out images have no labels to score by: raise --splits.val-fraction, with another --out."
+        )
+    if best is None:
+        raise VitkitError(
+            f"None of the learning rates {_listed(series.rates)} led to a model that can be scored: training "
+            "diverged. Give lower ones with --sweep-rates and another --out."
+        )
+    return replace(
+        series,
+        chosen=best.learning_rate,
+        reasons=tuple(_reasons(series, best)),
+        members=tuple(replace(one, learning_rate=best.learning_rate) for one in series.members),
+    )
+
+
+def summarise(series: Series) -> Spread | None:
+    """Give mean and spread of the members' scores, of folds the pooled one too; None where there are none."""
+    scores = [one.score for one in series.members if one.score is not None and one.score.value is not None]
+    values = [score.value for score in scores if score.value is not None]
+    if not values:
+        return None
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    pooled = None
+    if series.options.cross_validate is not None:
+        parts = [(value, score.count) for value, score in zip(values, scores, strict=True)]
+        pooled = find_task(series.run.task).pool(parts)
+    mean = statistics.fmean(values)
+    return Spread(scores[0].split, len(values), mean, deviation, min(values), max(values), pooled)
+
+
+def _reasons(series: Series, best: Member) -> list[str]:
+    """Say why a rate was chosen, and how sure that is."""
+    score, rate = best.score, best.learning_rate
+    assert score is not None and score.value is not None
+    images = f"{score.count:,} held-out image{'s' * (score.count != 1)}"
+    said = [f"Learning rate {rate:g} is the best on {images}: {_percent(score.value)}."]
+    others = {
+        one.learning_rate: one.score
+        for one in series.rates
+        if one is not best and one.score is not None and one.score.value is not None
+    }
+    tied = [found for found, other in others.items() if other.value == score.value]
+    near = [
+        found
+        for found, other in others.items()
+        if found not in tied and score.interval is not None and (other.value or 0.0) >= score.interval[0]
+    ]
+    if tied:
+        said.append(f"{_rates(tied)} scored the same: the lower loss decided, then the lower rate.")
+    if near:
+        said.append(
+            f"{_rates(near)} {'is' if len(near) == 1 else 'are'} within its 95 % interval: these images do "
+            "not tell the rates apart for sure."
+        )
+    tried = [one.learning_rate for one in series.rates]
+    if len(tried) > 1 and rate == max(tried):
+        said.append("It is the highest one that was tried: a higher one may be better still (--sweep-rates).")
+    if len(tried) > 1 and rate == min(tried):
+        said.append("It is the lowest one that was tried: a lower one may be better still (--sweep-rates).")
+    diverged = [one.learning_rate for one in series.rates if one.diverged]
+    if diverged:
+        said.append(f"With {_rates(diverged)} training diverged.")
+    unscored = [one for one in series.rates if one.finished and one.learning_rate not in (rate, *others)]
+    if unscored:
+        said.append(f"{pluralize(len(unscored), 'rate')} led to no score: {_listed(unscored)}.")
+    return said
+
+
+def _rates(rates: Sequence[float]) -> str:
+    return " and ".join(f"{rate:g}" for rate in rates)
+
+
+def _listed(members: Sequence[Member]) -> str:
+    return ", ".join(f"{one.learning_rate:g}" for one in members)
+
+
+def _percent(share: float) -> str:
+    return f"{share:.2%}"

@@ -1,0 +1,334 @@
+"""The start of a run: weights of another model, found, described, and put into the run's own model.
+
+start.json   what was started from: the hashes of its files, the architecture it led to, where it came from
+
+A run reads its start until it has a checkpoint of its own; from then on `start.json` is enough.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from vitkit.config import difference, to_json
+from vitkit.data.listing import absolute_spec, pluralize
+from vitkit.data.transforms_config import Preprocessing
+from vitkit.durable import hash_file, replace_json
+from vitkit.errors import VitkitError
+from vitkit.models.channels_config import describe_channels, with_channels
+from vitkit.models.image_config import format_size
+from vitkit.models.image_model import ImageModel
+from vitkit.models.zoo import ModelConfig
+from vitkit.runs.checkpoints import read_stopped_run
+from vitkit.runs.config import Run, full_name, is_run, is_unfinished
+from vitkit.runs.data_record import find_data
+from vitkit.runs.records import START_FILE, StartRecord, read_start_record, run_model, with_start
+from vitkit.runs.series_record import require_model
+from vitkit.tasks import find_task
+from vitkit.weights import LoadOptions
+from vitkit.weights.card import ModelCard, card_of
+from vitkit.weights.files.address import is_address
+from vitkit.weights.files.source import read_json as read_settings
+from vitkit.weights.loading import Adapted, adapt, identify, read_weights, with_statistics
+from vitkit.weights.preprocessing import fitting
+
+NAMES_SHOWN = 5
+FREE = ("dropout", "attention_dropout", "drop_path", "head_bias_init")
+"""Fields of the architecture that are no property of the weights: a run may choose them anew."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Weights to begin from, found and described; they are read when they are asked for."""
+
+    name: str
+    """Its name in messages."""
+    model: str
+    """A name of the zoo, or the family's."""
+    config: ModelConfig
+    card: ModelCard
+    format: str
+    notes: tuple[str, ...]
+    files: tuple[Path, ...]
+    sha256: str | None
+    """The hash of the one file, where it is known already."""
+    read: Callable[[], dict[str, Tensor]]
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """Return the way from an image file to its input; the original's where nothing is recorded."""
+        return fitting(self.card.preprocessing, self.config)
+
+
+def settle_start(run: Run, class_names: Sequence[str], folder: Path | None) -> tuple[Run, StartRecord | None]:
+    """Find out what a run begins from, by its folder's record where there is one.
+
+    Returns:
+        The run with the name of the start's model where it left that open, and what is taken over; None for
+        new weights.
+
+    Raises:
+        VitkitError: there is no such start, or the run's options contradict it.
+    """
+    if not run.start.start:
+        return run, None
+    record = None if folder is None else read_start_record(folder)
+    if record is None:
+        record = plan_start(run, class_names, find_start(run))
+    return (run if run.model else replace(run, model=record.model)), record
+
+
+def start_place(start: str) -> str:
+    """Write a start down so that it holds from any folder: addresses as they are, paths absolute."""
+    return start if is_address(start) else absolute_spec(start)
+
+
+def find_start(run: Run) -> Start:
+    """Find out what a run's start is; the weights stay where they are.
+
+    Raises:
+        VitkitError: nothing there, nothing known, or a run without any checkpoint.
+    """
+    options = run.start
+    folder = Path(options.start)
+    require_model(folder)
+    of_run = not is_address(options.start) and is_run(folder)
+    if options.start_from != "end" and not of_run:
+        raise VitkitError(
+            f"--start-from {options.start_from} chooses among the checkpoints of a run, and {options.start} "
+            "is no run folder: leave it out."
+        )
+    if of_run and (options.start_from != "end" or is_unfinished(folder)):
+        stopped = read_stopped_run(folder, options.start_from)
+        name, config = run_model(stopped.run, len(stopped.card.class_names), folder)
+        return Start(
+            f"{options.start} ({stopped.which})",
+            name,
+            config,
+            replace(stopped.card, name=name),
+            "vitkit",
+            (),
+            (stopped.file,),
+            stopped.sha256,
+            stopped.read,
+        )
+    identity = identify(options.start, num_heads=options.num_heads)
+    return Start(
+        options.start,
+        identity.card.name or identity.config.family,
+        identity.config,
+        find_data(identity.card, options.start),
+        identity.format,
+        identity.notes,
+        _files(identity.file),
+        None if identity.checksum is None else identity.checksum.sha256,
+        lambda: read_weights(options.start, options.num_heads),
+    )
+
+
+def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecord:
+    """Decide what of a start a run takes over.
+
+    Args:
+        run: its options.
+        class_names: of its images.
+        start: as it was found.
+
+    Raises:
+        VitkitError: the run's options contradict the start.
+    """
+    if run.model not in ("", start.model) and full_name(run, len(class_names)) != start.model:
+        raise VitkitError(
+            f"{start.name} is a {start.model}, so a run that begins from it is one too, found model "
+            f"{run.model}. Leave --model out."
+        )
+    given = LoadOptions(image_mean=run.start.image_mean, image_std=run.start.image_std)
+    before, _ = with_statistics(
+        with_channels(start.config, run.preprocessing.decode.channels), start.card, given
+    )
+    config = replace(before, image_size=run.preprocessing.image_size)
+    if run.start.head != "keep":
+        config = replace(config.with_new_head(len(class_names)), head_bias_init=0.0)
+    else:
+        _class_order(start, class_names)  # refuses other classes
+    config = replace(config, **_changes(run, start.model, config))
+    _refuse_unfit(run, start, config)
+    history = {key: value for key, value in start.card.history().items() if value not in ("", None)}
+    origin = {"from": run.start.start, "model": start.model, "format": start.format, **history}
+    return StartRecord(
+        run.start.start,
+        start.model,
+        config.family,
+        to_json(config),
+        tuple(_lines(run, start, before, config, class_names)),
+        origin,
+        {},
+    )
+
+
+def take_start(
+    run: Run, class_names: Sequence[str], folder: Path, record: StartRecord, model: ImageModel
+) -> StartRecord:
+    """Put the weights of a start into a run's model, and write down what they are.
+
+    Args:
+        run, class_names: its options, and the classes of its images.
+        folder: the run folder, locked.
+        record: what is taken over.
+        model: with new weights, which are replaced.
+
+    Returns:
+        The record with the hashes of the files, as it is in the folder now.
+
+    Raises:
+        VitkitError: the start is damaged, or another one than the run was begun with.
+    """
+    start = find_start(run)
+    written = replace(record, files=_hashes(start))
+    written = replace(written, origin={**record.origin, "sha256": _one_hash(written.files)})
+    earlier = read_start_record(folder)
+    if earlier is not None and earlier.files != written.files:
+        raise VitkitError(
+            f"{start.name} is not what {folder} was started from: its weights have changed since, and the "
+            "run has no checkpoint yet. Put the former ones back, or start a new run with another --out."
+        )
+    adapted = _adapted(run, start, record.config)
+    tensors = adapted.tensors
+    if run.start.head == "keep":
+        order = _class_order(start, class_names)
+        tensors |= {name: tensors[name][order] for name in ("head.weight", "head.bias")}
+    model.load_state_dict(tensors)
+    if run.start.head != "keep":
+        model.init_head()
+    model.card = with_start(card_of(model), written)
+    replace_json(folder / START_FILE, to_json(written))
+    return written
+
+
+def _changes(run: Run, model: str, config: ModelConfig) -> dict[str, Any]:
+    """Give the fields of the architecture that the run chooses anew.
+
+    Raises:
+        VitkitError: one of them is a property of the weights.
+    """
+    asked = {key: value for key, value in to_json(run.architecture).items() if value is not None}
+    has = to_json(config)
+    for key, value in asked.items():
+        if key not in has:
+            raise VitkitError(f"{model} has no {key}: leave it out.")
+        if key not in FREE and has[key] != value:
+            raise VitkitError(
+                f"The start decides the architecture: its {key} is {has[key]}, and its weights are worth "
+                f"nothing with {value}. Leave --{key.replace('_', '-')} out."
+            )
+    if run.start.head == "keep":
+        asked.pop("head_bias_init", None)
+    return asked
+
+
+def _refuse_unfit(run: Run, start: Start, config: ModelConfig) -> None:
+    unfit = find_task(run.task).explain_unfit(config)
+    if unfit:
+        raise VitkitError(f"{start.name} {unfit}.")
+
+
+def _class_order(start: Start, class_names: Sequence[str]) -> list[int]:
+    """Give the row of the start's head for each class of the images.
+
+    Raises:
+        VitkitError: the classes are not the same.
+    """
+    names = start.card.class_names
+    if not names:
+        raise VitkitError(
+            f"{start.name} does not say the names of its {start.config.num_classes:,} classes, so they "
+            "cannot be matched with those of the images. Leave --head keep out: the head is then a new one."
+        )
+    lacking = [name for name in class_names if name not in set(names)]
+    unused = [name for name in names if name not in set(class_names)]
+    if lacking or unused:
+        parts = [
+            f"{what} {', '.join(these[:NAMES_SHOWN])}{', ...' * (len(these) > NAMES_SHOWN)}"
+            for what, these in (("only the images have", lacking), ("only the start has", unused))
+            if these
+        ]
+        raise VitkitError(
+            f"--head keep needs the same classes in the images as in {start.name}, but "
+            f"{'; '.join(parts)}. Leave it out: the head is then a new one."
+        )
+    return [names.index(name) for name in class_names]
+
+
+def _adapted(run: Run, start: Start, config: ModelConfig) -> Adapted:
+    """Read the weights and make them fit the run's head and image size."""
+    options = run.start
+    return adapt(
+        start.config,
+        start.card,
+        start.read(),
+        LoadOptions(
+            num_classes=config.num_classes,
+            image_size=config.image_size,
+            head="keep" if options.head == "keep" else "new",
+            interpolation=options.position_interpolation,
+            image_mean=options.image_mean,
+            image_std=options.image_std,
+            channels=config.in_channels,
+        ),
+    )
+
+
+def _lines(
+    run: Run, start: Start, before: ModelConfig, config: ModelConfig, class_names: Sequence[str]
+) -> list[str]:
+    """Say what a run begins from, what is new and what is taken over."""
+    lines = [
+        f"{start.name}: {start.model} at {format_size(before.image_size)}, "
+        f"{f'{before.num_classes:,} classes' if before.num_classes else 'no head'} ({start.format} format)"
+    ]
+    if run.start.head == "keep":
+        moved = list(start.card.class_names) != list(class_names)
+        lines.append("head: kept, its classes in the order of the images'" if moved else "head: kept")
+    else:
+        tanh = getattr(before, "representation_size", None)
+        dropped = f" of {before.num_classes:,} classes" if before.num_classes else ""
+        dropped += " with its tanh layer" if tanh else ""
+        gone = f", in place of that{dropped}" if dropped else ""
+        begun = "the ridge solution on its features" if run.start.head == "ridge" else "zeros"
+        lines.append(f"head: new, {begun}, {pluralize(len(class_names), 'class', 'classes')}{gone}")
+    (kind, old), (_, new) = before.position_extent, config.position_extent
+    if old != new:
+        lines.append(f"positions: resized from {kind} of {format_size(old)} to {format_size(new)}")
+    changed = difference(to_json(start.preprocessing), to_json(run.preprocessing))
+    changed = [line for line in changed if not line.startswith("image_size")]
+    lines.append(
+        f"preprocessing: other than the start's in {'; '.join(changed)}"
+        if changed
+        else "preprocessing: the start's"
+    )
+    if before.in_channels != start.config.in_channels:
+        lines.append(describe_channels(start.config.in_channels, before.in_channels))
+    if before != with_channels(start.config, before.in_channels):
+        lines.append(f"pixels: mean {before.image_mean}, std {before.image_std} instead of the start's")
+    return [*lines, *(f"! {note}" for note in start.notes)]
+
+
+def _files(file: Path) -> tuple[Path, ...]:
+    """List the files of weights: those that an index names, with it."""
+    if not file.name.endswith(".index.json"):
+        return (file,)
+    shards = sorted(set(map(str, read_settings(file).get("weight_map", {}).values())))
+    return (file, *(file.with_name(shard) for shard in shards))
+
+
+def _hashes(start: Start) -> dict[str, str]:
+    if start.sha256 is not None:
+        return {start.files[0].name: start.sha256}
+    return {file.name: hash_file(file)[1] for file in start.files}
+
+
+def _one_hash(files: Mapping[str, str]) -> Any:
+    """Give the hash of the one file, or those of several by name."""
+    return next(iter(files.values())) if len(files) == 1 else dict(files)

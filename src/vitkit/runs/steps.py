@@ -1,0 +1,118 @@
+"""Run the steps of training to the last one: report, log, and stop where nothing is lost.
+
+speed.jsonl   images/s and memory by the clock, a line for each that the metrics log has
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitkit.durable import open_to_append
+from vitkit.evaluation.fewshot_evaluator import FEWSHOT, tell_fewshot
+from vitkit.listener import Listener
+from vitkit.runs.data_record import RejectedFiles
+from vitkit.runs.machine import InterruptedTraining, memory_used
+from vitkit.signals import StopRequest, StopSignals
+from vitkit.text import format_bytes
+from vitkit.training.trainer import Trainer
+
+
+@dataclass
+class RunPosition:
+    """The position that a run has reached, for the message of a run that is asked to stop."""
+
+    again: str
+    """The command that continues the run."""
+    point: str = "before the first step"
+    """The words after "Stopped" in the message; kept up to date as the run goes on."""
+
+    def interrupted(self, request: StopRequest) -> InterruptedTraining:
+        """Return the error that says where the run was stopped and how it goes on."""
+        return InterruptedTraining(f"{self.point} ({request})", self.again, request.number)
+
+
+def fit(
+    trainer: Trainer,
+    tell_validation: Callable[[Mapping[str, float]], str],
+    rejects: RejectedFiles,
+    position: RunPosition,
+    stop: StopSignals,
+    listener: Listener,
+) -> None:
+    """Train to the end.
+
+    Args:
+        trainer: where it stands.
+        tell_validation: writes the numbers of a validation in the task's words.
+        rejects: the files that cannot be read, which are written down at every checkpoint.
+        position: where the run stands, which is kept up to date.
+        stop: the signals that ask to stop.
+        listener: hears every step.
+
+    Raises:
+        StopRequest: a signal asked to stop; the step at hand is finished and committed.
+        VitkitError: as `Trainer.fit`.
+    """
+    batch_size, log_every, device = trainer.config.batch_size, trainer.config.log_every, trainer.device
+    start, found, tracked = trainer.state.progress.step, "", ""
+    with (
+        listener.progress("training", trainer.total_steps) as progress,
+        stop.held(),
+        speed_log(trainer.run) as log,
+    ):
+        if start:
+            progress(start)
+        else:
+            position.point = "before the first checkpoint was committed"
+        seconds, steps = 0.0, 0
+        for report in trainer.fit(lambda: stop.number is not None):
+            steps, seconds = steps + 1, seconds + report.seconds
+            if report.validation is not None:
+                found = f"  {tell_validation(report.validation)}"
+            if FEWSHOT in report.measured:
+                tracked = f"  {tell_fewshot(report.measured[FEWSHOT])}"
+            speed = steps * batch_size / max(seconds, 1e-9)
+            memory = memory_used(device)
+            progress(
+                report.step,
+                detail=f"loss {report.loss:.3f}{found}{tracked}  {speed:,.0f} images/s  "
+                f"{format_bytes(memory)}",
+                milestone=bool(report.measured),
+            )
+            if report.lowered_to is not None:
+                listener.warn(_fewer_at_a_time(report.step, report.lowered_to, batch_size))
+            if report.checkpoint is not None:
+                position.point = f"at step {report.step} of {report.total_steps}, which is committed"
+                if stop.number is not None:
+                    stop.let_nothing_interrupt()
+                rejects.write()
+            if report.step % log_every == 0 or report.finished:
+                log({"step": report.step, "images_per_second": round(speed, 1), "memory_bytes": memory})
+                seconds, steps = 0.0, 0
+
+
+def _fewer_at_a_time(step: int, images: int, batch_size: int) -> str:
+    return (
+        f"Out of memory at step {step}: from here on {images} images are computed at a time, and gradients "
+        f"are summed up to the same batch of {batch_size}."
+    )
+
+
+@contextmanager
+def speed_log(folder: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Open the speed log of a run folder; each line gets the seconds since then."""
+    started = time.monotonic()
+    with open_to_append(folder / "speed.jsonl") as file:
+        if file.tell():
+            file.write("\n")  # the last line may have been cut short by a crash
+
+        def log(line: dict[str, Any]) -> None:
+            line["seconds"] = round(time.monotonic() - started, 3)
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+
+        yield log

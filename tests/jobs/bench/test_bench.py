@@ -1,0 +1,378 @@
+"""What a benchmark counts and says; no test asserts a time."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import vitkit
+from tests.jobs.hearing import Hearing
+from vitkit.analysis.cost import forward_flops
+from vitkit.analysis.memory import training_memory
+from vitkit.cli.main import run
+from vitkit.errors import VitkitError
+from vitkit.jobs.bench import bench as job
+from vitkit.jobs.bench import contestants as contestants
+from vitkit.jobs.bench import speed as bench_speed
+from vitkit.jobs.bench.contestants import installed_peers, peer_contestants, vitkit_contestants
+from vitkit.jobs.bench.options import BenchOptions
+from vitkit.jobs.bench.records import Memory, Response
+from vitkit.jobs.bench.speed import Speed, executed_flops, headlines, products, step_of
+from vitkit.jobs.bench.timing import Clock, Turn, largest_batch, latency, peak_memory, spread, take_turns
+from vitkit.models.build import build_model
+from vitkit.models.zoo import model_config, vit_config
+
+CPU = torch.device("cpu")
+MODEL = "ViT-32x3x2/8"
+"""The smallest that has a last block of its own."""
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ("", ()),
+        ("224", (224,)),
+        ("64, 96,64", (64, 96)),
+        ("64..512", (64, 128, 224, 384, 512)),
+        ("100..300", (128, 224)),
+    ],
+)
+def test_sizes_are_a_list_or_those_of_the_paper_in_a_range(sizes: str, expected: tuple[int, ...]) -> None:
+    assert BenchOptions(("m",), sizes).image_sizes == expected
+
+
+@pytest.mark.parametrize("sizes", ["x", "64-128", "64,", "0", "-64", "300..350", "64...512", "512..64", "²"])
+def test_sizes_that_are_none_are_refused(sizes: str) -> None:
+    with pytest.raises(VitkitError, match="sizes"):
+        BenchOptions(("m",), sizes)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"batch_size": 0}, {"threads": 0}, {"minutes": 0}, {"minutes": float("nan")}, {"memory_gb": -1}],
+)
+def test_numbers_that_make_no_sense_are_refused(changed: dict[str, Any]) -> None:
+    with pytest.raises(VitkitError, match=f"{next(iter(changed))} is"):
+        BenchOptions(("m",), **changed)
+    with pytest.raises(VitkitError, match="Name a model"):
+        BenchOptions(())
+
+
+@pytest.mark.parametrize("name", [MODEL, "BiT-R1-1-1x0.5", "R+ViT-64x2x2/16"])
+def test_the_plain_way_executes_the_flops_of_the_whole_model(name: str) -> None:
+    config = model_config(name, 10, 64)
+    *_, plain = vitkit_contestants(config, CPU, "inference", ("float32",))
+    images = torch.zeros(2, 3, 64, 64)
+    # PyTorch's counter takes the zeros of padding for pixels.
+    assert executed_flops(plain, images) == 2 * forward_flops(config, head=True, padding=True)
+
+
+def test_the_class_token_alone_in_the_last_block_executes_fewer() -> None:
+    config = vit_config("ViT-Ti/16", 1000, 64)
+    chosen, plain = vitkit_contestants(config, CPU, "inference", ("float32",))
+    images = torch.zeros(1, 3, 64, 64)
+    counted, whole = executed_flops(chosen, images), executed_flops(plain, images)
+    assert counted is not None and whole is not None
+    assert 11 / 12 * 0.97 < counted / whole < 11 / 12 * 1.03
+    assert executed_flops(plain, images) == whole  # each is prepared anew
+
+
+def test_the_ceiling_is_the_products_of_one_block() -> None:
+    config = vit_config(MODEL, 10, 64)
+    made = products(config, 4, CPU, "bfloat16")
+    assert made is not None
+    rows, width = 4 * 65, 32
+    assert made[1] == 2 * rows * (4 * width**2 + 2 * width * config.mlp_dim)
+    made[0]()
+    assert products(model_config("BiT-R50x1", 10, 64), 4, CPU, "float32") is None
+
+
+def test_steps_take_turns_in_an_order_that_rotates() -> None:
+    heard: list[str] = []
+
+    def step(name: str) -> Callable[[], None]:
+        return lambda: heard.append(name)
+
+    turns = {name: Turn(step(name), step(name.upper())) for name in "abc"}
+    times: dict[str, list[float]] = {}
+    take_turns(turns, Clock(CPU, 1), 0.0, times)
+    assert "".join(heard) == "AaBbCc" + "AaBbCc" + "BbCcAa" + "CcAaBb"
+    assert {name: len(found) for name, found in times.items()} == {"a": 3, "b": 3, "c": 3}
+
+
+def test_few_calls_have_no_slowest_hundredth() -> None:
+    assert latency(lambda: time.sleep(0.001), CPU, 0.0).p99 is None
+    many = latency(lambda: None, CPU, 0.2)
+    assert many.calls >= 100 and many.p99 is not None and many.p50 <= many.p90 <= many.p99
+    assert spread([3.0, 1.0, 2.0]) == (1.5, 2.0, 2.5)
+
+
+def test_peak_memory_is_what_is_alive_at_one_time() -> None:
+    def step() -> None:
+        first = torch.empty(1_000_000)
+        del first
+        both = torch.empty(500_000), torch.empty(750_000)
+        del both
+
+    assert peak_memory(step, CPU) == pytest.approx(5_000_000, rel=0.001)
+
+
+@pytest.mark.parametrize(("room", "expected"), [(1_000_000, 200), (1_000, 0), (0, 0)])
+def test_the_largest_batch_on_a_processor_follows_from_small_ones(room: int, expected: int) -> None:
+    def of_batch(count: int) -> Callable[[], Any]:
+        return lambda: torch.empty(1250 * count + 250).zero_()
+
+    found = largest_batch(of_batch, CPU, room, 1.0)
+    assert abs(found.images - expected) <= 1 and not found.tried
+
+
+def test_the_largest_batch_of_training_is_where_the_memory_ends() -> None:
+    """Few images take less than the gradients of all weights, and say nothing of how many would fit."""
+    config = vit_config("ViT-96x4x3/8", 10, 32)
+    model = build_model(config).train()
+
+    def of_batch(count: int) -> Callable[[], Any]:
+        model.zero_grad()
+        return lambda: model(torch.zeros(count, 3, 32, 32)).sum().backward()
+
+    case = job._Case("m", config, CPU, *[None] * 5)  # type: ignore[arg-type]
+    small = case._small_batch("training", "float32")
+    room = 12 * peak_memory(of_batch(small), CPU)
+    found = largest_batch(of_batch, CPU, room, 1.0, small).images
+    assert peak_memory(of_batch(found), CPU) == pytest.approx(room, rel=0.05)
+    assert largest_batch(of_batch, CPU, room, 1.0, 2).images > 1.2 * found  # as it was measured before
+
+
+def test_a_largest_batch_that_takes_too_long_to_find_is_not_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(job, "LEAST_PATIENCE", 0.0)
+    monkeypatch.setattr(job, "PATIENCE", 0.0)
+    monkeypatch.setattr(job._Case, "_fitting_batch", lambda *_: (2, 0.1))
+    assert run(["bench", MODEL, "--sizes", "32", "--minutes", "0.01", "--no-training"]) == 0
+    assert "not measured" in capsys.readouterr().out.split("largest batch")[1]
+
+
+def test_sizes_get_time_by_their_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: list[float] = []
+
+    def measure(case: Any, phase: str) -> Any:
+        planned.append(case.timer.parts[0] * case.timer.planned)
+        assert case.timer.share() >= planned[-1] / 4  # whatever those before took
+        return iter([phase])
+
+    monkeypatch.setattr(job._Case, "measure", measure)
+    assert vitkit.bench(MODEL, sizes="32,64", minutes=1.0).records == ("inference", "training") * 2  # type: ignore[comparison-overlap]
+    flops = [forward_flops(vit_config(MODEL, 1000, size), head=True) for size in (32, 64)]
+    assert sum(planned) == pytest.approx(60)
+    assert planned[1] / planned[0] == pytest.approx(3**0.5)
+    assert planned[2] / planned[0] == pytest.approx((flops[1] / flops[0]) ** 0.5)
+
+
+@pytest.mark.parametrize("most", [0, 1, 37, 4096])
+def test_a_gpu_tries_batches_until_one_does_not_fit(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search alone, without a GPU: whatever fits is found to a sixteenth."""
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+
+    def of_batch(count: int) -> Callable[[], None]:
+        def step() -> None:
+            if count > most:
+                raise torch.OutOfMemoryError
+
+        return step
+
+    found = largest_batch(of_batch, torch.device("cuda"), 0, 10.0)
+    assert found.tried and most * 15 / 16 - 1 <= found.images <= most
+
+
+def test_a_model_is_measured_in_every_way() -> None:
+    found = vitkit.bench(MODEL, sizes="32,64", minutes=0.02, batch_size=2, threads=1, precision="float32")
+    speeds = [record for record in found.records if isinstance(record, Speed)]
+    assert {(s.image_size, s.phase, s.name) for s in speeds} == {
+        ((size, size), phase, name)
+        for size in (32, 64)
+        for phase in ("inference", "training")
+        for name in ("vitkit float32", "vitkit --exact")
+    }
+    for speed in speeds:
+        assert speed.images_per_second > 0 and speed.batch_size == 2 and speed.rounds >= 3
+        assert speed.mfu is not None and speed.mfu_executed is not None
+        assert (speed.mfu_executed < speed.mfu) == (speed.library == "vitkit")
+        assert speed.reference == "vitkit --exact"
+    assert [s.ratio for s in speeds if s.library == "vitkit exact"] == [1.0] * 4
+    assert sum(isinstance(record, Response) for record in found.records) == 2
+    memories = [record for record in found.records if isinstance(record, Memory)]
+    for memory in memories:  # what is predicted from the configuration, to the overhead of so small a model
+        config = vit_config(MODEL, 1000, memory.image_size)
+        if memory.phase == "training" and memory.name == "vitkit float32":
+            assert memory.peak == pytest.approx(training_memory(config, 2).peak, rel=0.25)
+    assert len(memories) == 4 and all(
+        m.largest_batch and m.largest_batch > 2 and not m.tried for m in memories
+    )
+    assert found.machine["threads"] == 1 and found.machine["clock"] == "processor time"
+    json.dumps(found.to_json())
+
+
+@pytest.mark.parametrize("name", ["BiT-R1-1-1x0.5", "R+ViT-64x2x2/16"])
+def test_models_without_peers_are_measured_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "installed_peers", lambda: (["timm"], []))
+    hearing = Hearing()
+    found = vitkit.bench(
+        name,
+        sizes="32",
+        minutes=0.1,
+        batch_size=1,
+        peers=True,
+        precision="float32",
+        training=False,
+        listener=hearing,
+    )
+    assert "timm is left out: it is compared on plain ViTs" in str(hearing.notes + hearing.warnings)
+    speeds = [record for record in found.records if isinstance(record, Speed)]
+    assert speeds and all((speed.mfu is None) == (name == "BiT-R1-1-1x0.5") for speed in speeds)
+
+
+def test_what_the_time_is_too_short_for_is_said_and_skipped() -> None:
+    hearing = Hearing()
+    found = vitkit.bench("ViT-B/16", sizes="384", minutes=0.0005, listener=hearing, precision="float32")
+    assert not found.records
+    assert "ViT-B/16 at 384 pixels, training: not measured" in str(hearing.notes + hearing.warnings)
+    assert "allow more --minutes" in str(hearing.notes + hearing.warnings)
+
+
+def test_what_the_memory_is_too_small_for_is_said_and_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "available_memory", lambda: 1000)
+    hearing = Hearing()
+    assert not vitkit.bench(MODEL, sizes="32", listener=hearing).records
+    assert "and 1.0 kB are free" in str(hearing.notes + hearing.warnings)
+
+
+def test_peers_that_are_missing_are_named_with_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contestants, "find_spec", lambda package: None)
+    assert installed_peers() == ([], list(contestants.PEERS))
+    hearing = Hearing()
+    vitkit.bench(MODEL, sizes="32", minutes=0.01, peers=True, training=False, listener=hearing)
+    assert "pip install timm transformers vit_pytorch openvino onnxruntime onnx onnxscript" in str(
+        hearing.notes + hearing.warnings
+    )
+    assert (Path(__file__).parents[3] / job.SCRIPT).exists()
+
+
+def test_a_peer_that_fails_is_left_out_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("of another\nversion")
+
+    monkeypatch.setitem(contestants.PEERS, "timm", (broken, ("timm",)))
+    with pytest.raises(VitkitError, match="timm is left out: RuntimeError: of another version"):
+        peer_contestants(
+            "timm", vit_config(MODEL, 10, 32), torch.zeros(1, 3, 32, 32), "inference", ("float32",)
+        )
+
+
+def test_an_engine_that_computes_something_else_is_left_out() -> None:
+    config = vit_config(MODEL, 10, 32)
+    model = contestants.graph_to_export(config)
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    contestants._require_same(model, lambda x: model(x).detach().numpy(), images)
+    for wrong in (lambda x: -model(x).detach().numpy(), lambda x: model(x[:1]).detach().numpy()):
+        with pytest.raises(VitkitError, match="other logits"):
+            contestants._require_same(model, wrong, images)
+
+
+def test_a_training_step_learns() -> None:
+    """What is timed is a whole step: weights move, and gradients are taken back first."""
+    config = vit_config(MODEL, 10, 32)
+    *_, plain = vitkit_contestants(config, CPU, "training", ("float32",))
+    assert plain.model is not None
+    before = [parameter.clone() for parameter in plain.model.parameters()]
+    step_of(plain, "training", torch.randn(2, 3, 32, 32), {})()
+    assert plain.model.training
+    assert any(not torch.equal(a, b) for a, b in zip(before, plain.model.parameters(), strict=True))
+
+
+def test_headlines_compare_with_the_best_peer() -> None:
+    def speed(name: str, library: str, seconds: float) -> Speed:
+        return Speed(
+            *("m", (32, 32), "inference", name, library, "float32", 1, 3, 1 / seconds, (1.0, 1.0)),
+            *(seconds, seconds, name, 1.0, (1.0, 1.0), None, None),
+        )
+
+    peers = [speed("a", "timm", 3.0), speed("b", "openvino", 2.0)]
+    ours = [speed("c", "vitkit", 1.0), speed("d", "vitkit exact", 0.1)]
+    words = "times the speed of the best peer (b) by medians"
+    assert headlines([*peers, *ours]) == [f"float32: c has 2.00 {words}, 2.00 by least times"]
+    engine = speed("e", "vitkit openvino", 0.5)
+    assert headlines([*peers, *ours, engine]) == [f"float32: e has 4.00 {words}, 4.00 by least times"]
+    assert not headlines(ours)
+
+
+def test_the_command_prints_tables_and_keeps_records_and_figure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["bench", MODEL, "--sizes", "32,64", "--minutes", "0.02", "--out", str(tmp_path / "new")]
+    assert run(arguments) == 0
+    out = capsys.readouterr().out
+    for words in ("images/s", "utilisation", "p99", "largest batch", "kernels: gelu", "--peers"):
+        assert words in out
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {"bench.json", "bench.png", "bench.svg"}
+    found = json.loads((tmp_path / "new" / "bench.json").read_text())
+    assert found["machine"]["device"] and {r["kind"] for r in found["records"]} == {
+        "speed",
+        "latency",
+        "memory",
+    }
+
+
+@pytest.mark.parametrize("where", ["latency", "take_turns"])
+def test_what_was_measured_before_ctrl_c_is_printed(
+    where: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*given: Any) -> Any:
+        if where == "take_turns":  # in its third round
+            turns, *_, times, _ = given
+            times |= {name: [1.0, 1.0, *([1.0] if name == "vitkit float32" else [])] for name in turns}
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(job if where == "latency" else bench_speed, where, interrupted)
+    assert run(["bench", MODEL, "--sizes", "32", "--minutes", "0.01"]) == 130
+    assert "images/s" in capsys.readouterr().out
+
+
+def test_json_that_fails_halfway_is_one_object_and_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = list(vitkit.bench(MODEL, sizes="32", minutes=0.01, training=False).records)
+
+    def measure(*_: Any) -> Any:
+        yield from records
+        raise VitkitError("the machine burns")
+
+    monkeypatch.setattr(job, "measure", measure)
+    assert run(["bench", MODEL, "--json"]) == 1
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == {"error": "the machine burns", "exit_code": 1}
+    assert "images/s" in printed.err and "the machine burns" in printed.err
+
+
+def test_a_model_that_is_not_there_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "ViT-Q/16"]) == 1
+    assert "vitkit: " in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_made_is_said_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(job, "measure", lambda *_: pytest.fail("it measures"))
+    (tmp_path / "file").touch()
+    assert run(["bench", MODEL, "--out", str(tmp_path / "file" / "new")]) == 1
+    assert str(tmp_path / "file") in capsys.readouterr().err
+
+
+def test_a_checkpoint_is_measured_at_its_own_size(tmp_path: Path) -> None:
+    vitkit.save_model(build_model(vit_config(MODEL, 10, 40)), tmp_path / "model")
+    found = vitkit.bench(str(tmp_path / "model"), minutes=0.01, training=False, precision="float32")
+    assert {(record.model, record.image_size) for record in found.records} == {("model", (40, 40))}

@@ -1,0 +1,188 @@
+"""How a run computes is chosen when it begins, and kept; evaluation and prediction choose too."""
+
+import hashlib
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+
+import vitkit
+from tests.jobs.hearing import Hearing
+from vitkit.config import to_json
+from vitkit.jobs import train as training
+from vitkit.kernels.block import compiled_block
+from vitkit.models.compute_config import PLAIN, Compute
+from vitkit.runs import machine as computing
+from vitkit.training.optim_config import OptimizerConfig
+from vitkit.training.trainer_config import TrainingConfig
+
+
+def fast(precision: Literal["float32", "bfloat16"], attention: Literal["fused", "explicit"]) -> Compute:
+    """Give the choice on this machine: not every processor has products of bfloat16."""
+    block = Compute("float32", attention, "class_token", "compiled")
+    whole = compiled_block(precision) is not None
+    return replace(block, precision=precision, block="compiled" if whole else "modules")
+
+
+FAST = fast("bfloat16", "explicit")
+
+
+pytestmark = pytest.mark.usefixtures("without_report")
+
+
+@pytest.fixture(autouse=True)
+def _a_machine_with_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(computing, "device_features", lambda device: frozenset({"avx512_bf16"}))
+
+
+def short(**options: Any) -> vitkit.Run:
+    settings = {"steps": 6, "batch_size": 16, "checkpoint_every": 2, "evaluate_every": 3, "keep": 9}
+    return vitkit.Run(
+        data="digits",
+        model="ViT-128x2x4/4",
+        preprocessing=replace(vitkit.recipe("digits").preprocessing, image_size=(8, 8)),
+        optimizer=OptimizerConfig(polyak=0.9),
+        training=TrainingConfig(**{**settings, "select": "last", **options}),
+    )
+
+
+def weights(folder: Path) -> dict[str, bytes]:
+    last = folder / "checkpoints" / "step-00000006"
+    return {name: (last / f"{name}.safetensors").read_bytes() for name in ("model", "average", "optimizer")}
+
+
+def cut_back(whole: Path, folder: Path) -> None:
+    """Make a folder of a run that was killed after step 3."""
+    shutil.copytree(whole, folder)
+    for step in (4, 6):
+        shutil.rmtree(folder / "checkpoints" / f"step-0000000{step}")
+    for name in ("model.safetensors", "model.json", "report.html"):
+        (folder / name).unlink()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, FAST),
+        ({"exact": True}, PLAIN),
+        ({"precision": "float32"}, fast("float32", "fused")),
+    ],
+)
+def test_a_choice_is_written_down_and_kept(
+    options: dict[str, Any], expected: Compute, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = Hearing()
+    whole = vitkit.train(short(**options), tmp_path / "whole", listener=heard)
+    config = json.loads((whole / "config.json").read_text())
+    manifest = json.loads((whole / "checkpoints" / "step-00000006" / "manifest.json").read_text())
+    assert config["compute"] == manifest["environment"]["compute"] == to_json(expected)
+    assert config["run"]["training"]["precision"] == options.get("precision", "auto")
+
+    shown = dict(heard.rows)["device"]
+    assert shown[0].startswith(f"cpu, {expected.precision}, ")
+
+    # A machine where something else would be chosen.
+    monkeypatch.setattr(training, "choose_for", lambda *args, **kwargs: pytest.fail("was chosen already"))
+    cut_back(whole, tmp_path / "killed")
+    heard = Hearing()
+    vitkit.train(short(**options), tmp_path / "killed", listener=heard)
+    assert weights(tmp_path / "killed") == weights(whole)
+    assert (tmp_path / "killed" / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    assert not [line for line in heard.warnings if "may differ" in line]
+
+
+def test_the_ways_have_other_bits_and_all_but_the_same_loss(tmp_path: Path) -> None:
+    fast = vitkit.train(short(), tmp_path / "fast")
+    exact = vitkit.train(short(exact=True), tmp_path / "exact")
+    assert weights(fast) != weights(exact)
+    losses = []
+    for folder in (fast, exact):
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        losses.append([line["loss"] for line in lines])
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-2)  # bfloat16 has 8 bits
+
+
+def test_a_run_of_the_first_version_goes_on_in_the_plain_way(tmp_path: Path) -> None:
+    """It says nothing of how it computes, neither in its folder nor in its checkpoints."""
+    whole = vitkit.train(short(exact=True), tmp_path / "whole")
+    killed = tmp_path / "killed"
+    cut_back(whole, killed)
+    config = json.loads((killed / "config.json").read_text())
+    del config["compute"], config["run"]["training"]["exact"]
+    (killed / "config.json").write_text(json.dumps(config))
+    for checkpoint in (killed / "checkpoints").iterdir():
+        forget_compute(checkpoint)
+    heard = Hearing()
+    vitkit.train(short(), killed, resume=True, listener=heard)
+    assert weights(killed) == weights(whole)
+    assert not [line for line in heard.warnings if "may differ" in line]
+
+
+def forget_compute(checkpoint: Path) -> None:
+    """Take from a checkpoint's manifest what the first version did not write."""
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    del manifest["environment"]["compute"], manifest["configuration"]["training"]["exact"]
+    content = json.dumps(manifest).encode()
+    (checkpoint / "manifest.json").write_bytes(content)
+    (checkpoint / "COMMIT").write_text(hashlib.sha256(content).hexdigest())
+
+
+def test_a_choice_that_was_edited_is_told(tmp_path: Path) -> None:
+    whole = vitkit.train(short(), tmp_path / "whole")
+    cut_back(whole, tmp_path / "killed")
+    path = tmp_path / "killed" / "config.json"
+    config = json.loads(path.read_text())
+    config["compute"]["attention"] = "fused"
+    path.write_text(json.dumps(config))
+    heard = Hearing()
+    vitkit.train(short(), tmp_path / "killed", listener=heard)
+    assert [line for line in heard.warnings if line.startswith("compute was") and "may differ" in line]
+    config["compute"]["attention"] = "slow"
+    path.write_text(json.dumps(config))
+    (tmp_path / "killed" / "report.html").unlink()
+    with pytest.raises(vitkit.VitkitError, match=r"config\.json: attention: expected one of 'fused'"):
+        vitkit.train(short(), tmp_path / "killed")
+
+
+def test_evaluation_and_prediction_choose_and_can_be_exact(tmp_path: Path) -> None:
+    folder = vitkit.train(short(exact=True), tmp_path / "run")
+    exact = vitkit.evaluate(folder, exact=True)
+    fast, single = vitkit.evaluate(folder, precision="bfloat16"), vitkit.evaluate(folder)
+    recorded = np.load(folder / "evaluation" / "test.npz")["logits"]
+    np.testing.assert_array_equal(exact.predictions.logits, recorded)  # of the end of the run, exact too
+    assert not np.array_equal(fast.predictions.logits, recorded)
+    np.testing.assert_allclose(fast.predictions.logits, recorded, atol=0.02)
+    np.testing.assert_allclose(single.predictions.logits, recorded, atol=1e-5)
+
+    images = [np.full((8, 8, 3), level, np.uint8) for level in (0, 200)]
+    plain = vitkit.Predictor(folder, exact=True)
+    assert plain.model.chosen == PLAIN and plain.precision == "float32"
+    alone = vitkit.Predictor(folder)
+    assert alone.model.chosen == Compute(last_block="class_token", pixels="folded")
+    chosen = vitkit.Predictor(folder, precision="bfloat16")
+    assert (
+        chosen.model.chosen == replace(FAST, gelu="pytorch", pixels="folded", block="modules")
+        and chosen.precision == "bfloat16"
+    )
+    with torch.inference_mode():
+        batch = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
+        expected = vitkit.load_model(folder).eval()(batch).softmax(-1).amax(-1)
+    np.testing.assert_allclose([found[0].probability for found in plain.many(images)], expected, rtol=1e-6)
+    np.testing.assert_allclose([found[0].probability for found in chosen.many(images)], expected, atol=0.01)
+
+
+def test_a_machine_without_a_compiler_goes_on_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = vitkit.train(short(), tmp_path / "whole")
+    cut_back(whole, tmp_path / "killed")
+    monkeypatch.setattr(computing, "compiled_gelu", lambda: None)
+    heard = Hearing()
+    vitkit.train(short(), tmp_path / "killed", listener=heard)
+    (told,) = [line for line in heard.warnings if line.startswith("compute was")]
+    assert "'gelu': 'compiled'" in told and "'gelu': 'pytorch'" in told

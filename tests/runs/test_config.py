@@ -1,0 +1,40 @@
+"""Differences between runs, with the names that options have on the command line."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from vitkit.cli.main import run
+from vitkit.config import difference, to_json
+from vitkit.runs.config import Run, changed_options, name_options, train_longer
+
+
+def test_every_field_of_a_run_is_called_by_its_option(capsys: pytest.CaptureFixture[str]) -> None:
+    def changed(value: object) -> object:
+        return {key: changed(part) for key, part in value.items()} if isinstance(value, dict) else "other"
+
+    named = name_options(difference(to_json(Run()), changed(to_json(Run()))))
+    assert run(["train", "--help"]) == 0
+    known = set(re.findall(r"--(?:no-)?[a-z][a-z0-9.-]*", capsys.readouterr().out.replace("--no-", "--")))
+    assert len(named) > 60 and {line.split()[0] for line in named} <= known
+
+
+def test_what_only_follows_from_another_length_is_left_out() -> None:
+    begun = Run()
+    begun = replace(begun, training=replace(begun.training, steps=4, evaluate_every=1))
+    again = replace(begun.training, steps=5, epochs=117.0, evaluate_every=2)
+    longer = replace(begun, training=again, optimizer=replace(begun.optimizer, warmup_steps=7))
+    changes = changed_options(to_json(begun), "config.json", longer)
+    assert name_options(changes) == ["--steps 4 -> 5"]
+    assert "vitkit train --start 'my run'" in train_longer(changes, Path("my run"))
+    # Epochs decide nothing beside steps.
+    other = replace(begun, training=replace(begun.training, epochs=117.0))
+    assert changed_options(to_json(begun), "config.json", other) == []
+    assert name_options(["training.steps: 4 -> 5", "training.epochs: 2 -> 3"]) == ["--steps 4 -> 5"]
+    assert name_options(["training.epochs: 2 -> 3"]) == ["--epochs 2 -> 3"]
+    warm = replace(begun, optimizer=replace(begun.optimizer, warmup_steps=7))
+    changes = changed_options(to_json(begun), "config.json", warm)
+    assert len(name_options(changes)) == 1 and name_options(changes)[0].startswith("--warmup-steps ")
+    assert train_longer(changes, Path("run")) == ""

@@ -1,0 +1,316 @@
+"""The folder of a run: who holds it, which one a run takes that was given none, and records of strangers."""
+
+import fcntl
+import hashlib
+import json
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+import vitkit
+from tests.jobs.hearing import Hearing
+from vitkit.data.sources import open_data
+from vitkit.data.sources_config import Splits
+from vitkit.data.workers import Reading, Result, compute_ahead
+from vitkit.errors import VitkitError
+from vitkit.jobs.evaluate import keep_evaluation
+from vitkit.jobs.evaluate_options import EvaluateOptions
+from vitkit.jobs.fewshot.fewshot import keep_fewshot
+from vitkit.jobs.fewshot.options import FewShotOptions
+from vitkit.jobs.inspect import draw_pictures
+from vitkit.jobs.inspect_options import InspectOptions
+from vitkit.listener import SILENT
+from vitkit.runs.config import Run
+from vitkit.runs.data_record import check_data, read_record
+from vitkit.runs.folder import (
+    claim_run_folder,
+    is_new_folder,
+    lock_run_folder,
+    numbered_folders,
+    write_evaluation,
+)
+from vitkit.runs.records import compare_with_advice, read_advice, read_data_record
+from vitkit.training.trainer_config import TrainingConfig
+
+RUN = Run(model="ViT-16x1x1/2")
+
+
+class Hanging:
+    """Work that never ends: a worker says that it has begun, and waits for a disk that does not answer."""
+
+    def __init__(self, begun: int) -> None:
+        self.begun = begun
+
+    def compute(self, number: int, reading: Reading) -> Result:
+        os.write(self.begun, f"{os.getpid()}\n".encode())
+        time.sleep(60)
+        raise AssertionError
+
+    def key(self, sample: int) -> str:
+        return str(sample)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_the_lock_ends_with_its_process_though_a_worker_lives_on(tmp_path: Path) -> None:
+    pipe, begun = os.pipe()
+    parent = os.fork()
+    if not parent:
+        try:
+            with lock_run_folder(tmp_path / "series"), lock_run_folder(tmp_path / "series" / "seed-0"):
+                next(compute_ahead(Hanging(begun), range(1), 1, 0))
+        finally:
+            os._exit(1)
+    os.close(begun)
+    with os.fdopen(pipe) as lines:
+        worker = int(lines.readline())
+        try:
+            with pytest.raises(VitkitError, match="Another process"), lock_run_folder(tmp_path / "series"):
+                pass
+            os.kill(parent, signal.SIGKILL)
+            os.waitpid(parent, 0)
+            for folder in (tmp_path / "series", tmp_path / "series" / "seed-0"):
+                with lock_run_folder(folder):
+                    os.kill(worker, 0)  # it is there still
+        finally:
+            os.kill(worker, signal.SIGKILL)
+
+
+def test_a_process_that_was_forked_leaves_the_lock_to_its_parent(tmp_path: Path) -> None:
+    with lock_run_folder(tmp_path):
+        child = os.fork()
+        if not child:
+            with pytest.raises(VitkitError), lock_run_folder(tmp_path):
+                os._exit(1)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        with pytest.raises(VitkitError, match="Another process"), lock_run_folder(tmp_path):
+            pass
+    with lock_run_folder(tmp_path):
+        pass
+
+
+def test_an_earlier_version_respects_the_lock(tmp_path: Path) -> None:
+    with lock_run_folder(tmp_path), (tmp_path / ".lock").open("w") as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_lock_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(VitkitError, match="found a link"), lock_run_folder(tmp_path / "run"):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
+    (tmp_path / "run" / ".lock").unlink()
+    os.mkfifo(tmp_path / "run" / ".lock")
+    with pytest.raises(VitkitError, match="found a pipe"), lock_run_folder(tmp_path / "run"):
+        pass
+
+
+def begun(*names: str) -> Callable[[Path], bool]:
+    return lambda folder: folder.name in names
+
+
+def fill(*names: str) -> None:
+    for name in names:
+        folder = Path("runs") / name
+        folder.mkdir(parents=True)
+        (folder / "config.json").touch()
+
+
+def test_a_run_takes_the_folder_that_holds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, second, third, fourth = (f"digits-ViT-16x1x1-2{end}" for end in ("", "-2", "-3", "-4"))
+    with claim_run_folder(RUN, "digits", begun()) as folder:
+        assert folder == Path("runs") / first
+    fill(second, third)  # the first is empty: its run was refused, say
+    with claim_run_folder(RUN, "digits", begun(second, third)) as folder:
+        assert folder.name == second
+        with claim_run_folder(RUN, "digits", begun(second, third)) as other:
+            assert other.name == third
+            with claim_run_folder(RUN, "digits", begun(second, third)) as new:
+                assert new.name == first
+                with claim_run_folder(RUN, "digits", begun(second, third)) as last:
+                    assert last.name == fourth
+    with claim_run_folder(RUN, "digits", begun(), "-sweep") as folder:
+        assert folder.name == f"{first}-sweep"
+
+
+def test_a_folder_that_is_taken_before_it_is_locked_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    flock = fcntl.flock
+
+    def slow(descriptor: int, operation: int) -> None:
+        """Lock after another process has begun a run there, and ended."""
+        monkeypatch.setattr(fcntl, "flock", flock)
+        (Path("runs") / "digits-ViT-16x1x1-2" / "config.json").touch()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", slow)
+    with claim_run_folder(RUN, "digits", begun()) as folder:
+        assert folder.name == "digits-ViT-16x1x1-2-2"
+
+
+def test_runs_that_begin_together_take_different_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    together, taken = threading.Barrier(4), []
+
+    def claim() -> None:
+        together.wait()
+        with claim_run_folder(RUN, "digits", begun()) as folder:
+            taken.append(folder.name)
+            together.wait()
+
+    threads = [threading.Thread(target=claim) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(taken) == [f"digits-ViT-16x1x1-2{end}" for end in ("", "-2", "-3", "-4")]
+
+
+def test_a_new_folder_holds_nothing_but_hidden_files(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("nowhere")
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden" / ".lock").touch()
+    assert not is_new_folder(tmp_path) and not is_new_folder(tmp_path / "file")
+    assert not is_new_folder(tmp_path / "link")
+    assert is_new_folder(tmp_path / "none") and is_new_folder(tmp_path / "hidden")
+
+
+def test_a_folder_with_links_that_lead_out_is_not_written_to(tmp_path: Path) -> None:
+    mine, given = tmp_path / "mine", tmp_path / "given"
+    mine.mkdir()
+    given.mkdir()
+    for name in ("checkpoints", "evaluation", "metrics.jsonl", "rate-0.01"):
+        (given / name).symlink_to(mine)
+        with pytest.raises(VitkitError, match=f"{name} is a link that leads out"), lock_run_folder(given):
+            pass
+        with pytest.raises(VitkitError, match=f"{name} is a link that leads out"):
+            write_evaluation(given, "test", None, None)  # type: ignore[arg-type]
+        (given / name).unlink()
+    (given / "inspect").symlink_to(mine)
+    with pytest.raises(VitkitError, match="inspect is a link that leads out"):
+        draw_pictures(InspectOptions(str(given)))
+    assert not list(mine.iterdir())
+
+
+def test_a_model_of_any_name_makes_one_folder() -> None:
+    named = Run(model="../..\0/\nViT/16")
+    assert next(numbered_folders(named, "digits")) == Path("runs/digits-..-..---ViT-16")
+
+
+NPY = b"\x93NUMPY\x01\x00"
+
+
+def npy(header: str, content: bytes = b"") -> bytes:
+    padded = header.ljust(117) + "\n"
+    return NPY + len(padded).to_bytes(2, "little") + padded.encode() + content
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        NPY,
+        b"PK\x05\x06" + bytes(18),
+        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000, 2)}"),
+        npy("{'descr': '|S8', 'fortran_order': False, 'shape': (1, 2)}", bytes(16)),
+        npy("{'descr': '<i8', 'fortran_order': True, 'shape': (1, 2)}", bytes(16)),
+        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (2,)}", bytes(16)),
+        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (-1, 2)}", bytes(16)),
+        npy("{'descr': '|O', 'fortran_order': False, 'shape': (1, 2)}", bytes(16)),
+        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (1, 2)}", bytes(17)),
+    ],
+    ids=lambda content: str(content[10:90]),
+)
+def test_states_of_images_that_are_none_are_refused(tmp_path: Path, content: bytes) -> None:
+    """With the hash of them in data.json, as somebody who made them up would have it."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    for number in range(4):
+        (tmp_path / "ab"[number % 2] / f"{number}.png").touch()
+    data = open_data(str(tmp_path), Splits(0, 0))
+    check_data(tmp_path, data, "", "time", SILENT)
+    check_data(tmp_path, data, "", "time", SILENT)
+    record = json.loads((tmp_path / "data.json").read_text())
+    (tmp_path / "image-files.npy").write_bytes(content)
+    record["image_files"] = hashlib.sha256(content).hexdigest()
+    (tmp_path / "data.json").write_text(json.dumps(record))
+    with pytest.raises(VitkitError, match=r"image-files\.npy.*is missing or damaged"):
+        check_data(tmp_path, data, "", "time", SILENT)
+
+
+def test_counts_of_images_below_zero_are_refused(tmp_path: Path) -> None:
+    data = open_data("digits", Splits())
+    check_data(tmp_path, data, "", "names", SILENT)
+    assert read_record(tmp_path) is not None
+    record = json.loads((tmp_path / "data.json").read_text())
+    record["images"]["train"] = -1
+    (tmp_path / "data.json").write_text(json.dumps(record))
+    for read in (read_record, read_data_record):
+        with pytest.raises(VitkitError, match=r"data\.json: images: train: expected a count, found -1"):
+            read(tmp_path)
+
+
+def test_advice_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
+    good = {"expected": {"accuracy": 0.5, "low": 0.4, "high": 0.6}, "seconds": 1.0, "sentences": []}
+    for change in (
+        {"seconds": math.nan},
+        {"seconds": -1},
+        {"expected": {"accuracy": math.nan, "low": 0.4, "high": 0.6}},
+        {"expected": {"accuracy": 0.5, "low": 0.6, "high": 0.4}},
+        {"expected": {"accuracy": 0.5, "low": 0.4, "high": 1e300}},
+    ):
+        (tmp_path / "advice.json").write_text(json.dumps(good | change))
+        with pytest.raises(VitkitError, match=r"advice\.json"):
+            read_advice(tmp_path)
+    (tmp_path / "advice.json").write_text(json.dumps(good))
+    (tmp_path / "evaluation").mkdir()
+    (tmp_path / "evaluation" / "test.json").write_text('{"accuracy": NaN}')
+    assert compare_with_advice(tmp_path) == ""
+
+
+def test_training_takes_a_folder_that_nobody_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("vitkit.jobs.train._complete_until_stopped", lambda *_: None)  # killed before step 1
+    run = replace(
+        vitkit.recipe("digits"), data="digits", model="ViT-16x1x1/4", training=TrainingConfig(steps=1)
+    )
+    first = Path("runs/digits-ViT-16x1x1-4")
+    with lock_run_folder(first):
+        with pytest.raises(VitkitError, match="Another process is training"):
+            vitkit.train(run, first)
+        assert vitkit.train(run) == Path(f"{first}-2")
+    assert vitkit.train(run) == Path(f"{first}-2"), "where it has begun, though another folder is free now"
+
+
+def test_an_evaluation_that_cannot_be_kept_is_not_lost(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    folder = tmp_path / "given"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"run": {}}')
+    for name in ("model.safetensors", "model.json"):
+        (folder / name).touch()
+    (folder / "evaluation").symlink_to(tmp_path / "mine")
+    heard, found = Hearing(), SimpleNamespace(split="test", result=None, predictions=None)
+    assert keep_evaluation(EvaluateOptions(str(folder)), cast("Any", found), heard) is None
+    assert any("evaluation is a link that leads out" in note for note in heard.notes)
+    (folder / "fewshot").symlink_to(tmp_path / "mine")
+    few = cast("Any", SimpleNamespace(data_name="photos", models=[]))
+    assert keep_fewshot(FewShotOptions((str(folder),), "photos"), few, heard) == []
+    assert "fewshot is a link that leads out" in heard.notes[-1]
+    assert not list((tmp_path / "mine").iterdir())

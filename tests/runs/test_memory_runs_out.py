@@ -1,0 +1,91 @@
+"""A run whose batch does not fit into the memory of a GPU goes on with fewer images at a time."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import vitkit
+from tests.jobs.hearing import Hearing
+from vitkit.jobs import train as training
+from vitkit.runs import outlook as first_screen
+from vitkit.training.gradients import Gradients
+from vitkit.training.trainer_config import TrainingConfig
+
+
+@pytest.fixture(autouse=True)
+def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_report(folder: Path, **_options: Any) -> Path:
+        (folder / "report.html").write_text("report")
+        return folder / "report.html"
+
+    monkeypatch.setattr(training, "write_report", write_report)
+
+
+def short(**options: Any) -> vitkit.Run:
+    return vitkit.Run(
+        data="digits",
+        model="ViT-32x2x4/4",
+        preprocessing=replace(vitkit.recipe("digits").preprocessing, image_size=(8, 8)),
+        training=TrainingConfig(
+            steps=4, batch_size=16, checkpoint_every=2, evaluate_every=4, select="last", **options
+        ),
+    )
+
+
+def weights(folder: Path) -> bytes:
+    return (folder / "checkpoints" / "step-00000004" / "model.safetensors").read_bytes()
+
+
+def cut_back(whole: Path, folder: Path) -> None:
+    """Make a folder of a run that was killed after step 3."""
+    shutil.copytree(whole, folder)
+    shutil.rmtree(folder / "checkpoints" / "step-00000004")
+    for name in ("model.safetensors", "model.json", "report.html"):
+        (folder / name).unlink()
+
+
+def test_a_gpu_that_is_too_small_takes_fewer_images_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An artificial lack of memory: no GPU is asked."""
+    add_up, pass_seconds, tried = Gradients._add_up, first_screen._pass_seconds, list[int]()
+
+    def cramped(gradients: Gradients, batch: Any, step: int, size: int) -> Any:
+        tried.append(size)
+        if size > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return add_up(gradients, batch, step, size)
+
+    def cramped_pass(trainer: Any, model: Any, objective: Any, shape: torch.Size, labels: Any) -> float:
+        if shape[0] > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return pass_seconds(trainer, model, objective, shape, labels)
+
+    monkeypatch.setattr(Gradients, "_add_up", cramped)
+    monkeypatch.setattr(first_screen, "_pass_seconds", cramped_pass)
+    heard = Hearing()
+    whole = vitkit.train(short(), tmp_path / "whole", listener=heard)
+    assert tried == [16, 8, 4, 4, 4, 4]
+    (told,) = [line for line in heard.warnings if "Out of memory" in line]
+    assert "at step 1: from here on 4 images are computed at a time" in told
+    asked = vitkit.train(short(micro_batch_size=4), tmp_path / "asked")
+    assert weights(whole) == weights(asked)
+
+    cut_back(whole, tmp_path / "killed")
+    tried.clear()
+    heard = Hearing()
+    vitkit.train(short(), tmp_path / "killed", resume=True, listener=heard)
+    assert tried == [4, 4] and weights(tmp_path / "killed") == weights(whole)
+    assert not [line for line in heard.warnings if "micro_batch" in line]
+
+
+def test_recomputing_is_no_other_run(tmp_path: Path) -> None:
+    """Whoever runs out of memory may continue with it, to the same bits."""
+    whole = vitkit.train(short(), tmp_path / "whole")
+    cut_back(whole, tmp_path / "killed")
+    vitkit.train(short(recompute=True), tmp_path / "killed", resume=True)
+    assert weights(tmp_path / "killed") == weights(whole)

@@ -1,0 +1,113 @@
+"""What a run says of itself before it begins."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+
+import vitkit
+from vitkit.data.loader_config import Loading
+from vitkit.data.memory_samples import MemorySamples, keep_in_memory
+from vitkit.data.sources import ImageData, Samples, open_data
+from vitkit.data.sources_config import Splits
+from vitkit.data.transforms_config import Preprocessing
+from vitkit.models.build import build_model
+from vitkit.models.image_model import ImageModel
+from vitkit.runs.config import Run
+from vitkit.runs.outlook import Outlook, Surroundings, estimate, first_screen
+from vitkit.training.optim_config import OptimizerConfig
+from vitkit.training.trainer_config import TrainingConfig
+
+SETTING = Surroundings(Path("runs/mine"), "cpu", 2)
+OUTLOOK = Outlook(step_seconds=0.5)
+
+
+@pytest.fixture(scope="module")
+def digits() -> ImageData:
+    data = open_data("digits", Splits(val_fraction=0.05, test_fraction=0.2))
+    return replace(data, splits={name: keep_in_memory(s, 2**30) for name, s in data.splits.items()})
+
+
+def built(run: Run) -> ImageModel:
+    return build_model(run.architecture.build_config(run.model, 10, run.preprocessing))
+
+
+def shown(run: Run, data: ImageData, outlook: Outlook = OUTLOOK) -> dict[str, list[str]]:
+    return dict(first_screen(run, data, built(run), SETTING) + estimate(run, data, outlook))
+
+
+def test_the_first_screen_says_what_the_run_will_do(digits: ImageData) -> None:
+    run = vitkit.recipe("digits")
+    assert first_screen(run, digits, built(run), SETTING) == [
+        ("data", ["digits (built-in digits): train 1,347 · val 90 · test 360 images"]),
+        ("", list(digits.notes)),
+        ("classes", ["10: 0, 1, 2, 3, 4, 5, 6, 7, ... 9"]),
+        ("model", ["ViT-64x4x4/4 at 16x16: 17 tokens, 139.0 k parameters, 4.9 MFLOPs per image"]),
+        (
+            "training",
+            [
+                "2,105 steps of 64 images (100.0 epochs), adamw, learning rate 0.002 cosine, seed 0; it "
+                "ends with the last weights"
+            ],
+        ),
+        ("device", ["cpu, 2 threads"]),
+        ("folder", ["runs/mine (checkpoints of 2.2 MB every 43 steps)"]),
+    ]
+    assert estimate(run, digits, OUTLOOK) == [
+        ("images", ["kept in memory (limit 2 GiB a split)"]),
+        ("time", ["about 17 min 32 s (measured on a few steps)"]),
+    ]
+
+
+def test_a_resumed_run_counts_the_steps_that_are_left(digits: ImageData) -> None:
+    outlook = replace(OUTLOOK, step=2095, checkpoint="step-00002095")
+    rows = shown(vitkit.recipe("digits"), digits, outlook)
+    assert rows["time"] == ["about 5 s (measured on a few steps)"]
+    assert rows["resumed"] == ["from step 2095 (step-00002095)"]
+
+
+def test_warnings_stand_below_the_model(digits: ImageData) -> None:
+    run = Run(
+        data="digits",
+        model="ViT-16x1x2/4",
+        preprocessing=Preprocessing(image_size=(9, 10)),
+        optimizer=OptimizerConfig(warmup_steps=6),
+        training=TrainingConfig(steps=10),
+    )
+    assert shown(run, digits)["model"][1:] == [
+        "! 1 rows below and 2 columns at the right of the images fill no patch: cut off",
+        "! 6 of 10 steps are warm-up: lower --warmup-steps or train on",
+    ]
+
+
+def test_a_resnet_has_no_tokens_and_pads(digits: ImageData) -> None:
+    run = Run(model="BiT-R26x1", preprocessing=Preprocessing(image_size=(33, 33)), data="digits")
+    first, *warnings = shown(run, digits)["model"]
+    assert "tokens" not in first and not any("patch" in warning for warning in warnings)
+
+
+class NotInMemory:
+    """Samples that are read from files, of which nothing but the number is asked here."""
+
+    labels = np.zeros(5, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return 5
+
+
+def test_images_that_do_not_fit_are_read_by_workers(digits: ImageData) -> None:
+    assert isinstance(digits.splits["train"], MemorySamples)
+    data = replace(digits, splits={"train": cast("Samples", NotInMemory())})
+    run = replace(vitkit.recipe("digits"), loading=Loading(workers=3, memory_gib=0.5))
+    rows = shown(run, data)
+    assert "read as needed by 3 workers: decoded, they exceed 0.5 GiB" in rows["images"][0]
+    assert "seed 0; it ends with the last weights" in rows["training"][0]
+
+
+def test_without_validation_the_last_weights_are_taken(digits: ImageData) -> None:
+    run = Run(data="digits", model="ViT-16x1x2/4", preprocessing=Preprocessing(image_size=(8, 8)))
+    assert "ends with the best weights" in shown(run, digits)["training"][0]
+    alone = replace(digits, splits={"train": digits.splits["train"]})
+    assert "ends with the last weights" in shown(run, alone)["training"][0]

@@ -1,0 +1,320 @@
+"""Run folders that were edited or damaged: reports and evaluations say so in words."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitkit.cli.main import run
+from vitkit.errors import VitkitError
+from vitkit.jobs.report import write_report
+from vitkit.runs.records import read_data_record, read_metrics, read_speed
+
+TRAIN = {"kind": "train", "step": 10, "epoch": 0.5, "loss": 2.0, "learning_rate": 1e-3}
+VALIDATION = {"kind": "validation", "step": 10, "epoch": 0.5, "loss": 2.0, "accuracy": 0.5}
+SPEED = {"step": 10, "images_per_second": 100.0, "seconds": 5.0, "memory_bytes": 10**9}
+DEEP = b"[" * 100_000
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sigmoid run of six small pictures in each of two classes."""
+    root = tmp_path_factory.mktemp("trained")
+    draw = np.random.default_rng(0)
+    for name, low in (("dark", 0), ("light", 128)):
+        (root / "images" / name).mkdir(parents=True)
+        for i in range(8):
+            pixels = draw.integers(low, low + 128, (8, 8, 3)).astype(np.uint8)
+            Image.fromarray(pixels).save(root / "images" / name / f"{i}.png")
+    options = ["--model", "ViT-8x1x2/4", "--image-size", "8", "--batch-size", "4", "--warmup-steps", "0"]
+    options += ["--epochs", "2", "--log-every", "1", "--loss", "sigmoid", "--label-smoothing", "0.1"]
+    assert run(["train", "--data", str(root / "images"), "--out", str(root / "run"), *options]) == 0
+    return root / "run"
+
+
+@pytest.fixture
+def copied(trained: Path, tmp_path: Path) -> Path:
+    shutil.copytree(trained, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def lines(*written: Any) -> bytes:
+    return b"".join(
+        line + b"\n" if isinstance(line, bytes) else json.dumps(line).encode() + b"\n" for line in written
+    )
+
+
+WRONG_LINES: list[Any] = [
+    b"{",
+    b"no JSON",
+    b"\xff\xfe",
+    DEEP,
+    b'{"a":' * 5000,
+    b"9" * 5000,
+    b" " * 70_000 + b"1",
+    None,
+    [],
+    3,
+    "text",
+    {},
+    {**TRAIN, "step": None},
+    {**TRAIN, "step": 1.5},
+    {**TRAIN, "step": True},
+    {**TRAIN, "step": 10**400},
+    {**TRAIN, "loss": float("nan")},
+    {**TRAIN, "loss": float("inf")},
+    {**TRAIN, "loss": None},
+    {**TRAIN, "loss": "2.0"},
+    {**TRAIN, "loss": [2.0]},
+    {**TRAIN, "learning_rate": {}},
+    {**TRAIN, "kind": "other"},
+    {**TRAIN, "kind": []},
+    {key: value for key, value in TRAIN.items() if key != "epoch"},
+    b'{"kind": "train", "step": 1, "epoch": 0.1, "loss": 1e999}',
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG_LINES, ids=range(len(WRONG_LINES)))
+def test_a_damaged_line_of_a_log_is_left_out_and_counted(tmp_path: Path, wrong: Any) -> None:
+    (tmp_path / "metrics.jsonl").write_bytes(lines(TRAIN, wrong, b"", VALIDATION))
+    log = read_metrics(tmp_path)
+    assert log.lines == [TRAIN, VALIDATION]
+    assert log.left_out == ("metrics.jsonl: 1 line of 3 cannot be read and is left out; the first is line 2.")
+
+
+def test_whole_logs_are_read_whole(tmp_path: Path) -> None:
+    assert read_metrics(tmp_path).lines == read_speed(tmp_path).lines == []
+    (tmp_path / "metrics.jsonl").write_bytes(lines(TRAIN, VALIDATION))
+    (tmp_path / "speed.jsonl").write_bytes(lines(SPEED, b"", SPEED))
+    assert read_metrics(tmp_path).lines == [TRAIN, VALIDATION] and not read_metrics(tmp_path).left_out
+    assert read_speed(tmp_path).lines == [SPEED, SPEED] and not read_speed(tmp_path).left_out
+    (tmp_path / "speed.jsonl").write_bytes(lines(SPEED, TRAIN) + b'{"step": 20, "images_')
+    assert read_speed(tmp_path).lines == [SPEED]
+    assert "2 lines of 3 cannot be read and are left out" in read_speed(tmp_path).left_out
+
+
+def test_lines_that_the_report_does_not_draw_are_no_damage(tmp_path: Path) -> None:
+    """Another evaluator's, and the one that a log begins with which was lost."""
+    drift = {"kind": "evaluation", "evaluator": "drift", "step": 5, "epoch": 0.2, "distance": 1.5}
+    restart = {"kind": "restart", "step": 8}
+    (tmp_path / "metrics.jsonl").write_bytes(lines(restart, drift, TRAIN, VALIDATION))
+    assert read_metrics(tmp_path).lines == [TRAIN, VALIDATION] and not read_metrics(tmp_path).left_out
+    (tmp_path / "metrics.jsonl").write_bytes(
+        lines({**drift, "distance": None}, {**drift, "step": "5"}, TRAIN)
+    )
+    assert "2 lines of 3 cannot be read" in read_metrics(tmp_path).left_out
+
+
+def as_a_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def as_a_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def as_zeros_without_end(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def as_a_huge_file(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(40 << 30)
+
+
+ODD_FILES = [as_a_pipe, as_a_folder, as_zeros_without_end, as_a_huge_file]
+
+
+@pytest.mark.parametrize("make", ODD_FILES)
+def test_a_log_that_is_no_file_is_left_out(copied: Path, make: Callable[[Path], None]) -> None:
+    (copied / "metrics.jsonl").unlink()
+    make(copied / "metrics.jsonl")
+    log = read_metrics(copied)
+    assert log.lines == [] and log.left_out.startswith("metrics.jsonl is left out: ")
+
+
+def test_what_is_left_out_is_said_on_the_screen_and_the_page(
+    copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("metrics.jsonl", "speed.jsonl"):
+        with (copied / name).open("ab") as file:
+            file.write(lines(b"\xff" * 20, {"kind": "train"}))
+    assert run(["report", str(copied)]) == 0
+    page, screen = (copied / "report.html").read_text(), " ".join(capsys.readouterr().err.split())
+    for name in ("metrics.jsonl", "speed.jsonl"):
+        assert f"{name}: 2 lines of" in page and f"{name}: 2 lines of" in screen
+
+
+# What a file holds, or a change of one field of it: (file, content).
+def field(name: str, *keys: Any, value: Any) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        path = folder / name
+        record = inner = json.loads(path.read_text())
+        for key in keys[:-1]:
+            inner = inner[key]
+        inner[keys[-1]] = value
+        path.write_text(json.dumps(record))
+
+    return change
+
+
+def content(name: str, data: bytes) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        (folder / name).write_bytes(data)
+
+    return change
+
+
+DAMAGE: list[tuple[Callable[[Path], None], str]] = [
+    *(
+        (content(name, data), name)
+        for name in ("data.json", "config.json", "evaluation/test.json", "model.json")
+        for data in (b"[]", b"null", b"3", b'"text"', b"", b"{", b"\xff\xff", DEEP, b'{"a":' * 5000)
+    ),
+    (content("evaluation/test.json", b"{}"), "test.json: the key 'count' of Classification is missing"),
+    (field("data.json", "class_names", value=[1]), "class_names"),
+    (field("data.json", "class_names", value="ab"), "class_names"),
+    (field("data.json", "counts", value=[]), "counts"),
+    (field("data.json", "counts", value={"train": 3}), "counts"),
+    (field("data.json", "counts", "train", value={"dark": "3"}), "counts"),
+    (field("data.json", "counts", "train", value={"dark": -1}), "counts: train: dark"),
+    (field("data.json", "counts", "train", value={"dark": 10**4000}), "counts: train: dark"),
+    (field("data.json", "rejects", value=3), "rejects"),
+    (field("data.json", "rejects", value={"train": ["x"]}), "rejects"),
+    (field("data.json", "rejects", value={"train": {"x": 3}}), "rejects"),
+    (field("data.json", "notes", value="x"), "notes"),
+    (field("data.json", "name", value=[]), "name"),
+    (field("config.json", "run", value=[]), "config"),
+    (field("config.json", "run", "objective", value=[]), "objective"),
+    (field("config.json", "run", "objective", "mixup", value="x"), "mixup"),
+    (field("config.json", "run", "objective", "label_smoothing", value=None), "label_smoothing"),
+    (field("model.json", "data", "splits", value=None), "model.json: data: splits: expected an object"),
+    (field("model.json", "task", "loss", value="hinge"), "loss: expected one of 'softmax', 'sigmoid'"),
+    *(
+        (field("evaluation/test.json", *keys, value=value), f"test.json: {keys[0]}")
+        for keys, value in (
+            (("count",), 10**6),
+            (("bad",), 1),
+            (("correct",), -1),
+            (("accuracy",), float("nan")),
+            (("accuracy",), 10**400),
+            (("accuracy_interval",), [0.0, 3.0]),
+            (("loss",), float("inf")),
+            (("calibration",), []),
+            (("calibration", 3, "count"), -1),
+            (("calibration", 3, "confidence"), "x"),
+            (("per_class",), []),
+            (("per_class", 0, "correct"), 9),
+            (("per_class", 0, "count"), 10**30),
+            (("confusion_cells",), []),
+            (("confusion_cells", 0), [0, 9, 1]),
+            (("confusion_cells", 0), [0, 0, 10**30]),
+            (("loss_function",), "hinge"),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("damage", "words"), DAMAGE, ids=range(len(DAMAGE)))
+def test_a_damaged_record_is_one_message(
+    copied: Path, damage: Callable[[Path], None], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(copied)
+    before = (copied / "report.html").read_bytes()
+    assert run(["report", str(copied)]) == 1
+    message = " ".join(capsys.readouterr().err.split())
+    assert words in message and "Traceback" not in message and len(message) < 1500
+    assert (copied / "report.html").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["data.json", "config.json", "evaluation/test.json", "evaluation/test.npz"])
+@pytest.mark.parametrize("make", ODD_FILES)
+def test_a_record_that_is_no_file_is_one_message(
+    copied: Path, name: str, make: Callable[[Path], None]
+) -> None:
+    (copied / name).unlink()
+    make(copied / name)
+    with pytest.raises(VitkitError, match=Path(name).name):
+        write_report(copied)
+
+
+def test_predictions_of_other_images_are_refused(copied: Path) -> None:
+    path = copied / "evaluation" / "test.npz"
+    with np.load(path) as arrays:
+        found = dict(arrays)
+    found["ids"] = found["ids"] + 50
+    np.savez(path, **found)
+    with pytest.raises(VitkitError, match=r"test.npz: ids: expected numbers of the \d+ test images"):
+        write_report(copied)
+
+
+def test_data_records_of_other_versions_are_read(copied: Path) -> None:
+    before = read_data_record(copied)
+    field("data.json", "new", value=[{}])(copied)
+    assert read_data_record(copied) == before | {"new": [{}]}
+    (copied / "data.json").unlink()
+    assert read_data_record(copied) == {}
+    assert run(["report", str(copied)]) == 0
+
+
+def test_evaluate_tells_damage_in_words(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = (copied / "model.json").read_bytes()
+    for damage in (
+        field("model.json", "data", value=[1]),
+        field("model.json", "data", value="x"),
+        field("model.json", "data", "spec", value=7),
+        field("model.json", "task", "loss", value=["sigmoid"]),
+        content("model.json", DEEP),
+    ):
+        (copied / "model.json").write_bytes(whole)
+        damage(copied)
+        assert run(["evaluate", str(copied)]) == 1
+        assert "model.json" in capsys.readouterr().err
+
+
+def test_a_report_without_a_record_of_the_data_has_no_pictures(
+    copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    field("model.json", "data", value=None)(copied)
+    assert run(["report", str(copied)]) == 0
+    assert "Without pictures of images: The model does not say which data" in capsys.readouterr().err
+
+
+# A sigmoid model from its training to its pages
+
+
+def test_a_sigmoid_run_is_scored_as_it_was_trained(
+    trained: Path, copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metrics = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    last = [line for line in metrics if line["kind"] == "validation"][-1]
+    kept = json.loads((trained / "evaluation" / "val.json").read_text())
+    assert kept["loss_function"] == "sigmoid"
+    assert last["loss"] > 1.1  # two classes: softmax near 0.69, two binary cross entropies near 1.39
+    page = (trained / "report.html").read_text()
+    assert "binary cross entropy, summed over classes (nats)" in page
+    assert "label smoothing 0.1 and the validation loss without" in page
+    assert "to say yes or no to each class by itself" in page
+    assert run(["evaluate", str(copied), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(name))
+    assert found["loss_function"] == "sigmoid"
+
+
+def test_evaluations_of_earlier_versions_are_read_and_named(
+    copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They scored every model by softmax, and did not say so."""
+    path = copied / "evaluation" / "test.json"
+    record = json.loads(path.read_text())
+    del record["loss_function"]
+    path.write_text(json.dumps(record))
+    assert run(["report", str(copied)]) == 0
+    said = "The evaluation of test was scored by softmax, but the model was trained with the sigmoid loss"
+    assert said in " ".join(capsys.readouterr().err.split())
+    assert said in (copied / "report.html").read_text()

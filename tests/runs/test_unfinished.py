@@ -1,0 +1,143 @@
+"""Runs that are still going or were stopped: they are read, and nothing of them is touched."""
+
+import hashlib
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import vitkit
+from tests.jobs.hearing import Hearing
+from tests.jobs.test_unkillable import command, finish, results
+from vitkit.cli.main import run
+from vitkit.errors import VitkitError
+from vitkit.runs import checkpoints as unfinished
+from vitkit.runs.config import is_unfinished
+from vitkit.training.checkpoint import load_weights
+from vitkit.training.checkpoint_files import newest_first, read_progress
+
+OPTIONS = ("--data", "digits")
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was killed some checkpoints before its end."""
+    out = tmp_path_factory.mktemp("stopped") / "run"
+    process = subprocess.Popen(
+        command(out, *OPTIONS, "--keep", "4"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    while len(list(out.glob("checkpoints/step-*/COMMIT"))) < 4 or not step_of_best(out):
+        assert process.poll() is None, "the run ended too early"
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    return out
+
+
+def step_of_best(out: Path) -> int | None:
+    found = [path for path in newest_first(out / "checkpoints") if (path / "COMMIT").exists()]
+    try:
+        return read_progress(found[0]).best_step if found else None
+    except VitkitError:
+        return None
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_the_best_committed_weights_are_used_and_named(
+    stopped: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = contents(stopped)
+    model = vitkit.load_model(stopped)
+    step = step_of_best(stopped)
+    expected = load_weights(stopped / "checkpoints" / f"step-{step:08d}")
+    assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
+    assert (
+        f"this run has not finished: the weights are those of step {step}, the best validation" in caplog.text
+    )
+    assert model.card.class_names == tuple("0123456789")
+    assert contents(stopped) == before
+
+
+def test_every_verb_works_on_it(stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(stopped, folder)
+    before = contents(folder)
+    image = tmp_path / "seven.pgm"
+    image.write_bytes(b"P5 8 8 255\n" + bytes(64))
+    for verb in (["evaluate", str(folder)], ["predict", str(folder), str(image)], ["report", str(folder)]):
+        assert run(verb) == 0
+        shown = capsys.readouterr()
+        assert "this run has not finished" in (shown.err + shown.out).lower().replace("\n", " ")
+    assert run(["inspect", str(folder), "--out", str(tmp_path / "pictures")]) == 0
+    after = contents(folder)
+    assert after.pop("report.html") and after == before
+    assert "This run has not finished" in (folder / "report.html").read_text()
+
+
+def test_a_damaged_checkpoint_is_passed_over(stopped: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(stopped, folder)
+    first = unfinished.read_snapshot(folder)
+    content = bytearray(first.file.read_bytes())
+    content[-1] ^= 1
+    first.file.write_bytes(content)
+    assert unfinished.read_snapshot(folder).step != first.step
+    shutil.rmtree(first.file.parent)
+    for path in folder.glob("checkpoints/step-*/state.json"):
+        path.unlink()
+    with pytest.raises(VitkitError, match="None of the checkpoints of"):
+        vitkit.load_model(folder)
+
+
+def test_a_checkpoint_that_is_removed_meanwhile_is_no_error(
+    stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(stopped, folder)
+    removed: list[Path] = []
+
+    def remove_once(checkpoint: Path) -> dict[str, torch.Tensor]:
+        if not removed:
+            removed.append(checkpoint)
+            shutil.rmtree(checkpoint)
+        return load_weights(checkpoint)
+
+    monkeypatch.setattr(unfinished, "load_weights", remove_once)
+    found = unfinished.read_snapshot(folder)
+    assert removed and found.file.parent != removed[0]
+
+
+def test_a_run_without_a_checkpoint_is_refused_in_words(stopped: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(stopped, folder, ignore=shutil.ignore_patterns("checkpoints"))
+    for use in (vitkit.load_model, vitkit.evaluate, vitkit.Predictor, vitkit.write_report):
+        with pytest.raises(VitkitError, match="has no checkpoint yet"):
+            use(folder)
+
+
+@pytest.mark.slow  # a checkpoint that is removed meanwhile is tested above
+def test_a_run_that_goes_on_is_not_disturbed(tmp_path: Path) -> None:
+    """A real process trains and removes old checkpoints while this one reads as fast as it can."""
+    finish(tmp_path / "alone", *OPTIONS)
+    out, read = tmp_path / "read", set()
+    process = subprocess.Popen(command(out, *OPTIONS), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None:
+        if not list(out.glob("checkpoints/step-*/COMMIT")) or not is_unfinished(out):
+            time.sleep(0.02)
+            continue
+        model = unfinished.load_any(out).model
+        read.add(str(model.card.origin["weights"]))  # type: ignore[attr-defined]
+    assert process.returncode == 0
+    assert len(read) > 1
+    assert results(out) == results(tmp_path / "alone")
+    assert not vitkit.evaluate(out, listener=Hearing()).rejects
