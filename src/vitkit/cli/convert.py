@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, get_args
 from vitkit.cli import console
 from vitkit.cli.listener import TerminalListener
 from vitkit.cli.options import importing, parse
-from vitkit.jobs.convert_options import ConvertOptions, Library
+from vitkit.jobs.convert_options import ConvertOptions
+from vitkit.weights.format_names import Library
 
 if TYPE_CHECKING:
     from vitkit.jobs.convert import Converted

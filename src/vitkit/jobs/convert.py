@@ -10,7 +10,7 @@ from typing import Literal
 
 from vitkit.config import difference, to_json
 from vitkit.errors import VitkitError
-from vitkit.jobs.convert_options import ConvertOptions, Library
+from vitkit.jobs.convert_options import ConvertOptions
 from vitkit.jobs.parity import Parity, compare, compare_with_library
 from vitkit.listener import SILENT, Listener
 from vitkit.models.image_config import height_and_width
@@ -19,6 +19,7 @@ from vitkit.models.vit_config import Interpolation
 from vitkit.runs.destination import beside, refuse_taken
 from vitkit.weights import Format, Loaded, LoadOptions, load, lost_numerics, save
 from vitkit.weights.files.source import ENDINGS
+from vitkit.weights.format_names import Library
 from vitkit.weights.formats.known import find_format
 from vitkit.weights.preprocessing import changed_pixels, preprocessing_of
 

@@ -4,9 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vitkit.models.vit_config import Interpolation
-from vitkit.weights.format_names import Format, format_for
-
-Library = Literal["timm", "huggingface"]
+from vitkit.weights.format_names import Format, Library, format_for
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import evaluation_mode
-from vitkit.jobs.convert_options import Library
 from vitkit.listener import SILENT, Listener
 from vitkit.models.image_model import ImageModel
+from vitkit.weights.format_names import Library
 from vitkit.weights.peers import library_logits
 
 IMAGES = 8

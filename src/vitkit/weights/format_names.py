@@ -23,3 +23,6 @@ _FORMAT_OF_ENDING: dict[str, Format] = {".npz": "official", ".pth": "torchvision
 def format_for(path: str | Path) -> Format:
     """Choose the format of a path to write by its ending; vitkit's own, a folder, if it suggests none."""
     return _FORMAT_OF_ENDING.get(Path(path).suffix, "vitkit")
+
+
+Library = Literal["timm", "huggingface"]

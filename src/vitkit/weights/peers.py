@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vitkit.errors import VitkitError
-from vitkit.jobs.convert_options import Library
+from vitkit.weights.format_names import Library
 
 _PACKAGES = {"timm": "timm", "huggingface": "transformers"}
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
