@@ -47,8 +47,7 @@ from vitkit.runs.machine import available_memory, choose_for, compute_as, find_d
 from vitkit.training.objectives import Classification
 from vitkit.training.objectives_config import ClassificationConfig
 from vitkit.training.optim_config import OptimizerConfig
-from vitkit.training.step_numbers import StepNumbers
-from vitkit.training.trainer import Trainer
+from vitkit.training.trainer import StepNumbers, Trainer
 from vitkit.training.trainer_config import TrainingConfig
 
 MODELS = {"ViT-B/16": (256, 128), "ViT-L/16": (128, 64), "ViT-H/14": (64, 32)}

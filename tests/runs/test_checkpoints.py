@@ -16,7 +16,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from vitkit.cli.main import run
-from vitkit.training.checkpoint_files import find_damage, step_name, survey
+from vitkit.training.checkpoint import find_damage, step_name, survey
 
 OPTIONS = [
     *("--model", "ViT-8x1x2/4", "--image-size", "8", "--batch-size", "8", "--steps", "12", "--polyak", "0.9"),

@@ -16,8 +16,7 @@ from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 from vitkit.runs import checkpoints as unfinished
 from vitkit.runs.config import is_unfinished
-from vitkit.training.checkpoint import load_weights
-from vitkit.training.checkpoint_files import newest_first, read_progress
+from vitkit.training.checkpoint import load_weights, newest_first, read_progress
 
 OPTIONS = ("--data", "digits")
 

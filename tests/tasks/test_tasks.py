@@ -19,10 +19,9 @@ from vitkit.runs.config import changed_options
 from vitkit.tasks import TASKS, find_task, learned_by, task_of
 from vitkit.tasks.classification import ClassificationTask
 from vitkit.tasks.task import Guess, Validation
-from vitkit.training.checkpoint_files import step_name
+from vitkit.training.checkpoint import step_name
 from vitkit.training.objectives_config import ClassificationConfig
-from vitkit.training.step_numbers import StepNumbers
-from vitkit.training.trainer import Trainer
+from vitkit.training.trainer import StepNumbers, Trainer
 from vitkit.weights.files.safetensors import read_safetensors
 
 RUN = replace(

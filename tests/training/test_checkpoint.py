@@ -21,14 +21,17 @@ import torch
 
 from tests.training.small_run import OPTIMIZER, TRAINING, fingerprint, small_trainer
 from vitkit.errors import VitkitError
-from vitkit.training.checkpoint import find_checkpoint, load_weights, save_checkpoint, weights_file
-from vitkit.training.checkpoint_files import (
+from vitkit.training.checkpoint import (
     UnreadableError,
+    find_checkpoint,
     find_damage,
     list_set_aside,
+    load_weights,
     read_manifest,
+    save_checkpoint,
     survey,
     sweep,
+    weights_file,
 )
 from vitkit.training.ended import read_ended, remove_checkpoints
 from vitkit.training.trainer import Trainer

@@ -10,8 +10,7 @@ from torch import nn
 
 from tests.training.small_run import TRAINING, fingerprint, small_trainer
 from vitkit.errors import VitkitError
-from vitkit.training.checkpoint import find_checkpoint
-from vitkit.training.checkpoint_files import Progress
+from vitkit.training.checkpoint import Progress, find_checkpoint
 from vitkit.training.evaluators import Evaluator, Monitor, check_evaluators, judge
 from vitkit.training.trainer import StepReport
 

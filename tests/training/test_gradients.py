@@ -15,8 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.training.small_run import OPTIMIZER, TRAINING, fingerprint, small_trainer
 from vitkit.data.batch import Batch
-from vitkit.errors import VitkitError
-from vitkit.training.finite import NonFiniteError
+from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.training.gradients import Gradients
 from vitkit.training.objectives import Classification
 from vitkit.training.objectives_config import ClassificationConfig

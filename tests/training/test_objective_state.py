@@ -13,10 +13,8 @@ from torch import Tensor, nn
 
 from tests.training.small_run import OPTIMIZER, TRAINING, fingerprint, small_trainer
 from vitkit.data.batch import Batch
-from vitkit.errors import VitkitError
-from vitkit.training.checkpoint import find_checkpoint
-from vitkit.training.checkpoint_files import read_progress, step_name
-from vitkit.training.finite import NonFiniteError
+from vitkit.errors import NonFiniteError, VitkitError
+from vitkit.training.checkpoint import find_checkpoint, read_progress, step_name
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer import Trainer
 from vitkit.weights.files.safetensors import read_safetensors

@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.training.small_run import OPTIMIZER, TRAINING, fingerprint, small_trainer
-from vitkit.errors import VitkitError
+from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.training.checkpoint import find_checkpoint
 from vitkit.training.evaluators import Evaluator
-from vitkit.training.finite import NonFiniteError
 from vitkit.training.objectives import Classification
 from vitkit.training.objectives_config import ClassificationConfig
 from vitkit.training.trainer import Trainer

@@ -20,13 +20,13 @@ from vitkit.runs.data_record import find_data, read_record
 from vitkit.runs.folder import run_card
 from vitkit.runs.records import run_model
 from vitkit.runs.series_record import require_model
-from vitkit.training.checkpoint import load_weights, weights_file
-from vitkit.training.checkpoint_files import (
+from vitkit.training.checkpoint import (
     FOLDER,
     UnreadableError,
     commit_size,
     find_damage,
     list_set_aside,
+    load_weights,
     newest_first,
     read_manifest,
     read_progress,
@@ -34,6 +34,7 @@ from vitkit.training.checkpoint_files import (
     step_name,
     survey,
     sweep,
+    weights_file,
 )
 from vitkit.training.ended import read_ended
 from vitkit.training.trainer import LOG

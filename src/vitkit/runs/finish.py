@@ -24,8 +24,7 @@ from vitkit.runs.folder import write_evaluation
 from vitkit.runs.machine import prepare
 from vitkit.tasks import find_task, learned_by, task_of
 from vitkit.tasks.task import Task
-from vitkit.training.checkpoint import load_weights
-from vitkit.training.checkpoint_files import FOLDER, find_damage, read_progress, step_name
+from vitkit.training.checkpoint import FOLDER, find_damage, load_weights, read_progress, step_name
 from vitkit.training.ended import read_ended, remove_checkpoints
 from vitkit.training.trainer import Trainer
 from vitkit.weights.card import card_of

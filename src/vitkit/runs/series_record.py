@@ -28,7 +28,7 @@ from vitkit.runs.data_record import read_record
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.tasks import find_task
 from vitkit.tasks.task import Pooled
-from vitkit.training.checkpoint_files import FOLDER, commit_size, newest_first
+from vitkit.training.checkpoint import FOLDER, commit_size, newest_first
 
 RECORD = "series.json"
 KEPT = "kept in the same split"

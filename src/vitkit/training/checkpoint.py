@@ -9,47 +9,88 @@ A save writes into a hidden folder, flushes every file, renames the folder, and 
 Whatever moment a process is killed at, the newest folder whose COMMIT and hashes agree is whole. No name is
 written twice.
 
-Which of them can be trusted, and what becomes of those that cannot, is in `checkpoint_files`.
+What was committed is removed for one reason only: newer checkpoints were committed after it. A checkpoint
+that is damaged is set aside under another name, `damaged-step-00000120`; one that cannot be read, because the
+disk or the system refuses, stops the run and stays as it is.
+
+From top to bottom: what a checkpoint says of itself, how it is saved, which one is whole, how it is loaded,
+and its files: names, what is committed, what is set aside and removed.
 """
 
+import errno
 import hashlib
 import os
 import platform
+import re
 import shutil
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from vitkit._version import __version__
-from vitkit.config import to_json
+from vitkit.config import from_json, to_json
 from vitkit.durable import (
+    JSON_LIMIT,
+    hash_file,
+    is_file_name,
     json_bytes,
+    parse_json,
+    read_regular_file,
     replace_file,
     sync_folder,
     write_file,
 )
 from vitkit.errors import VitkitError
-from vitkit.training.checkpoint_files import (
-    FOLDER,
-    FileHash,
-    Manifest,
-    Progress,
-    clear,
-    commit_size,
-    newest_first,
-    read_manifest,
-    read_progress,
-    remove,
-    step_name,
-    survey,
-    was_never_committed,
-)
 from vitkit.training.optim import state_names
 from vitkit.weights.files.safetensors import read_safetensors, safetensors_chunks
+
+FOLDER = "checkpoints"
+"""The folder of a run folder that holds its checkpoints."""
+_REQUIRED = ("model.safetensors", "optimizer.safetensors", "state.json")
+"""The files of every checkpoint; an average and an objective's state are there where the run has them."""
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
+"""The system's errors when nothing, or a folder, has a file's name. Any other error (no permission, a disk
+that fails, too many open files) says nothing about the file, which may be whole."""
+_EDITED = (
+    "Was config.json edited? Put back what it was when the run began, or start a new run with another --out."
+)
+"""The advice of the errors here: a checkpoint fits its run unless the options were changed."""
+_T = TypeVar("_T")
+
+
+class UnreadableError(VitkitError):
+    """The system refuses to read a checkpoint, which may well be whole: nothing was changed."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The progress of a run: everything besides tensors that the next step depends on."""
+
+    step: int = 0
+    """Updates made so far."""
+    best_value: float | None = None
+    """The best value so far of the metric that is monitored; None before the first."""
+    best_step: int | None = None
+    """The step after which it was measured."""
+    best_tie: float | None = None
+    """The monitor's tie breaker at that step, which decides between equal values."""
+    evaluations_since_best: int = 0
+    """Evaluations without a better value, which `patience` counts."""
+    window: Mapping[str, float] = field(default_factory=dict)
+    """Sums of the training metrics since the last line of the log."""
+    window_steps: int = 0
+    """Steps in these sums."""
+    log_bytes: int = 0
+    """Length of the metrics log: what is longer belongs to steps that will be made again."""
+    log_sha256: str | None = None
+    """Hash of those bytes; none in checkpoints of early versions."""
+    finished: bool = False
+    """Whether no update follows: all steps are made, or patience was used up."""
 
 
 @dataclass
@@ -63,6 +104,41 @@ class TrainState:
     progress: Progress
     objective: nn.Module = field(default_factory=nn.Module)
     """The loss, whose parameters and buffers are part of the state; most objectives have none."""
+
+
+@dataclass(frozen=True)
+class FileHash:
+    """The length and hash that a file of a checkpoint had when it was written."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The content of a checkpoint's `manifest.json`."""
+
+    step: int
+    environment: Mapping[str, Any]
+    """Versions, processor, device and threads, as `environment` gives them."""
+    files: Mapping[str, FileHash]
+    """Every file of the folder but the manifest and COMMIT, by name."""
+    configuration: Mapping[str, Any] | None = None
+    """The options of the run that made it; none in checkpoints of early versions."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The state of the checkpoints of a run folder. Those that are older than `whole` are not verified."""
+
+    whole: Path | None
+    """The newest checkpoint whose bytes are all as they were written."""
+    damaged: Mapping[Path, str]
+    """Newer ones that were committed and are damaged, with the reason."""
+    uncommitted: tuple[Path, ...]
+    """Folders of saves that were cut short."""
+    lost: bool
+    """Whether checkpoints were committed and none of them is whole."""
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -146,20 +222,68 @@ def save_checkpoint(
     return final
 
 
+def _contents(state: TrainState) -> dict[str, list[bytes | memoryview]]:
+    """Give the bytes of a checkpoint's files, by name; tensors on the CPU are not copied."""
+    tensors = {"model": state.model.state_dict(), "optimizer": _optimizer_tensors(state.optimizer)}
+    if state.average is not None:
+        tensors["average"] = state.average.state_dict()
+    # A file of its own: what belongs to the loss alone is not part of the model that a run ends with.
+    if objective := state.objective.state_dict():
+        tensors["objective"] = objective
+    files = {f"{name}.safetensors": list(safetensors_chunks(values)) for name, values in tensors.items()}
+    return files | {"state.json": [json_bytes(to_json(state.progress))]}
+
+
+def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Give the tensors of the optimiser's state, named "parameter number.name", such as "12.exp_avg".
+
+    Parameters are numbered in the order of the groups, which the run's options decide. The names are sorted,
+    since a state that was loaded has another order than one that grew, and both must write the same bytes.
+    """
+    return {
+        f"{index}.{name}": value
+        for index, parameter in enumerate(_parameters(optimizer))
+        for name, value in sorted(optimizer.state.get(parameter, {}).items())
+    }
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """List the parameters in the order in which a checkpoint numbers them."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
 def _remove_older(folder: Path, keep: int, progress: Progress, needed: int) -> None:
-    """Remove all checkpoints but the last `keep` and the best.
+    """Remove all checkpoints up to the one just written, but for the last `keep` and the best.
 
     Raises:
         VitkitError: the system refuses; the new checkpoint is committed all the same.
     """
+    best = step_name(progress.best_step) if progress.best_step is not None else None
     try:
-        _prune(folder, keep, progress)
+        # Later ones than the one just written are not counted, or this one could be removed at once. Nor is
+        # one with an empty COMMIT (size 0), from which nothing can be resumed.
+        committed = [
+            path
+            for path in newest_first(folder)
+            if int(path.name.removeprefix("step-")) <= progress.step and commit_size(path)
+        ]
+        for path in committed[keep:]:
+            if path.name != best:
+                remove(path)
     except OSError as error:
         raise VitkitError(
             f"The checkpoint of step {progress.step} is committed in {folder}, but an older one could "
             f"not be removed: {error.strerror or error}. Mend that, then run the same command again; "
             f"the next one needs {needed:,} bytes, {_free(folder)}."
         ) from error
+
+
+def _free(folder: Path) -> str:
+    """Say how many bytes are free on a folder's disk, as the rest of a sentence."""
+    try:
+        return f"{shutil.disk_usage(folder if folder.exists() else folder.parent).free:,} are free"
+    except OSError:
+        return "the free space is unknown"
 
 
 def find_checkpoint(run: Path) -> tuple[Path | None, list[str]]:
@@ -175,6 +299,109 @@ def find_checkpoint(run: Path) -> tuple[Path | None, list[str]]:
     sentences = [f"{path} is not used: {reason}." for path, reason in found.damaged.items()]
     sentences += [f"{path} was never committed: its save was cut short." for path in found.uncommitted]
     return found.whole, sentences
+
+
+def survey(run: Path) -> Survey:
+    """Look for the newest whole checkpoint of a run folder; nothing is changed.
+
+    Raises:
+        UnreadableError: the system refuses to list them or to read one.
+        VitkitError: there is something else in the place of the folder.
+    """
+    damaged: dict[Path, str] = {}
+    commits = {path: commit_size(path) for path in newest_first(run / FOLDER)}
+    uncommitted = tuple(path for path, size in commits.items() if size is None)
+    for path, size in commits.items():
+        if size is not None:
+            reason = find_damage(path)
+            if reason is None:
+                return Survey(path, damaged, uncommitted, lost=False)
+            damaged[path] = reason
+    # An empty COMMIT (size 0) does not prove that there was a checkpoint, so nothing is lost with it.
+    return Survey(None, damaged, uncommitted, lost=any(commits[path] for path in damaged))
+
+
+def find_damage(checkpoint: Path) -> str | None:
+    """Find the reason why a checkpoint cannot be used; None if every byte is as it was written.
+
+    The reason is the rest of a sentence that begins with the checkpoint's path.
+
+    Raises:
+        UnreadableError: the system refuses to read it, which says nothing about its bytes.
+    """
+    try:
+        return _follow_hashes(checkpoint)
+    except UnreadableError:
+        raise
+    except NotADirectoryError:
+        return "it is no folder"
+    except OSError as error:
+        name = Path(error.filename or checkpoint).name
+        if error.errno not in _NOT_THERE:
+            raise _unreadable(Path(error.filename or checkpoint), error) from error
+        return "it was never committed" if name == "COMMIT" else f"{name} is missing"
+    except VitkitError as error:
+        return str(error).rstrip(".")
+
+
+def _follow_hashes(checkpoint: Path) -> str | None:
+    """Follow the hashes: COMMIT holds that of the manifest, the manifest those of all other files."""
+    commit = read_regular_file(checkpoint / "COMMIT", 1000)  # bytes at most: it holds 64
+    if not commit:
+        return "its COMMIT is empty"
+    manifest = read_regular_file(checkpoint / "manifest.json", JSON_LIMIT)
+    if hashlib.sha256(manifest).hexdigest().encode() != commit:
+        return "manifest.json is damaged"
+    found = read_manifest(checkpoint)
+    missing = [name for name in _REQUIRED if name not in found.files]
+    # The names are part of paths from here on: "../model.safetensors" would lead out of the folder.
+    if missing or not all(map(is_file_name, found.files)):
+        return f"manifest.json does not list {missing[0] if missing else 'files of this folder alone'}"
+    for name, record in found.files.items():
+        if hash_file(checkpoint / name) != (record.bytes, record.sha256):
+            return f"{name} is damaged"
+    # A checkpoint whose files agree with each other can still stand under a name that somebody gave it.
+    progress = read_progress(checkpoint)
+    if step_name(progress.step) != checkpoint.name or found.step != progress.step:
+        return f"state.json is of step {progress.step}, manifest.json of step {found.step}"
+    if min(progress.window_steps, progress.log_bytes, progress.best_step or 0) < 0:
+        return "state.json holds a number below 0"
+    if (progress.best_step or 0) > progress.step:
+        return f"state.json is of step {progress.step}, and its best step is {progress.best_step}"
+    return None
+
+
+def read_manifest(checkpoint: Path) -> Manifest:
+    """Read a checkpoint's `manifest.json`.
+
+    Raises:
+        VitkitError: it is damaged.
+        UnreadableError: it cannot be read.
+    """
+    return _read(Manifest, checkpoint / "manifest.json")
+
+
+def read_progress(checkpoint: Path) -> Progress:
+    """Read how far the run was when a checkpoint was made.
+
+    Raises:
+        VitkitError: `state.json` is damaged.
+        UnreadableError: it cannot be read.
+    """
+    # In early versions the loss alone could decide between equal accuracies.
+    return _read(Progress, checkpoint / "state.json", {"best_loss": "best_tie"})
+
+
+def _read(kind: type[_T], path: Path, renamed: Mapping[str, str] | None = None) -> _T:
+    """Read a dataclass from JSON; `renamed` maps the field names of early versions to those of today."""
+    try:
+        data = read_regular_file(path, JSON_LIMIT)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    content = parse_json(data, path)
+    if isinstance(content, dict):
+        content = {(renamed or {}).get(key, key): value for key, value in content.items()}
+    return from_json(kind, content, str(path))
 
 
 def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
@@ -223,12 +450,6 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
     return manifest
 
 
-_EDITED = (
-    "Was config.json edited? Put back what it was when the run began, or start a new run with another --out."
-)
-"""The advice of the errors here: a checkpoint fits its run unless the options were changed."""
-
-
 def _does_not_fit(checkpoint: Path, what: str, error: RuntimeError) -> VitkitError:
     """Make the error for tensors that do not fit, from what `load_state_dict` raised."""
     # Its first line names the class, the next ones keys and shapes: two of those are enough for a message.
@@ -237,51 +458,6 @@ def _does_not_fit(checkpoint: Path, what: str, error: RuntimeError) -> VitkitErr
         f"{checkpoint} holds the {what} than the run's options describe: "
         f"{' '.join(lines[1:3] or lines)} {_EDITED}"
     )
-
-
-def load_weights(checkpoint: Path) -> dict[str, Tensor]:
-    """Read the weights that a checkpoint's model is used with: the Polyak average where there is one.
-
-    Raises:
-        VitkitError: the file is damaged.
-    """
-    return read_safetensors(weights_file(checkpoint))
-
-
-def weights_file(checkpoint: Path) -> Path:
-    """Return the path of the file that `load_weights` reads.
-
-    Raises:
-        VitkitError: the manifest is damaged.
-    """
-    # By the manifest, not by what is in the folder: nothing says what a file is that it does not list.
-    averaged = "average.safetensors" in read_manifest(checkpoint).files
-    return checkpoint / ("average.safetensors" if averaged else "model.safetensors")
-
-
-def _contents(state: TrainState) -> dict[str, list[bytes | memoryview]]:
-    """Give the bytes of a checkpoint's files, by name; tensors on the CPU are not copied."""
-    tensors = {"model": state.model.state_dict(), "optimizer": _optimizer_tensors(state.optimizer)}
-    if state.average is not None:
-        tensors["average"] = state.average.state_dict()
-    # A file of its own: what belongs to the loss alone is not part of the model that a run ends with.
-    if objective := state.objective.state_dict():
-        tensors["objective"] = objective
-    files = {f"{name}.safetensors": list(safetensors_chunks(values)) for name, values in tensors.items()}
-    return files | {"state.json": [json_bytes(to_json(state.progress))]}
-
-
-def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Give the tensors of the optimiser's state, named "parameter number.name", such as "12.exp_avg".
-
-    Parameters are numbered in the order of the groups, which the run's options decide. The names are sorted,
-    since a state that was loaded has another order than one that grew, and both must write the same bytes.
-    """
-    return {
-        f"{index}.{name}": value
-        for index, parameter in enumerate(_parameters(optimizer))
-        for name, value in sorted(optimizer.state.get(parameter, {}).items())
-    }
 
 
 def _fits(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> bool:
@@ -309,29 +485,175 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tens
         optimizer.state[parameter] = {name: value.to(parameter.device) for name, value in values.items()}
 
 
-def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """List the parameters in the order in which a checkpoint numbers them."""
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+def load_weights(checkpoint: Path) -> dict[str, Tensor]:
+    """Read the weights that a checkpoint's model is used with: the Polyak average where there is one.
+
+    Raises:
+        VitkitError: the file is damaged.
+    """
+    return read_safetensors(weights_file(checkpoint))
 
 
-def _prune(folder: Path, keep: int, progress: Progress) -> None:
-    """Remove all checkpoints up to the one just written, but for the last `keep` and the best."""
-    # Later ones than the one just written are not counted, or this one could be removed at once. Nor is one
-    # with an empty COMMIT (size 0), from which nothing can be resumed.
-    committed = [
-        path
-        for path in newest_first(folder)
-        if int(path.name.removeprefix("step-")) <= progress.step and commit_size(path)
-    ]
-    best = step_name(progress.best_step) if progress.best_step is not None else None
-    for path in committed[keep:]:
-        if path.name != best:
-            remove(path)
+def weights_file(checkpoint: Path) -> Path:
+    """Return the path of the file that `load_weights` reads.
+
+    Raises:
+        VitkitError: the manifest is damaged.
+    """
+    # By the manifest, not by what is in the folder: nothing says what a file is that it does not list.
+    averaged = "average.safetensors" in read_manifest(checkpoint).files
+    return checkpoint / ("average.safetensors" if averaged else "model.safetensors")
 
 
-def _free(folder: Path) -> str:
-    """Say how many bytes are free on a folder's disk, as the rest of a sentence."""
+def step_name(step: int) -> str:
+    """Give the name of the folder that holds a step's checkpoint."""
+    return f"step-{step:08d}"
+
+
+def newest_first(folder: Path) -> list[Path]:
+    """List the paths with the name of a checkpoint, the newest first; a file or a link may be among them.
+
+    Raises:
+        UnreadableError: the system refuses to list the folder.
+        VitkitError: there is a file in its place.
+    """
     try:
-        return f"{shutil.disk_usage(folder if folder.exists() else folder.parent).free:,} are free"
-    except OSError:
-        return "the free space is unknown"
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries]
+    except FileNotFoundError as error:
+        if os.path.islink(folder):  # a link to a disk that is not there now, which is not "no checkpoints"
+            raise _unreadable(folder, error) from error
+        return []
+    except NotADirectoryError:
+        raise VitkitError(
+            f"{folder} is a file, and checkpoints are kept in a folder of this name. Move the file away, "
+            "then run the same command again."
+        ) from None
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+    # Eight digits are what `step_name` pads to, and no run reaches a number of more than 15 (`MOST_STEPS`).
+    # The last condition drops names with more zeros than `step_name` writes.
+    steps = sorted({int(match[1]) for name in names if (match := re.fullmatch(r"step-([0-9]{8,15})", name))})
+    return [folder / step_name(step) for step in reversed(steps) if step_name(step) in names]
+
+
+def commit_size(checkpoint: Path) -> int | None:
+    """Measure COMMIT, in bytes; None where there is none, 0 where something else than a folder has the name.
+
+    None means that the folder was never committed and may be removed. A file under a checkpoint's name was
+    not made by an interrupted save, so it is kept as something damaged.
+
+    Raises:
+        UnreadableError: the system refuses to say whether it is there.
+    """
+    try:
+        return os.stat(checkpoint / "COMMIT").st_size
+    except FileNotFoundError as error:
+        if os.path.islink(checkpoint) and not os.path.exists(checkpoint):
+            raise _unreadable(checkpoint, error) from error  # a link to a disk that is not there now
+        return None
+    except NotADirectoryError:
+        return 0
+    except OSError as error:
+        raise _unreadable(checkpoint, error) from error
+
+
+def was_never_committed(checkpoint: Path) -> bool:
+    """Whether there is surely no COMMIT, so that the folder may be removed."""
+    try:
+        return commit_size(checkpoint) is None
+    except UnreadableError:
+        return False  # nothing committed is removed because it could not be read
+
+
+def _unreadable(path: Path, error: OSError) -> UnreadableError:
+    """Make the error for a path that the system refuses to read."""
+    return UnreadableError(
+        f"{path} cannot be read: {error.strerror or error}. It may well be whole, so nothing was changed or "
+        "removed. Make it readable (is the disk there, are its permissions right, are too many files open?), "
+        "then run the same command again."
+    )
+
+
+def sweep(run: Path, found: Survey) -> list[Path]:
+    """Remove what killed saves left behind, and set damaged checkpoints aside.
+
+    Their steps will be made again. The caller holds the run's lock.
+
+    Returns:
+        The names under which the damaged ones are kept.
+
+    Raises:
+        VitkitError: the disk refused.
+    """
+    folder = run / FOLDER
+    try:
+        for path in found.uncommitted:
+            remove(path)
+        for leftover in folder.glob(".step-*.tmp"):  # the hidden folders of `save_checkpoint` and `remove`
+            remove(leftover)
+        return [set_aside(path) for path in found.damaged]
+    except OSError as error:
+        raise VitkitError(
+            f"{folder} could not be tidied: {error.strerror or error}. Nothing that was committed was "
+            "removed. Mend that, then run the same command again."
+        ) from error
+
+
+def list_set_aside(run: Path) -> list[Path]:
+    """List everything of a run folder that was damaged and set aside, now or earlier."""
+    return sorted([*(run / FOLDER).glob("damaged-*"), *run.glob("damaged-*")])
+
+
+def clear(path: Path) -> None:
+    """Make a name free: by removing what was never committed, by setting aside anything else."""
+    if was_never_committed(path):
+        remove(path)
+    else:
+        set_aside(path)
+
+
+def set_aside(path: Path) -> Path:
+    """Rename what is damaged, so that it is neither used nor lost; returns the new name.
+
+    `step-00000120` becomes `damaged-step-00000120`, or `damaged-step-00000120-2` where there is one already.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    number = 1
+    while True:
+        name = f"damaged-{path.name}" + (f"-{number}" if number > 1 else "")
+        if _mode(path.with_name(name)) is None:
+            os.rename(path, path.with_name(name))
+            sync_folder(path.parent)
+            return path.with_name(name)
+        number += 1
+
+
+def remove(path: Path) -> None:
+    """Remove a folder or a file, if it is there.
+
+    It is renamed first and then removed: a process that is killed in between leaves a hidden folder, which
+    the next run sweeps up, and never half a checkpoint under a checkpoint's name.
+    """
+    mode = _mode(path)
+    if mode is None:
+        return
+    trash = path if path.name.startswith(".") else path.with_name(f".{path.name}.{os.getpid()}.removed.tmp")
+    if trash != path:  # a hidden name is no checkpoint's, and need not be taken away first
+        shutil.rmtree(trash, ignore_errors=True)
+        os.rename(path, trash)
+    if stat.S_ISDIR(mode):
+        shutil.rmtree(trash)
+    else:
+        os.unlink(trash)
+
+
+def _mode(path: Path) -> int | None:
+    """Give the file mode of a path, links not followed; None only where nothing has this name."""
+    # Not `os.path.exists`, which answers "no" to every error: a path that cannot be looked at is there.
+    try:
+        return os.lstat(path).st_mode
+    except FileNotFoundError:
+        return None

@@ -13,7 +13,7 @@ from typing import Any
 from vitkit.config import read_if_there, to_json
 from vitkit.durable import refuse_links, remove_leftovers, replace_json
 from vitkit.errors import VitkitError
-from vitkit.training.checkpoint_files import FOLDER, newest_first, read_manifest, remove, survey
+from vitkit.training.checkpoint import FOLDER, newest_first, read_manifest, remove, survey
 
 RECORD = "ended.json"
 

@@ -8,7 +8,7 @@ from typing import Literal
 from torch import nn
 
 from vitkit.errors import VitkitError
-from vitkit.training.checkpoint_files import Progress
+from vitkit.training.checkpoint import Progress
 
 VALIDATION = "validation"
 """The evaluator that decides what is best, unless a monitor names another. Its lines in `metrics.jsonl` are

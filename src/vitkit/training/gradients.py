@@ -1,15 +1,31 @@
 """The gradients of a batch, computed in micro-batches that fit into memory."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from vitkit.data.batch import Batch
-from vitkit.training.memory import out_of_memory_explained
-from vitkit.training.step_numbers import send_batch, step_seed
+from vitkit.errors import VitkitError
+
+
+@contextmanager
+def out_of_memory_explained(size: int, shape: torch.Size) -> Iterator[None]:
+    """Say what to change when `size` images `(..., H, W)` do not fit into memory."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        words = ("out of memory", "allocate memory", "not enough memory")
+        if isinstance(error, RuntimeError) and not any(word in str(error) for word in words):
+            raise
+        raise VitkitError(
+            f"Out of memory with {size} images of {shape[-2]}x{shape[-1]} at a time. Run the same command "
+            f"with --micro-batch-size {max(1, size // 2)}: gradients are summed up to the same batch. "
+            "Or choose a smaller model or image size."
+        ) from error
 
 
 class Gradients:
@@ -93,3 +109,33 @@ class Gradients:
                 before = totals.get(name, torch.zeros((), device=self.device))
                 totals[name] = before + value.detach() * fraction
         return totals
+
+
+def send_batch(batch: Batch, device: torch.device, copies: Any) -> Batch:
+    """Copy a batch to a device.
+
+    Args:
+        batch: on the CPU.
+        device: where to.
+        copies: a CUDA stream for the copy, so that it is made while the step before is computed; None: the
+            batch is copied when its turn comes.
+    """
+    if copies is None:
+        return batch.to(device)
+    with torch.cuda.stream(copies):
+        moved = batch.to(device)
+    current = torch.cuda.current_stream(device)
+    current.wait_stream(copies)
+    for tensor in (moved.images, moved.labels, moved.mask, moved.ids):
+        tensor.record_stream(current)  # else the memory would be given away when the copying stream is done
+    return moved
+
+
+def step_seed(seed: int, step: int, part: int) -> int:
+    """Mix the run's seed, the step and the number of the micro-batch into one seed.
+
+    A hash, because sums would collide (seed 1 at step 2, seed 2 at step 1), and generators that are seeded
+    with neighbouring numbers may begin alike.
+    """
+    digest = hashlib.sha256(f"{seed}/{step}/{part}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1  # 63 bits: the seeds that every generator accepts

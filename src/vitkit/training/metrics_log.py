@@ -16,7 +16,7 @@ from typing import Any
 
 from vitkit.durable import READ_SIZE, replace_file, require_regular_file
 from vitkit.errors import VitkitError
-from vitkit.training.checkpoint_files import Progress, set_aside
+from vitkit.training.checkpoint import Progress, set_aside
 
 
 class MetricsLog:

@@ -3,29 +3,37 @@
 Whatever happens in step n follows from the weights, the optimiser's state and n alone: the batch is a
 function of n, and so is the seed of all randomness in it. That is why a checkpoint needs no random state, and
 why a run that was killed ends with the same bits as one that was not.
+
+On a GPU the numbers of a step (loss, metrics, gradient norm) are read a step later. Whoever asks for them
+waits until the step is computed, and meanwhile nobody hands the GPU its next one; so `launch` sends them to
+the CPU, `_count` puts them at the end of `unread`, and `_read` takes them out once there are more than `lag`.
+Two things follow. A step whose numbers are not finite must be skipped by the optimiser itself, before anybody
+has seen them: `skip_unless_finite`. And a line of the log or a checkpoint, which must hold the numbers of all
+steps before it, first reads all. On a CPU, and with an optimiser that cannot skip a step, `lag` is 0 and all
+is read at once.
 """
 
 import copy
+import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from vitkit.config import to_json
 from vitkit.data.batch import Batch
-from vitkit.errors import VitkitError
+from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.models.compute_config import PLAIN, Compute
 from vitkit.models.image_model import ImageModel
 from vitkit.models.precision import autocast
-from vitkit.training.checkpoint import TrainState, environment, load_checkpoint, save_checkpoint
-from vitkit.training.checkpoint_files import Progress
+from vitkit.training.checkpoint import Progress, TrainState, environment, load_checkpoint, save_checkpoint
 from vitkit.training.evaluators import VALIDATION, Evaluator, Monitor, check_evaluators, judge
-from vitkit.training.finite import require_finite_weights
 from vitkit.training.gradients import Gradients
 from vitkit.training.layer_rates import head_parameters, rate_scales
 from vitkit.training.metrics_log import MetricsLog, repair_log
@@ -37,7 +45,6 @@ from vitkit.training.optim import (
     update_average,
 )
 from vitkit.training.optim_config import OptimizerConfig
-from vitkit.training.step_numbers import StepNumbers, send_numbers, skip_unless_finite
 from vitkit.training.trainer_config import TrainingConfig
 
 LOG = "metrics.jsonl"
@@ -45,6 +52,104 @@ LOG = "metrics.jsonl"
 MICRO_BATCH = "micro_batch_size"
 """The entry of a checkpoint's environment that says how many images fitted at a time, where fewer did than
 were asked for."""
+
+
+IDS_SHOWN = 5
+"""Images of a batch that an error names: a few are enough to look at, and a batch may have thousands."""
+
+
+@dataclass(frozen=True)
+class StepNumbers:
+    """The loss, the metrics and the gradient's norm of a step, which a GPU may still be computing."""
+
+    names: tuple[str, ...]
+    values: Tensor
+    """On the CPU; there when `arrived` says so."""
+    arrived: Any
+    """A CUDA event; None where the values are there."""
+    batch: Batch
+    step: int
+    rate: float
+
+    def read(self) -> dict[str, float]:
+        """Wait for the numbers.
+
+        Raises:
+            NonFiniteError: the loss or the gradient's norm is not finite.
+        """
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        numbers = dict(zip(self.names, self.values.tolist(), strict=True))
+        if not (math.isfinite(numbers["loss"]) and math.isfinite(numbers["grad_norm"])):
+            raise _not_finite(self.batch, self.step, self.rate, numbers)
+        return numbers
+
+
+def send_numbers(totals: Mapping[str, Tensor], batch: Batch, step: int, rate: float) -> StepNumbers:
+    """Send the numbers of a step to the CPU, all in one transfer, without waiting for them to arrive.
+
+    Args:
+        totals: scalars by name, with `loss` and `grad_norm`.
+        batch, step, rate: of the step, for the error.
+    """
+    stacked, arrived = torch.stack([value.float() for value in totals.values()]), None
+    values = stacked.to("cpu", non_blocking=True)
+    if stacked.device.type == "cuda":
+        event: Any = torch.cuda.Event
+        arrived = event()
+        arrived.record()
+    return StepNumbers(tuple(totals), values, arrived, batch, step, rate)
+
+
+def can_skip_steps(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether `skip_unless_finite` works with an optimiser: PyTorch marks those that look for the flag."""
+    return getattr(optimizer, "_step_supports_amp_scaling", False)
+
+
+def skip_unless_finite(optimizer: torch.optim.Optimizer, totals: Mapping[str, Tensor]) -> None:
+    """Have an optimiser leave the weights alone from the first step on whose numbers are not finite.
+
+    The GPU decides by itself. It is the flag by which PyTorch's `GradScaler` skips steps; here it is never
+    taken back, since the step after is launched before anybody has read that this one was not finite.
+    """
+    bad = ~(totals["loss"].isfinite() & totals["grad_norm"].isfinite())
+    before = getattr(optimizer, "found_inf", None)
+    flag = bad.float() if before is None else torch.maximum(before, bad.float())
+    setattr(optimizer, "found_inf", flag)  # noqa: B010 (PyTorch's fused optimisers look for it, undeclared)
+
+
+def _not_finite(batch: Batch, step: int, rate: float, numbers: Mapping[str, float]) -> NonFiniteError:
+    """Make the error of a step whose loss or gradients are not finite; it names some samples."""
+    found = batch.ids[batch.mask].tolist()
+    more = f" and {len(found) - IDS_SHOWN:,} more" if len(found) > IDS_SHOWN else ""
+    ids = ", ".join(map(str, found[:IDS_SHOWN])) + more
+    return NonFiniteError(
+        f"Step {step}: loss {numbers['loss']}, gradient norm {numbers['grad_norm']} at learning rate "
+        f"{rate:.3g}. The step was not applied and no checkpoint holds it. Try a lower "
+        f"learning rate, longer warm-up or float32. Training samples of the batch: {ids}."
+    )
+
+
+def require_finite_weights(parameters: Iterable[Tensor], buffers: Iterable[Tensor], step: int) -> None:
+    """Refuse weights that an update made infinite, which can happen though loss and gradients are finite.
+
+    Args:
+        parameters: those of the model and of its objective.
+        buffers: those of the objective; integers among them are passed over.
+        step: the number of the update, for the message.
+
+    Raises:
+        NonFiniteError: a value is infinite or not a number.
+    """
+    state = [value for value in buffers if value.is_floating_point()]
+    # Norms, not the values: one number for each tensor, and a single transfer for all of them. A sum of
+    # squares is infinite or no number if any of its terms is.
+    norms = torch.stack(torch._foreach_norm([*parameters, *state]))
+    if not bool(norms.isfinite().all()):
+        raise NonFiniteError(
+            f"Step {step}: the update made weights that are not finite. No checkpoint holds them; "
+            "the last one committed is whole. Try a lower learning rate, or a longer warm-up."
+        )
 
 
 class Batches(Protocol):
@@ -141,11 +246,9 @@ class Trainer:
         optimizer = create_optimizer(self.trained, optimizer_config, scales)
         self.state = TrainState(model, optimizer, average, Progress(), self.objective)
         self.environment = environment(self.device)
-        # A GPU is asked for the numbers of a step when it has the next one to compute already, unless the
-        # optimiser could not leave out a step by itself.
-        skips = getattr(optimizer, "_step_supports_amp_scaling", False)
-        self.lag = 1 if self.device.type == "cuda" and skips else 0
-        self.on_the_way: deque[StepNumbers] = deque()
+        # Steps whose numbers may be unread while the next one is launched: the head of this file says why.
+        self.lag = 1 if self.device.type == "cuda" and can_skip_steps(optimizer) else 0
+        self.unread: deque[StepNumbers] = deque()
         self.loss: float | None = None  # the last that was read
         self.micro_batch_size = config.micro_batch_size or config.batch_size
         self.precision = config.precision if compute is None else compute.precision
@@ -295,7 +398,7 @@ class Trainer:
         return self.launch(batch, step, rate).read()
 
     def launch(self, batch: Batch, step: int, rate: float) -> StepNumbers:
-        """Make one update as `update` does, and give its numbers, for which nobody has waited on a GPU."""
+        """Make one update as `update` does, and return its numbers without waiting for a GPU."""
         model, optimizer = self.state.model, self.state.optimizer
         # Set at every step and computed from its number: a scheduler object would be one more state to save.
         set_rate(optimizer, rate)
@@ -323,19 +426,20 @@ class Trainer:
         return autocast(self.device, self.precision)
 
     def _count(self, numbers: StepNumbers, log: MetricsLog) -> float:
-        """Count a step, write a line of the log if it is due, and give the last loss that is known."""
+        """Count a step, write a line of the log if it is due, and return the last loss that was read."""
         step = numbers.step + 1
         self.state.progress = replace(self.state.progress, step=step)
-        self.on_the_way.append(numbers)
+        self.unread.append(numbers)
+        # The first step of a process is waited for, so that its report has a loss.
         self.loss = self._read(0 if self.loss is None else self.lag)
         if step % self.config.log_every == 0 or step == self.total_steps:
             self._write_window(numbers.rate, log)
         return self.loss
 
     def _read(self, most: int = 0) -> float:
-        """Add numbers of steps to the sums since the last line, until so many are still on their way."""
-        while len(self.on_the_way) > most:
-            metrics, progress = self.on_the_way.popleft().read(), self.state.progress
+        """Add the numbers of steps to the sums since the last line, until at most `most` are unread."""
+        while len(self.unread) > most:
+            metrics, progress = self.unread.popleft().read(), self.state.progress
             window = {name: progress.window.get(name, 0.0) + value for name, value in metrics.items()}
             steps = progress.window_steps + 1
             self.state.progress = replace(progress, window=window, window_steps=steps)
@@ -344,7 +448,7 @@ class Trainer:
         return self.loss
 
     def _write_window(self, rate: float, log: MetricsLog) -> None:
-        """Write the means since the last line, if there were steps.
+        """Write the means since the last line, if there were steps; all numbers are read first.
 
         The sums are part of the progress, so that a line which began before a stop ends with the same mean.
         """

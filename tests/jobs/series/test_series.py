@@ -37,8 +37,8 @@ from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import Member, Score, Series, choose_rate, new_series, read_series, summarise
 from vitkit.runs.start import find_start
 from vitkit.tasks import find_task
-from vitkit.training import checkpoint_files, ended
-from vitkit.training.checkpoint_files import survey
+from vitkit.training import checkpoint, ended
+from vitkit.training.checkpoint import survey
 from vitkit.training.ended import read_ended
 from vitkit.training.optim import SGD, create_optimizer, learning_rate
 from vitkit.training.optim_config import OptimizerConfig
@@ -518,7 +518,7 @@ def test_a_kill_while_checkpoints_are_removed_leaves_a_run_that_has_finished(
     saving = replace(SMALL, training=replace(SMALL.training, checkpoint_every=1, keep=3))
     options = SeriesOptions(sweep_rates=(0.01,))
     whole = train_series(saving, tmp_path / "whole", options)
-    remove = checkpoint_files.remove
+    remove = checkpoint.remove
     gone: list[Path] = []
 
     def remove_some(path: Path) -> None:

@@ -14,7 +14,7 @@ from vitkit.models.build import build_model
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.config import Run
 from vitkit.runs.machine import choose_for, compute_as
-from vitkit.training.memory import out_of_memory_explained
+from vitkit.training.gradients import out_of_memory_explained
 
 ENOUGH_SECONDS = 0.5
 """A step this long says enough; a shorter one is tried with more images, up to the batch."""

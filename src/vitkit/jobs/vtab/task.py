@@ -11,7 +11,7 @@ from typing import Any
 from vitkit.config import describe_value, from_json, to_json
 from vitkit.data.listing import absolute_spec
 from vitkit.durable import read_json, refuse_links, remove_leftovers, replace_json
-from vitkit.errors import VitkitError
+from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.jobs.train import train
 from vitkit.jobs.vtab.data import TaskData
 from vitkit.jobs.vtab.options import VtabOptions
@@ -23,7 +23,6 @@ from vitkit.runs.folder import read_evaluations
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.tasks import find_task
 from vitkit.text import without_places
-from vitkit.training.finite import NonFiniteError
 
 
 @dataclass(frozen=True)
