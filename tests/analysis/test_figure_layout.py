@@ -17,9 +17,10 @@ from vitkit.analysis import drawing, figures, label_figures, model_figures
 from vitkit.analysis.bench_figure import throughput_figure
 from vitkit.analysis.fewshot_figure import METHOD_NAMES, fewshot_plot, pretraining_plot, tracking_plot
 from vitkit.analysis.series_figure import rate_plot
-from vitkit.evaluation.classify import Predictions, classification
+from vitkit.evaluation.classify import classification
 from vitkit.evaluation.fewshot_scores import FewShotScore
 from vitkit.evaluation.multilabel import LabelScore
+from vitkit.evaluation.predictions import Predictions
 
 SLACK = 1.0
 """Pixels by which boxes may overlap: the box of a text is a little taller than its letters."""

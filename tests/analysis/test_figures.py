@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from vitkit.analysis import drawing, figures, model_figures
-from vitkit.evaluation.classify import Classification, Predictions, classification
+from vitkit.evaluation.classify import Classification, classification
+from vitkit.evaluation.predictions import Predictions
 
 RNG = np.random.default_rng(0)
 NASTY = [

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from vitkit.data.loader import evaluation_batches
 from vitkit.data.transforms import Preprocessing
-from vitkit.evaluation.classify import classification, predict
+from vitkit.evaluation.classify import classification
+from vitkit.evaluation.run_model import predict
 
 count, batch_size, limit = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
@@ -53,7 +54,8 @@ import torch
 from vitkit.runs.folder import read_evaluations, write_evaluation
 from vitkit.tasks import find_task
 from vitkit.data.batch import Batch
-from vitkit.evaluation.classify import classification, predict
+from vitkit.evaluation.classify import classification
+from vitkit.evaluation.run_model import predict
 
 count, classes, run = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
 torch.manual_seed(0)

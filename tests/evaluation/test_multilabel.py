@@ -19,8 +19,9 @@ from vitkit import config
 from vitkit.data.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.evaluation.label_predictions import LabelPredictions
-from vitkit.evaluation.multilabel import MultiLabel, multi_label, predict_labels
+from vitkit.evaluation.multilabel import MultiLabel, multi_label
 from vitkit.evaluation.ranking import Ranking, intervals_95
+from vitkit.evaluation.run_model import predict_labels
 from vitkit.models.card import Task
 from vitkit.tasks import find_task
 

@@ -22,7 +22,7 @@ from vitkit.data import decode as decoding
 from vitkit.data.sources import open_data
 from vitkit.data.sources_config import Splits
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import Predictions
+from vitkit.evaluation.predictions import Predictions
 from vitkit.jobs import train as training
 from vitkit.kernels import block, gelu, resample
 from vitkit.kernels import compile as compiling

@@ -17,7 +17,9 @@ from vitkit.data.decode import DecodeError, Header
 from vitkit.data.loader import evaluation_batches
 from vitkit.data.transforms_config import Preprocessing
 from vitkit.evaluation.calibration import overconfidence
-from vitkit.evaluation.classify import Classification, Predictions, classification, predict
+from vitkit.evaluation.classify import Classification, classification
+from vitkit.evaluation.predictions import Predictions
+from vitkit.evaluation.run_model import predict
 from vitkit.models.build import build_model, create_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import ResNetConfig

@@ -9,7 +9,7 @@ from vitkit.data.imagenet import WithoutBorder, imagenet_wnids, is_wnid, list_la
 from vitkit.data.imagenet_config import PROTOCOLS, ProtocolName
 from vitkit.data.loader import evaluation_batches
 from vitkit.errors import VitkitError
-from vitkit.evaluation import classify
+from vitkit.evaluation import classify, run_model
 from vitkit.evaluation.protocols import (
     ChosenOutputs,
     ProtocolResult,
@@ -106,7 +106,7 @@ def run_protocol(
         worker_timeout=options.worker_timeout,
     )
     with listener.progress(f"evaluating {name}", len(samples)) as progress:
-        found = classify.predict(
+        found = run_model.predict(
             ChosenOutputs(model, columns[candidates]),
             batches,
             device=device,

@@ -25,7 +25,7 @@ from vitkit.engines.serving import (
     require_same,
 )
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import evaluation_mode
+from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.jobs.calibration import CalibrationImages, read_calibration, read_own_images
 from vitkit.jobs.export_options import ExportOptions
 from vitkit.listener import SILENT, Listener

@@ -24,7 +24,7 @@ from vitkit.data.image_paths import find_images
 from vitkit.data.transforms import preprocess
 from vitkit.durable import refuse_link
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import evaluation_mode
+from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.jobs.inspect_options import InspectOptions
 from vitkit.listener import SILENT, Listener
 from vitkit.models.image_config import height_and_width

@@ -17,7 +17,7 @@ from vitkit.data.image_paths import find_images, refuse_address
 from vitkit.data.transforms import preprocess
 from vitkit.engines.engine_config import Engine
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import evaluation_mode
+from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.jobs.engines import load_ready
 from vitkit.jobs.predict_options import PredictOptions
 from vitkit.listener import SILENT, Listener

@@ -16,7 +16,7 @@ from vitkit.data.decode_config import DecodeRule
 from vitkit.data.listing import Labels, pluralize
 from vitkit.data.sources_config import Splits
 from vitkit.durable import read_json
-from vitkit.evaluation import classify
+from vitkit.evaluation import classify, run_model
 from vitkit.evaluation.intervals import wilson_interval
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import probabilities
@@ -77,7 +77,7 @@ class ClassificationTask:
             # The loss is the objective's without smoothing and mixup. Logits are scored batch by batch and
             # not kept: a validation needs two numbers, and 50,000 images of 21,843 classes are 4.4 GB of
             # logits.
-            predictions = classify.predict(
+            predictions = run_model.predict(
                 model,
                 validation.batches(),
                 device=validation.device,
@@ -110,7 +110,7 @@ class ClassificationTask:
         folder: Path | None = None,
     ) -> Predictions:
         """Score each image and keep its logits."""
-        return classify.predict(
+        return run_model.predict(
             model,
             batches,
             device=device,

@@ -19,13 +19,8 @@ from vitkit.durable import read_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import explain_no_classes
 from vitkit.evaluation.label_predictions import LabelPredictions
-from vitkit.evaluation.multilabel import (
-    THRESHOLD,
-    MultiLabel,
-    mark_repeated_labels,
-    multi_label,
-    predict_labels,
-)
+from vitkit.evaluation.multilabel import THRESHOLD, MultiLabel, mark_repeated_labels, multi_label
+from vitkit.evaluation.run_model import predict_labels
 from vitkit.evaluation.scores import probabilities
 from vitkit.models import card
 from vitkit.models.card import Card, TaskName
