@@ -18,7 +18,7 @@ from tests.faults.harness import read_record
         ("images", "checkpoints", "evaluations", "compiler", "engine_bundles"),
         ("parquet", "csv", "label_files"),
         ("run_folders", "options"),
-        # tests/training/test_checkpoint.py fails every call of a save, tests/jobs/test_unkillable.py kills runs.
+        # tests/training/test_checkpoint.py fails each call of a save; tests/jobs/test_unkillable.py kills.
         pytest.param(("filesystem", "kills"), marks=pytest.mark.slow),
         # tests/jobs/test_signals.py stops runs in the same ways.
         pytest.param(("signals",), marks=pytest.mark.slow),
