@@ -64,7 +64,7 @@ def batches():
     for start in range(0, count, 128):
         ids = torch.arange(start, min(start + 128, count))
         images = torch.randn(len(ids), 3, 2, 2, generator=torch.Generator().manual_seed(start))
-        yield Batch(images, ids % classes, torch.ones(len(ids), dtype=torch.bool), ids)
+        yield Batch(images, {"labels": ids % classes}, torch.ones(len(ids), dtype=torch.bool), ids)
 
 
 def peak():

@@ -194,8 +194,8 @@ def _complete(
         position.point = f"at step {trainer.state.progress.step}, which was committed before"
     # On copies of model and objective: timing a step must not change the run.
     with listener.progress("measuring the speed"):
-        labels = parts.data.splits["train"].labels
-        step_seconds = measure_step(model, trainer, run.training.batch_size, labels)
+        targets = parts.data.splits["train"].targets
+        step_seconds = measure_step(model, trainer, run.training.batch_size, targets)
     name = None if checkpoint is None else checkpoint.name
     outlook = Outlook(step_seconds, trainer.state.progress.step, name)
     listener.show(estimate(run, parts.data, outlook))

@@ -73,7 +73,7 @@ class ClassificationTask:
         """Measure loss and accuracy on the validation images."""
         learned = self.learned(validation.objective)
 
-        def measure(model: nn.Module) -> Mapping[str, float]:
+        def measure(model: nn.Module, objective: nn.Module) -> Mapping[str, float]:
             # The loss is the objective's without smoothing and mixup. Logits are scored batch by batch and
             # not kept: a validation needs two numbers, and 50,000 images of 21,843 classes are 4.4 GB of
             # logits.

@@ -82,7 +82,7 @@ class MultiLabelTask:
     def evaluators(self, validation: Validation) -> Mapping[str, Evaluator]:
         """Measure loss, mean average precision and F1 on the validation images."""
 
-        def measure(model: nn.Module) -> Mapping[str, float]:
+        def measure(model: nn.Module, objective: nn.Module) -> Mapping[str, float]:
             predictions = predict_labels(
                 model, validation.batches(), device=validation.device, precision=validation.precision
             )
