@@ -12,14 +12,8 @@ from torch import nn
 from vitkit import config
 from vitkit.data.batch import Batch
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import (
-    Classification,
-    Predictions,
-    classification,
-    evaluation_mode,
-    predict,
-    wilson_interval,
-)
+from vitkit.evaluation.classify import Classification, Predictions, classification, wilson_interval
+from vitkit.evaluation.run_model import evaluation_mode, predict
 
 
 def predictions(logits: object, labels: object, bad: int = 0) -> Predictions:

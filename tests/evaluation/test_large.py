@@ -51,7 +51,8 @@ import json, resource, sys
 from pathlib import Path
 import torch
 from vitkit.runs.folder import read_evaluations, write_evaluation
-from vitkit.tasks import find_task
+from vitkit.models.card import Card
+from vitkit.tasks import answering_of
 from vitkit.data.batch import Batch
 from vitkit.evaluation.classify import classification, predict
 
@@ -76,7 +77,7 @@ made = predict(model, batches(), loss=sys.argv[4], folder=run)
 result = classification(made, [str(i) for i in range(classes)])
 write_evaluation(run, "test", result, made)
 evaluated = peak()
-found, loaded = read_evaluations(run, find_task("classification"))["test"]
+found, loaded = read_evaluations(run, answering_of(Card()))["test"]
 assert found == result and (loaded.predicted == made.predicted).all()
 print(json.dumps({"before": before, "evaluated": evaluated, "read": peak(), "count": result.count}))
 """

@@ -19,10 +19,11 @@ from vitkit import config
 from vitkit.data.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.evaluation.label_predictions import LabelPredictions
-from vitkit.evaluation.multilabel import MultiLabel, multi_label, predict_labels
+from vitkit.evaluation.multilabel import MultiLabel, multi_label
 from vitkit.evaluation.ranking import Ranking, intervals_95
-from vitkit.models.card import Task
-from vitkit.tasks import find_task
+from vitkit.evaluation.run_model import predict_labels
+from vitkit.models.card import Card, Task
+from vitkit.tasks import answering_of
 
 
 def predictions(logits: object, targets: object, bad: int = 0) -> LabelPredictions:
@@ -182,7 +183,7 @@ def test_rare_labels_have_no_interval_and_it_is_said() -> None:
     assert result.mean_average_precision_interval is None and result.too_rare == ("label 1",)
     singles = [score.average_precision_interval for score in result.per_label]
     assert [single is None for single in singles] == [False, True, True, False]
-    task = find_task("multi-label")
+    task = answering_of(Card(task=Task("multi-label", "sigmoid")))
     reason = "no 95% interval: 1 label is on fewer than 3 images (label 1)"
     for words in (task.line(result), "".join(task.summary(result, "images"))):
         assert f" ({reason})" in words
@@ -196,7 +197,7 @@ def test_rare_labels_have_no_interval_and_it_is_said() -> None:
 
 def test_intervals_of_early_versions_are_told() -> None:
     result = multi_label(predictions(*simulated(60, 0)), names(4))
-    task, learned = find_task("multi-label"), Task()
+    task, learned = answering_of(Card(task=Task("multi-label", "sigmoid"))), Task()
     assert task.explain_outdated(result, learned) == ""
     mean = result.mean_average_precision
     assert mean is not None

@@ -17,7 +17,8 @@ from vitkit.data.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.evaluation import logits as logits_module
 from vitkit.evaluation import npz, predictions
-from vitkit.evaluation.classify import Predictions, classification, predict
+from vitkit.evaluation.classify import Predictions, classification
+from vitkit.evaluation.run_model import predict
 from vitkit.models.card import LossFunction
 
 COUNT, CLASSES = 37, 7

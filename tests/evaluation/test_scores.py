@@ -9,7 +9,7 @@ from torch import nn
 
 from vitkit.data.batch import Batch
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import predict
+from vitkit.evaluation.run_model import predict
 from vitkit.evaluation.scores import check_labels, image_scores, likeliest, probabilities
 from vitkit.models.card import Card, LossFunction, Task
 from vitkit.training.objectives import Classification

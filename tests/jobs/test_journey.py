@@ -21,7 +21,7 @@ from vitkit.data.loader import evaluation_batches
 from vitkit.data.loader_config import WORKER_TIMEOUT
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
-from vitkit.evaluation import classify
+from vitkit.evaluation import run_model
 from vitkit.jobs.inspect_options import InspectOptions
 from vitkit.jobs.predict import predict_images
 from vitkit.jobs.predict_options import PredictOptions
@@ -252,13 +252,13 @@ def test_what_was_asked_for_is_the_precision(
 def test_a_run_is_validated_and_evaluated_in_its_own_precision(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, predict = [], classify.predict
+    asked, predict = [], run_model.predict
 
     def spy(*arguments: Any, **options: Any) -> Any:
         asked.append(options["precision"])
         return predict(*arguments, **options)
 
-    monkeypatch.setattr(classify, "predict", spy)  # of the validation, and of what comes after training
+    monkeypatch.setattr(run_model, "predict", spy)  # of the validation, and of what comes after training
     monkeypatch.setattr("vitkit.jobs.train.write_report", lambda folder, **_options: folder)
     options = ["train", "--data", str(photos), "--out", "run", *TINY, "--precision", "bfloat16"]
     assert run(options) == 0

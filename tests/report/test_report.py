@@ -17,7 +17,8 @@ from vitkit.data.decode import DecodeError, Header
 from vitkit.data.loader import evaluation_batches
 from vitkit.data.transforms_config import Preprocessing
 from vitkit.evaluation.calibration import overconfidence
-from vitkit.evaluation.classify import Classification, Predictions, classification, predict
+from vitkit.evaluation.classify import Classification, Predictions, classification
+from vitkit.evaluation.run_model import predict
 from vitkit.models.build import build_model, create_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import ResNetConfig
@@ -26,8 +27,8 @@ from vitkit.report.fewshot import FewShotContent, render_fewshot
 from vitkit.report.page import ReportContent, render_report
 from vitkit.report.series_page import SeriesSection, render_series
 from vitkit.report.tables_page import render_tables
-from vitkit.tasks.classification_report import class_rows
-from vitkit.tasks.classification_report import report as classification_report
+from vitkit.tasks.classification.report import class_rows
+from vitkit.tasks.classification.report import report as classification_report
 from vitkit.tasks.page import Plot, Section, Table, Text
 from vitkit.weights.card import ModelCard, Task, card_of
 

@@ -26,7 +26,8 @@ from vitkit.analysis.drawing import (
     wrapped,
 )
 from vitkit.evaluation.calibration import CalibrationBin
-from vitkit.evaluation.classify import ClassScore, wilson_interval
+from vitkit.evaluation.classify import ClassScore
+from vitkit.evaluation.intervals import wilson_interval
 from vitkit.models.card import LossFunction
 
 MATRIX_WITH_NAMES = 20

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import evaluation_mode
+from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.models.image_model import ImageModel, Taps
 from vitkit.models.pool import AttentionPool
 from vitkit.models.vit import ViT

@@ -20,7 +20,7 @@ from vitkit.engines.libraries import require_engine
 from vitkit.engines.onnx_engine import OnnxRunner
 from vitkit.engines.openvino_engine import OpenVINORunner
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import evaluation_mode
+from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.text import visible

@@ -24,7 +24,7 @@ from vitkit.data.sources import Samples
 from vitkit.data.transforms_config import Preprocessing
 from vitkit.durable import hash_file, read_regular_file, replace_file
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import evaluation_mode
+from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.models.image_model import ImageModel
 from vitkit.models.precision import autocast
 from vitkit.models.precision_config import Precision

@@ -16,26 +16,18 @@ Conventions:
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from vitkit import config
-from vitkit.data.batch import Batch
 from vitkit.data.listing import join_names, pluralize
-from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.evaluation.classify import evaluation_mode
+from vitkit.errors import VitkitError
 from vitkit.evaluation.label_predictions import LabelPredictions
-from vitkit.evaluation.logits import LogitsAsTheyCome
 from vitkit.evaluation.ranking import FEWEST_POSITIVES, Interval, Ranking, intervals_95
-from vitkit.models.precision import autocast
-from vitkit.models.precision_config import Precision
 
 THRESHOLD = 0.5
 """Probability from which a label is predicted."""
@@ -132,66 +124,6 @@ class MultiLabel:
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
         return config.to_json(self)
-
-
-def predict_labels(
-    model: nn.Module,
-    batches: Iterable[Batch],
-    *,
-    device: torch.device | str = "cpu",
-    precision: Precision = "float32",
-    progress: Callable[[int], None] | None = None,
-    folder: Path | None = None,
-) -> LabelPredictions:
-    """Run a model over a data set once.
-
-    Args:
-        model: images `(B, 3, H, W)` to logits `(B, K)`; already on `device`.
-        batches: every image once, its labels `(B, K)` bool. Unreadable images take part in the forward pass,
-            so that batches keep their shape, and are dropped after it.
-        device: where batches are moved to.
-        precision: that the model computes in; the logits are kept as float32 either way.
-        progress: called after each batch with the number of its images.
-        folder: where logits too many for memory are kept; None: the system's folder for temporary files.
-
-    Raises:
-        VitkitError: the model gives other than one logit for each label, or logits that are not finite; there
-            is no image; the logits find no room.
-    """
-    device = torch.device(device)
-    logits = LogitsAsTheyCome(folder)
-    kept: list[tuple[NDArray[Any], ...]] = []
-    not_finite = 0
-    with evaluation_mode(model), autocast(device, precision):
-        for batch in batches:
-            moved = batch.to(device)
-            output = model(moved.images)
-            if output.shape != batch.labels.shape:
-                raise VitkitError(
-                    f"Expected one logit for each image and label, {tuple(batch.labels.shape)}, found an "
-                    f"output of shape {tuple(output.shape)}: evaluate on data with the labels that the model "
-                    "was trained on."
-                )
-            rows = output[moved.mask].float().cpu().numpy()
-            not_finite += int((~np.isfinite(rows).all(1)).sum())
-            logits.add(rows)
-            mask, ids = batch.mask.cpu().numpy(), batch.ids.cpu().numpy()
-            # Indexing copies: a batch lies in memory that is shared with the process that made it.
-            kept.append((batch.labels.cpu().numpy()[mask], ids[mask], ids[~mask]))
-            if progress is not None:
-                progress(len(batch))
-    if not kept:
-        raise VitkitError("There is no image to evaluate on: the data set (or this split of it) is empty.")
-    targets, ids, bad = (np.concatenate(part) for part in zip(*kept, strict=True))
-    if not_finite:
-        raise NonFiniteError(
-            f"The model's logits are not finite (NaN or infinite) for {not_finite} of {len(ids)} images. "
-            "Its weights have diverged, or overflow in this precision: evaluate an earlier checkpoint, or in "
-            "float32."
-        )
-    order = ids.argsort(kind="stable")
-    logits.arrange(order)
-    return LabelPredictions(logits, targets[order].astype(bool), ids[order], np.sort(bad))
 
 
 def multi_label(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import evaluation_mode
+from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.listener import SILENT, Listener
 from vitkit.models.image_model import ImageModel
 from vitkit.weights.format_names import Library

@@ -110,7 +110,7 @@ def settle_minutes(
     rule = run.splits.rule or (NEWEST_RULE if begun is None else begun.splits.rule)
     with listener.progress("listing images"):  # cut as the run will cut them
         splits = replace(run.splits, rule=rule)
-        data = find_task(run.task).open_data(run.data, splits, run.preprocessing.decode)
+        data = find_task(run.task).learning.open_data(run.data, splits, run.preprocessing.decode)
     count = len(data.splits["train"])
     if begun is not None and begun.training.steps is not None:
         # Where the minutes are others, the folder refuses the run by that difference alone.
@@ -215,7 +215,7 @@ def _time_steps(trainer: Trainer, run: Run, parts: Parts) -> float:
 
 def _time_validation(sample: Parts, parts: Parts, trainer: Trainer) -> float:
     """Give the seconds of a validation over all its images, from a sample of them."""
-    evaluators = find_task(parts.run.task).evaluators(build_validation(sample, trainer.device))
+    evaluators = find_task(parts.run.task).learning.evaluators(build_validation(sample, trainer.device))
     began = time.monotonic()
     for evaluator in evaluators.values():
         evaluator.measure(trainer.evaluated_model, trainer.evaluated_objective)

@@ -3,18 +3,19 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
-
-from torch import nn
+from typing import TYPE_CHECKING, Literal
 
 from vitkit.errors import VitkitError
 from vitkit.training.checkpoint_files import Progress
+
+if TYPE_CHECKING:
+    from torch import nn
 
 VALIDATION = "validation"
 """The evaluator that decides what is best, unless a monitor names another. Its lines in `metrics.jsonl` are
 of the kind "validation"; those of others are of the kind "evaluation" and say which evaluator measured."""
 
-Measure = Callable[[nn.Module, nn.Module], Mapping[str, float]]
+Measure = Callable[["nn.Module", "nn.Module"], Mapping[str, float]]
 """A function that measures a model, with the objective that it is trained by: names and values. It neither
 trains the two nor changes their modes."""
 
