@@ -3,11 +3,10 @@
 import math
 
 import numpy as np
-import torch
 
 from vitkit.engines.agreement import compare_logits
 from vitkit.models.card import Card, Task
-from vitkit.tasks import task_of
+from vitkit.tasks import answering_of
 
 
 def test_agreement_counts_answers_and_measures_logits() -> None:
@@ -28,8 +27,8 @@ def test_logits_that_are_all_alike_have_no_spread() -> None:
 
 
 def test_answers_are_those_of_the_task() -> None:
-    outputs = torch.tensor([[0.1, 2.0, -1.0], [-3.0, -2.0, -1.0]])
-    one = task_of(Card(task=Task()))
-    several = task_of(Card(task=Task("multi-label", "sigmoid")))
+    outputs = np.array([[0.1, 2.0, -1.0], [-3.0, -2.0, -1.0]], np.float32)
+    one = answering_of(Card(task=Task()))
+    several = answering_of(Card(task=Task("multi-label", "sigmoid")))
     assert one.answers(outputs).tolist() == [[1], [2]]
     assert several.answers(outputs).tolist() == [[1, 1, 0], [0, 0, 0]]

@@ -11,7 +11,8 @@ from vitkit.evaluation.classify import classification
 from vitkit.evaluation.guessing import compare_with_guessing
 from vitkit.evaluation.intervals import overconfidence_interval, sign_test
 from vitkit.evaluation.predictions import Predictions
-from vitkit.tasks import find_task
+from vitkit.models.card import Card
+from vitkit.tasks import answering_of
 
 
 @pytest.mark.parametrize(("first", "second"), [(0, 0), (1, 0), (5, 5), (0, 6), (9, 2), (2, 9), (700, 600)])
@@ -79,7 +80,7 @@ def test_the_terminal_says_that_a_model_only_guesses() -> None:
     logits = np.tile(np.array([1, 0, 0], np.float32), (40, 1))
     predictions = Predictions(logits, np.arange(40) % 3, np.arange(40), np.zeros(0, np.int64))
     result = classification(predictions, ("a", "b", "c"))
-    task = find_task("classification")
+    task = answering_of(Card())
     for words in (task.line(result), "".join(task.summary(result, "images"))):
         assert "not distinguishable from guessing: always answering 'a' is right on 35.0%" in words
     assert result.to_json()["guessing"]["p_value"] == 1.0

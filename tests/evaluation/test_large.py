@@ -25,7 +25,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
 
 
 class Grey:
-    labels = np.arange(count) % 10
+    targets = {"labels": np.arange(count) % 10}
 
     def __len__(self):
         return count
@@ -52,7 +52,8 @@ import json, resource, sys
 from pathlib import Path
 import torch
 from vitkit.runs.folder import read_evaluations, write_evaluation
-from vitkit.tasks import find_task
+from vitkit.models.card import Card
+from vitkit.tasks import answering_of
 from vitkit.data.batch import Batch
 from vitkit.evaluation.classify import classification
 from vitkit.evaluation.run_model import predict
@@ -66,7 +67,7 @@ def batches():
     for start in range(0, count, 128):
         ids = torch.arange(start, min(start + 128, count))
         images = torch.randn(len(ids), 3, 2, 2, generator=torch.Generator().manual_seed(start))
-        yield Batch(images, ids % classes, torch.ones(len(ids), dtype=torch.bool), ids)
+        yield Batch(images, {"labels": ids % classes}, torch.ones(len(ids), dtype=torch.bool), ids)
 
 
 def peak():
@@ -78,7 +79,7 @@ made = predict(model, batches(), loss=sys.argv[4], folder=run)
 result = classification(made, [str(i) for i in range(classes)])
 write_evaluation(run, "test", result, made)
 evaluated = peak()
-found, loaded = read_evaluations(run, find_task("classification"))["test"]
+found, loaded = read_evaluations(run, answering_of(Card()))["test"]
 assert found == result and (loaded.predicted == made.predicted).all()
 print(json.dumps({"before": before, "evaluated": evaluated, "read": peak(), "count": result.count}))
 """

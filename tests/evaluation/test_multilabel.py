@@ -22,8 +22,8 @@ from vitkit.evaluation.label_predictions import LabelPredictions
 from vitkit.evaluation.multilabel import MultiLabel, multi_label
 from vitkit.evaluation.ranking import Ranking, intervals_95
 from vitkit.evaluation.run_model import predict_labels
-from vitkit.models.card import Task
-from vitkit.tasks import find_task
+from vitkit.models.card import Card, Task
+from vitkit.tasks import answering_of
 
 
 def predictions(logits: object, targets: object, bad: int = 0) -> LabelPredictions:
@@ -183,7 +183,7 @@ def test_rare_labels_have_no_interval_and_it_is_said() -> None:
     assert result.mean_average_precision_interval is None and result.too_rare == ("label 1",)
     singles = [score.average_precision_interval for score in result.per_label]
     assert [single is None for single in singles] == [False, True, True, False]
-    task = find_task("multi-label")
+    task = answering_of(Card(task=Task("multi-label", "sigmoid")))
     reason = "no 95% interval: 1 label is on fewer than 3 images (label 1)"
     for words in (task.line(result), "".join(task.summary(result, "images"))):
         assert f" ({reason})" in words
@@ -197,7 +197,7 @@ def test_rare_labels_have_no_interval_and_it_is_said() -> None:
 
 def test_intervals_of_early_versions_are_told() -> None:
     result = multi_label(predictions(*simulated(60, 0)), names(4))
-    task, learned = find_task("multi-label"), Task()
+    task, learned = answering_of(Card(task=Task("multi-label", "sigmoid"))), Task()
     assert task.explain_outdated(result, learned) == ""
     mean = result.mean_average_precision
     assert mean is not None
@@ -227,7 +227,7 @@ def batches(ids: list[int], targets: torch.Tensor, size: int, unreadable: set[in
         part = torch.tensor(ids[start : start + size])
         images = part.to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 2, 2)
         mask = torch.tensor([i not in unreadable for i in part.tolist()])
-        made.append(Batch(images, targets[part], mask, part))
+        made.append(Batch(images, {"labels": targets[part]}, mask, part))
     return made
 
 

@@ -281,7 +281,7 @@ def of_photos(tmp_path: Path) -> tuple[ImageModel, Path]:
         photos(spec / name, 8 + number)
     splits = Splits(val_fraction=0, test_fraction=0.25)
     model = small()
-    data = task_of(model.card).open_data(str(spec), splits, preprocessing_of(model).decode, NAMES)
+    data = task_of(model.card).learning.open_data(str(spec), splits, preprocessing_of(model).decode, NAMES)
     record = TrainingData(str(spec), "pets", splits, data.fingerprint())
     model.card = ModelCard(class_names=NAMES, data=record)
     folder = vitkit.save_model(model, tmp_path / "model")

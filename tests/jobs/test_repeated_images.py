@@ -106,7 +106,7 @@ def test_training_images_are_found_among_other_data(trained: tuple[Path, Hearing
         (tmp_path / "train" / label / ("1.png" if label == "a" else "0.png")).unlink()
         (tmp_path / "train" / label / "0.png").unlink(missing_ok=label == "b")
     one = vitkit.evaluate(folder, data=str(tmp_path / "train"))
-    _, rest = one.task.summary(one.result, "images")
+    _, rest = one.answering.summary(one.result, "images")
     assert "; 1 image is a training image too: without it " in rest
 
 

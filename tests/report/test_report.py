@@ -28,8 +28,8 @@ from vitkit.report.fewshot import FewShotContent, render_fewshot
 from vitkit.report.page import ReportContent, render_report
 from vitkit.report.series_page import SeriesSection, render_series
 from vitkit.report.tables_page import render_tables
-from vitkit.tasks.classification_report import class_rows
-from vitkit.tasks.classification_report import report as classification_report
+from vitkit.tasks.classification.report import class_rows
+from vitkit.tasks.classification.report import report as classification_report
 from vitkit.tasks.page import Plot, Section, Table, Text
 from vitkit.weights.card import ModelCard, Task, card_of
 

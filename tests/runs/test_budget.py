@@ -130,7 +130,7 @@ def test_a_step_that_is_longer_than_the_minutes_is_refused(
 
 
 def test_a_pace_is_measured_on_a_sample() -> None:
-    data = find_task(SMALL.task).open_data(SMALL.data, SMALL.splits, SMALL.preprocessing.decode)
+    data = find_task(SMALL.task).learning.open_data(SMALL.data, SMALL.splits, SMALL.preprocessing.decode)
     found = measure_pace(SMALL, data, None, find_device("cpu"), SILENT)
     assert 0 < found.step < 60 and 0 < found.validation < 60
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,8 +18,10 @@ from vitkit.models.card import Card, TaskName
 from vitkit.models.card import Task as LearnedTask
 from vitkit.runs.config import changed_options
 from vitkit.tasks import TASKS, find_task, learned_by, task_of
-from vitkit.tasks.classification import ClassificationTask
-from vitkit.tasks.task import Guess, Validation
+from vitkit.tasks.answering import Guess
+from vitkit.tasks.classification.answering import ClassificationAnswering
+from vitkit.tasks.classification.learning import ClassificationLearning
+from vitkit.tasks.learning import Validation
 from vitkit.training.checkpoint import step_name
 from vitkit.training.objectives_config import ClassificationConfig
 from vitkit.training.trainer import StepNumbers, Trainer
@@ -34,9 +37,9 @@ RUN = replace(
 
 def test_the_table_names_its_tasks_as_cards_do() -> None:
     for name, task in TASKS.items():
-        assert task.name == name and name in typing.get_args(TaskName)
-        assert find_task(name) is task
-        assert task.monitor.evaluator in task.evaluators(_validation())
+        assert name in typing.get_args(TaskName) and find_task(name) is task
+        assert task.learning.learned(ClassificationConfig()).name == name
+        assert task.learning.monitor.evaluator in task.learning.evaluators(_validation())
 
 
 def _validation() -> Validation:
@@ -50,7 +53,7 @@ def _validation() -> Validation:
 def test_a_task_that_is_not_there_is_refused_before_a_folder_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vitkit.tasks.TASKS", {"classification": ClassificationTask()})
+    monkeypatch.setattr("vitkit.tasks.TASKS", {"classification": TASKS["classification"]})
     with pytest.raises(VitkitError, match="one of the tasks classification, found multi-label"):
         vitkit.train(replace(RUN, task="multi-label"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -65,7 +68,7 @@ def test_a_run_of_a_version_without_tasks_is_a_classification() -> None:
 
 
 def test_a_card_that_records_no_task_is_a_classifiers() -> None:
-    assert task_of(Card()).name == "classification" and learned_by(Card()).loss == "softmax"
+    assert task_of(Card()) is TASKS["classification"] and learned_by(Card()).loss == "softmax"
     assert learned_by(Card(task=LearnedTask(loss="sigmoid"))).loss == "sigmoid"
 
 
@@ -74,7 +77,7 @@ def test_an_objective_with_state_survives_a_kill_of_the_whole_run(
 ) -> None:
     """And what it owns is neither in the model that the run ends with, nor changed before the first step."""
     monkeypatch.setattr(
-        ClassificationTask, "objective", lambda self, config, outputs, labels: Centred(outputs)
+        ClassificationLearning, "objective", lambda self, config, outputs, labels: Centred(outputs)
     )
     monkeypatch.setattr("vitkit.report.page.render_report", lambda *_: "a report")
     vitkit.train(RUN, tmp_path / "whole", threads=1)
@@ -102,11 +105,12 @@ def test_an_objective_with_state_survives_a_kill_of_the_whole_run(
 def test_guesses_of_a_classifier_are_told_in_rows_and_as_json(
     loss: typing.Literal["softmax", "sigmoid"],
 ) -> None:
-    task = ClassificationTask()
+    task = ClassificationAnswering()
     card = Card(class_names=("cat", "dog", "owl"), task=LearnedTask(loss=loss))
-    outputs = torch.tensor([[2.0, 0.0, 1.0]])
+    outputs = np.array([[2.0, 0.0, 1.0]], np.float32)
     ((first, second),) = task.guesses(outputs, card, 2)
-    shares = outputs.softmax(1) if loss == "softmax" else outputs.sigmoid()
+    logits = torch.from_numpy(outputs)
+    shares = logits.softmax(1) if loss == "softmax" else logits.sigmoid()
     assert [first.name, second.name] == ["cat", "owl"]
     assert first.probability == pytest.approx(shares[0, 0].item(), abs=1e-6)
     assert task.guesses(outputs, Card(), 1)[0][0].name == "class 0"

@@ -68,9 +68,9 @@ def _evaluate(
 def _print(found: "Evaluation") -> None:
     """Print the numbers in a sentence, and the first files that could not be read."""
     split = "" if found.whole else f"{found.split} "
-    figure, rest = found.task.summary(found.result, f"{split}images of {found.data.name}")
+    figure, rest = found.answering.summary(found.result, f"{split}images of {found.data.name}")
     console.out.print(f"[bold]{escape(figure)}[/]{escape(rest)}")
-    details = found.task.details(found.result)
+    details = found.answering.details(found.result)
     if details is not None:
         _print_table(details)
     console.print_rejects(found.rejects, "count for nothing")

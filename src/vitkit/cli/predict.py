@@ -57,7 +57,7 @@ def _predict(
                 top = min(top, predicted.classes)
                 if csv_output:
                     console.print_csv(["path", *_csv_headings(top), "error"])
-                for heading in predicted.task.guess_headings(top):
+                for heading in predicted.answering.guess_headings(top):
                     table.add_column(heading)
             count += 1
             failures += predicted.reason is not None
@@ -96,7 +96,7 @@ def _record(predicted: "PredictedImage") -> dict[str, object]:
     except UnicodeDecodeError:
         record["image_base64"] = base64.b64encode(name).decode("ascii")
     if predicted.reason is None:
-        record |= predicted.task.guess_json(predicted.guesses)
+        record |= predicted.answering.guess_json(predicted.guesses)
     else:
         record["error"] = predicted.reason
     return record
@@ -104,10 +104,12 @@ def _record(predicted: "PredictedImage") -> dict[str, object]:
 
 def _row(predicted: "PredictedImage", top: int) -> list[str]:
     """Return the row of one image in the table."""
-    name, columns = _shown(predicted.path), len(predicted.task.guess_headings(top))
+    name, columns = _shown(predicted.path), len(predicted.answering.guess_headings(top))
     if predicted.reason is not None:
         return [name, f"[red]{_shown(predicted.reason)}[/]", *[""] * (columns - 1)]
-    cells = [[_shown(word) for word in cell] for cell in predicted.task.guess_cells(predicted.guesses, top)]
+    cells = [
+        [_shown(word) for word in cell] for cell in predicted.answering.guess_cells(predicted.guesses, top)
+    ]
     if columns == 1 and cells[0]:
         cells[0][0] = f"[bold]{cells[0][0]}[/]"
     return [name, *("  ".join(words) for words in cells)]

@@ -22,11 +22,13 @@ from vitkit.data.decode_config import DEFAULT_RULE, DecodeRule
 from vitkit.data.folders import list_folders
 from vitkit.data.label_sets import count_labels
 from vitkit.data.listing import (
+    LABELS,
     LAYOUTS,
     SPLITS,
     Files,
     Labels,
     Listing,
+    Targets,
     expand_home,
     is_ignored,
     join_names,
@@ -51,6 +53,10 @@ class Samples(Protocol):
     @property
     def labels(self) -> Labels:
         """Labels: (N,) class numbers; (N, K) bool where an image has several labels, or none."""
+
+    @property
+    def targets(self) -> Targets:
+        """The arrays that a loader cuts the targets of its batches from."""
 
     def __len__(self) -> int: ...
 
@@ -226,6 +232,10 @@ class FileSamples:
         self.numbers = numbers
         self.labels = labels
         self.rule = rule
+
+    @property
+    def targets(self) -> Targets:
+        return {} if self.labels.shape[1:] == (0,) else {LABELS: self.labels}
 
     def __len__(self) -> int:
         return len(self.labels)

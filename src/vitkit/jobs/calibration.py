@@ -124,7 +124,7 @@ def _list(model: ImageModel, options: ExportOptions) -> tuple[str, list[Unread],
             words = f"images of {without_places(spec)}"
             return spec, [partial(decode, path, rule) for path in sorted(files)], [], words
         whole = Splits(val_fraction=0, test_fraction=0)
-        data, name = task_of(model.card).open_data(spec, whole, rule), spec
+        data, name = task_of(model.card).learning.open_data(spec, whole, rule), spec
     check_words, apart = _own_images(data)
     if not {"test", "val"} & data.splits.keys():
         apart = []

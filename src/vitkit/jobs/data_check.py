@@ -21,6 +21,6 @@ def check(options: DataCheckOptions, listener: Listener = SILENT) -> DataCheck:
     """
     with listener.progress("listing images"):
         splits = options.splits if options.splits.rule else replace(options.splits, rule=NEWEST_RULE)
-        data = find_task(options.task).open_data(options.path, splits, options.decode)
+        data = find_task(options.task).learning.open_data(options.path, splits, options.decode)
     with listener.progress("reading images") as progress:
         return check_data(data, progress)

@@ -22,8 +22,8 @@ from vitkit.models.precision_config import Precision
 from vitkit.runs.config import is_run, is_unfinished
 from vitkit.runs.finish import evaluate_split, find_training_images, with_repeats
 from vitkit.runs.folder import is_training_data, open_model_data, write_evaluation
-from vitkit.tasks import task_of
-from vitkit.tasks.task import Task
+from vitkit.tasks import answering_of
+from vitkit.tasks.answering import Answering
 from vitkit.weights import LoadOptions
 from vitkit.weights.card import card_of
 from vitkit.weights.loading import log_notes
@@ -37,7 +37,7 @@ class Evaluation:
 
     split: str
     data: ImageData
-    task: Task[Any, Any]
+    answering: Answering[Any, Any]
     """The task that the model was trained for, which knows how to present the numbers."""
     result: Any
     """The numbers of the task: a `vitkit.evaluation.classify.Classification` where it is classification."""
@@ -111,7 +111,8 @@ def evaluate(
 def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Evaluation:
     """Evaluate a checkpoint; errors are those of `evaluate`."""
     model, device, precision = load_for_evaluation(options)
-    reason = task_of(model.card).explain_unfit(model.config)
+    answering = answering_of(model.card)
+    reason = answering.explain_unfit(model.config)
     if reason:
         raise VitkitError(f"{options.model} {reason}.")
     with listener.progress("listing images"):
@@ -140,17 +141,17 @@ def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Eva
         precision=precision,
         listener=listener,
     )
-    task, whole = task_of(model.card), not trained_on and list(data.splits) == ["train"]
+    whole = not trained_on and list(data.splits) == ["train"]
     if trained_on:
         repeated = find_training_images(data, (split,), listener)
-        result = with_repeats(result, predictions, repeated, split, task, listener)
+        result = with_repeats(result, predictions, repeated, split, answering, listener)
     elif recorded is not None:
         rows = _find_among_others(model, data.splits[split], listener)
         found = {} if rows is None else {split: rows}
         shown = data.name if whole else split
         where = f"the training images of {recorded.name}"
-        result = with_repeats(result, predictions, found, split, task, listener, shown, where)
-    return Evaluation(split, data, task_of(model.card), result, predictions, rejects, whole)
+        result = with_repeats(result, predictions, found, split, answering, listener, shown, where)
+    return Evaluation(split, data, answering, result, predictions, rejects, whole)
 
 
 def load_for_evaluation(options: EvaluateOptions) -> tuple[ImageModel, torch.device, Precision]:

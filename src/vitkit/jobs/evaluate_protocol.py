@@ -9,7 +9,7 @@ from vitkit.data.imagenet import WithoutBorder, imagenet_wnids, is_wnid, list_la
 from vitkit.data.imagenet_config import PROTOCOLS, ProtocolName
 from vitkit.data.loader import evaluation_batches
 from vitkit.errors import VitkitError
-from vitkit.evaluation import classify, run_model
+from vitkit.evaluation import run_model
 from vitkit.evaluation.protocols import (
     ChosenOutputs,
     ProtocolResult,
@@ -21,6 +21,7 @@ from vitkit.jobs.evaluate import load_for_evaluation
 from vitkit.jobs.evaluate_options import EvaluateOptions
 from vitkit.listener import SILENT, Listener, added_up
 from vitkit.models.image_config import height_and_width
+from vitkit.tasks import answering_of
 from vitkit.weights.preprocessing import preprocessing_of
 
 
@@ -84,7 +85,7 @@ def run_protocol(
     with listener.progress("listing images"):
         images = list_labelled(name, data, options.labels)
     model, device, precision = load_for_evaluation(options)
-    reason = classify.explain_no_classes(model.config)
+    reason = answering_of(model.card).explain_unfit(model.config)
     if reason:
         raise VitkitError(f"{options.model} {reason}.")
     names = model.card.class_names

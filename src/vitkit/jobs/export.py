@@ -32,7 +32,7 @@ from vitkit.listener import SILENT, Listener
 from vitkit.models.image_model import ImageModel
 from vitkit.runs.checkpoints import load_any
 from vitkit.runs.destination import beside, refuse_taken
-from vitkit.tasks import task_of
+from vitkit.tasks import answering_of
 from vitkit.weights import LoadOptions
 
 CHECK_BATCH = 32
@@ -112,7 +112,7 @@ def run_export(options: ExportOptions, listener: Listener = SILENT) -> Exported:
     refuse_numbers(engine, numbers)
     loaded = load_any(options.source, LoadOptions(image_size=options.image_size, num_heads=options.num_heads))
     model = loaded.model
-    reason = task_of(model.card).explain_unfit(model.config)
+    reason = answering_of(model.card).explain_unfit(model.config)
     if reason:
         raise VitkitError(f"{options.source} {reason}.")
     refuse_model(engine, model.config)
@@ -187,10 +187,8 @@ def measure(
             "Logits are not finite (NaN or infinite), so nothing can be compared: the weights overflow or "
             "are damaged. Nothing was written."
         )
-    answers = task_of(model.card).answers
-    return compare_logits(
-        logits, plain, answers(torch.from_numpy(logits)).numpy(), answers(torch.from_numpy(plain)).numpy()
-    )
+    answers = answering_of(model.card).answers
+    return compare_logits(logits, plain, answers(logits), answers(plain))
 
 
 def _refuse_change(agreement: Agreement, options: ExportOptions, listener: Listener) -> None:

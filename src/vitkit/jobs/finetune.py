@@ -171,7 +171,7 @@ def suit_run(asked: Run) -> Suited:
         # The start's own images, cut as they were there: the test images are none of its training images.
         splits = replace(trained_on.splits, rule=trained_on.splits.rule or FIRST_RULE)
     run = replace(base, model=start.model, data=asked.data, task=asked.task, start=asked.start, splits=splits)
-    listed = find_task(run.task).open_data(run.data, run.splits, run.preprocessing.decode)
+    listed = find_task(run.task).learning.open_data(run.data, run.splits, run.preprocessing.decode)
     count = len(listed.splits["train"])
     if not run.recipe:
         run = fit_data(run, start, count, asked.optimizer.freeze)

@@ -32,7 +32,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.runs.checkpoints import load_model
 from vitkit.runs.destination import make_folder, require_folder
 from vitkit.runs.folder import open_model_data
-from vitkit.tasks import task_of
+from vitkit.tasks import answering_of
 from vitkit.weights.card import card_of
 from vitkit.weights.preprocessing import preprocessing_of
 
@@ -125,7 +125,7 @@ def _draw(model: ImageModel, images: Sequence[str], folder: Path, listener: List
         figure = model_figures.attention_distance_plot(distances, even_attention_distance(model), described)
         written += drawing.save_figure(figure, folder / "attention-distance")
         captions = names[:SHOWN]
-        if not task_of(model.card).explain_unfit(model.config):
+        if not answering_of(model.card).explain_unfit(model.config):
             guesses = _guesses(model, batch[:SHOWN])
             captions = [f"{name}: {guess}" for name, guess in zip(captions, guesses, strict=True)]
         maps = attention_rollout(model, batch[:SHOWN])
@@ -176,7 +176,7 @@ def _images(
 def _guesses(model: ImageModel, batch: Tensor) -> list[str]:
     """Say what the model takes each image for, and how sure it is."""
     with evaluation_mode(model):
-        found = task_of(model.card).guesses(model(batch).float(), model.card, top=1)
+        found = answering_of(model.card).guesses(model(batch).float().cpu().numpy(), model.card, top=1)
     return [
         "predicted "
         + (", ".join(f"{guess.name} ({guess.probability:.0%})" for guess in guesses) or "nothing")

@@ -23,8 +23,8 @@ from vitkit.jobs.predict_options import PredictOptions
 from vitkit.listener import SILENT, Listener
 from vitkit.models.precision import autocast
 from vitkit.models.precision_config import Precision
-from vitkit.tasks import task_of
-from vitkit.tasks.task import Guess, Task
+from vitkit.tasks import answering_of
+from vitkit.tasks.answering import Answering, Guess
 from vitkit.weights import LoadOptions
 from vitkit.weights.preprocessing import preprocessing_of
 
@@ -38,7 +38,7 @@ class PredictedImage:
     """An image file and what it was found to show."""
 
     path: Path
-    task: Task[Any, Any]
+    answering: Answering[Any, Any]
     """The model's, which knows how guesses are told."""
     guesses: list[Guess]
     """The most probable classes, best first; none of a file that cannot be read."""
@@ -90,7 +90,7 @@ def _predict_batch(predictor: "Predictor", paths: Sequence[Path], top: int) -> I
     found = dict(zip(pixels, predictor.many(list(pixels.values()), top), strict=True)) if pixels else {}
     classes = len(predictor.class_names)
     for i, path in enumerate(paths):
-        yield PredictedImage(path, predictor.task, found.get(i, []), reasons.get(i), classes)
+        yield PredictedImage(path, predictor.answering, found.get(i, []), reasons.get(i), classes)
 
 
 class Predictor:
@@ -141,8 +141,8 @@ class Predictor:
         )
         self.notes, self.model = ready.loaded.notes, ready.loaded.model
         self.device, self.precision = ready.device, ready.precision
-        self.task = task_of(self.model.card)
-        reason = self.task.explain_unfit(self.model.config)
+        self.answering = answering_of(self.model.card)
+        reason = self.answering.explain_unfit(self.model.config)
         if reason:
             raise VitkitError(f"{path} {reason}.")
         self.preprocessing = preprocessing_of(self.model)
@@ -180,7 +180,7 @@ class Predictor:
                 f"The model's logits are not finite (NaN or infinite) for {wrong} of {len(logits)} images, "
                 "so it cannot name anything: its weights overflow or are damaged. Use another checkpoint."
             )
-        return self.task.guesses(logits.cpu(), self.model.card, top)
+        return self.answering.guesses(logits.cpu().numpy(), self.model.card, top)
 
     def _pixels(self, image: Any) -> NDArray[np.uint8]:
         """Return one image as `(height, width, C)`, whatever it is given as."""

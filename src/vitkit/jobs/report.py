@@ -23,7 +23,7 @@ from vitkit.runs.folder import open_model_data, read_evaluations
 from vitkit.runs.records import compare_with_advice, read_data_record, read_followed, read_metrics, read_speed
 from vitkit.runs.series_record import is_series, read_series
 from vitkit.tasks import learned_by, task_of
-from vitkit.tasks.task import Task
+from vitkit.tasks.answering import Answering
 from vitkit.text import without_places
 from vitkit.training.checkpoint import find_checkpoint, processor_name
 from vitkit.training.ended import read_ended
@@ -53,11 +53,12 @@ def write_report(run: str | Path, *, listener: Listener = SILENT) -> Path:
     loaded = load_any(folder)
     model = loaded.model
     record = read_data_record(folder)
-    task = task_of(model.card)
-    evaluations = read_evaluations(folder, task)
+    answering = task_of(model.card).answering
+    evaluations = {} if answering is None else read_evaluations(folder, answering)
     metrics, speed = read_metrics(folder), read_speed(folder)
     left_out = [log.left_out for log in (metrics, speed) if log.left_out]
-    left_out += _outdated(model, task, evaluations)
+    if answering is not None:
+        left_out += _outdated(model, answering, evaluations)
     left_out += [f"{note[0].upper()}{note[1:]}." for note in loaded.notes]
     for sentence in left_out:
         listener.note(sentence)
@@ -101,11 +102,11 @@ def _open_samples(model: ImageModel, listener: Listener) -> Mapping[str, Samples
 
 
 def _outdated(
-    model: ImageModel, task: Task[Any, Any], evaluations: Mapping[str, tuple[Any, Any]]
+    model: ImageModel, answering: Answering[Any, Any], evaluations: Mapping[str, tuple[Any, Any]]
 ) -> list[str]:
     """Name the evaluations that are not what the model would get now, in sentences."""
     reasons = {
-        split: task.explain_outdated(result, learned_by(model.card))
+        split: answering.explain_outdated(result, learned_by(model.card))
         for split, (result, _) in evaluations.items()
     }
     return [

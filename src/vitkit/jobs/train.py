@@ -194,14 +194,14 @@ def _complete(
         position.point = f"at step {trainer.state.progress.step}, which was committed before"
     # On copies of model and objective: timing a step must not change the run.
     with listener.progress("measuring the speed"):
-        labels = parts.data.splits["train"].labels
-        step_seconds = measure_step(model, trainer, run.training.batch_size, labels)
+        targets = parts.data.splits["train"].targets
+        step_seconds = measure_step(model, trainer, run.training.batch_size, targets)
     name = None if checkpoint is None else checkpoint.name
     outlook = Outlook(step_seconds, trainer.state.progress.step, name)
     listener.show(estimate(run, parts.data, outlook))
     for sentence in differences:
         listener.warn(sentence)
-    fit(trainer, find_task(run.task).progress, parts.rejects, position, stop, listener)
+    fit(trainer, find_task(run.task).learning.progress, parts.rejects, position, stop, listener)
     position.point = "after the last step, which is committed, before the report was written"
     weights = take_final_weights(model, trainer, listener)
     # The order matters after a kill: `is_complete` looks for the report, which is written last, so that each
@@ -226,7 +226,7 @@ def _tell_the_rest(folder: Path, listener: Listener) -> None:
 def _open_data(run: Run, folder: Path | None) -> tuple[Run, ImageData]:
     """List the images of a run, cut by the rule that the run in `folder`, if there is one, was begun with."""
     run = _with_rule_of(folder, run)
-    return run, find_task(run.task).open_data(run.data, run.splits, run.preprocessing.decode)
+    return run, find_task(run.task).learning.open_data(run.data, run.splits, run.preprocessing.decode)
 
 
 def _with_rule_of(folder: Path | None, run: Run) -> Run:
@@ -282,7 +282,9 @@ def _refuse_run(run: Run, data: ImageData, config: ModelConfig, device: torch.de
             "patience waits for a better validation, but there are no validation images: give "
             "--splits.val-fraction, or leave patience out."
         )
-    find_task(run.task).learned(run.objective)  # refuses options of the loss that do not fit the task
+    find_task(run.task).learning.learned(
+        run.objective
+    )  # refuses options of the loss that do not fit the task
     refuse_ridge_head(run)
     if run.fewshot.data:
         open_fewshot_data(run.fewshot.data)

@@ -30,7 +30,7 @@ from vitkit.report.pictures import (
 from vitkit.report.template import Drawing, drawing, fill
 from vitkit.report.tracking import fewshot_section
 from vitkit.tasks import task_of
-from vitkit.tasks.page import Curve, Plot, Section, Table, Text
+from vitkit.tasks.page import NOTHING_ANSWERED, Curve, Plot, Section, Table, Text
 from vitkit.weights.card import card_of, to_give_away
 
 DISTANCE_IMAGES = 128  # as many as the paper (D.7)
@@ -108,7 +108,9 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
     model, card = content.model, to_give_away(card_of(content.model))
     evaluation, task = _evaluation(content), task_of(model.card)
     say("results")
-    told = task.report(content.evaluations, None if evaluation is None else evaluation.split)
+    told = NOTHING_ANSWERED
+    if task.answering is not None:
+        told = task.answering.report(content.evaluations, None if evaluation is None else evaluation.split)
     say("training curves")
     page: dict[str, Any] = {
         "title": content.title,
@@ -118,8 +120,8 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
         "told": told,
         "answer": [{"kind": text.kind, "words": _emphasised(text.words)} for text in told.answer],
         "facts": [*told.facts, *((value, name) for name, value in _facts(content))],
-        "curve": task.curve,
-        "curves": _curves(content.metrics, task.curve, _altered(content.config)),
+        "curve": task.learning.curve,
+        "curves": _curves(content.metrics, task.learning.curve, _altered(content.config)),
         "altered": _altered(content.config),
         "loss": figures.LOSS_LABELS[model.card.loss],
         "weights": str(card.origin.get("weights", "")).removeprefix("weights "),

@@ -15,8 +15,8 @@ from vitkit.data.sources import Samples
 from vitkit.data.transforms import preprocess
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViT
+from vitkit.tasks.answering import Result, SplitPredictions
 from vitkit.tasks.page import Pictures, ShownImage, describe_images
-from vitkit.tasks.task import Result, SplitPredictions
 from vitkit.weights.preprocessing import preprocessing_of
 
 THUMBNAIL = 192  # pixels

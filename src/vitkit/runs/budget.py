@@ -110,7 +110,7 @@ def settle_minutes(
     rule = run.splits.rule or (NEWEST_RULE if begun is None else begun.splits.rule)
     with listener.progress("listing images"):  # cut as the run will cut them
         splits = replace(run.splits, rule=rule)
-        data = find_task(run.task).open_data(run.data, splits, run.preprocessing.decode)
+        data = find_task(run.task).learning.open_data(run.data, splits, run.preprocessing.decode)
     count = len(data.splits["train"])
     if begun is not None and begun.training.steps is not None:
         # Where the minutes are others, the folder refuses the run by that difference alone.
@@ -199,8 +199,8 @@ def measure_pace(
 
 def _time_steps(trainer: Trainer, run: Run, parts: Parts) -> float:
     """Give the seconds of a step: the median of some, or an estimate where a step takes very long."""
-    batch_size, labels = run.training.batch_size, parts.data.splits["train"].labels
-    guess = measure_step(parts.model, trainer, batch_size, labels)
+    batch_size, targets = run.training.batch_size, parts.data.splits["train"].targets
+    guess = measure_step(parts.model, trainer, batch_size, targets)
     if guess > MEASURED_SECONDS:
         return guess
     count = 2 + min(MOST_STEPS, int(MEASURED_SECONDS / max(guess, 1e-6)))
@@ -215,10 +215,10 @@ def _time_steps(trainer: Trainer, run: Run, parts: Parts) -> float:
 
 def _time_validation(sample: Parts, parts: Parts, trainer: Trainer) -> float:
     """Give the seconds of a validation over all its images, from a sample of them."""
-    evaluators = find_task(parts.run.task).evaluators(build_validation(sample, trainer.device))
+    evaluators = find_task(parts.run.task).learning.evaluators(build_validation(sample, trainer.device))
     began = time.monotonic()
     for evaluator in evaluators.values():
-        evaluator.measure(trainer.evaluated_model)
+        evaluator.measure(trainer.evaluated_model, trainer.evaluated_objective)
     seconds = time.monotonic() - began
     return seconds * len(parts.data.splits["val"]) / len(sample.data.splits["val"])
 

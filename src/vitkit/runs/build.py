@@ -25,7 +25,7 @@ from vitkit.runs.machine import available_memory, choose_for, compute_as
 from vitkit.runs.records import StartRecord, read_start_record, with_start
 from vitkit.runs.start import start_place
 from vitkit.tasks import find_task
-from vitkit.tasks.task import Validation
+from vitkit.tasks.learning import Validation
 from vitkit.training.evaluators import Evaluator
 from vitkit.training.trainer import Trainer
 from vitkit.weights.card import card_of
@@ -126,13 +126,15 @@ def build_trainer(parts: Parts, device: torch.device) -> Trainer:
     return Trainer(
         parts.folder,
         parts.model.to(device),
-        find_task(run.task).objective(run.objective, len(data.class_names), data.splits["train"].labels),
+        find_task(run.task).learning.objective(
+            run.objective, len(data.class_names), data.splits["train"].labels
+        ),
         build_loader(parts),
         len(data.splits["train"]),
         run.training,
         run.optimizer,
         build_evaluators(parts, device),
-        find_task(run.task).monitor if validated else None,
+        find_task(run.task).learning.monitor if validated else None,
         configuration=to_json(run),
         compute=parts.model.chosen,
     )
@@ -159,7 +161,7 @@ def build_evaluators(parts: Parts, device: torch.device) -> dict[str, Evaluator]
     """Build what is measured while the model is trained."""
     run, evaluators = parts.run, dict[str, Evaluator]()
     if "val" in parts.data.splits:
-        evaluators |= find_task(run.task).evaluators(build_validation(parts, device))
+        evaluators |= find_task(run.task).learning.evaluators(build_validation(parts, device))
     if run.fewshot.data:
         own = card_of(parts.model).data
         measure = fewshot_evaluator(

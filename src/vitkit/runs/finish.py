@@ -22,8 +22,8 @@ from vitkit.runs.checkpoints import keep_damaged, model_is_whole
 from vitkit.runs.config import read_compute
 from vitkit.runs.folder import write_evaluation
 from vitkit.runs.machine import prepare
-from vitkit.tasks import find_task, learned_by, task_of
-from vitkit.tasks.task import Task
+from vitkit.tasks import answering_of, find_task, learned_by
+from vitkit.tasks.answering import Answering
 from vitkit.training.checkpoint import FOLDER, find_damage, load_weights, read_progress, step_name
 from vitkit.training.ended import read_ended, remove_checkpoints
 from vitkit.training.trainer import Trainer
@@ -86,7 +86,9 @@ def take_final_weights(model: ImageModel, trainer: Trainer, listener: Listener) 
 
 def evaluate_finished(parts: Parts, device: torch.device, listener: Listener) -> None:
     """Evaluate the finished model on validation and test images, and keep what was found."""
-    run, task = parts.run, find_task(parts.run.task)
+    run, answering = parts.run, find_task(parts.run.task).answering
+    if answering is None:
+        return
     loading, training = run.loading, run.training
     repeated = find_training_images(parts.data, _evaluated(parts), listener)
     # As `vitkit evaluate` computes, so that it finds the same numbers; runs of the first version stay plain.
@@ -105,13 +107,15 @@ def evaluate_finished(parts: Parts, device: torch.device, listener: Listener) ->
             folder=parts.folder,
             listener=listener,
         )
-        result = with_repeats(result, predictions, repeated, split, task, listener)
+        result = with_repeats(result, predictions, repeated, split, answering, listener)
         write_evaluation(parts.folder, split, result, predictions)
-        listener.show([(split, [task.line(result)])])
+        listener.show([(split, [answering.line(result)])])
 
 
 def _evaluated(parts: Parts) -> list[str]:
-    """List the splits that a run is evaluated on when it has finished."""
+    """List the splits that a run is evaluated on when it has finished; none where a task answers nothing."""
+    if find_task(parts.run.task).answering is None:
+        return []
     wanted = [split for split in EVALUATED if split != "test" or parts.run.training.evaluate_test]
     return [split for split in wanted if split in parts.data.splits]
 
@@ -129,7 +133,7 @@ def with_repeats(
     predictions: Any,
     repeated: Mapping[str, NDArray[np.int64]],
     split: str,
-    task: Task[Any, Any],
+    answering: Answering[Any, Any],
     listener: Listener = SILENT,
     shown: str = "",
     where: str = "train",
@@ -137,7 +141,7 @@ def with_repeats(
     """Add to the numbers of a split what they are without training images, and say that there are some.
 
     Args:
-        result, predictions, split, task: the numbers, what they are counted from, and of what.
+        result, predictions, split, answering: the numbers, what they are counted from, and of what.
         repeated: by split, the images that are training images.
         listener: hears that there are some.
         shown: what the split is called there; left out, its name.
@@ -148,7 +152,7 @@ def with_repeats(
     rows, shown = repeated[split], shown or split
     if len(rows):
         listener.warn(f"{describe_repeats(len(rows), shown, where)}: the figures for {shown} are too good.")
-    return task.mark_repeats(result, predictions, rows)
+    return answering.mark_repeats(result, predictions, rows)
 
 
 def evaluate_split(
@@ -172,12 +176,12 @@ def evaluate_split(
     Returns:
         The task's numbers, and the predictions that they are counted from.
     """
-    samples, task = data.splits[split], task_of(model.card)
+    samples, answering = data.splits[split], answering_of(model.card)
     batches = evaluation_batches(
         samples, preprocessing_of(model), batch_size, workers, rejects, worker_timeout=worker_timeout
     )
     with listener.progress(f"evaluating {split}", len(samples)) as progress:
-        predictions = task.predict(
+        predictions = answering.predict(
             model,
             batches,
             device=device,
@@ -186,4 +190,4 @@ def evaluate_split(
             progress=added_up(progress),
             folder=folder,
         )
-    return task.measure(predictions, data.class_names), predictions
+    return answering.measure(predictions, data.class_names), predictions

@@ -35,7 +35,7 @@ from vitkit.runs.config import Run
 from vitkit.runs.data_record import DataRecord
 from vitkit.runs.destination import make_folder
 from vitkit.tasks import find_task, task_of
-from vitkit.tasks.task import Result, SplitPredictions, Task
+from vitkit.tasks.answering import Answering, Result, SplitPredictions
 from vitkit.weights.card import BUILT_IN, ModelCard, TrainingData, card_of
 from vitkit.weights.preprocessing import preprocessing_of
 from vitkit.weights.pretraining import TRAINING_IMAGES
@@ -172,7 +172,7 @@ def write_evaluation(run: Path, split: str, result: Result, predictions: SplitPr
     predictions.save(folder / f"{split}.npz")
 
 
-def read_evaluations(run: Path, task: Task[Any, Any]) -> dict[str, tuple[Any, Any]]:
+def read_evaluations(run: Path, answering: Answering[Any, Any]) -> dict[str, tuple[Any, Any]]:
     """Read the evaluations that were kept, by split: numbers and predictions of the task.
 
     Raises:
@@ -181,7 +181,7 @@ def read_evaluations(run: Path, task: Task[Any, Any]) -> dict[str, tuple[Any, An
     found = {}
     for split in ("test", "val", "train"):
         with suppress(FileNotFoundError):  # not evaluated on this split
-            found[split] = task.read_evaluation(run / "evaluation" / f"{split}.json")
+            found[split] = answering.read_evaluation(run / "evaluation" / f"{split}.json")
     return found
 
 
@@ -191,7 +191,7 @@ def open_model_data(model: ImageModel, spec: str | None = None, max_pixels: int 
     Raises:
         VitkitError: the model does not know where its data is, or the data is not there any more.
     """
-    rule, task = preprocessing_of(model).decode, task_of(model.card)
+    rule, learning = preprocessing_of(model).decode, task_of(model.card).learning
     if max_pixels is not None:
         rule = replace(rule, max_pixels=max_pixels)
     names = model.card.class_names or None
@@ -201,7 +201,7 @@ def open_model_data(model: ImageModel, spec: str | None = None, max_pixels: int 
         # Of the way the training data was cut, only how labels are written holds for other data.
         separator = None if record is None else record.splits.label_separator
         whole = Splits(val_fraction=0, test_fraction=0, label_separator=separator)
-        return task.open_data(spec, whole, rule, names)
+        return learning.open_data(spec, whole, rule, names)
     if record is None:
         raise VitkitError("The model does not say which data it was trained on: give it with --data.")
     if spec is None and not record.has_place:
@@ -209,7 +209,7 @@ def open_model_data(model: ImageModel, spec: str | None = None, max_pixels: int 
             f"The model does not say where its data is (its name is {record.name!r}): give it with --data."
         )
     place = record.spec if spec is None else spec
-    data = task.open_data(place, record.splits, rule, names)
+    data = learning.open_data(place, record.splits, rule, names)
     if record.fingerprint != data.fingerprint():
         raise VitkitError(
             f"The images in {place} are not those the model was trained with: files were added, "
@@ -231,7 +231,7 @@ def is_training_data(card: Card, spec: str) -> bool:
     if record.spec == BUILT_IN or (record.has_place and os.access(record.spec, os.F_OK)):
         return False
     try:
-        data = task_of(card).open_data(spec, record.splits, DEFAULT_RULE, card.class_names or None)
+        data = task_of(card).learning.open_data(spec, record.splits, DEFAULT_RULE, card.class_names or None)
     except VitkitError:  # no such classes, say
         return False
     return data.fingerprint() == record.fingerprint
@@ -251,7 +251,7 @@ def run_card(run: Run, data: "ImageData | DataRecord", fingerprint: str, name: s
     return ModelCard(
         name=name,
         class_names=data.class_names,
-        task=find_task(run.task).learned(run.objective),
+        task=find_task(run.task).learning.learned(run.objective),
         preprocessing=run.preprocessing,
         augmentation=run.augmentation,
         data=TrainingData(run.data, data.name, run.splits, fingerprint),

@@ -36,7 +36,7 @@ def refuse_ridge_head(run: Run) -> None:
             "The head can begin as the ridge solution on the features of a start, and new weights have none "
             "worth it: give --start, or leave --start.head ridge out."
         )
-    if find_task(run.task).learned(run.objective).loss != "softmax":
+    if find_task(run.task).learning.learned(run.objective).loss != "softmax":
         raise VitkitError(
             "The ridge solution is for one class an image and the softmax loss, and this run learns with "
             "another: leave --start.head ridge out."

@@ -27,7 +27,7 @@ from vitkit.runs.config import Run, is_run, is_unfinished
 from vitkit.runs.data_record import read_record
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.tasks import find_task
-from vitkit.tasks.task import Pooled
+from vitkit.tasks.answering import Pooled
 from vitkit.training.checkpoint import FOLDER, commit_size, newest_first
 
 RECORD = "series.json"
@@ -195,7 +195,7 @@ def _contradiction(series: Series) -> str:
     """Say what in a record contradicts the series that its run and options make; "" where nothing does."""
     run, options, members = series.run, series.options, series.members
     rates = [one.learning_rate for one in series.rates]
-    metric = find_task(run.task).monitor.metric
+    metric = find_task(run.task).learning.monitor.metric
     if series.metric != metric:
         return f"metric: expected {metric}, found {describe_value(series.metric)}"
     tried = sorted(options.sweep_rates) if len(options.sweep_rates) > 1 else []
@@ -347,7 +347,7 @@ def new_series(
     validates: bool,
 ) -> Series:
     """Make the record of a series that has not begun."""
-    metric = find_task(run.task).monitor.metric
+    metric = find_task(run.task).learning.monitor.metric
     chosen = None if rates else members[0].learning_rate
     return Series(
         __version__, command, run, options, metric, tuple(rates), chosen, (), tuple(members), validates
@@ -362,12 +362,14 @@ def read_score(folder: Path, split: str, run: Run) -> Score | None:
     """
     task = find_task(run.task)
     path = folder / "evaluation" / f"{split}.json"
+    if task.answering is None:
+        return None
     try:
-        result, _ = task.read_evaluation(path)
+        result, _ = task.answering.read_evaluation(path)
     except FileNotFoundError:
         return None
     numbers: dict[str, Any] = result.to_json()
-    metric, tie = task.monitor.metric, task.monitor.tie_breaker
+    metric, tie = task.learning.monitor.metric, task.learning.monitor.tie_breaker
     interval = numbers.get(f"{metric}_interval")
     return Score(
         split,
@@ -387,7 +389,7 @@ def choose_rate(series: Series) -> Series:
     Raises:
         VitkitError: no rate led to a score.
     """
-    monitor = find_task(series.run.task).monitor
+    monitor = find_task(series.run.task).learning.monitor
     best: Member | None = None
     for member in series.rates:
         score = member.score
@@ -427,7 +429,8 @@ def summarise(series: Series) -> Spread | None:
     pooled = None
     if series.options.cross_validate is not None:
         parts = [(value, score.count) for value, score in zip(values, scores, strict=True)]
-        pooled = find_task(series.run.task).pool(parts)
+        answering = find_task(series.run.task).answering
+        pooled = None if answering is None else answering.pool(parts)
     mean = statistics.fmean(values)
     return Spread(scores[0].split, len(values), mean, deviation, min(values), max(values), pooled)
 

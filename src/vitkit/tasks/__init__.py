@@ -1,21 +1,38 @@
 """The tasks that can be learned. This table is the only place in the code that knows a task by its name."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from vitkit.errors import VitkitError
 from vitkit.models import card
 from vitkit.models.card import Card, TaskName
-from vitkit.tasks.classification import ClassificationTask
-from vitkit.tasks.multi_label import MultiLabelTask
-from vitkit.tasks.task import Task
+from vitkit.tasks.answering import Answering
+from vitkit.tasks.classification.answering import ClassificationAnswering
+from vitkit.tasks.classification.learning import ClassificationLearning
+from vitkit.tasks.learning import Learning
+from vitkit.tasks.multi_label.answering import MultiLabelAnswering
+from vitkit.tasks.multi_label.learning import MultiLabelLearning
 
-TASKS: Mapping[TaskName, Task[Any, Any]] = {
-    task.name: task for task in (ClassificationTask(), MultiLabelTask())
+
+@dataclass(frozen=True)
+class Task:
+    """A task in two halves."""
+
+    learning: Learning
+    """The half that a trainer needs."""
+    answering: Answering[Any, Any] | None
+    """The half that a user of the finished model needs; None where it answers nothing, as after
+    self-supervision."""
+
+
+TASKS: Mapping[TaskName, Task] = {
+    "classification": Task(ClassificationLearning(), ClassificationAnswering()),
+    "multi-label": Task(MultiLabelLearning(), MultiLabelAnswering()),
 }
 
 
-def find_task(name: TaskName) -> Task[Any, Any]:
+def find_task(name: TaskName) -> Task:
     """Return the task of a name.
 
     Raises:
@@ -31,6 +48,21 @@ def learned_by(known: Card) -> card.Task:
     return known.task or card.Task()
 
 
-def task_of(known: Card) -> Task[Any, Any]:
+def task_of(known: Card) -> Task:
     """Return the task that a model was trained for, by its card."""
     return find_task(learned_by(known).name)
+
+
+def answering_of(known: Card) -> Answering[Any, Any]:
+    """Return what a model answers, by its card.
+
+    Raises:
+        VitkitError: it answers nothing.
+    """
+    answering = task_of(known).answering
+    if answering is None:
+        raise VitkitError(
+            f"The model {known.name or 'of this file'} learned {learned_by(known).name}: it gives "
+            "features and answers nothing. Fine-tune it on images with classes first (vitkit finetune)."
+        )
+    return answering

@@ -123,6 +123,19 @@ class TaskReport:
     """The images whose attention is shown, if the model has attention over the image."""
 
 
+NOTHING_ANSWERED = TaskReport(
+    answer=(
+        Text("This model was trained to give features: it has no answers that could be right.", "answer"),
+    ),
+    facts=(),
+    splits=None,
+    splits_caption="",
+    sections=(),
+    attention=Pictures((), 0, "", "No evaluation, no images to look at."),
+)
+"""The part of a task whose models answer nothing."""
+
+
 def without_evaluation(figure: str, sections: Sequence[tuple[str, str, str, str]]) -> TaskReport:
     """Make the report of a run that was not evaluated: its sections say that there is nothing to show.
 

@@ -573,7 +573,7 @@ class Pretended:
         if len(self.trained) == self.stop_at:
             raise KeyboardInterrupt
         folder.mkdir(exist_ok=True)
-        data = find_task(run.task).open_data(run.data, run.splits, run.preprocessing.decode)
+        data = find_task(run.task).learning.open_data(run.data, run.splits, run.preprocessing.decode)
         check_data(folder, data, data.fingerprint(), "time", SILENT)
         for name in ("model.safetensors", "model.json", "report.html"):
             (folder / name).write_text("{}")

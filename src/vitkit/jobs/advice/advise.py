@@ -97,7 +97,7 @@ def run_advise(options: AdviseOptions, listener: Listener = SILENT) -> Advice:
         asked = [_suited(options, start) for start in options.starts]  # a wrong one is refused at once
     with listener.progress("listing images"):
         splits = options.splits if options.splits.rule else replace(options.splits, rule=NEWEST_RULE)
-        data = find_task("classification").open_data(options.data, splits, options.decode)
+        data = find_task("classification").learning.open_data(options.data, splits, options.decode)
     sizes = _sizes(data)
     check, leaks = _look(data, sizes, listener)
     variants = [sized for run in asked for sized in _with_sizes(run, data, sizes)]
@@ -214,7 +214,7 @@ def _option(
     options: AdviseOptions, run: Run, seconds: float, device: torch.device, listener: Listener
 ) -> Option:
     """Probe a start at a size, and measure what fine-tuning it costs."""
-    data = find_task(run.task).open_data(run.data, run.splits, run.preprocessing.decode)
+    data = find_task(run.task).learning.open_data(run.data, run.splits, run.preprocessing.decode)
     probe = probe_features(
         run.start, data, run.preprocessing, seconds, device=device, cache=options.cache, listener=listener
     )

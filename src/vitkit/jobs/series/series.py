@@ -427,7 +427,7 @@ def _score(folder: Path, run: Run, series: Series, member: Member) -> Score | No
 
 
 def _list_images(run: Run) -> ImageData:
-    return find_task(run.task).open_data(run.data, run.splits, run.preprocessing.decode)
+    return find_task(run.task).learning.open_data(run.data, run.splits, run.preprocessing.decode)
 
 
 def _describe(series: Series, member: Member) -> str:

@@ -18,10 +18,11 @@ from vitkit.jobs.vtab.options import VtabOptions
 from vitkit.jobs.vtab.result import TaskScore
 from vitkit.jobs.vtab.task_run import task_run
 from vitkit.listener import Listener, Progress
+from vitkit.models.card import Card
 from vitkit.runs.config import Run
 from vitkit.runs.folder import read_evaluations
 from vitkit.runs.machine import InterruptedTraining
-from vitkit.tasks import find_task
+from vitkit.tasks import answering_of
 from vitkit.text import without_places
 
 
@@ -174,7 +175,7 @@ class TaskAtWork:
 
     def _evaluation(self, folder: Path, split: str) -> Any:
         """Read the numbers of a run that has finished."""
-        return read_evaluations(folder, find_task("classification"))[split][0]
+        return read_evaluations(folder, answering_of(Card()))[split][0]
 
 
 class _Member(Listener):

@@ -1,4 +1,4 @@
-"""Multi-label classification: several labels for each image, or none; each a yes or no of its own."""
+"""Answers of a model of several labels: each a yes or no of its own."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -8,92 +8,32 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from vitkit.config import from_json
-from vitkit.data.batch import Batch
-from vitkit.data.decode_config import DecodeRule
-from vitkit.data.listing import Labels, pluralize
-from vitkit.data.sources_config import Splits
+from vitkit.data.listing import pluralize
 from vitkit.durable import read_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import explain_no_classes
 from vitkit.evaluation.label_predictions import LabelPredictions
 from vitkit.evaluation.multilabel import THRESHOLD, MultiLabel, mark_repeated_labels, multi_label
-from vitkit.evaluation.run_model import predict_labels
 from vitkit.evaluation.scores import probabilities
 from vitkit.models import card
-from vitkit.models.card import Card, TaskName
+from vitkit.models.card import Card
 from vitkit.models.precision_config import Precision
 from vitkit.models.zoo import ModelConfig
-from vitkit.tasks.page import Curve, Table, TaskReport, percent
-from vitkit.tasks.task import Guess, Validation
-from vitkit.training.evaluators import Evaluator, Monitor
-from vitkit.training.objectives import MultiLabel as Objective
-from vitkit.training.objectives_config import ClassificationConfig
+from vitkit.tasks.answering import Guess
+from vitkit.tasks.page import Table, TaskReport, percent
 
 if TYPE_CHECKING:
-    from vitkit.data.sources import ImageData
+    import torch
+    from torch import nn
 
-MONITOR = Monitor("mean_average_precision", "max", tie_breaker="loss", tie_direction="min")
-
-CURVE = Curve(
-    metric="mean_average_precision",
-    title="Validation mAP",
-    label="mean average precision",
-    caption="the mean of the labels' average precisions on validation images; the circle is the best.",
-)
+    from vitkit.data.batch import Batch
 
 
 @dataclass(frozen=True)
-class MultiLabelTask:
-    """Several labels an image. The methods are those of `vitkit.tasks.task.Task`, which describes them."""
-
-    name: TaskName = "multi-label"
-    monitor: Monitor = MONITOR
-    curve: Curve = CURVE
-
-    def open_data(
-        self, spec: str, splits: Splits, rule: DecodeRule, class_names: Sequence[str] | None = None
-    ) -> "ImageData":
-        """List images with all their labels, `labels` `(N, K)` bool."""
-        from vitkit.data.sources import open_data  # what predicts opens no data set
-
-        return open_data(spec, splits, rule, class_names, multi_label=True)
-
-    def learned(self, config: ClassificationConfig) -> card.Task:
-        """Record the sigmoid loss, whatever the options say: labels do not exclude each other."""
-        if config.logit_adjustment or config.class_weights != "none":
-            raise VitkitError(
-                "logit_adjustment and class_weights are for one class an image, and this task has several: "
-                "leave them out of multi-label."
-            )
-        return card.Task(self.name, "sigmoid")
-
-    def objective(self, config: ClassificationConfig, num_outputs: int, labels: Labels) -> nn.Module:
-        """Sum the labels' binary cross entropies."""
-        return Objective(config)
-
-    def evaluators(self, validation: Validation) -> Mapping[str, Evaluator]:
-        """Measure loss, mean average precision and F1 on the validation images."""
-
-        def measure(model: nn.Module) -> Mapping[str, float]:
-            predictions = predict_labels(
-                model, validation.batches(), device=validation.device, precision=validation.precision
-            )
-            result = multi_label(predictions, validation.class_names, intervals=False)
-            # Where no validation image has a label, all models are equal, and the loss decides.
-            return {
-                "loss": result.loss,
-                "mean_average_precision": result.mean_average_precision or 0.0,
-                "macro_f1": result.macro_f1 or 0.0,
-            }
-
-        return {self.monitor.evaluator: Evaluator(measure)}
-
-    def progress(self, metrics: Mapping[str, float]) -> str:
-        """Tell the mean average precision."""
-        return f"val mAP {metrics['mean_average_precision']:.1%}"
+class MultiLabelAnswering:
+    """The methods are those of `vitkit.tasks.answering.Answering`, which describes them."""
 
     def explain_unfit(self, config: ModelConfig) -> str:
         """Say why a model cannot do it: it needs a head and one row of logits for each image."""
@@ -101,16 +41,18 @@ class MultiLabelTask:
 
     def predict(
         self,
-        model: nn.Module,
-        batches: Iterable[Batch],
+        model: "nn.Module",
+        batches: Iterable["Batch"],
         *,
-        device: Any,
+        device: "torch.device",
         precision: Precision,
         learned: card.Task,
         progress: Callable[[int], None] | None = None,
         folder: Path | None = None,
     ) -> LabelPredictions:
         """Keep the logits of every image."""
+        from vitkit.evaluation.run_model import predict_labels
+
         return predict_labels(
             model, batches, device=device, precision=precision, progress=progress, folder=folder
         )
@@ -172,22 +114,22 @@ class MultiLabelTask:
 
     def details(self, result: MultiLabel) -> Table:
         """Tell the numbers of every label, the worst first."""
-        from vitkit.tasks.multi_label_report import label_table
+        from vitkit.tasks.multi_label.report import label_table
 
         return label_table(result, worst_first=True)
 
-    def guesses(self, outputs: Tensor, card: Card, top: int) -> list[list[Guess]]:
+    def guesses(self, outputs: NDArray[np.float32], card: Card, top: int) -> list[list[Guess]]:
         """Give every label with its probability, the most probable first: each is a question of its own, so
         that `top` leaves none out."""
-        shares = probabilities(outputs.numpy(), "sigmoid")
+        shares = probabilities(outputs, "sigmoid")
         names = card.class_names or tuple(f"label {i}" for i in range(outputs.shape[1]))
         return [
             [Guess(names[i], float(row[i])) for i in (-row).argsort(kind="stable").tolist()] for row in shares
         ]
 
-    def answers(self, outputs: Tensor) -> Tensor:
+    def answers(self, outputs: NDArray[np.float32]) -> NDArray[np.int64]:
         """Tell of every label whether it is predicted, `(B, K)`."""
-        return (outputs.sigmoid() >= THRESHOLD).long()
+        return (probabilities(outputs, "sigmoid") >= THRESHOLD).astype(np.int64)
 
     def guess_headings(self, top: int) -> tuple[str, ...]:
         """Give the headings: the predicted labels, and the most probable of the others."""
@@ -214,7 +156,7 @@ class MultiLabelTask:
         self, evaluations: Mapping[str, tuple[MultiLabel, LabelPredictions]], split: str | None
     ) -> TaskReport:
         """Say how well the labels are found, and where they are not."""
-        from vitkit.tasks.multi_label_report import report  # matplotlib: only a report draws
+        from vitkit.tasks.multi_label.report import report  # matplotlib: only a report draws
 
         return report(evaluations, split)
 

@@ -1,9 +1,6 @@
-"""The interface of a task: everything that the rest of the code has to know about what is learned.
+"""The half of a task that a finished model is asked for: what its outputs say, how good they are, the report.
 
-A task is a value without state. It says how images with their targets are listed, what is minimised, what is
-measured and which of the numbers decides, how predictions are kept and told, and what the report says of
-them. The trainer, the jobs, the report and the command line ask the task, and know none by name: the table in
-`vitkit.tasks` is the only place that does.
+Outputs are arrays of numpy: nothing here imports torch, so that an exported model answers without it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,24 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
-from vitkit.data.batch import Batch
-from vitkit.data.decode_config import DecodeRule
-from vitkit.data.listing import Labels
-from vitkit.data.sources_config import Splits
 from vitkit.models import card
-from vitkit.models.card import Card, TaskName
+from vitkit.models.card import Card
 from vitkit.models.precision_config import Precision
 from vitkit.models.zoo import ModelConfig
-from vitkit.tasks.page import Curve, Table, TaskReport
-from vitkit.training.evaluators import Evaluator, Monitor
-from vitkit.training.objectives_config import ClassificationConfig
+from vitkit.tasks.page import Table, TaskReport
 
 if TYPE_CHECKING:
-    from vitkit.data.sources import ImageData
+    import torch
+    from torch import nn
+
+    from vitkit.data.batch import Batch
 
 
 class Result(Protocol):
@@ -79,94 +71,24 @@ class Pooled:
     """Wilson's 95 % interval of the fraction that is right: over other images, not over other trainings."""
 
 
-@dataclass(frozen=True)
-class Validation:
-    """The values from which the evaluators of a run are made."""
-
-    objective: ClassificationConfig
-    """The options of the loss."""
-    class_names: tuple[str, ...]
-    batches: Callable[[], Iterable[Batch]]
-    """Opens the validation images: every one once, in the same order at each call. A batch's `labels` are
-    rows of the `labels` of the split, as `open_data` listed them."""
-    device: torch.device
-    precision: Precision
-
-
 R = TypeVar("R", bound=Result)
 P = TypeVar("P", bound=SplitPredictions)
 
 
-class Task(Protocol[R, P]):
-    """A task: what is learned. `R` are the numbers of a split, `P` the predictions that they are counted
-    from."""
-
-    @property
-    def name(self) -> TaskName:
-        """Its name in `--task`, config.json and model.json."""
-
-    @property
-    def monitor(self) -> Monitor:
-        """The number of its evaluators that decides which weights are best."""
-
-    def open_data(
-        self, spec: str, splits: Splits, rule: DecodeRule, class_names: Sequence[str] | None = None
-    ) -> "ImageData":
-        """List images and their targets.
-
-        The `labels` of a split are an array whose first axis is the images, `(N,)` int64 for one class each;
-        the loader cuts batches from it. Everything else of the data does not look at them.
-
-        Args:
-            spec: what a person gave as --data.
-            splits: how splits are cut that the data lacks.
-            rule: how image files are decoded.
-            class_names: those of a trained model, to which targets are mapped by name; None: those found.
-
-        Raises:
-            VitkitError: the data is not there, or cannot be what was meant.
-        """
-
-    def learned(self, config: ClassificationConfig) -> card.Task:
-        """Make what the card of a model says of the task; `card.loss` decides what the logits mean.
-
-        It is called before anything is written, so that options that do not fit the task are refused here.
-
-        Raises:
-            VitkitError: these options do not fit the task.
-        """
-
-    def objective(self, config: ClassificationConfig, num_outputs: int, labels: Labels) -> nn.Module:
-        """Build what is minimised: a module that is called with `(model, batch)`.
-
-        `vitkit.training.objectives` says what it may do and what it returns.
-
-        Args:
-            config: its options.
-            num_outputs: K of the model's logits `(B, K)`.
-            labels: of the training images, as `open_data` listed them.
-        """
-
-    def evaluators(self, validation: Validation) -> Mapping[str, Evaluator]:
-        """Make what is measured while a model is trained, by name.
-
-        The one named "validation" is the monitor's. It measures `loss` too, which the report draws beside the
-        training loss.
-        """
-
-    def progress(self, metrics: Mapping[str, float]) -> str:
-        """Tell the last validation in a word or two, for the line of a training run: "val 97.2%"."""
+class Answering(Protocol[R, P]):
+    """The half of a task that a finished model is asked for. `R` are the numbers of a split, `P` the
+    predictions that they are counted from."""
 
     def explain_unfit(self, config: ModelConfig) -> str:
-        """Say why a model of this configuration cannot do the task, in words that follow its name; "" if it
-        can."""
+        """Say why a model of this configuration has no answers, in words that follow its name; "" if it has
+        some."""
 
     def predict(
         self,
-        model: nn.Module,
-        batches: Iterable[Batch],
+        model: "nn.Module",
+        batches: Iterable["Batch"],
         *,
-        device: torch.device,
+        device: "torch.device",
         precision: Precision,
         learned: card.Task,
         progress: Callable[[int], None] | None = None,
@@ -241,11 +163,11 @@ class Task(Protocol[R, P]):
         """Tell the numbers of every class in a table, where the summary alone would hide which are bad; None:
         the summary is all that is printed."""
 
-    def guesses(self, outputs: Tensor, card: Card, top: int) -> list[list[Guess]]:
+    def guesses(self, outputs: NDArray[np.float32], card: Card, top: int) -> list[list[Guess]]:
         """Name what is in images.
 
         Args:
-            outputs: `(B, K)`, finite, float32, in the memory of the CPU.
+            outputs: `(B, K)`, finite.
             card: the model's, with K class names or none.
             top: how many classes for each image at most.
 
@@ -253,7 +175,7 @@ class Task(Protocol[R, P]):
             The most probable classes of each image, best first.
         """
 
-    def answers(self, outputs: Tensor) -> Tensor:
+    def answers(self, outputs: NDArray[np.float32]) -> NDArray[np.int64]:
         """Make of outputs `(B, K)` what they say, as whole numbers `(B, A)`: two models agree where these are
         the same."""
 
@@ -266,10 +188,6 @@ class Task(Protocol[R, P]):
 
     def guess_json(self, guesses: Sequence[Guess]) -> dict[str, Any]:
         """Make the part of a line of JSON that tells an image's prediction."""
-
-    @property
-    def curve(self) -> Curve:
-        """The curve of the validations in the report."""
 
     def report(self, evaluations: Mapping[str, tuple[R, P]], split: str | None) -> TaskReport:
         """Make the task's part of the report.

@@ -38,7 +38,7 @@ SECTIONS_WITHOUT_EVALUATION = (
 
 
 def report(evaluations: Mapping[str, tuple[Classification, Predictions]], split: str | None) -> TaskReport:
-    """Make the task's part of the report; see `vitkit.tasks.task.Task.report`."""
+    """Make the task's part of the report; see `vitkit.tasks.answering.Answering.report`."""
     if split is None:
         return without_evaluation("accuracy", SECTIONS_WITHOUT_EVALUATION)
     result, predictions = evaluations[split]

@@ -1,4 +1,4 @@
-"""The task of classification: one class for each image, learned with a softmax or sigmoid loss."""
+"""Answers of a classifier: one class for each image."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,93 +6,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from vitkit.config import from_json
-from vitkit.data.batch import Batch
-from vitkit.data.decode_config import DecodeRule
-from vitkit.data.listing import Labels, pluralize
-from vitkit.data.sources_config import Splits
+from vitkit.data.listing import pluralize
 from vitkit.durable import read_json
-from vitkit.evaluation import classify, run_model
+from vitkit.evaluation import classify
 from vitkit.evaluation.intervals import wilson_interval
 from vitkit.evaluation.predictions import Predictions
-from vitkit.evaluation.scores import probabilities
+from vitkit.evaluation.scores import likeliest, probabilities
 from vitkit.evaluation.stored import check_evaluation
 from vitkit.models import card
-from vitkit.models.card import Card, TaskName
+from vitkit.models.card import Card
 from vitkit.models.precision_config import Precision
 from vitkit.models.zoo import ModelConfig
-from vitkit.tasks.page import Curve, TaskReport
-from vitkit.tasks.task import Guess, Pooled, Validation
-from vitkit.training.evaluators import Evaluator, Monitor
-from vitkit.training.objectives import Classification as Objective
-from vitkit.training.objectives_config import ClassificationConfig
+from vitkit.tasks.answering import Guess, Pooled
+from vitkit.tasks.page import TaskReport
 
 if TYPE_CHECKING:
-    from vitkit.data.sources import ImageData
+    import torch
+    from torch import nn
 
-# With few validation images the accuracy soon stops changing; among equal accuracies the smaller loss wins.
-MONITOR = Monitor("accuracy", "max", tie_breaker="loss", tie_direction="min")
-
-CURVE = Curve(
-    metric="accuracy",
-    title="Validation accuracy",
-    label="share of images right",
-    caption="the share of validation images classified rightly; the circle is the best.",
-)
+    from vitkit.data.batch import Batch
 
 
 @dataclass(frozen=True)
-class ClassificationTask:
-    """One class for each image. The methods are those of `vitkit.tasks.task.Task`, which describes them."""
-
-    name: TaskName = "classification"
-    monitor: Monitor = MONITOR
-    curve: Curve = CURVE
-
-    def open_data(
-        self, spec: str, splits: Splits, rule: DecodeRule, class_names: Sequence[str] | None = None
-    ) -> "ImageData":
-        """List images with the number of their class, `labels` `(N,)` int64."""
-        from vitkit.data.sources import open_data  # what predicts opens no data set
-
-        return open_data(spec, splits, rule, class_names)
-
-    def learned(self, config: ClassificationConfig) -> card.Task:
-        """Record the loss; both losses fit this task."""
-        return card.Task(self.name, config.loss)
-
-    def objective(self, config: ClassificationConfig, num_outputs: int, labels: Labels) -> nn.Module:
-        """Build the cross entropy, or the sum of the classes' binary cross entropies."""
-        return Objective(config, num_outputs, labels.astype(np.int64))
-
-    def evaluators(self, validation: Validation) -> Mapping[str, Evaluator]:
-        """Measure loss and accuracy on the validation images."""
-        learned = self.learned(validation.objective)
-
-        def measure(model: nn.Module) -> Mapping[str, float]:
-            # The loss is the objective's without smoothing and mixup. Logits are scored batch by batch and
-            # not kept: a validation needs two numbers, and 50,000 images of 21,843 classes are 4.4 GB of
-            # logits.
-            predictions = run_model.predict(
-                model,
-                validation.batches(),
-                device=validation.device,
-                precision=validation.precision,
-                loss=learned.loss,
-                keep_logits=False,
-            )
-            result = self.measure(predictions, validation.class_names)
-            return {"loss": result.loss, "accuracy": result.accuracy}
-
-        return {self.monitor.evaluator: Evaluator(measure)}
-
-    def progress(self, metrics: Mapping[str, float]) -> str:
-        """Tell the accuracy."""
-        return f"val {metrics['accuracy']:.1%}"
+class ClassificationAnswering:
+    """The methods are those of `vitkit.tasks.answering.Answering`, which describes them."""
 
     def explain_unfit(self, config: ModelConfig) -> str:
         """Say why a model cannot classify: it needs a head and one row of logits for each image."""
@@ -100,17 +40,19 @@ class ClassificationTask:
 
     def predict(
         self,
-        model: nn.Module,
-        batches: Iterable[Batch],
+        model: "nn.Module",
+        batches: Iterable["Batch"],
         *,
-        device: torch.device,
+        device: "torch.device",
         precision: Precision,
         learned: card.Task,
         progress: Callable[[int], None] | None = None,
         folder: Path | None = None,
     ) -> Predictions:
         """Score each image and keep its logits."""
-        return run_model.predict(
+        from vitkit.evaluation.run_model import predict
+
+        return predict(
             model,
             batches,
             device=device,
@@ -177,21 +119,21 @@ class ClassificationTask:
     def details(self, result: classify.Classification) -> None:
         """Return no table: the report has the one of the classes."""
 
-    def guesses(self, outputs: Tensor, card: Card, top: int) -> list[list[Guess]]:
+    def guesses(self, outputs: NDArray[np.float32], card: Card, top: int) -> list[list[Guess]]:
         """Name the most probable classes, by the loss that the model was trained with."""
         # By the card's loss and not always by softmax: the probabilities of a sigmoid model need not sum to
         # 1.
-        shares = torch.from_numpy(probabilities(outputs.numpy(), card.loss))
+        shares = probabilities(outputs, card.loss)
         names = card.class_names or tuple(f"class {i}" for i in range(outputs.shape[1]))
-        values, classes = shares.topk(min(top, len(names)))
+        classes = likeliest(outputs, min(top, len(names)))
         return [
-            [Guess(names[i], value) for i, value in zip(row_classes, row_values, strict=True)]
-            for row_classes, row_values in zip(classes.tolist(), values.tolist(), strict=True)
+            [Guess(names[i], float(row[i])) for i in chosen]
+            for row, chosen in zip(shares, classes.tolist(), strict=True)
         ]
 
-    def answers(self, outputs: Tensor) -> Tensor:
+    def answers(self, outputs: NDArray[np.float32]) -> NDArray[np.int64]:
         """Give the number of the predicted class, `(B, 1)`: that of the largest logit, with either loss."""
-        return outputs.argmax(1, keepdim=True)
+        return likeliest(outputs, 1)
 
     def guess_headings(self, top: int) -> tuple[str, ...]:
         """Give the headings: one class gets a column for its probability, several share one column."""
@@ -218,7 +160,7 @@ class ClassificationTask:
         split: str | None,
     ) -> TaskReport:
         """Say how good the model is, where it fails, and whether it is as sure as it should be."""
-        from vitkit.tasks.classification_report import report  # matplotlib: only a report draws
+        from vitkit.tasks.classification.report import report  # matplotlib: only a report draws
 
         return report(evaluations, split)
 

@@ -1,0 +1,89 @@
+"""Learning of several labels for each image, or none; each a yes or no of its own."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vitkit.data.decode_config import DecodeRule
+from vitkit.data.sources_config import Splits
+from vitkit.errors import VitkitError
+from vitkit.evaluation.classify import explain_no_classes
+from vitkit.evaluation.multilabel import multi_label
+from vitkit.models import card
+from vitkit.models.zoo import ModelConfig
+from vitkit.tasks.learning import Validation
+from vitkit.tasks.page import Curve
+from vitkit.training.evaluators import Evaluator, Monitor
+from vitkit.training.objectives_config import ClassificationConfig
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from vitkit.data.listing import Labels
+    from vitkit.data.sources import ImageData
+
+MONITOR = Monitor("mean_average_precision", "max", tie_breaker="loss", tie_direction="min")
+
+CURVE = Curve(
+    metric="mean_average_precision",
+    title="Validation mAP",
+    label="mean average precision",
+    caption="the mean of the labels' average precisions on validation images; the circle is the best.",
+)
+
+
+@dataclass(frozen=True)
+class MultiLabelLearning:
+    """The methods are those of `vitkit.tasks.learning.Learning`, which describes them."""
+
+    monitor: Monitor = MONITOR
+    curve: Curve = CURVE
+
+    def open_data(
+        self, spec: str, splits: Splits, rule: DecodeRule, class_names: Sequence[str] | None = None
+    ) -> "ImageData":
+        """List images with all their labels, `labels` `(N, K)` bool."""
+        from vitkit.data.sources import open_data  # what predicts opens no data set
+
+        return open_data(spec, splits, rule, class_names, multi_label=True)
+
+    def learned(self, config: ClassificationConfig) -> card.Task:
+        """Record the sigmoid loss, whatever the options say: labels do not exclude each other."""
+        if config.logit_adjustment or config.class_weights != "none":
+            raise VitkitError(
+                "logit_adjustment and class_weights are for one class an image, and this task has several: "
+                "leave them out of multi-label."
+            )
+        return card.Task("multi-label", "sigmoid")
+
+    def objective(self, config: ClassificationConfig, num_outputs: int, labels: "Labels") -> "nn.Module":
+        """Sum the labels' binary cross entropies."""
+        from vitkit.training.objectives import MultiLabel
+
+        return MultiLabel(config)
+
+    def evaluators(self, validation: Validation) -> Mapping[str, Evaluator]:
+        """Measure loss, mean average precision and F1 on the validation images."""
+        from vitkit.evaluation.run_model import predict_labels
+
+        def measure(model: "nn.Module", objective: "nn.Module") -> Mapping[str, float]:
+            predictions = predict_labels(
+                model, validation.batches(), device=validation.device, precision=validation.precision
+            )
+            result = multi_label(predictions, validation.class_names, intervals=False)
+            # Where no validation image has a label, all models are equal, and the loss decides.
+            return {
+                "loss": result.loss,
+                "mean_average_precision": result.mean_average_precision or 0.0,
+                "macro_f1": result.macro_f1 or 0.0,
+            }
+
+        return {self.monitor.evaluator: Evaluator(measure)}
+
+    def progress(self, metrics: Mapping[str, float]) -> str:
+        """Tell the mean average precision."""
+        return f"val mAP {metrics['mean_average_precision']:.1%}"
+
+    def explain_unfit(self, config: ModelConfig) -> str:
+        """Say why a model cannot do it: it needs a head and one row of logits for each image."""
+        return explain_no_classes(config)
