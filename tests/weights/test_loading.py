@@ -22,9 +22,9 @@ from vitkit.jobs.convert import convert
 from vitkit.jobs.predict import Predictor
 from vitkit.models.resnet_config import BackboneConfig
 from vitkit.weights import FORMATS, Format, LoadOptions, load, loading, save_model
-from vitkit.weights.accounting import names_that_are_not_finite
 from vitkit.weights.files.source import Source, open_source
 from vitkit.weights.format_names import MODULES
+from vitkit.weights.loading import names_that_are_not_finite
 
 # Notes
 

@@ -40,7 +40,7 @@ from vitkit.training.ended import read_ended
 from vitkit.training.trainer import LOG
 from vitkit.weights import Identity, Loaded, LoadOptions, identify, load
 from vitkit.weights.card import ModelCard, card_of
-from vitkit.weights.loading import fit_to_options, log_notes
+from vitkit.weights.loading import fit_model, log_notes
 
 
 def starting_point(folder: Path, run: Run, from_scratch: bool, listener: Listener) -> Path | None:
@@ -238,7 +238,7 @@ def load_any(path: str | Path, options: LoadOptions | None = None) -> Loaded:
             f"{options.num_heads}: leave out num_heads (--num-heads)."
         )
     tensors = {current_name(key): value for key, value in found.tensors.items()}  # checkpoints of early runs
-    return fit_to_options(folder, identity, tensors, options)
+    return fit_model(folder, identity, tensors, options)
 
 
 def identify_any(

@@ -31,8 +31,8 @@ from vitkit.weights import LoadOptions
 from vitkit.weights.card import ModelCard, card_of
 from vitkit.weights.files.address import is_address
 from vitkit.weights.files.source import read_json as read_settings
-from vitkit.weights.loading import Adapted, adapt, identify, read_weights, with_statistics
-from vitkit.weights.preprocessing import fitting
+from vitkit.weights.loading import Fitted, fit_statistics, fit_weights, identify, read_weights
+from vitkit.weights.preprocessing import fit_preprocessing
 
 NAMES_SHOWN = 5
 FREE = ("dropout", "attention_dropout", "drop_path", "head_bias_init")
@@ -59,7 +59,7 @@ class Start:
     @property
     def preprocessing(self) -> Preprocessing:
         """Return the way from an image file to its input; the original's where nothing is recorded."""
-        return fitting(self.card.preprocessing, self.config)
+        return fit_preprocessing(self.card.preprocessing, self.config)
 
 
 def settle_start(run: Run, class_names: Sequence[str], folder: Path | None) -> tuple[Run, StartRecord | None]:
@@ -145,7 +145,7 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecor
             f"{run.model}. Leave --model out."
         )
     given = LoadOptions(image_mean=run.start.image_mean, image_std=run.start.image_std)
-    before, _ = with_statistics(
+    before, _ = fit_statistics(
         with_channels(start.config, run.preprocessing.decode.channels), start.card, given
     )
     config = replace(before, image_size=run.preprocessing.image_size)
@@ -261,10 +261,10 @@ def _class_order(start: Start, class_names: Sequence[str]) -> list[int]:
     return [names.index(name) for name in class_names]
 
 
-def _adapted(run: Run, start: Start, config: ModelConfig) -> Adapted:
+def _adapted(run: Run, start: Start, config: ModelConfig) -> Fitted:
     """Read the weights and make them fit the run's head and image size."""
     options = run.start
-    return adapt(
+    return fit_weights(
         start.config,
         start.card,
         start.read(),

@@ -1,15 +1,20 @@
 """Loading a checkpoint: its format is found, every key accounted for, what the user should know returned.
 
 The order is: find the format, read the file's description (architecture and card), translate its tensors into
-vitkit's names, check them against the architecture, and only then replace the head or resize positions.
+vitkit's names, check them against the architecture, and only then fit them to what the user wants:
+`fit_weights` changes the channels, the pixel statistics, the head and the image size. Every function that
+changes weights, configuration or card for that is called `fit_...`, here, in `models.channels` and in
+`models.position`.
 """
 
 import logging
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from vitkit.errors import VitkitError
@@ -21,7 +26,6 @@ from vitkit.models.image_config import format_size
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit_config import Interpolation
 from vitkit.models.zoo import ModelConfig, name_of
-from vitkit.weights.accounting import build, check, names_that_are_not_finite, translate
 from vitkit.weights.card import ModelCard
 from vitkit.weights.files.checksum import Checksum
 from vitkit.weights.files.named import fetch_any
@@ -30,14 +34,18 @@ from vitkit.weights.format_names import MODULES
 from vitkit.weights.formats import native
 from vitkit.weights.formats.known import named_prefix, recognise
 from vitkit.weights.load_options import LoadOptions
-from vitkit.weights.preprocessing import fitting
+from vitkit.weights.preprocessing import fit_preprocessing
 from vitkit.weights.published import hides_published
-from vitkit.weights.table import CheckpointFormat, Hints, NotRecordedError, Translation
-
-NAMES_SHOWN = 5
-"""Names of tensors in a message, before it says that there are more."""
+from vitkit.weights.table import CheckpointFormat, Hints, NotRecordedError, Row, Translation
 
 _log = logging.getLogger("vitkit")
+NAMES_SHOWN = 5
+"""Names of tensors in a message, before it says that there are more: a note is one line."""
+LINES_SHOWN = 20
+"""Lines of an error's table before it is cut short: those of two blocks, which show what is systematic."""
+WEIGHT_TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+"""The types whose numbers are weights as they stand. Others (integers, eight-bit floats) stand for weights by
+a rule that the file does not say, a scale for instance."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +78,18 @@ class Loaded:
     Each is the rest of a line that begins with the checkpoint's path and a colon."""
 
 
+@dataclass(frozen=True)
+class Fitted:
+    """The weights of a checkpoint, made to fit another head and image size."""
+
+    config: ModelConfig
+    tensors: dict[str, Tensor]
+    card: ModelCard
+    notes: tuple[str, ...]
+    model: ImageModel | None
+    """The model that they fit, where positions were resized, which takes one: without memory, or as given."""
+
+
 def load(path: str | Path, options: LoadOptions | None = None) -> Loaded:
     """Load a checkpoint, and return with the model what was found on the way.
 
@@ -83,33 +103,9 @@ def load(path: str | Path, options: LoadOptions | None = None) -> Loaded:
     """
     options = options or LoadOptions()
     with _opened(path, Hints(options.size, options.num_heads)) as (source, identity, translation):
-        _refuse_kept_head(path, identity, options)
+        _refuse_kept_head(path, identity, options)  # before gigabytes are read
         tensors = translate(source, translation)
-    return fit_to_options(path, identity, tensors, options)
-
-
-def fit_to_options(
-    path: str | Path, identity: Identity, tensors: dict[str, Tensor], options: LoadOptions
-) -> Loaded:
-    """Make a model of weights that were read: with another head, at another image size, where asked for.
-
-    Args:
-        path: where they come from, for errors.
-        identity: what they are.
-        tensors: by our names.
-        options: as for `load`.
-
-    Raises:
-        VitkitError: they are not the weights of the model that `identity` describes, or cannot be made to
-            fit the options.
-    """
-    _refuse_kept_head(path, identity, options)
-    # Before a new head or other positions are made to fit, which would hide what is wrong with the file.
-    check(identity.config, tensors, str(path))
-    adapted = adapt(identity.config, identity.card, tensors, options)
-    model = build(adapted.config, adapted.tensors, str(path))
-    model.card = adapted.card
-    return Loaded(model.eval(), identity, (*identity.notes, *adapted.notes))
+    return fit_model(path, identity, tensors, options)
 
 
 def read_weights(path: str | Path, num_heads: int | None = None) -> dict[str, Tensor]:
@@ -122,63 +118,6 @@ def read_weights(path: str | Path, num_heads: int | None = None) -> dict[str, Te
         tensors = translate(source, translation)
     check(identity.config, tensors, str(path))
     return tensors
-
-
-@dataclass(frozen=True)
-class Adapted:
-    """The weights of a checkpoint, made to fit another head and image size."""
-
-    config: ModelConfig
-    tensors: dict[str, Tensor]
-    card: ModelCard
-    notes: tuple[str, ...]
-
-
-def adapt(config: ModelConfig, card: ModelCard, tensors: dict[str, Tensor], options: LoadOptions) -> Adapted:
-    """Put in what is given in `options`: pixel statistics, another head, another image size.
-
-    Args:
-        config, card, tensors: of the checkpoint, as they stand in it.
-        options: the same as for `load`.
-    """
-    head, num_classes, size = options.head, options.num_classes, options.size
-    if options.channels not in (None, config.in_channels):
-        tensors = fit_filters(config, tensors, options.channels)
-        config = with_channels(config, options.channels)
-    config, card = with_statistics(config, card, options)
-    notes = [*(assumption.sentence() for assumption in card.assumed), *_doubts(tensors)]
-    if num_classes is None:
-        num_classes = config.num_classes
-    if head == "new" or (head is None and num_classes != config.num_classes):
-        config, tensors = _with_new_head(config, tensors, num_classes)
-        # The recorded classes, loss and data are those of the head that was replaced.
-        card = replace(card, class_names=(), task=None, data=None)
-    # The original begins with a head of zeros, so a head that is still zero was never trained.
-    elif "head.weight" in tensors and not tensors["head.weight"].any():
-        notes.append("its head is all zeros: it was never trained, and all classes look alike")
-    if size is not None and size != config.image_size:
-        config, tensors = _at_size(config, tensors, size, options.interpolation, notes)
-    # The card says how pictures become the model's input, so its size and channels follow the model's.
-    if card.preprocessing is not None:
-        card = replace(card, preprocessing=fitting(card.preprocessing, config))
-    return Adapted(config, tensors, card, tuple(notes))
-
-
-def _refuse_kept_head(path: str | Path, identity: Identity, options: LoadOptions) -> None:
-    if options.head == "keep" and options.num_classes not in (None, identity.config.num_classes):
-        raise VitkitError(
-            f"{path}: its head has {identity.config.num_classes} classes and cannot be kept for "
-            f"{options.num_classes}: leave out num_classes, or ask for a new head."
-        )
-
-
-def log_notes(path: str | Path, loaded: Loaded) -> ImageModel:
-    """Log what the user should know about a checkpoint, as warnings; returns the model."""
-    for reason, keys in loaded.identity.left_out.items():
-        _log.info("%s: left out on purpose, %s: %s", path, reason, ", ".join(keys))
-    for note in loaded.notes:
-        _log.warning("%s: %s", path, note)
-    return loaded.model
 
 
 def identify(
@@ -197,10 +136,20 @@ def identify(
         return identity
 
 
+def log_notes(path: str | Path, loaded: Loaded) -> ImageModel:
+    """Log what the user should know about a checkpoint, as warnings; returns the model."""
+    for reason, keys in loaded.identity.left_out.items():
+        _log.info("%s: left out on purpose, %s: %s", path, reason, ", ".join(keys))
+    for note in loaded.notes:
+        _log.warning("%s: %s", path, note)
+    return loaded.model
+
+
 @contextmanager
 def _opened(path: str | Path, hints: Hints) -> Iterator[tuple[Source, Identity, Translation]]:
     """Open a checkpoint and read its description; its tensors can be read within."""
     fetched = fetch_any(path)
+    # The user's image size goes before that which the list of published checkpoints knows.
     hints = replace(hints, image_size=hints.image_size or fetched.image_size)
     with open_source(fetched.path) as source:
         found = recognise(source)
@@ -211,7 +160,7 @@ def _opened(path: str | Path, hints: Hints) -> Iterator[tuple[Source, Identity, 
                 f"{named_prefix(source)} Known are the formats of "
                 f"{', '.join(MODULES)}."
             )
-        translation = _read(found, source, hints)
+        translation = _read_description(found, source, hints)
         heads = translation.config.num_heads
         if hints.num_heads not in (None, heads):
             raise VitkitError(
@@ -248,7 +197,7 @@ def _opened(path: str | Path, hints: Hints) -> Iterator[tuple[Source, Identity, 
         yield source, identity, translation
 
 
-def _read(checkpoint_format: CheckpointFormat, source: Source, hints: Hints) -> Translation:
+def _read_description(checkpoint_format: CheckpointFormat, source: Source, hints: Hints) -> Translation:
     """Read a file's description; an error in its configuration is raised with the file's path before it."""
     try:
         return checkpoint_format.read(source, hints)
@@ -260,7 +209,206 @@ def _read(checkpoint_format: CheckpointFormat, source: Source, hints: Hints) -> 
         raise VitkitError(f"{source.path}: {error}") from error
 
 
-def with_statistics(
+def translate(source: Source, translation: Translation) -> dict[str, Tensor]:
+    """Read the tensors of a file under vitkit's names, one at a time, so that no two sets of weights are
+    held.
+
+    Raises:
+        VitkitError: a key is missing, or unexpected and not left out on purpose: a table of all of them; or a
+            tensor holds anything but floating-point numbers of 16 to 64 bits.
+    """
+    source = translation.source or source
+    wanted = [name for row in translation.rows for name in row.theirs]
+    missing = [f"  {name}: missing" for name in wanted if name not in source]
+    accounted = {*wanted, *translation.ignored}
+    unexpected = [
+        f"  {name}: unexpected, {tuple(shape)}"
+        for name, shape in source.shapes.items()
+        if name not in accounted
+    ]
+    if missing or unexpected:
+        raise VitkitError(
+            f"{source.path} does not hold the weights of this architecture, {len(missing)} of "
+            f"{len(wanted)} missing, {len(unexpected)} unexpected:\n{_table(missing + unexpected)}"
+        )
+    dtype = None if translation.as_stored else torch.float32  # the type in which the originals compute
+    return {row.ours: _read_row(source, row, dtype) for row in translation.rows}
+
+
+def _read_row(source: Source, row: Row, dtype: torch.dtype | None) -> Tensor:
+    """Read the tensors of one row and make the parameter of them."""
+    tensors = [_read_weights_of(source, name) for name in row.theirs]
+    try:
+        tensor = row.read(tensors)
+    except (RuntimeError, ValueError, IndexError) as error:
+        shapes = ", ".join(f"{name} {tuple(source.shapes[name])}" for name in row.theirs)
+        raise VitkitError(
+            f"{source.path}: {row.ours} cannot be made of {shapes}: these are the shapes of another "
+            f"architecture ({str(error).splitlines()[0]})."
+        ) from error
+    tensor = tensor.to(dtype or tensor.dtype).contiguous()
+    # What an archive stores begins at any byte. Most rows turn or join what they read, which copies it; what
+    # is used as it stands has to begin at a multiple of its numbers' size, as compiled code expects.
+    return tensor if tensor.data_ptr() % tensor.element_size() == 0 else tensor.clone()
+
+
+def _read_weights_of(source: Source, name: str) -> Tensor:
+    """Read one tensor whose numbers are weights."""
+    tensor = source.read(name)
+    if tensor.dtype not in WEIGHT_TYPES:
+        kind = str(tensor.dtype).removeprefix("torch.")
+        raise VitkitError(
+            f"{source.path}: {name}: expected floating-point weights of 16 to 64 bits, found {kind}. If the "
+            "model is quantised, dequantise it with the program that quantised it, and save it as float32."
+        )
+    return tensor
+
+
+def check(config: ModelConfig, tensors: Mapping[str, Tensor], source: str) -> ImageModel:
+    """Build the model of `config` without memory, and hold the tensors against its parameters.
+
+    Raises:
+        VitkitError: a parameter is missing, unexpected or of another shape: a table of all of them.
+    """
+    layers = config.num_layers
+    if layers > len(tensors):  # before a model of so many is built, which takes its time
+        raise VitkitError(
+            f"{source} does not hold the weights of this model: its description says {layers:,} layers, and "
+            f"it has {len(tensors):,} tensors."
+        )
+    model = build_empty(lambda: build_model(config))
+    expected = {key: tuple(value.shape) for key, value in model.state_dict().items()}
+    found = {key: tuple(value.shape) for key, value in tensors.items()}
+    lines = [
+        f"  {key}: expected {_shape(expected.get(key))}, found {_shape(found.get(key))}"
+        for key in sorted(expected.keys() | found.keys())
+        if expected.get(key) != found.get(key)
+    ]
+    if lines:
+        raise VitkitError(f"{source} does not hold the weights of this model:\n{_table(lines)}")
+    return model
+
+
+def _table(lines: Iterable[str]) -> str:
+    """Join the lines of an error, cut short after `LINES_SHOWN`."""
+    lines = list(lines)
+    return "\n".join(
+        lines[:LINES_SHOWN] + ([f"  and {len(lines) - LINES_SHOWN} more"] if len(lines) > LINES_SHOWN else [])
+    )
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    return "nothing" if shape is None else str(shape)
+
+
+def find_doubts(tensors: dict[str, Tensor], keeps_head: bool = True) -> list[str]:
+    """List what looks wrong in the numbers of the weights: NaN and infinity, and a head without any."""
+    broken, doubts = names_that_are_not_finite(tensors), []
+    if broken:
+        shown = ", ".join(broken[:NAMES_SHOWN]) + (", ..." if len(broken) > NAMES_SHOWN else "")
+        doubts.append(
+            f"{len(broken)} of its {len(tensors)} tensors hold NaN or infinity ({shown}): what it predicts "
+            "is worth nothing. Its training diverged or the file was damaged: take an earlier checkpoint, or "
+            "fetch it again"
+        )
+    # The original begins with a head of zeros, so a head that is still zero was never trained.
+    if keeps_head and "head.weight" in tensors and not tensors["head.weight"].any():
+        doubts.append("its head is all zeros: it was never trained, and all classes look alike")
+    return doubts
+
+
+def names_that_are_not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
+    """Return the names of the tensors that hold NaN or infinity.
+
+    A sum shows them in one pass over the memory. It may also overflow, so only suspects are looked at number
+    by number.
+    """
+    return [
+        name
+        for name, tensor in tensors.items()
+        if not math.isfinite(_sum(tensor)) and not bool(tensor.isfinite().all())
+    ]
+
+
+def _sum(tensor: Tensor) -> float:
+    """Add up a tensor, in float32 at least: a sum in 16 bits overflows soon."""
+    return float(tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32)))
+
+
+def fit_model(
+    path: str | Path, identity: Identity, tensors: dict[str, Tensor], options: LoadOptions
+) -> Loaded:
+    """Make a model of weights that were read: with another head, at another image size, where asked for.
+
+    Args:
+        path: where they come from, for errors.
+        identity: what they are.
+        tensors: by our names.
+        options: as for `load`.
+
+    Raises:
+        VitkitError: they are not the weights of the model that `identity` describes, or cannot be made to
+            fit the options.
+    """
+    _refuse_kept_head(path, identity, options)
+    # Before a new head or other positions are made to fit, which would hide what is wrong with the file.
+    model = check(identity.config, tensors, str(path))
+    fitted = fit_weights(identity.config, identity.card, tensors, options)
+    if fitted.config != identity.config:  # else the model that was checked takes the weights
+        model = fitted.model or build_empty(lambda: build_model(fitted.config))
+    fill(model, fitted.tensors)
+    model.card = fitted.card
+    return Loaded(model.eval(), identity, (*identity.notes, *fitted.notes))
+
+
+def _refuse_kept_head(path: str | Path, identity: Identity, options: LoadOptions) -> None:
+    """Refuse to keep a head for another number of classes than it has."""
+    if options.head == "keep" and options.num_classes not in (None, identity.config.num_classes):
+        raise VitkitError(
+            f"{path}: its head has {identity.config.num_classes} classes and cannot be kept for "
+            f"{options.num_classes}: leave out num_classes, or ask for a new head."
+        )
+
+
+def fit_weights(
+    config: ModelConfig,
+    card: ModelCard,
+    tensors: dict[str, Tensor],
+    options: LoadOptions,
+    model: ImageModel | None = None,
+) -> Fitted:
+    """Fit weights to other channels, pixel statistics, another head and another image size, where given.
+
+    Args:
+        config, card, tensors: of the checkpoint, as they stand in it.
+        options: the same as for `load`.
+        model: that the weights are for; left out, it is built without memory where positions are resized.
+    """
+    head, num_classes, size = options.head, options.num_classes, options.size
+    # Channels come first: the filters are fitted by the statistics that they were trained with, and those
+    # that are given have a value for each of the new channels.
+    if options.channels not in (None, config.in_channels):
+        tensors = fit_filters(config, tensors, options.channels)
+        config = with_channels(config, options.channels)
+    config, card = fit_statistics(config, card, options)
+    if num_classes is None:
+        num_classes = config.num_classes
+    is_new = head == "new" or (head is None and num_classes != config.num_classes)
+    # Before the new head, whose zeros are no doubt, and after the statistics, which may settle an assumption.
+    notes = [*(one.sentence() for one in card.assumed), *find_doubts(tensors, keeps_head=not is_new)]
+    if is_new:
+        config, tensors = _fit_head(config, tensors, num_classes)
+        # The recorded classes, loss and data are those of the head that was replaced.
+        card = replace(card, class_names=(), task=None, data=None)
+    if size is not None and size != config.image_size:
+        config, tensors, model = _fit_size(config, tensors, size, options.interpolation, notes, model)
+    # The card says how pictures become the model's input, so its size and channels follow the model's.
+    if card.preprocessing is not None:
+        card = replace(card, preprocessing=fit_preprocessing(card.preprocessing, config))
+    return Fitted(config, tensors, card, tuple(notes), model)
+
+
+def fit_statistics(
     config: ModelConfig, card: ModelCard, options: LoadOptions
 ) -> tuple[ModelConfig, ModelCard]:
     """Replace the pixel statistics by those that are given: a value for each channel, or one for all.
@@ -277,20 +425,7 @@ def with_statistics(
     return config, card
 
 
-def _doubts(tensors: dict[str, Tensor]) -> list[str]:
-    """List what looks wrong in the numbers of the weights: NaN and infinity."""
-    broken = names_that_are_not_finite(tensors)
-    if not broken:
-        return []
-    shown = ", ".join(broken[:NAMES_SHOWN]) + (", ..." if len(broken) > NAMES_SHOWN else "")
-    return [
-        f"{len(broken)} of its {len(tensors)} tensors hold NaN or infinity ({shown}): what it predicts is "
-        "worth nothing. Its training diverged or the file was damaged: take an earlier checkpoint, or fetch "
-        "it again"
-    ]
-
-
-def _with_new_head(
+def _fit_head(
     config: ModelConfig, tensors: dict[str, Tensor], num_classes: int
 ) -> tuple[ModelConfig, dict[str, Tensor]]:
     """Replace the head, and the tanh layer before it, by a linear layer of zeros (paper 3.1 and 3.2)."""
@@ -303,13 +438,14 @@ def _with_new_head(
     return config, kept
 
 
-def _at_size(
+def _fit_size(
     config: ModelConfig,
     tensors: dict[str, Tensor],
     size: tuple[int, int],
     interpolation: Interpolation,
     notes: list[str],
-) -> tuple[ModelConfig, dict[str, Tensor]]:
+    model: ImageModel | None,
+) -> tuple[ModelConfig, dict[str, Tensor], ImageModel | None]:
     """Fit weights to another image size: resize the parameters that depend on it (paper 3.2).
 
     `notes` receives what was resized, and what of the images is cut off.
@@ -319,13 +455,28 @@ def _at_size(
         notes.append(f"{resized.cut_off}: they are cut off")
     (kind, old), (_, new) = config.position_extent, resized.position_extent
     if old == new:  # the same patches of images a little larger or smaller
-        return resized, tensors
-    # Each position module resizes its own parameters, so the new model is built, without memory, to ask it.
-    fitted = build_empty(lambda: build_model(resized)).fit_positions(tensors, old, interpolation)
+        return resized, tensors, model
+    # Each position module resizes its own parameters, so it takes the new model, without memory, to ask it.
+    model = model or build_empty(lambda: build_model(resized))
+    fitted = model.fit_positions(tensors, old, interpolation)
     if not fitted:
-        return resized, tensors
+        return resized, tensors, model
     notes.append(
         f"position embeddings resized from {kind} of {format_size(old)} to {format_size(new)}; expect lower "
         "accuracy than at its own size until it is fine-tuned at this one (vitkit finetune)"
     )
-    return resized, tensors | fitted
+    return resized, tensors | fitted, model
+
+
+def fill(model: ImageModel, tensors: Mapping[str, Tensor]) -> ImageModel:
+    """Have a model without memory take over tensors, so that two sets of weights are never held."""
+    model.load_state_dict(tensors, assign=True)  # the model takes the tensors themselves: nothing is copied
+    for parameter in model.parameters():  # a tensor that is assigned brings its own flag along
+        parameter.requires_grad_(True)
+    model.compute_buffers()  # they are in no file, and were not computed when the model had no memory
+    # Buffers follow the type of the weights, so that a bfloat16 model takes bfloat16 images throughout.
+    dtype = next(iter(tensors.values())).dtype
+    for name, buffer in list(model.named_buffers()):
+        owner = model.get_submodule(name.rpartition(".")[0])
+        setattr(owner, name.rpartition(".")[2], buffer.to(dtype))
+    return model

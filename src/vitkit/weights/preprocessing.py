@@ -17,11 +17,11 @@ def preprocessing_of(model: ImageModel) -> Preprocessing:
     Size and channels are the model's: it may have been loaded for others than its weights were made for.
     Where the card records nothing, it is as the original evaluates: stretched, not antialiased.
     """
-    return fitting(card_of(model).preprocessing, model.config)
+    return fit_preprocessing(card_of(model).preprocessing, model.config)
 
 
-def fitting(recorded: Preprocessing | None, config: ImageConfig) -> Preprocessing:
-    """Return what is recorded for a model, of its size and channels; the original's where nothing is."""
+def fit_preprocessing(recorded: Preprocessing | None, config: ImageConfig) -> Preprocessing:
+    """Fit a recorded preprocessing to a model's size and channels; the original's where none is recorded."""
     if recorded is None:
         recorded = Preprocessing(config.image_size, antialias=False)
     decode = replace(recorded.decode, channels=config.in_channels)

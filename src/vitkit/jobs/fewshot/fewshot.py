@@ -47,7 +47,7 @@ from vitkit.runs.machine import find_device
 from vitkit.text import without_places
 from vitkit.weights.card import TrainingData
 from vitkit.weights.files.cache import cache_folder
-from vitkit.weights.preprocessing import fitting, preprocessing_of
+from vitkit.weights.preprocessing import fit_preprocessing, preprocessing_of
 from vitkit.weights.pretraining import pretraining_images
 
 
@@ -219,7 +219,10 @@ def _identify(options: FewShotOptions) -> list[_Checkpoint]:
         reason = explain_no_features(identity.config)
         if reason:
             raise VitkitError(f"{start} {reason}.")
-        record, rule = identity.card.data, fitting(identity.card.preprocessing, identity.config).decode
+        record, rule = (
+            identity.card.data,
+            fit_preprocessing(identity.card.preprocessing, identity.config).decode,
+        )
         same = is_training_data(identity.card, options.data)
         if record is not None and same:  # which of several is found by its place
             record = replace(record, spec=absolute_spec(options.data))
