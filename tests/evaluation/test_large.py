@@ -24,7 +24,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
 
 
 class Grey:
-    labels = np.arange(count) % 10
+    targets = {"labels": np.arange(count) % 10}
 
     def __len__(self):
         return count
