@@ -281,9 +281,11 @@ def _refuse_run(run: Run, data: ImageData, config: ModelConfig, device: torch.de
             "patience waits for a better validation, but there are no validation images: give "
             "--splits.val-fraction, or leave patience out."
         )
-    find_task(run.task).learning.learned(
-        run.objective
-    )  # refuses options of the loss that do not fit the task
+    learning = find_task(run.task).learning
+    unfit = learning.explain_unfit(config)
+    if unfit:
+        raise VitkitError(f"{run.model} {unfit}.")
+    learning.learned(run.objective)  # refuses options of the loss that do not fit the task
     refuse_ridge_head(run)
     for evaluator in run.evaluators.values():
         evaluator.check()
