@@ -26,7 +26,7 @@ from vitkit.runs.start import start_place
 from vitkit.tasks import find_task
 from vitkit.tasks.learning import Validation
 from vitkit.training.evaluators import Evaluator
-from vitkit.training.step_numbers import step_seed
+from vitkit.training.gradients import step_seed
 from vitkit.training.trainer import Trainer
 from vitkit.weights.card import card_of
 
