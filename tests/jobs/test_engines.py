@@ -252,7 +252,7 @@ def test_bfloat16_is_refused_where_the_processor_lacks_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require("openvino")
-    monkeypatch.setattr("vitkit.engines.openvino_engine.has_bfloat16", lambda: False)
+    monkeypatch.setattr("vitkit.engines.libraries.has_bfloat16", lambda: False)
     with pytest.raises(vitkit.VitkitError, match="no instructions for bfloat16"):
         vitkit.Predictor(saved(tmp_path), engine="openvino", precision="bfloat16")
 

@@ -19,12 +19,13 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
 from vitkit.config import to_json
+from vitkit.data.batch import Batch
 from vitkit.data.loader import evaluation_batches
 from vitkit.data.sources import Samples
 from vitkit.data.transforms_config import Preprocessing
 from vitkit.durable import hash_file, read_regular_file, replace_file
 from vitkit.errors import VitkitError
-from vitkit.evaluation.run_model import evaluation_mode
+from vitkit.evaluation.run_model import run_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.precision import autocast
 from vitkit.models.precision_config import Precision
@@ -109,25 +110,19 @@ class FeatureExtractor:
         rows: list[NDArray[np.float32]] = []
         readable: list[NDArray[np.bool_]] = []
         pixels: list[tuple[int, int]] = []
-        done = 0
+
+        def take(outputs: NDArray[np.float32], batch: Batch) -> None:
+            mask = batch.mask.numpy().copy()  # its memory may be a worker's
+            rows.append(outputs[mask])
+            readable.append(mask)
+            shown = batch.images.numpy()
+            digests = [xxhash.xxh3_128_intdigest(shown[i].tobytes()) for i in np.flatnonzero(mask)]
+            pixels.extend(divmod(digest, 1 << 64) for digest in digests)
+            if progress is not None:
+                progress(sum(map(len, readable)))
+
         batches = evaluation_batches(samples, self.preprocessing, batch_size, workers, rejects, indices)
-        with evaluation_mode(self.model), autocast(self.device, self.precision):
-            for batch in batches:
-                output = self.model.features(batch.images.to(self.device))
-                if output.ndim != 2:
-                    raise VitkitError(
-                        "Expected one row of features per image, found an output of shape "
-                        f"{tuple(output.shape)}: choose pool token, mean or map when the model is made."
-                    )
-                mask = batch.mask.numpy().copy()  # its memory may be a worker's
-                rows.append(output.float().cpu().numpy()[mask])
-                readable.append(mask)
-                shown = batch.images.numpy()
-                digests = [xxhash.xxh3_128_intdigest(shown[i].tobytes()) for i in np.flatnonzero(mask)]
-                pixels += [divmod(digest, 1 << 64) for digest in digests]
-                done += len(mask)
-                if progress is not None:
-                    progress(done)
+        run_model(self.model, batches, take, device=self.device, precision=self.precision, features=True)
         if not readable:
             raise VitkitError(
                 "There are no images to compute features of: the data, or this split, is empty."

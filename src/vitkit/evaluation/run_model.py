@@ -1,14 +1,17 @@
-"""Run a model over batches of images once."""
+"""Run a model over batches of images once: the one loop for classes, labels and features.
+
+A model is a module of PyTorch, or a function of an engine from pixels to logits; what comes out are arrays of
+numpy.
+"""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from vitkit.data.batch import Batch
 from vitkit.errors import NonFiniteError, VitkitError
@@ -19,6 +22,11 @@ from vitkit.evaluation.scores import ImageScores, check_labels, image_scores
 from vitkit.models.card import LossFunction
 from vitkit.models.precision import autocast
 from vitkit.models.precision_config import Precision
+
+Rows = NDArray[np.float32]
+Model = nn.Module | Callable[[NDArray[np.uint8]], Rows]
+"""A module from images `(B, C, H, W)` to logits `(B, K)`, or an engine's function from uint8 images to the
+same."""
 
 
 @contextlib.contextmanager
@@ -35,8 +43,65 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
+@contextlib.contextmanager
+def running(
+    model: Model, device: torch.device, precision: Precision, features: bool = False
+) -> Iterator[Callable[[Tensor], Rows]]:
+    """Give the function that computes a model's outputs of a batch of images, as float32 in numpy.
+
+    Args:
+        model: a module is already on `device`.
+        device: where images are moved to.
+        precision: that a module computes in.
+        features: Whether it computes the features of a module and not its logits.
+    """
+    if not isinstance(model, nn.Module):
+        yield lambda images: model(images.numpy())
+        return
+    compute: Callable[[Tensor], Tensor] = model.features if features else model
+    with evaluation_mode(model), autocast(device, precision):
+        yield lambda images: compute(images.to(device)).float().cpu().numpy()
+
+
+def run_model(
+    model: Model,
+    batches: Iterable[Batch],
+    take: Callable[[Rows, Batch], None],
+    *,
+    device: torch.device | str = "cpu",
+    precision: Precision = "float32",
+    progress: Callable[[int], None] | None = None,
+    features: bool = False,
+) -> None:
+    """Run a model over all batches of a data set.
+
+    Args:
+        model, precision, features: as for `running`.
+        batches: every image once. Unreadable images take part in the forward pass, so that batches keep their
+            shape.
+        take: called with the outputs `(B, K)` of each batch, of unreadable images too, and the batch.
+        device: where batches are moved to.
+        progress: called after each batch with the number of its images.
+
+    Raises:
+        VitkitError: the model gives no single row for each image.
+    """
+    device = torch.device(device)
+    with running(model, device, precision, features) as compute:
+        for batch in batches:
+            rows = compute(batch.to(device).images)
+            if rows.ndim != 2:
+                raise VitkitError(
+                    f"Expected one row of {'features' if features else 'logits'} per image, found an output "
+                    f"of shape {rows.shape}: choose pool token, mean or map when the model is made."
+                )
+            take(rows, batch)
+            if progress is not None:
+                progress(len(batch))
+
+
 def predict(
-    model: nn.Module,
+    model: Model,
     batches: Iterable[Batch],
     *,
     device: torch.device | str = "cpu",
@@ -45,76 +110,116 @@ def predict(
     loss: LossFunction = "softmax",
     keep_logits: bool = True,
     folder: Path | None = None,
+    columns: NDArray[np.int64] | None = None,
 ) -> Predictions:
-    """Run a model over a data set once.
-
-    Each batch is scored as it comes, so that memory holds some numbers for each image and no more.
+    """Score the class of every image, each batch as it comes: memory holds a few numbers for each image.
 
     Args:
-        model: images `(B, 3, H, W)` to logits `(B, K)`; already on `device`.
-        batches: every image once. Unreadable images take part in the forward pass, so that batches keep their
-            shape, and are dropped after it.
-        device: where batches are moved to.
-        precision: that the model computes in; the logits are kept as float32 either way.
-        progress: called after each batch with the number of its images.
+        model, batches, device, precision, progress: as for `run_model`.
         loss: the one that the model was trained with, which decides what its logits mean.
         keep_logits: Whether the logits can be asked for afterwards; more than 64 MiB of them are kept in a
             file.
         folder: where that file is made, without a name; None: the system's folder for temporary files.
+        columns: the logits that stand for the classes, in their order; None: all of them.
 
     Raises:
         VitkitError: the model gives no single row of logits per image, logits that are not finite, or fewer
             than the labels need; the logits find no room.
     """
-    device = torch.device(device)
-    gathered = _Gathered(loss, LogitsAsTheyCome(folder) if keep_logits else None)
-    with evaluation_mode(model), autocast(device, precision):
-        for batch in batches:
-            moved = batch.to(device)
-            output = model(moved.images)
-            if output.ndim != 2:
-                raise VitkitError(
-                    f"Classification needs one row of logits per image, found an output of shape "
-                    f"{tuple(output.shape)}: choose pool='token' or 'mean'."
-                )
-            gathered.add(output[moved.mask].float().cpu().numpy(), batch)
-            if progress is not None:
-                progress(len(batch.ids))
-    return gathered.predictions()
+    seen, scores = _Seen(), list[ImageScores]()
+    logits = LogitsAsTheyCome(folder) if keep_logits else None
+
+    def take(outputs: Rows, batch: Batch) -> None:
+        rows, labels = seen.add(outputs if columns is None else outputs[:, columns], batch)
+        if seen.not_finite:
+            return  # there will be no result: such images are only counted, for the error
+        check_labels(labels, rows.shape[1])
+        scores.append(image_scores(rows, labels, loss))
+        if logits is not None:
+            logits.add(rows)
+
+    run_model(model, batches, take, device=device, precision=precision, progress=progress)
+    order = seen.order()
+    if logits is not None:
+        logits.arrange(order)
+    return Predictions(
+        logits,
+        labels=np.concatenate(seen.targets)[order],
+        ids=np.concatenate(seen.ids)[order],
+        bad=np.sort(np.concatenate(seen.bad)),
+        loss=loss,
+        classes=seen.outputs,
+        scores=ImageScores.concatenate(scores).select(order),
+    )
 
 
-class _Gathered:
-    """Collects scores, labels and ids batch by batch while a model runs over a data set.
+def predict_labels(
+    model: Model,
+    batches: Iterable[Batch],
+    *,
+    device: torch.device | str = "cpu",
+    precision: Precision = "float32",
+    progress: Callable[[int], None] | None = None,
+    folder: Path | None = None,
+) -> LabelPredictions:
+    """Keep the logits of every label of every image.
+
+    Args:
+        model, batches, device, precision, progress: as for `run_model`; the labels are `(B, K)` bool.
+        folder: where logits too many for memory are kept; None: the system's folder for temporary files.
+
+    Raises:
+        VitkitError: the model gives other than one logit for each label, or logits that are not finite; there
+            is no image; the logits find no room.
+    """
+    seen, logits = _Seen(), LogitsAsTheyCome(folder)
+
+    def take(outputs: Rows, batch: Batch) -> None:
+        if outputs.shape != batch.labels.shape:
+            raise VitkitError(
+                f"Expected one logit for each image and label, {tuple(batch.labels.shape)}, found an "
+                f"output of shape {outputs.shape}: evaluate on data with the labels that the model was "
+                "trained on."
+            )
+        logits.add(seen.add(outputs, batch)[0])
+
+    run_model(model, batches, take, device=device, precision=precision, progress=progress)
+    order = seen.order()
+    logits.arrange(order)
+    targets, ids, bad = (np.concatenate(part) for part in (seen.targets, seen.ids, seen.bad))
+    return LabelPredictions(logits, targets[order].astype(bool), ids[order], np.sort(bad))
+
+
+class _Seen:
+    """The targets and ids of the images that a model ran over, batch by batch.
 
     Everything is copied: a batch lies in memory that is shared with the worker that made it, and holds a file
     descriptor for as long as anything refers to it.
     """
 
-    def __init__(self, loss: LossFunction, logits: LogitsAsTheyCome | None) -> None:
-        self.loss, self.logits = loss, logits
-        self.classes = self.not_finite = 0
-        self.scores: list[ImageScores] = []
-        self.labels: list[NDArray[np.int64]] = []
+    def __init__(self) -> None:
+        self.outputs = self.not_finite = 0
+        self.targets: list[NDArray[np.int64]] = []
         self.ids: list[NDArray[np.int64]] = []
         self.bad: list[NDArray[np.int64]] = []
 
-    def add(self, rows: NDArray[np.float32], batch: Batch) -> None:
-        """Count a batch, whose readable images have the logits `rows` `(n, K)`."""
+    def add(self, outputs: Rows, batch: Batch) -> tuple[Rows, NDArray[np.int64]]:
+        """Count a batch, and return the outputs and targets of its readable images."""
         mask, ids = batch.mask.cpu().numpy(), batch.ids.cpu().numpy()
-        labels, self.classes = batch.labels.cpu().numpy()[mask], rows.shape[1]  # indexing copies
-        self.labels.append(labels)
+        rows, targets = outputs[mask], batch.labels.cpu().numpy()[mask]  # indexing copies
+        self.outputs = rows.shape[1]
+        self.targets.append(targets)
         self.ids.append(ids[mask])
         self.bad.append(ids[~mask])
         self.not_finite += int((~np.isfinite(rows).all(1)).sum())
-        if self.not_finite:
-            return  # there will be no result: only count such images, for the error
-        check_labels(labels, self.classes)
-        self.scores.append(image_scores(rows, labels, self.loss))
-        if self.logits is not None:
-            self.logits.add(rows)
+        return rows, targets
 
-    def predictions(self) -> Predictions:
-        """Return everything that was collected, ordered by id."""
+    def order(self) -> NDArray[np.int64]:
+        """Return the order of the readable images by id.
+
+        Raises:
+            VitkitError: there were none, or outputs were not finite.
+        """
         if not self.ids:
             raise VitkitError(
                 "There is no image to evaluate on: the data set (or this split of it) is empty."
@@ -126,75 +231,4 @@ class _Gathered:
                 "images. Its weights have diverged, or overflow in this precision: evaluate an earlier "
                 "checkpoint, or in float32."
             )
-        order = ids.argsort(kind="stable")
-        if self.logits is not None:
-            self.logits.arrange(order)
-        return Predictions(
-            self.logits,
-            labels=np.concatenate(self.labels)[order],
-            ids=ids[order],
-            bad=np.sort(np.concatenate(self.bad)),
-            loss=self.loss,
-            classes=self.classes,
-            scores=ImageScores.concatenate(self.scores).select(order),
-        )
-
-
-def predict_labels(
-    model: nn.Module,
-    batches: Iterable[Batch],
-    *,
-    device: torch.device | str = "cpu",
-    precision: Precision = "float32",
-    progress: Callable[[int], None] | None = None,
-    folder: Path | None = None,
-) -> LabelPredictions:
-    """Run a model over a data set once.
-
-    Args:
-        model: images `(B, 3, H, W)` to logits `(B, K)`; already on `device`.
-        batches: every image once, its labels `(B, K)` bool. Unreadable images take part in the forward pass,
-            so that batches keep their shape, and are dropped after it.
-        device: where batches are moved to.
-        precision: that the model computes in; the logits are kept as float32 either way.
-        progress: called after each batch with the number of its images.
-        folder: where logits too many for memory are kept; None: the system's folder for temporary files.
-
-    Raises:
-        VitkitError: the model gives other than one logit for each label, or logits that are not finite; there
-            is no image; the logits find no room.
-    """
-    device = torch.device(device)
-    logits = LogitsAsTheyCome(folder)
-    kept: list[tuple[NDArray[Any], ...]] = []
-    not_finite = 0
-    with evaluation_mode(model), autocast(device, precision):
-        for batch in batches:
-            moved = batch.to(device)
-            output = model(moved.images)
-            if output.shape != batch.labels.shape:
-                raise VitkitError(
-                    f"Expected one logit for each image and label, {tuple(batch.labels.shape)}, found an "
-                    f"output of shape {tuple(output.shape)}: evaluate on data with the labels that the model "
-                    "was trained on."
-                )
-            rows = output[moved.mask].float().cpu().numpy()
-            not_finite += int((~np.isfinite(rows).all(1)).sum())
-            logits.add(rows)
-            mask, ids = batch.mask.cpu().numpy(), batch.ids.cpu().numpy()
-            # Indexing copies: a batch lies in memory that is shared with the process that made it.
-            kept.append((batch.labels.cpu().numpy()[mask], ids[mask], ids[~mask]))
-            if progress is not None:
-                progress(len(batch))
-    if not kept:
-        raise VitkitError("There is no image to evaluate on: the data set (or this split of it) is empty.")
-    targets, ids, bad = (np.concatenate(part) for part in zip(*kept, strict=True))
-    if not_finite:
-        raise NonFiniteError(
-            f"The model's logits are not finite (NaN or infinite) for {not_finite} of {len(ids)} images. "
-            "Its weights have diverged, or overflow in this precision: evaluate an earlier checkpoint, or in "
-            "float32."
-        )
-    order = ids.argsort(kind="stable")
-    logits.arrange(order)
-    return LabelPredictions(logits, targets[order].astype(bool), ids[order], np.sort(bad))
+        return ids.argsort(kind="stable")

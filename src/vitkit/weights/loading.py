@@ -5,7 +5,7 @@ vitkit's names, check them against the architecture, and only then replace the h
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -172,13 +172,12 @@ def _refuse_kept_head(path: str | Path, identity: Identity, options: LoadOptions
         )
 
 
-def log_notes(path: str | Path, loaded: Loaded) -> ImageModel:
-    """Log what the user should know about a checkpoint, as warnings; returns the model."""
-    for reason, keys in loaded.identity.left_out.items():
+def log_notes(path: str | Path, notes: Sequence[str], left_out: Mapping[str, Sequence[str]]) -> None:
+    """Log what the user should know about a checkpoint as warnings, and the tensors that no model takes."""
+    for reason, keys in left_out.items():
         _log.info("%s: left out on purpose, %s: %s", path, reason, ", ".join(keys))
-    for note in loaded.notes:
+    for note in notes:
         _log.warning("%s: %s", path, note)
-    return loaded.model
 
 
 def identify(
