@@ -238,11 +238,11 @@ def served_contestants(
     if phase == "training" or images.device.type != "cpu":
         return
     model, pixels = graph_to_export(config), (images * 64 + 128).clamp(0, 255).to(torch.uint8)
+    shown = pixels.numpy()
     for precision in numbers:
         if engine == "onnxruntime" and precision != "float32":
             continue
         served = serve(model, engine, precision, torch.get_num_threads())
-        shown = pixels.numpy()
         served(shown), served(shown)  # the second one of a size is compiled for it
         library = f"vitkit {engine}"
 
