@@ -182,7 +182,7 @@ def loop(config: ViTConfig, device: torch.device, batch: int, steps: int = 8) ->
     """
     images = torch.randint(0, 256, (batch, config.in_channels, *config.image_size), dtype=torch.uint8)
     ids = torch.arange(batch)
-    one = Batch(images, ids % config.num_classes, ids >= 0, ids)
+    one = Batch(images, {"labels": ids % config.num_classes}, ids >= 0, ids)
     chosen = choose_for(config, device, "auto", phase="training", exact=False)
     model: ImageModel = build_model(config).to(device)
     compute_as(model, chosen)

@@ -46,6 +46,7 @@ class Noise:
         self, count: int, bad: frozenset[int] = frozenset(), late: frozenset[int] = frozenset()
     ) -> None:
         self.labels = np.arange(count, dtype=np.int64) % 7
+        self.targets = {"labels": self.labels, "places": np.random.default_rng(count).random((count, 2))}
         self.bad = bad
         self.late = late  # readable header, unreadable pixels
 
@@ -93,8 +94,8 @@ def train_loader(
 def assert_equal(first: list[Batch], second: list[Batch]) -> None:
     assert len(first) == len(second)
     for one, other in zip(first, second, strict=True):
-        for name in ("images", "labels", "mask", "ids"):
-            assert torch.equal(getattr(one, name), getattr(other, name))
+        assert one.targets.keys() == other.targets.keys()
+        assert all(torch.equal(a, b) for a, b in zip(one.tensors(), other.tensors(), strict=True))
 
 
 def test_a_batch_is_what_order_and_augmentation_say() -> None:
@@ -103,6 +104,7 @@ def test_a_batch_is_what_order_and_augmentation_say() -> None:
     epochs, ids = sample_at(np.arange(32, 48), 10, 3)
     assert batch.ids.tolist() == ids.tolist()
     assert batch.labels.tolist() == samples.labels[ids].tolist()
+    assert batch.targets["places"].tolist() == samples.targets["places"][ids].tolist()
     assert batch.mask.all()
     assert (batch.images.dtype, batch.labels.dtype) == (torch.uint8, torch.int64)
     assert (batch.mask.dtype, batch.ids.dtype) == (torch.bool, torch.int64)
@@ -485,7 +487,7 @@ def test_batches_can_be_cut_and_moved() -> None:
     assert part.ids.tolist() == [2, 3, 4] and len(part) == 3
     assert torch.equal(part.images, batch.images[2:5])
     moved = batch.to("meta")
-    assert {t.device.type for t in (moved.images, moved.labels, moved.mask, moved.ids)} == {"meta"}
+    assert {tensor.device.type for tensor in moved.tensors()} == {"meta"}
     assert_equal([batch.to(torch.device("cpu"))], [batch])
 
 

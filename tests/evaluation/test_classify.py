@@ -46,7 +46,7 @@ def batches(ids: list[int], labels: list[int], size: int, unreadable: tuple[int,
         part = torch.tensor(ids[start : start + size])
         images = part.to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 2, 2)
         mask = torch.tensor([i not in unreadable for i in part.tolist()])
-        made.append(Batch(images, torch.tensor([labels[i] for i in part.tolist()]), mask, part))
+        made.append(Batch(images, {"labels": torch.tensor([labels[i] for i in part.tolist()])}, mask, part))
     return made
 
 
@@ -80,7 +80,12 @@ def test_modes_are_restored_and_progress_is_told() -> None:
 def test_bfloat16_gives_float32_logits() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
     images = torch.rand(2, 3, 2, 2)
-    batch = Batch(images, torch.zeros(2, dtype=torch.int64), torch.ones(2, dtype=torch.bool), torch.arange(2))
+    batch = Batch(
+        images,
+        {"labels": torch.zeros(2, dtype=torch.int64)},
+        torch.ones(2, dtype=torch.bool),
+        torch.arange(2),
+    )
     exact = predict(model, [batch]).logits
     rounded = predict(model, [batch], precision="bfloat16").logits
     assert rounded.dtype == np.float32

@@ -24,7 +24,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
 
 
 class Grey:
-    labels = np.arange(count) % 10
+    targets = {"labels": np.arange(count) % 10}
 
     def __len__(self):
         return count
@@ -65,7 +65,7 @@ def batches():
     for start in range(0, count, 128):
         ids = torch.arange(start, min(start + 128, count))
         images = torch.randn(len(ids), 3, 2, 2, generator=torch.Generator().manual_seed(start))
-        yield Batch(images, ids % classes, torch.ones(len(ids), dtype=torch.bool), ids)
+        yield Batch(images, {"labels": ids % classes}, torch.ones(len(ids), dtype=torch.bool), ids)
 
 
 def peak():

@@ -227,7 +227,7 @@ def batches(ids: list[int], targets: torch.Tensor, size: int, unreadable: set[in
         part = torch.tensor(ids[start : start + size])
         images = part.to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 2, 2)
         mask = torch.tensor([i not in unreadable for i in part.tolist()])
-        made.append(Batch(images, targets[part], mask, part))
+        made.append(Batch(images, {"labels": targets[part]}, mask, part))
     return made
 
 

@@ -52,7 +52,9 @@ def batches(size: int, shuffled: bool, unreadable: tuple[int, ...] = ()) -> list
     for start in range(0, COUNT, size):
         ids = torch.from_numpy(order[start : start + size])
         images = ids.to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 2, 2)
-        made.append(Batch(images, ids % CLASSES, torch.tensor([i not in unreadable for i in ids]), ids))
+        made.append(
+            Batch(images, {"labels": ids % CLASSES}, torch.tensor([i not in unreadable for i in ids]), ids)
+        )
     return made
 
 

@@ -40,10 +40,10 @@ def test_the_loss_is_that_of_training_without_smoothing(loss: LossFunction) -> N
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 6)).eval()
     labels = torch.tensor([0, 5, 3, 1])
     mask = torch.tensor([True, True, False, True])
-    batch = Batch(torch.randn(4, 3, 2, 2) * 3, labels, mask, torch.arange(4))
+    batch = Batch(torch.randn(4, 3, 2, 2) * 3, {"labels": labels}, mask, torch.arange(4))
     objective = Classification(ClassificationConfig(loss=loss), 6)
     with torch.no_grad():
-        trained, _ = objective(model, batch)
+        trained, _ = objective(model, batch, 0, 1)
     evaluated = predict(model, [batch], loss=loss).scores.loss
     assert evaluated.mean() == pytest.approx(trained.item(), rel=1e-6)
 

@@ -36,7 +36,7 @@ class RandomImages:
             positions = torch.arange(step * self.batch_size, (step + 1) * self.batch_size).numpy()
             ids = torch.from_numpy(sample_at(positions, NUM_SAMPLES, 0)[1])
             mask = torch.tensor([int(i) not in self.bad for i in ids])
-            yield Batch(self.images[ids], self.labels[ids], mask, ids)
+            yield Batch(self.images[ids], {"labels": self.labels[ids]}, mask, ids)
 
 
 TRAINING = TrainingConfig(steps=12, batch_size=8, evaluate_every=4, log_every=3)
@@ -64,7 +64,7 @@ def small_trainer(
     model = ViT(config, generator=torch.Generator().manual_seed(1)).to(device)
     found, losses = iter(values or ()), iter(validation_losses)
 
-    def evaluator(model: nn.Module) -> dict[str, float]:
+    def evaluator(model: nn.Module, objective: nn.Module) -> dict[str, float]:
         weights = [value.sum().item() for value in model.state_dict().values()]
         return {"accuracy": next(found) if values else sum(weights), "loss": next(losses, 1.0)}
 
@@ -102,6 +102,7 @@ def fingerprint(trainer: Trainer) -> dict[str, str]:
         "model": digest(state.model.state_dict()),
         "average": digest(state.average.state_dict() if state.average is not None else {}),
         "objective": digest(state.objective.state_dict()),
+        "averaged objective": digest(getattr(state.averaged_objective, "state_dict", dict)()),
         "optimizer": digest({key: value.reshape(-1) for key, value in moments.items()}),
         "log": hashlib.sha256((trainer.run / "metrics.jsonl").read_bytes()).hexdigest(),
         "progress": str(state.progress),

@@ -19,7 +19,7 @@ ACCURACY = Monitor("accuracy", "max", tie_breaker="loss")
 NAN = float("nan")
 
 
-def drift(model: nn.Module) -> dict[str, float]:
+def drift(model: nn.Module, objective: nn.Module) -> dict[str, float]:
     return {"distance": sum(value.double().sum().item() for value in model.state_dict().values())}
 
 

@@ -33,10 +33,10 @@ class Cramped(Classification):
         self.fitting = fitting
         self.register_buffer("images_seen", torch.zeros(()))
 
-    def forward(self, model: Any, batch: Any) -> Any:
-        self.images_seen.add_(len(batch.labels))
-        found = super().forward(model, batch)
-        if len(batch.labels) > self.fitting:
+    def forward(self, model: Any, batch: Any, step: int, total_steps: int) -> Any:
+        self.images_seen.add_(len(batch))
+        found = super().forward(model, batch, step, total_steps)
+        if len(batch) > self.fitting:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return found
 
@@ -174,7 +174,7 @@ class Drawing(torch.nn.Module):
         super().__init__()
         self.drawn: list[float] = []
 
-    def forward(self, model: torch.nn.Module, batch: Batch) -> Any:
+    def forward(self, model: torch.nn.Module, batch: Batch, step: int, total_steps: int) -> Any:
         self.drawn.append(torch.rand(()).item())
         losses = model(batch.images.float().mean((1, 2, 3), keepdim=True).flatten(1))[:, 0]
         return torch.where(batch.mask, losses, 0.0).sum() / batch.mask.sum().clamp(min=1), {}
@@ -184,10 +184,10 @@ def test_micro_batches_draw_apart_and_weigh_by_their_readable_images() -> None:
     """Each draws anew, at each step too; the gradient is that of the mean over all readable images."""
     images = torch.arange(6, dtype=torch.uint8)[:, None, None, None].expand(6, 3, 2, 2)
     mask = torch.tensor([True, False, True, True, False, False])
-    batch = Batch(images, torch.zeros(6, dtype=torch.long), mask, torch.arange(6))
+    batch = Batch(images, {}, mask, torch.arange(6))
     model, objective = torch.nn.Linear(1, 1), Drawing()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    gradients = Gradients(model, objective, optimizer, nullcontext, seed=0, size=2)
+    gradients = Gradients(model, objective, optimizer, nullcontext, total_steps=2, seed=0, size=2)
     gradients.compute(batch, step=0)
     assert model.weight.grad is not None
     assert model.weight.grad.item() == pytest.approx((0 + 2 + 3) / 3)

@@ -25,11 +25,11 @@ COUNTS = np.array([0] * 6 + [1] * 3 + [2])
 def batch_of(labels: Tensor) -> Batch:
     count = len(labels)
     images = torch.zeros(count, 3, 2, 2, dtype=torch.uint8)
-    return Batch(images, labels, torch.ones(count, dtype=torch.bool), torch.arange(count))
+    return Batch(images, {"labels": labels}, torch.ones(count, dtype=torch.bool), torch.arange(count))
 
 
 def loss(config: ClassificationConfig, train: bool = True) -> Tensor:
-    found, _ = Classification(config, 3, COUNTS)(Fixed(LOGITS).train(train), batch_of(LABELS))
+    found, _ = Classification(config, 3, COUNTS)(Fixed(LOGITS).train(train), batch_of(LABELS), 0, 1)
     return found  # type: ignore[no-any-return]
 
 
@@ -62,7 +62,7 @@ def test_a_class_without_training_images_breaks_nothing() -> None:
         ClassificationConfig(logit_adjustment=1.0),
         ClassificationConfig(class_weights="balanced"),
     ):
-        found, _ = Classification(config, 3, np.array([0, 0, 1]))(Fixed(LOGITS), batch_of(LABELS))
+        found, _ = Classification(config, 3, np.array([0, 0, 1]))(Fixed(LOGITS), batch_of(LABELS), 0, 1)
         assert math.isfinite(found.item())
 
 
@@ -98,7 +98,8 @@ def trained(config: ClassificationConfig) -> Tensor:
     mask = torch.ones(len(labels), dtype=torch.bool)
     for _ in range(150):
         optimizer.zero_grad()
-        objective(model, Batch(points, labels, mask, torch.arange(len(labels))))[0].backward()
+        batch = Batch(points, {"labels": labels}, mask, torch.arange(len(labels)))
+        objective(model, batch, 0, 1)[0].backward()
         optimizer.step()
     points, labels = clouds(1000, 1000)
     right = model.eval()(points).argmax(1) == labels

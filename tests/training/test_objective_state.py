@@ -16,6 +16,7 @@ from vitkit.data.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.training.checkpoint import find_checkpoint
 from vitkit.training.checkpoint_files import read_progress, step_name
+from vitkit.training.evaluators import Evaluator
 from vitkit.training.finite import NonFiniteError
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer import Trainer
@@ -25,10 +26,15 @@ SGD = dataclasses.replace(OPTIMIZER, optimizer="sgd")
 
 
 class Centred(nn.Module):
-    """Classification of logits that are centred by a running mean, projected and made noisy."""
+    """Classification of logits that are centred by a running mean, projected and made noisy.
+
+    It counts its calls, and what it is told of the steps and of their ends.
+    """
 
     centre: Tensor
     calls: Tensor
+    updates: Tensor
+    told: Tensor
 
     def __init__(self, classes: int = 5) -> None:
         super().__init__()
@@ -36,16 +42,23 @@ class Centred(nn.Module):
         nn.init.eye_(self.project.weight)
         nn.init.zeros_(self.project.bias)
         self.register_buffer("centre", torch.zeros(classes))
-        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        for name in ("calls", "updates", "told"):
+            self.register_buffer(name, torch.zeros((), dtype=torch.int64))
 
-    def forward(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def forward(
+        self, model: nn.Module, batch: Batch, step: int, total_steps: int
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
         logits = model(batch.images)
         if self.training:
             self.calls += 1
+            self.told.fill_(100 * step + total_steps)
             self.centre.lerp_(logits.detach().mean(0), 0.1)
         projected = F.dropout(self.project(logits - self.centre), 0.1, self.training)
         losses = F.cross_entropy(projected, batch.labels, reduction="none")
         return torch.where(batch.mask, losses, 0.0).sum() / batch.mask.sum(), {}
+
+    def after_step(self) -> None:
+        self.updates += 1
 
 
 def centred(run: Path, **changes: object) -> Trainer:
@@ -71,8 +84,42 @@ def test_stopped_after_every_step_it_ends_with_the_same_bits(
     for file in (run / last).glob("*.safetensors"):
         assert file.read_bytes() == (tmp_path / "whole" / last / file.name).read_bytes()
     kept = read_safetensors(run / last / "objective.safetensors")
-    assert kept.keys() == {"project.weight", "project.bias", "centre", "calls"}
+    assert kept.keys() == {"project.weight", "project.bias", "centre", "calls", "updates", "told"}
     assert kept["calls"] == 12 and kept["centre"].abs().min() > 0
+
+
+def test_it_is_told_the_step_and_called_once_after_it(tmp_path: Path) -> None:
+    """The first step is number 0; the calls are two, one for each micro-batch."""
+    trainer = centred(tmp_path, training=dataclasses.replace(TRAINING, micro_batch_size=4))
+    list(trainer.fit())
+    objective = trainer.objective
+    assert isinstance(objective, Centred)
+    assert (objective.calls, objective.updates, objective.told) == (24, 12, 11 * 100 + 12)
+
+
+def test_the_average_covers_it_and_evaluators_are_given_that(tmp_path: Path) -> None:
+    seen: list[tuple[nn.Module, nn.Module]] = []
+
+    def look(model: nn.Module, objective: nn.Module) -> dict[str, float]:
+        seen.append((model, objective))
+        return {}
+
+    trainer = centred(tmp_path, others={"look": Evaluator(look)})
+    expected = [value.clone() for value in trainer.objective.parameters()]
+    for step, batch in enumerate(trainer.loader.batches(0, 3)):
+        trainer.update(batch, step, 0.1)
+        decay = min(0.9, (1 + step) / (10 + step))
+        for average, value in zip(expected, trainer.objective.parameters(), strict=True):
+            average.mul_(decay).add_(value.detach(), alpha=1 - decay)
+    averaged = trainer.evaluated_objective
+    assert isinstance(averaged, Centred) and averaged is not trainer.objective
+    for value, average in zip(averaged.parameters(), expected, strict=True):
+        torch.testing.assert_close(value, average)
+    assert averaged.calls == 3 and torch.equal(averaged.centre, trainer.objective.centre)  # type: ignore[arg-type]
+    list(trainer.fit())
+    assert seen == [(trainer.evaluated_model, averaged)] * 3
+    plain = centred(tmp_path / "plain", optimizer=dataclasses.replace(OPTIMIZER, polyak=None))
+    assert plain.evaluated_objective is plain.objective
 
 
 def test_its_parameters_are_trained_by_the_rules_of_the_models(tmp_path: Path) -> None:
@@ -132,6 +179,15 @@ def test_a_checkpoint_of_another_objective_is_refused(tmp_path: Path) -> None:
         small_trainer(tmp_path / "new").resume(checkpoints["centred"])
     with pytest.raises(VitkitError, match="state of another objective than the run's options describe: size"):
         small_trainer(tmp_path / "new", objective=Centred(6)).resume(checkpoints["centred"])
+    (checkpoints["centred"] / "averaged_objective.safetensors").unlink()
+    manifest = checkpoints["centred"] / "manifest.json"
+    listed = json.loads(manifest.read_text())
+    del listed["files"]["averaged_objective.safetensors"]
+    manifest.write_text(json.dumps(listed))
+    with pytest.raises(
+        VitkitError, match=r"holds no Polyak average of the objective.* the run needs one\. Was"
+    ):
+        centred(tmp_path / "new").resume(checkpoints["centred"])
 
 
 def test_the_progress_of_earlier_versions_is_read(tmp_path: Path) -> None:

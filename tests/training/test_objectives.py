@@ -32,8 +32,10 @@ LABELS = torch.tensor([0, 1, 0])
 def loss_of(
     config: ClassificationConfig, mask: list[bool], logits: Tensor = LOGITS
 ) -> tuple[Tensor, Mapping[str, Tensor]]:
-    batch = Batch(torch.zeros(3, 3, 2, 2, dtype=torch.uint8), LABELS, torch.tensor(mask), torch.arange(3))
-    return Classification(config, 3).forward(Fixed(logits), batch)
+    batch = Batch(
+        torch.zeros(3, 3, 2, 2, dtype=torch.uint8), {"labels": LABELS}, torch.tensor(mask), torch.arange(3)
+    )
+    return Classification(config, 3).forward(Fixed(logits), batch, 0, 1)
 
 
 def test_softmax_is_cross_entropy() -> None:
@@ -96,10 +98,12 @@ def test_mixup_uses_the_models_own_normalisation() -> None:
 
     model = model_with_random_head(TINY).train()
     images = torch.randint(0, 256, (4, 3, 12, 16), dtype=torch.uint8)
-    batch = Batch(images, torch.tensor([0, 1, 2, 3]), torch.ones(4, dtype=torch.bool), torch.arange(4))
+    batch = Batch(
+        images, {"labels": torch.tensor([0, 1, 2, 3])}, torch.ones(4, dtype=torch.bool), torch.arange(4)
+    )
     objective = Classification(ClassificationConfig(mixup=0.5), 5)
     torch.manual_seed(3)
-    loss, _ = objective(model, batch)
+    loss, _ = objective(model, batch, 0, 1)
     torch.manual_seed(3)
     mixed, soft = mixup((images.float() - 127.5) / 127.5, F.one_hot(batch.labels, 5).float(), batch.mask, 0.5)
     torch.testing.assert_close(loss, F.cross_entropy(model(mixed), soft))
@@ -108,7 +112,9 @@ def test_mixup_uses_the_models_own_normalisation() -> None:
 def numbered_batch(count: int, size: tuple[int, int] = (12, 16)) -> Batch:
     """Images of one level each, its number in the batch."""
     images = torch.arange(count, dtype=torch.uint8)[:, None, None, None].expand(count, 3, *size)
-    return Batch(images, torch.arange(count), torch.ones(count, dtype=torch.bool), torch.arange(count))
+    return Batch(
+        images, {"labels": torch.arange(count)}, torch.ones(count, dtype=torch.bool), torch.arange(count)
+    )
 
 
 def test_cutmix_shares_targets_by_the_area_of_its_box() -> None:
@@ -158,10 +164,10 @@ def test_cutmix_works_with_every_loss(loss: str) -> None:
         ClassificationConfig(loss="sigmoid" if loss == "sigmoid" else "softmax", cutmix=1.0), 5
     )
     if loss == "labels":
-        batch, targets = replace(batch, labels=labels), labels.float()
+        batch, targets = replace(batch, targets={"labels": labels}), labels.float()
         objective = MultiLabel(ClassificationConfig(cutmix=1.0))
     torch.manual_seed(6)
-    found, _ = objective(model, batch)
+    found, _ = objective(model, batch, 0, 1)
     torch.manual_seed(6)
     images, soft = cutmix(batch.images, targets, batch.mask, 1.0)
     assert not torch.equal(soft, targets)
@@ -188,8 +194,10 @@ SETS = torch.tensor([[True, True, False], [False, False, False], [True, False, T
 def multi_label_loss(
     config: ClassificationConfig, mask: list[bool], logits: Tensor = LOGITS
 ) -> tuple[Tensor, Mapping[str, Tensor]]:
-    batch = Batch(torch.zeros(3, 3, 2, 2, dtype=torch.uint8), SETS, torch.tensor(mask), torch.arange(3))
-    return MultiLabel(config).forward(Fixed(logits), batch)
+    batch = Batch(
+        torch.zeros(3, 3, 2, 2, dtype=torch.uint8), {"labels": SETS}, torch.tensor(mask), torch.arange(3)
+    )
+    return MultiLabel(config).forward(Fixed(logits), batch, 0, 1)
 
 
 def test_several_labels_are_a_yes_or_no_each() -> None:
@@ -222,13 +230,13 @@ def test_several_labels_are_mixed_up_with_their_images() -> None:
     model = model_with_random_head(TINY).train()
     images = torch.randint(0, 256, (4, 3, 12, 16), dtype=torch.uint8)
     sets = torch.rand(4, 5, generator=torch.Generator().manual_seed(0)) < 0.5
-    batch = Batch(images, sets, torch.ones(4, dtype=torch.bool), torch.arange(4))
+    batch = Batch(images, {"labels": sets}, torch.ones(4, dtype=torch.bool), torch.arange(4))
     torch.manual_seed(3)
-    loss, _ = MultiLabel(ClassificationConfig(mixup=0.5)).forward(model, batch)
+    loss, _ = MultiLabel(ClassificationConfig(mixup=0.5)).forward(model, batch, 0, 1)
     torch.manual_seed(3)
     mixed, soft = mixup((images.float() - 127.5) / 127.5, sets.float(), batch.mask, 0.5)
     expected = F.binary_cross_entropy_with_logits(model(mixed), soft, reduction="none").sum(1).mean()
     torch.testing.assert_close(loss, expected)
     model.eval()
-    unmixed, _ = MultiLabel(ClassificationConfig(mixup=0.5)).forward(model, batch)
+    unmixed, _ = MultiLabel(ClassificationConfig(mixup=0.5)).forward(model, batch, 0, 1)
     assert unmixed.item() != loss.item()

@@ -167,7 +167,11 @@ def test_unreadable_images_count_for_nothing(tmp_path: Path) -> None:
     mask = torch.tensor([True, False] * 4)
     half = dataclasses.replace(batch, mask=mask)
     kept = dataclasses.replace(
-        batch, images=batch.images[mask], labels=batch.labels[mask], ids=batch.ids[mask], mask=mask[mask]
+        batch,
+        images=batch.images[mask],
+        targets={"labels": batch.labels[mask]},
+        ids=batch.ids[mask],
+        mask=mask[mask],
     )
     norms = [
         small_trainer(tmp_path / name, dropout=0.0, mixup=0.0).update(b, 0, 0.0)
@@ -310,7 +314,7 @@ def test_validation_sees_the_average_of_the_weights(tmp_path: Path) -> None:
     trainer = small_trainer(tmp_path)
     seen: list[dict[str, torch.Tensor]] = []
 
-    def evaluator(model: torch.nn.Module) -> dict[str, float]:
+    def evaluator(model: torch.nn.Module, objective: torch.nn.Module) -> dict[str, float]:
         seen.append({name: value.clone() for name, value in model.state_dict().items()})
         return {"accuracy": 0.5, "loss": 1.0}
 

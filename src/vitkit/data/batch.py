@@ -1,29 +1,41 @@
-"""A batch: images with their labels, as a loader makes them and everything that computes takes them.
+"""A batch: images with their targets, as a loader makes them and everything that computes takes them.
 
 It stands apart from the loader, so that predicting does not import how files are listed, checked and read.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from vitkit.data.listing import LABELS
+
 
 @dataclass(frozen=True)
 class Batch:
-    """Some images of a split with their labels."""
+    """Some images of a split with what is to be learned of each."""
 
     images: Tensor
     """(B, C, H, W) uint8, C = 3 for RGB; zeros where the mask is False."""
-    labels: Tensor
-    """(B,) int64; (B, K) bool where an image has several labels, or none."""
+    targets: Mapping[str, Tensor]
+    """(B, ...) each, by name: "labels" where images have some."""
     mask: Tensor
     """(B,) bool; False where the file could not be read, so that the image counts for nothing."""
     ids: Tensor
     """(B,) int64, index into the split."""
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.images)
+
+    @property
+    def labels(self) -> Tensor:
+        """The target "labels": (B,) int64; (B, K) bool where an image has several labels, or none."""
+        return self.targets[LABELS]
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return everything that is in the batch."""
+        return (self.images, *self.targets.values(), self.mask, self.ids)
 
     def to(self, device: torch.device | str) -> "Batch":
         """Copy the batch to a device; to a GPU without waiting for the copy to end."""
@@ -35,9 +47,12 @@ class Batch:
                 return tensor.pin_memory().to(device, non_blocking=True)
             return tensor.to(device)
 
-        return Batch(move(self.images), move(self.labels), move(self.mask), move(self.ids))
+        return self._each(move)
 
     def slice(self, start: int, stop: int) -> "Batch":
         """Return samples start..stop-1 of the batch, as views of its memory."""
-        part = slice(start, stop)
-        return Batch(self.images[part], self.labels[part], self.mask[part], self.ids[part])
+        return self._each(lambda tensor: tensor[start:stop])
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        targets = {name: change(target) for name, target in self.targets.items()}
+        return Batch(change(self.images), targets, change(self.mask), change(self.ids))

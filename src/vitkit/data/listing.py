@@ -6,10 +6,10 @@ instead of copying it.
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +52,13 @@ class Files(Protocol):
 
 
 Labels = NDArray[np.int64] | NDArray[np.bool_]
-"""(N,) class numbers; or, where an image has several labels or none, (N, K) bool."""
+"""(N,) class numbers; or, where an image has several labels or none, (N, K) bool, where K = 0 if nobody
+labelled the images."""
+
+LABELS = "labels"
+"""The name of the target of images that have labels."""
+Targets = Mapping[str, NDArray[Any]]
+"""What is to be learned of the images of a split: `(N, ...)` each, by name."""
 
 # A split as listed: numbers of its files, and their labels.
 SplitListing = tuple[NDArray[np.int64], Labels]

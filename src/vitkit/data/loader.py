@@ -250,9 +250,9 @@ def _computed(
 ) -> Iterator[_Computed]:
     """Yield batch n for every n of `numbers`, in order, computed here or ahead of time by worker processes.
 
-    Only pixels and reasons come from workers. Labels, mask and ids follow from the number alone and are made
+    Only pixels and reasons come from workers. Targets, mask and ids follow from the number alone and are made
     here, in memory of their own: each tensor from a worker holds an open file, and a caller that keeps the
-    labels of many batches would run out of them.
+    targets of many batches would run out of them.
     """
     prepare_resampling()
     results: Generator[Result, None, None]
@@ -265,8 +265,8 @@ def _computed(
             ids = batches.ids(number).copy()
             mask = np.ones(len(ids), dtype=bool)
             mask[list(bad)] = False
-            labels = torch.from_numpy(batches.samples.labels[ids])
-            batch = Batch(pixels, labels, torch.from_numpy(mask), torch.from_numpy(ids))
+            targets = {name: torch.from_numpy(of[ids]) for name, of in batches.samples.targets.items()}
+            batch = Batch(pixels, targets, torch.from_numpy(mask), torch.from_numpy(ids))
             yield batch, {batches.key(int(ids[slot])): reason for slot, reason in bad.items()}
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.data.decode import DecodeError, Header
-from vitkit.data.listing import Labels
+from vitkit.data.listing import Labels, Targets
 from vitkit.data.sources import Samples
 from vitkit.errors import VitkitError
 
@@ -40,6 +40,10 @@ class MemorySamples:
     @property
     def labels(self) -> Labels:
         return self.samples.labels
+
+    @property
+    def targets(self) -> Targets:
+        return self.samples.targets
 
     def __len__(self) -> int:
         return len(self.samples)

@@ -18,9 +18,6 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.precision_config import Precision
 from vitkit.weights.card import TrainingData
 
-FEWSHOT = "fewshot"
-"""The evaluator's name in `metrics.jsonl`."""
-
 
 def fewshot_evaluator(
     data: str,
@@ -34,7 +31,7 @@ def fewshot_evaluator(
     batch_size: int = 128,
     workers: int = 0,
     trained_on: Sequence[TrainingData] = (),
-) -> Callable[[nn.Module], Mapping[str, float]]:
+) -> Callable[[nn.Module, nn.Module], Mapping[str, float]]:
     """Make a function that measures the few-shot accuracy of a model: an evaluator for the trainer.
 
     Shots and test images are the same at each call. Nothing is kept on the disk: the weights are others each
@@ -62,7 +59,7 @@ def fewshot_evaluator(
     opened = open_fewshot_data(data, trained_on).decoded_by(preprocessing.decode)
     draws = opened.draws(seeds)
 
-    def evaluate(model: nn.Module) -> Mapping[str, float]:
+    def evaluate(model: nn.Module, objective: nn.Module) -> Mapping[str, float]:
         if not isinstance(model, ImageModel):
             raise VitkitError(f"Few-shot accuracy needs a model with features, found {type(model).__name__}.")
         extractor = FeatureExtractor(model, preprocessing, torch.device(device), precision)
@@ -78,9 +75,3 @@ def fewshot_evaluator(
         return {f"{score.method}_{score.shots}_shots": score.mean for score in scores}
 
     return evaluate
-
-
-def tell_fewshot(measured: Mapping[str, float]) -> str:
-    """Say the accuracy of the most shots in a few words: "25 shots 43.2%"."""
-    name, accuracy = list(measured.items())[-1]
-    return f"{name.split('_')[1]} shots {accuracy:.1%}"

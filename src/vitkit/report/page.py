@@ -28,7 +28,7 @@ from vitkit.report.pictures import (
     rollouts,
 )
 from vitkit.report.template import Drawing, drawing, fill
-from vitkit.report.tracking import fewshot_section
+from vitkit.report.tracking import fewshot_sections
 from vitkit.tasks import task_of
 from vitkit.tasks.page import NOTHING_ANSWERED, Curve, Plot, Section, Table, Text
 from vitkit.weights.card import card_of, to_give_away
@@ -123,7 +123,7 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
         "curve": task.learning.curve,
         "curves": _curves(content.metrics, task.learning.curve, _altered(content.config)),
         "altered": _altered(content.config),
-        "loss": figures.LOSS_LABELS[model.card.loss],
+        "loss": task.learning.curve.loss or figures.LOSS_LABELS[model.card.loss],
         "weights": str(card.origin.get("weights", "")).removeprefix("weights "),
         "left_out": content.left_out,
         "expected": content.expected,
@@ -144,8 +144,7 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
         "environment": content.environment,
     }
     say("pictures of images")
-    followed = fewshot_section(content.followed, content.config)
-    sections = told.sections if followed is None else (followed, *told.sections)
+    sections = (*fewshot_sections(content.followed, content.config), *told.sections)
     page["sections"] = [_drawn(section, evaluation) for section in sections]
     if evaluation is not None:
         say("attention rollout")
@@ -195,7 +194,9 @@ def _curves(metrics: Sequence[Mapping[str, Any]], curve: Curve, altered: str) ->
     if not len(train["step"]) and not len(validation["step"]):
         return []
     steps = int(max([*train["step"], *validation["step"]]))
-    drawn = figures.training_curves(train, validation, altered, curve.metric, curve.title, curve.label)
+    drawn = figures.training_curves(
+        train, validation, altered, curve.metric, curve.title, curve.label, curve.best, curve.is_fraction
+    )
     names = {"loss": "Loss", "metric": curve.title, "rate": "Learning rate"}
     return [
         drawing(figure, name, f"{what} over {steps:,} steps of training.")

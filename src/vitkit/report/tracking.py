@@ -1,7 +1,7 @@
 """The section of the report on few-shot accuracy that was measured while a model was trained."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -9,19 +9,27 @@ from vitkit.analysis.fewshot_figure import tracking_plot
 from vitkit.tasks.page import Number, Plot, Section, Table, Text, fraction_cell
 
 
-def fewshot_section(followed: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> Section | None:
-    """Make the section of the page; None where nothing was measured.
+def fewshot_sections(followed: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> Iterator[Section]:
+    """Make a section of the page for each evaluator that measured it.
 
     Args:
         followed: the lines of evaluators in metrics.jsonl. Among lines of the same step the last one counts.
         config: of the run, as nested plain data.
     """
-    measured = {line["step"]: line for line in followed if line.get("evaluator") == "fewshot"}
-    lines = [measured[step] for step in sorted(measured)]
-    names = [name for name in dict.fromkeys(key for line in lines for key in line) if name.endswith("_shots")]
-    if not names:
-        return None
-    options = config.get("fewshot", {})
+    for evaluator in dict.fromkeys(str(line.get("evaluator")) for line in followed):
+        measured = {line["step"]: line for line in followed if line.get("evaluator") == evaluator}
+        lines = [measured[step] for step in sorted(measured)]
+        keys = dict.fromkeys(key for line in lines for key in line)
+        names = [name for name in keys if name.endswith("_shots")]
+        if names:
+            # Runs of the time before evaluators were a mapping hold the options of this one at the top.
+            options = config.get("evaluators", config).get(evaluator, {})
+            yield _section(evaluator, lines, names, options)
+
+
+def _section(
+    evaluator: str, lines: Sequence[Mapping[str, Any]], names: Sequence[str], options: Mapping[str, Any]
+) -> Section:
     images = PurePath(str(options.get("data", ""))).name or "other images"
     shares = {_label(name): [_share(line.get(name)) for line in lines] for name in names}
     steps = [int(line["step"]) for line in lines]
@@ -33,11 +41,11 @@ def fewshot_section(followed: Sequence[Mapping[str, Any]], config: Mapping[str, 
     alt = f"Few-shot accuracy over {len(steps)} measurements; at step {steps[-1]:,}: {last}."
     draws = options.get("seeds", 1)
     return Section(
-        "fewshot",
+        evaluator,
         "Few-shot",
         "Few-shot accuracy while it was trained",
         (
-            Plot(tracking_plot(steps, shares, images), "fewshot", alt),
+            Plot(tracking_plot(steps, shares, images), evaluator, alt),
             Text(
                 "Least squares in closed form (the paper's few-shot accuracy) on the features of the model "
                 f"as it was, with the same images of each class at every step; the mean of {draws} "

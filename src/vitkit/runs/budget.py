@@ -130,10 +130,10 @@ def settle_minutes(
                     return fit(run, there.training.steps, count)
     pace = measure_pace(named, data, record, find_device(device), listener)
     steps = _choose_steps(run.training, pace, count, listener)
-    if run.fewshot.data:
+    for evaluator in run.evaluators.values():
         listener.note(
-            f"The few-shot accuracy on {run.fewshot.data}, measured on the way, is not counted in these "
-            "minutes: the run takes longer by it."
+            f"The {evaluator.describe()}, measured on the way, is not counted in these minutes: the run "
+            "takes longer by it."
         )
     return fit(run, steps, count)
 
@@ -199,8 +199,8 @@ def measure_pace(
 
 def _time_steps(trainer: Trainer, run: Run, parts: Parts) -> float:
     """Give the seconds of a step: the median of some, or an estimate where a step takes very long."""
-    batch_size, labels = run.training.batch_size, parts.data.splits["train"].labels
-    guess = measure_step(parts.model, trainer, batch_size, labels)
+    batch_size, targets = run.training.batch_size, parts.data.splits["train"].targets
+    guess = measure_step(parts.model, trainer, batch_size, targets)
     if guess > MEASURED_SECONDS:
         return guess
     count = 2 + min(MOST_STEPS, int(MEASURED_SECONDS / max(guess, 1e-6)))
@@ -218,7 +218,7 @@ def _time_validation(sample: Parts, parts: Parts, trainer: Trainer) -> float:
     evaluators = find_task(parts.run.task).learning.evaluators(build_validation(sample, trainer.device))
     began = time.monotonic()
     for evaluator in evaluators.values():
-        evaluator.measure(trainer.evaluated_model)
+        evaluator.measure(trainer.evaluated_model, trainer.evaluated_objective)
     seconds = time.monotonic() - began
     return seconds * len(parts.data.splits["val"]) / len(sample.data.splits["val"])
 

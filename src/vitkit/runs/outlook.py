@@ -7,18 +7,18 @@ It comes in two parts, because a person should not look at nothing while images 
 import copy
 import resource
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vitkit.analysis.cost import forward_flops, parameters
 from vitkit.data.advice import advise_on_start, where_to_ask
 from vitkit.data.batch import Batch
-from vitkit.data.listing import Labels, pluralize
+from vitkit.data.listing import Targets, pluralize
 from vitkit.data.loader import worker_count
 from vitkit.data.memory_samples import MemorySamples
 from vitkit.data.sources import ImageData
@@ -93,7 +93,7 @@ def first_screen(
     return [
         ("data", [_images(data)]),
         ("", list(data.notes)),
-        ("classes", [_classes(data.class_names)]),
+        *([("classes", [_classes(data.class_names)])] if data.class_names else []),
         *([] if start is None else [("start", list(start.lines))]),
         ("model", [_model(run.model, model), *_warnings(run, model.config, _total_steps(run, data))]),
         *learning,
@@ -121,14 +121,14 @@ def estimate(run: Run, data: ImageData, outlook: Outlook) -> list[Row]:
     return rows
 
 
-def measure_step(model: ImageModel, trainer: Trainer, batch_size: int, labels: Labels) -> float:
+def measure_step(model: ImageModel, trainer: Trainer, batch_size: int, targets: Targets) -> float:
     """Measure the seconds of a step by two passes of a copy of the model over a few images.
 
     Args:
         model: what is trained.
         trainer: with its objective and device.
         batch_size: images of a step.
-        labels: those of the training images, of which the first ones are taken.
+        targets: those of the training images, of which the first ones are taken.
     """
     # Copies: a pass may change the buffers of both, and the run has to begin with what it was built with.
     trial, objective = copy.deepcopy(model).train(), copy.deepcopy(trainer.objective)
@@ -137,10 +137,13 @@ def measure_step(model: ImageModel, trainer: Trainer, batch_size: int, labels: L
     count = min(batch_size, trainer.config.micro_batch_size or batch_size, TRIAL_IMAGES)
     while True:
         shape = torch.Size((count, model.config.in_channels, *model.config.image_size))
-        some_labels = torch.from_numpy(np.resize(labels[:count], (count, *labels.shape[1:])))
+        some = {
+            name: torch.from_numpy(np.resize(of[:count], (count, *of.shape[1:])))
+            for name, of in targets.items()
+        }
         with out_of_memory_explained(count, shape):
             try:
-                return _pass_seconds(trainer, trial, objective, shape, some_labels) * batch_size / count
+                return _pass_seconds(trainer, trial, objective, shape, some) * batch_size / count
             except torch.OutOfMemoryError:  # of a GPU, where training will take as few as fit too
                 if count == 1:
                     raise
@@ -148,17 +151,17 @@ def measure_step(model: ImageModel, trainer: Trainer, batch_size: int, labels: L
 
 
 def _pass_seconds(
-    trainer: Trainer, model: nn.Module, objective: nn.Module, shape: torch.Size, labels: torch.Tensor
+    trainer: Trainer, model: nn.Module, objective: nn.Module, shape: torch.Size, targets: Mapping[str, Tensor]
 ) -> float:
     """Measure the seconds of a pass forward and backward over black images `(B, C, H, W)`."""
     images = torch.zeros(shape, dtype=torch.uint8, device=trainer.device)
     ids = torch.arange(len(images), device=trainer.device)
-    batch = Batch(images, labels.to(trainer.device), ids >= 0, ids)
+    batch = Batch(images, targets, ids >= 0, ids).to(trainer.device)
     elapsed = 0.0
     for _ in range(2):  # the first one warms up
         started = time.monotonic()
         with trainer.autocast():
-            loss, _metrics = objective(model, batch)
+            loss, _metrics = objective(model, batch, trainer.state.progress.step, trainer.total_steps)
         loss.backward()
         loss.item()
         elapsed = time.monotonic() - started

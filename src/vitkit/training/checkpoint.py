@@ -1,7 +1,8 @@
 """Checkpoints that survive anything: a new folder each, hashed, committed last.
 
     checkpoints/step-00000120/
-        model.safetensors  average.safetensors  objective.safetensors  optimizer.safetensors  state.json
+        model.safetensors  average.safetensors  optimizer.safetensors  state.json
+        objective.safetensors  averaged_objective.safetensors
         manifest.json      size and SHA-256 of each of those, the run's options and its environment
         COMMIT             SHA-256 of the manifest: written last; without it the folder counts for nothing
 
@@ -63,6 +64,8 @@ class TrainState:
     progress: Progress
     objective: nn.Module = field(default_factory=nn.Module)
     """The loss, whose parameters and buffers are part of the state; most objectives have none."""
+    averaged_objective: nn.Module | None = None
+    """The objective with the Polyak average of its parameters; None where there is nothing to average."""
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -202,6 +205,13 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
             f"{checkpoint} holds {has} state of an objective (parameters or buffers of the loss), but the "
             f"run's options describe {wants}. {_EDITED}"
         )
+    averaged = "averaged_objective.safetensors" in manifest.files
+    if averaged != (state.averaged_objective is not None):
+        has, wants = ("an", "needs none") if averaged else ("no", "needs one")
+        raise VitkitError(
+            f"{checkpoint} holds {has} Polyak average of the objective's parameters, but the run {wants}. "
+            f"{_EDITED}"
+        )
     try:
         state.model.load_state_dict(read_safetensors(checkpoint / "model.safetensors"))
         if state.average is not None:
@@ -211,6 +221,9 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
     if needed:
         try:
             state.objective.load_state_dict(read_safetensors(checkpoint / "objective.safetensors"))
+            if state.averaged_objective is not None:
+                averaged_tensors = read_safetensors(checkpoint / "averaged_objective.safetensors")
+                state.averaged_objective.load_state_dict(averaged_tensors)
         except RuntimeError as error:
             raise _does_not_fit(checkpoint, "state of another objective", error) from error
     optimizer = read_safetensors(checkpoint / "optimizer.safetensors")
@@ -267,6 +280,8 @@ def _contents(state: TrainState) -> dict[str, list[bytes | memoryview]]:
     # A file of its own: what belongs to the loss alone is not part of the model that a run ends with.
     if objective := state.objective.state_dict():
         tensors["objective"] = objective
+    if state.averaged_objective is not None:
+        tensors["averaged_objective"] = state.averaged_objective.state_dict()
     files = {f"{name}.safetensors": list(safetensors_chunks(values)) for name, values in tensors.items()}
     return files | {"state.json": [json_bytes(to_json(state.progress))]}
 

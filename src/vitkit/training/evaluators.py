@@ -15,8 +15,14 @@ VALIDATION = "validation"
 """The evaluator that decides what is best, unless a monitor names another. Its lines in `metrics.jsonl` are
 of the kind "validation"; those of others are of the kind "evaluation" and say which evaluator measured."""
 
-Measure = Callable[["nn.Module"], Mapping[str, float]]
-"""A function that measures a model: names and values. It neither trains the model nor changes its mode."""
+Measure = Callable[["nn.Module", "nn.Module"], Mapping[str, float]]
+"""A function that measures a model, with the objective that it is trained by: names and values. It neither
+trains the two nor changes their modes."""
+
+
+def no_line(measured: Mapping[str, float]) -> str:
+    """Say nothing of what was measured."""
+    return ""
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,8 @@ class Evaluator:
     every: int | None = None
     """Steps between two measurements; None: the run's validation interval. After the last step of a run every
     evaluator measures."""
+    line: Callable[[Mapping[str, float]], str] = no_line
+    """Writes what was measured last in a word or two, for the line of a training run: "val 97.2%"."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ class Gradients:
         model, objective: what computes the loss; both on one device.
         optimizer: takes back the gradients of the step before.
         autocast: makes the context of the forward pass.
+        total_steps: updates of the whole run, which the objective is told.
         seed: of the run, from which all randomness follows.
         size: images at a time.
     """
@@ -32,11 +33,12 @@ class Gradients:
         objective: nn.Module,
         optimizer: torch.optim.Optimizer,
         autocast: Callable[[], AbstractContextManager[Any]],
+        total_steps: int,
         seed: int,
         size: int,
     ) -> None:
         self.model, self.objective, self.optimizer = model, objective, optimizer
-        self.autocast, self.seed, self.size = autocast, seed, size
+        self.autocast, self.total_steps, self.seed, self.size = autocast, total_steps, seed, size
         self.device = next(model.parameters()).device
         stream: Any = torch.cuda.Stream
         self.copies = stream(self.device) if self.device.type == "cuda" else None
@@ -45,7 +47,7 @@ class Gradients:
         """Compute the gradients of a batch; where a GPU's memory is too small, in halves from this step on.
 
         Args:
-            batch: the images and labels, on the CPU.
+            batch: the images and targets, on the CPU.
             step: updates made before this one, from which all randomness in it follows.
 
         Returns:
@@ -57,7 +59,7 @@ class Gradients:
         # An objective may have changed its buffers before the memory ran out.
         kept = [buffer.clone() for buffer in self.objective.buffers()]
         while True:
-            size = min(self.size, len(batch.labels))
+            size = min(self.size, len(batch))
             with out_of_memory_explained(size, batch.images.shape):
                 try:
                     return self._add_up(batch, step, size)
@@ -77,14 +79,14 @@ class Gradients:
         # At least 1, so that a batch of unreadable images alone has zero gradients and not 0 / 0.
         valid = max(int(batch.mask.sum()), 1)
         totals: dict[str, Tensor] = {}
-        for part, start in enumerate(range(0, len(batch.labels), size)):
+        for part, start in enumerate(range(0, len(batch), size)):
             # All randomness of the micro-batch (dropout, mixup) follows from its number: a resumed run
             # draws the same, and a checkpoint stores no state of any random generator. This seeds the
             # generators of the CPU and of every GPU.
             torch.manual_seed(step_seed(self.seed, step, part))
             micro = send_batch(batch.slice(start, start + size), self.device, self.copies)
             with self.autocast():
-                loss, metrics = self.objective(self.model, micro)
+                loss, metrics = self.objective(self.model, micro, step, self.total_steps)
             # The loss is a mean over the micro-batch's readable images. Weighted by their fraction of the
             # batch, the gradients add up to that of the mean over the whole batch.
             fraction = micro.mask.sum() / valid

@@ -1,13 +1,16 @@
-"""The objectives of training: modules `(model, batch) -> loss, metrics`.
+"""The objectives of training: modules `(model, batch, step, total_steps) -> loss, metrics`.
 
-An objective is a module. Its parameters are trained with those of the model; they and its buffers are kept in
-checkpoints, but never in the `model.safetensors` that a run ends with. It returns the mean loss over the
-images of the batch's mask, a scalar, and scalars to be logged. It draws its randomness from PyTorch's default
-generator, which the trainer seeds for every step. It is called once for each micro-batch of an update.
+An objective is a module. Its parameters are trained and averaged with those of the model; they and its
+buffers are kept in checkpoints, but never in the `model.safetensors` that a run ends with. It returns the
+mean loss over the images of the batch's mask, a scalar, and scalars to be logged. It draws its randomness
+from PyTorch's default generator, which the trainer seeds for every step. It is called once for each
+micro-batch of an update, with the number of the update, from 0, and how many the run has; after the update
+its `after_step` is called, where it has one (`AfterStep`).
 """
 
 import math
 from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -18,6 +21,14 @@ from torch import Tensor, nn
 from vitkit.data.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.training.objectives_config import ClassificationConfig
+
+
+@runtime_checkable
+class AfterStep(Protocol):
+    """An objective that has something to do after each update, such as to move a teacher to its student."""
+
+    def after_step(self) -> None:
+        """Change parameters or buffers of the objective, once after the optimiser, without gradients."""
 
 
 class Classification(nn.Module):
@@ -52,7 +63,9 @@ class Classification(nn.Module):
         self.register_buffer("log_prior", prior)
         self.register_buffer("class_weights", weights)
 
-    def forward(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def forward(
+        self, model: nn.Module, batch: Batch, step: int, total_steps: int
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Compute the mean loss of a batch, and `accuracy` on its (unmixed) labels; both are scalars."""
         smoothing = self.config.label_smoothing
         targets = F.one_hot(batch.labels, self.num_classes).float()  # (B, K)
@@ -85,7 +98,9 @@ class MultiLabel(nn.Module):
         super().__init__()
         self.config = config
 
-    def forward(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def forward(
+        self, model: nn.Module, batch: Batch, step: int, total_steps: int
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Compute the mean loss of a batch, and `hamming_loss`: the fraction of wrong (unmixed) labels."""
         smoothing = self.config.label_smoothing
         targets = batch.labels.float() * (1 - smoothing) + smoothing / 2  # (B, K)

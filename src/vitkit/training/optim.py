@@ -218,9 +218,11 @@ def clip_gradients(parameters: Iterable[Tensor], max_norm: float | None) -> Tens
 def update_average(average: nn.Module, model: nn.Module, decay: float, updates: int) -> None:
     """Move the Polyak average of the weights a step towards the model: `average` is changed in place.
 
+    Buffers are not learned: the average has those of the model.
+
     Args:
-        average: a model of the same architecture.
-        model: the model that is trained.
+        average: a copy of the model.
+        model: the model, or the objective, that is trained.
         decay: the fraction of the average that stays (paper, Table 2: 0.9999).
         updates: n, the updates made before the last one.
     """
@@ -228,3 +230,5 @@ def update_average(average: nn.Module, model: nn.Module, decay: float, updates: 
     # 1 and 10 are those of TensorFlow's ExponentialMovingAverage.
     decay = min(decay, (1 + updates) / (10 + updates))
     torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 1 - decay)
+    for averaged, buffer in zip(average.buffers(), model.buffers(), strict=True):
+        averaged.copy_(buffer)

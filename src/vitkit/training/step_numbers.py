@@ -86,7 +86,7 @@ def send_batch(batch: Batch, device: torch.device, copies: Any) -> Batch:
         moved = batch.to(device)
     current = torch.cuda.current_stream(device)
     current.wait_stream(copies)
-    for tensor in (moved.images, moved.labels, moved.mask, moved.ids):
+    for tensor in moved.tensors():
         tensor.record_stream(current)  # else the memory would be given away when the copying stream is done
     return moved
 

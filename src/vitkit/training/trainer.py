@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from torch import nn
 
 from vitkit.config import to_json
@@ -29,6 +30,7 @@ from vitkit.training.finite import require_finite_weights
 from vitkit.training.gradients import Gradients
 from vitkit.training.layer_rates import head_parameters, rate_scales
 from vitkit.training.metrics_log import MetricsLog, repair_log
+from vitkit.training.objectives import AfterStep
 from vitkit.training.optim import (
     clip_gradients,
     create_optimizer,
@@ -90,7 +92,7 @@ class Trainer:
     Args:
         run: the run folder; `metrics.jsonl` and `checkpoints/` are written there.
         model: the model, on the one device that training uses.
-        objective: a module `(model, batch) -> loss, metrics`; moved to the model's device.
+        objective: a module as `vitkit.training.objectives` describes it; moved to the model's device.
         loader: the training images; batch n is a pure function of n.
         num_samples: images in the training set, which turn epochs into steps.
         config: length of the run, micro-batches, and when to log, validate and save.
@@ -133,13 +135,15 @@ class Trainer:
         self.evaluate_every = config.evaluation_interval(num_samples)
         # The average is a second model, so that it can be evaluated like the first. No gradient reaches it.
         average = copy.deepcopy(model).requires_grad_(False) if optimizer_config.polyak else None
+        learns = average is not None and any(True for _ in objective.parameters())
+        averaged_objective = copy.deepcopy(objective).requires_grad_(False) if learns else None
         scales = rate_scales(model, optimizer_config) if optimizer_config.differs_by_layer else {}
         for parameter, scale in scales.items():
             parameter.requires_grad_(scale > 0)  # no gradient is computed of what does not move
         head = head_parameters(model) if optimizer_config.head_first else []
         self.waiting = [p for p in scales if scales[p] and p not in set(head)] if head else []
         optimizer = create_optimizer(self.trained, optimizer_config, scales)
-        self.state = TrainState(model, optimizer, average, Progress(), self.objective)
+        self.state = TrainState(model, optimizer, average, Progress(), self.objective, averaged_objective)
         self.environment = environment(self.device)
         # A GPU is asked for the numbers of a step when it has the next one to compute already, unless the
         # optimiser could not leave out a step by itself.
@@ -152,13 +156,24 @@ class Trainer:
         if compute is not None:
             self.environment |= {"compute": to_json(compute)}
         self.gradients = Gradients(
-            model, self.objective, optimizer, self.autocast, config.seed, self.micro_batch_size
+            model,
+            self.objective,
+            optimizer,
+            self.autocast,
+            self.total_steps,
+            config.seed,
+            self.micro_batch_size,
         )
 
     @property
     def evaluated_model(self) -> nn.Module:
         """The model that evaluators measure: the Polyak average where there is one, else the model itself."""
         return self.state.average or self.state.model
+
+    @property
+    def evaluated_objective(self) -> nn.Module:
+        """The objective of that model: with the average of its parameters, where it has some."""
+        return self.state.averaged_objective or self.state.objective
 
     def resume(self, checkpoint: Path) -> list[str]:
         """Continue from a checkpoint.
@@ -280,7 +295,7 @@ class Trainer:
         """Make one update of the weights from one batch, in micro-batches.
 
         Args:
-            batch: the images and labels, on the CPU.
+            batch: the images and targets, on the CPU.
             step: updates made before this one, from which all randomness in it follows.
             rate: the learning rate.
 
@@ -314,8 +329,13 @@ class Trainer:
         else:
             numbers.read()
         optimizer.step()
-        if self.state.average is not None and self.optimizer_config.polyak is not None:
-            update_average(self.state.average, model, self.optimizer_config.polyak, step)
+        if isinstance(self.objective, AfterStep):
+            with torch.no_grad():
+                self.objective.after_step()
+        averages = ((self.state.average, model), (self.state.averaged_objective, self.objective))
+        for average, trained in averages:
+            if average is not None and self.optimizer_config.polyak is not None:
+                update_average(average, trained, self.optimizer_config.polyak, step)
         return numbers
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -371,7 +391,7 @@ class Trainer:
         for name in sorted(self.evaluators, key=lambda name: name != watched):
             evaluator = self.evaluators[name]
             if self._is_over(step) or step % (evaluator.every or self.evaluate_every) == 0:
-                measured[name] = evaluator.measure(self.evaluated_model)
+                measured[name] = evaluator.measure(self.evaluated_model, self.evaluated_objective)
                 line = {"kind": name} if name == VALIDATION else {"kind": "evaluation", "evaluator": name}
                 log.write({**line, "step": step, "epoch": self._epoch(step), **measured[name]})
                 if self.monitor is not None and name == watched:
