@@ -220,6 +220,16 @@ class Kernels:
         return out, sums.sum(0)
 
 
+class Outline(Kernels):
+    """The same functions without their numbers: what a block keeps and frees, for whoever measures memory."""
+
+    def __init__(self, precision: str) -> None:
+        self.number = getattr(torch, precision)
+
+    def call(self, name: str, *arguments: Tensor | int | float | None) -> Any:
+        return 1
+
+
 def _empty(*shape: int) -> Tensor:
     return torch.empty(shape)
 

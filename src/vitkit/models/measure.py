@@ -27,13 +27,15 @@ from torch.utils._python_dispatch import TorchDispatchMode  # documented as the 
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from vitkit.errors import VitkitError
+from vitkit.models import fast
 from vitkit.models.axial import AxialBlock
 from vitkit.models.axial_mixing import AxialMixing
 from vitkit.models.build import build_empty, build_model
 from vitkit.models.compute_config import PLAIN, Compute
 from vitkit.models.conv_stem import ConvStem
+from vitkit.models.fast import BlockFunction
 from vitkit.models.image_model import ImageModel
-from vitkit.models.parts import Block, BlockFunction, RelativeAttention
+from vitkit.models.parts import Block, RelativeAttention
 from vitkit.models.pool import AttentionPool
 from vitkit.models.resnet import ResNet, ResNetStem, StdConv2d
 from vitkit.models.resnet_config import halve
@@ -396,7 +398,9 @@ Shape = Callable[..., Any]
 """A function of an operation's arguments that makes its result without the numbers."""
 
 
-def _convolved(x: Tensor, weight: Tensor, _: object, stride: list[int], padding: list[int], *__: Any) -> Tensor:
+def _convolved(
+    x: Tensor, weight: Tensor, _: object, stride: list[int], padding: list[int], *__: Any
+) -> Tensor:
     return x.new_empty(len(x), len(weight), *_windows(x, weight.shape[2:], stride, padding))
 
 
@@ -406,7 +410,9 @@ def _windows(x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: S
     return [(side + 2 * border - size) // step + 1 for side, size, step, border in sides]
 
 
-def _pooled(x: Tensor, kernel: list[int], stride: list[int], padding: Sequence[int] = (0, 0)) -> tuple[Tensor, ...]:
+def _pooled(
+    x: Tensor, kernel: list[int], stride: list[int], padding: Sequence[int] = (0, 0)
+) -> tuple[Tensor, ...]:
     shape = (*x.shape[:2], *_windows(x, kernel, stride, 2 * padding if len(padding) == 1 else padding))
     return x.new_empty(shape), x.new_empty(shape, dtype=torch.int64)
 
@@ -423,7 +429,9 @@ def _attended(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> tuple[Tens
     return q.new_empty(batch, tokens, heads, v.shape[3]).transpose(1, 2), sums.transpose(1, 2)
 
 
-def _attention_backward(_: Tensor, q: Tensor, k: Tensor, v: Tensor, *__: Any, **___: Any) -> tuple[Tensor, ...]:
+def _attention_backward(
+    _: Tensor, q: Tensor, k: Tensor, v: Tensor, *__: Any, **___: Any
+) -> tuple[Tensor, ...]:
     return tuple(x.new_empty(x.transpose(1, 2).shape).transpose(1, 2) for x in (q, k, v))
 
 
@@ -440,7 +448,11 @@ def _group_normed(x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
 
 def _reduced(x: Tensor, dims: Sequence[int] | None = None, keepdim: bool = False, **_: Any) -> Tensor:
     gone = {dim % x.ndim for dim in (dims or range(x.ndim))}
-    sides = ((1 if number in gone else side) for number, side in enumerate(x.shape) if keepdim or number not in gone)
+    sides = (
+        (1 if number in gone else side)
+        for number, side in enumerate(x.shape)
+        if keepdim or number not in gone
+    )
     return x.new_empty(tuple(sides))
 
 
@@ -648,7 +660,7 @@ def _observe(
     try:
         model = build_empty(lambda: build_model(few)).to_empty(device="cpu")
         # No C, which would read numbers: its GELU keeps what PyTorch's does, its block is a function's.
-        model.compute_as(replace(compute, gelu="pytorch", graph="eager"), None, block)
+        fast.compute_as(model, replace(compute, gelu="pytorch", graph="eager"), None, block)
         model.recompute = recompute
         passes = [_pass(model, count, compute, training) for count in (batch, batch + 1)]
     except RuntimeError as error:
@@ -723,7 +735,9 @@ def _repeated(
         ends = min(ledger.read[key] for key in following if ledger.read.get(key, 0) > begins)
         layer = Repeated(count - len(layers), begins, ends)
         layer.kept = _sum(
-            size for s, size in observed.spans if begins <= s.born < ends and (observed._is_kept(s) or not training and s.died is None)
+            size
+            for s, size in observed.spans
+            if begins <= s.born < ends and (observed._is_kept(s) or (not training and s.died is None))
         )
         if training:
             born = [ledger.made[key] for key in inside if key in ledger.made]

@@ -4,21 +4,16 @@ Nothing here knows a whole model or its configuration, so a decoder, a projectio
 the same parts. They follow vision_transformer `models_vit.py`: GELU in its tanh form, weights initialised as
 there. Each is computed here in one way, the plain one; `fast.py` has the others.
 
-Each part also tells what it costs, in the terms of `cost.py`. In these methods `product` is the bytes of a
-number that goes into matrix products: 4, or 2 under autocast.
-
 Shapes: B images, T tokens, D = width, h = num_heads, d = head_dim = D / h.
 """
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.models.cost import FLOAT, INDEX, MASK, PartCost, count_parameters, norm_cost, rounded
 from vitkit.models.image_model import Taps
 from vitkit.models.position import relative_logits
 from vitkit.models.resize import resize_line
@@ -91,26 +86,6 @@ class Attention(nn.Module):
         # Heads side by side again: (B, h, T, d) -> (B, T, h, d) -> (B, T, D).
         return self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))  # type: ignore[no-any-return]
 
-    def cost(self, tokens: int, seen: int, product: int) -> PartCost:
-        """Give the cost of fused attention of `tokens`, each of which attends to `seen` tokens.
-
-        It keeps the sums of its softmax and no attention weights.
-        """
-        width = self.out.in_features
-        numbers = tokens * width
-        # Rotary positions keep turned queries and keys too, and the result in another order of memory.
-        turned = 0 if self.rotary is None else 3
-        return PartCost(
-            # Four square projections (q, k, v, out), and two products for every pair of tokens.
-            macs=4 * numbers * width + 2 * numbers * seen,
-            # What autograd keeps: the input, q, k, v and the result; a sum for each head and query.
-            kept=(5 + turned) * product * numbers + FLOAT * self.num_heads * tokens,
-            passing=4 * product * numbers,
-            live=(5 + turned) * product * numbers,
-            parameters=count_parameters(self),
-            once=rounded(4 * width**2, product),
-        )
-
 
 class RelativeAttention(Attention):
     """Attention whose logits also depend on the offset between query and key in the sequence (paper D.4).
@@ -137,21 +112,6 @@ class RelativeAttention(Attention):
     ) -> dict[str, Tensor]:
         """Resize a table of the offsets of another number of tokens to this one's, as a line."""
         return {"relative": resize_line(tensors["relative"], len(self.relative), interpolation)}
-
-    def cost(self, tokens: int, seen: int, product: int) -> PartCost:
-        """Give the cost of attention that holds its weights, a logit for every offset, and the bias."""
-        plain = super().cost(tokens, seen, product)
-        numbers = tokens * self.out.in_features
-        # Queries by offset, the bias made of them, the attention weights, and copies of q, k and v.
-        offsets, pairs = self.num_heads * tokens * len(self.relative), self.num_heads * tokens**2
-        return replace(
-            plain,
-            macs=plain.macs + numbers * len(self.relative),
-            kept=plain.kept + product * (numbers + offsets + pairs) - FLOAT * self.num_heads * tokens,
-            passing=plain.passing + product * 2 * pairs,
-            live=plain.live + product * (offsets + pairs + 2 * numbers),
-            once=plain.once + INDEX * tokens**2,
-        )
 
 
 class MLP(nn.Module):
@@ -186,19 +146,6 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.dropout(self.activate(self.fc1(x)))  # (B, T, mlp_dim)
         return self.dropout(self.fc2(hidden))  # type: ignore[no-any-return]
-
-    def cost(self, tokens: int, product: int) -> PartCost:
-        """Give the cost of both layers, which keep what they and the GELU between them read."""
-        hidden, width = self.fc1.weight.shape
-        mask = MASK if self.dropout.p else 0
-        return PartCost(
-            macs=2 * tokens * width * hidden,
-            kept=tokens * (width * (product + mask) + hidden * (2 * product + mask)),
-            passing=tokens * hidden * product,
-            live=tokens * 2 * product * (width + hidden),
-            parameters=count_parameters(self),
-            once=rounded(2 * width * hidden, product),
-        )
 
 
 def drop_path(branch: Tensor, rate: float) -> Tensor:
@@ -298,20 +245,3 @@ class Block(nn.Module):
             taps |= {f"{name}/attention": attended, f"{name}/+attention": x}
             taps |= {f"{name}/mlp": refined, f"{name}/+mlp": out}
         return out
-
-    def costs(self, tokens: int, product: int, seen: int | None = None) -> Iterator[PartCost]:
-        """Give the costs of both branches, each with the norm before it.
-
-        Args:
-            tokens: of an image.
-            product: bytes of what goes into matrix products.
-            seen: the tokens that each of them looks at; left out, all.
-        """
-        width = self.norm1.weight.numel()
-        scale = PartCost()
-        if self.attention_scale is not None:  # the factor's gradient needs what it multiplies
-            scale = PartCost(kept=product * tokens * width, parameters=width)
-        dropped = PartCost(kept=MASK * tokens * width if self.dropout.p else 0)
-        attention = self.attention.cost(tokens, tokens if seen is None else seen, product)
-        yield norm_cost(tokens, width) + attention + dropped + scale
-        yield norm_cost(tokens, width) + self.mlp.cost(tokens, product) + scale

@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.models.cost import FLOAT, PartCost, count_parameters
 from vitkit.models.image_model import lecun_normal
 
 
@@ -43,16 +42,3 @@ class PatchStem(nn.Module):
         # order of the flattened kernel.
         patches = images.reshape(batch, channels, rows, p, columns, q).permute(0, 2, 4, 1, 3, 5)
         return patches.reshape(batch, rows * columns, channels * p * q)  # (B, N, C*p*q)
-
-    def cost(self, image_size: tuple[int, int], product: int) -> PartCost:
-        """Give the cost of the projection of images of a size, which keeps the flattened patches."""
-        height, width = image_size
-        cells = (height // self.patch_size[0]) * (width // self.patch_size[1])  # N
-        patches = cells * self.weight[0].numel()  # numbers of the flattened patches
-        pixels, made = self.weight.shape[1] * height * width, cells * len(self.weight)
-        return PartCost(
-            macs=cells * self.weight.numel(),
-            kept=patches * product,
-            live=FLOAT * pixels + max(patches * (product + FLOAT), FLOAT * (patches + made)),
-            parameters=count_parameters(self),
-        )
