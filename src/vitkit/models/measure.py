@@ -658,7 +658,11 @@ def _observe(
     # made.
     batch = min(max(batch_size, 2), MOST_OBSERVED)
     try:
-        model = build_empty(lambda: build_model(few)).to_empty(device="cpu")
+        model = build_empty(lambda: build_model(few))
+        # PyTorch's `to_empty` imports sympy, which takes longer than all of this.
+        memory = {name: torch.empty(tensor.shape) for name, tensor in model.state_dict().items()}
+        model.load_state_dict(memory, assign=True)
+        model.compute_buffers()
         # No C, which would read numbers: its GELU keeps what PyTorch's does, its block is a function's.
         fast.compute_as(model, replace(compute, gelu="pytorch", graph="eager"), None, block)
         model.recompute = recompute
