@@ -20,7 +20,7 @@ import torch
 
 from vitkit import load_model
 from vitkit.models.build import create_model
-from vitkit.models.cost import count_parameters
+from vitkit.models.measure import count_parameters
 from vitkit.weights import FORMATS, save_model
 
 REPEATS = 5

@@ -17,7 +17,6 @@ from pathlib import Path
 import torch
 from benchmarks.slow_peers import compiled, int8_contestants
 
-from vitkit.analysis.cost import forward_flops
 from vitkit.errors import VitkitError
 from vitkit.jobs.bench.bench import describe_machine
 from vitkit.jobs.bench.contestants import (
@@ -31,6 +30,7 @@ from vitkit.jobs.bench.contestants import (
 from vitkit.jobs.bench.options import BenchOptions
 from vitkit.jobs.bench.speed import Speed, compare, headlines
 from vitkit.jobs.bench.timing import Clock
+from vitkit.models.measure import forward_flops
 from vitkit.models.vit_config import ViTConfig
 from vitkit.runs.machine import keep_freed_memory
 

@@ -6,15 +6,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
+from vitkit.models.resnet_cost import convolution_cost
 
 from vitkit.analysis import cost
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.cost import count_parameters
 from vitkit.models.image_model import ImageModel
+from vitkit.models.measure import count_parameters
 from vitkit.models.resnet import StdConv2d
 from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
-from vitkit.models.resnet_cost import convolution_cost
 from vitkit.models.vit_config import EVA02_ROTARY, ViTConfig
 from vitkit.models.zoo import NAMES, ModelConfig, model_config, vit_config
 

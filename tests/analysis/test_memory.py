@@ -10,10 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from vitkit.analysis.cost import parameters
-from vitkit.analysis.memory import inference_memory, training_memory
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
+from vitkit.models.measure import inference_memory, parameters, training_memory
 from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.vit_config import EVA02_ROTARY
 from vitkit.models.zoo import ModelConfig, vit_config

@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
-from vitkit.analysis.cost import forward_flops, parameters
-from vitkit.analysis.memory import training_memory
 from vitkit.cli.main import run
 from vitkit.jobs.models import matching
 from vitkit.models.build import create_model
+from vitkit.models.measure import forward_flops, parameters, training_memory
 from vitkit.models.zoo import list_models, model_config
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.weights import save_model

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from vitkit.analysis.cost import forward_macs
 from vitkit.config import from_json, to_json
 from vitkit.data.transforms import augment, preprocess
 from vitkit.data.transforms_config import Augmentation, Preprocessing
@@ -14,6 +13,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_recipes import departures, fit_paper
 from vitkit.jobs.recipes import RECIPES, TABLE_3, recipe
 from vitkit.models.build import build_model
+from vitkit.models.measure import forward_macs
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.vit import ViT
 from vitkit.models.vit_config import ViTConfig

@@ -15,7 +15,7 @@ from tests.fixture_files import load_fixture, write_npz
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model, create_model
-from vitkit.models.cost import count_parameters
+from vitkit.models.measure import count_parameters
 from vitkit.models.parts import Attention, Block
 from vitkit.models.pool import AttentionPool
 from vitkit.models.vit import ViT

@@ -16,12 +16,12 @@ import pytest
 import torch
 
 import vitkit
-from vitkit.analysis.cost import parameters
 from vitkit.cli.main import run
 from vitkit.cli.starts import print_starts
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune import finetune_run
 from vitkit.models.image_model import ImageModel
+from vitkit.models.measure import parameters
 from vitkit.models.other_names import name_here
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.zoo import list_models, model_config

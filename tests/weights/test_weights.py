@@ -19,7 +19,7 @@ from vitkit.data.sources_config import Splits
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.build import create_model
-from vitkit.models.cost import count_parameters
+from vitkit.models.measure import count_parameters
 from vitkit.weights import Format, save_model
 from vitkit.weights.assumptions import Assumption
 from vitkit.weights.card import ModelCard, Task, TrainingData, card_of

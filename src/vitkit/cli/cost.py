@@ -14,8 +14,7 @@ from vitkit.models.image_config import format_size
 from vitkit.text import format_bytes, format_count
 
 if TYPE_CHECKING:
-    from vitkit.analysis.cost import Table6Row
-    from vitkit.jobs.cost import Cost
+    from vitkit.jobs.cost import Cost, Table6Row
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ def main(arguments: list[str]) -> None:
     command: Command = parse(Command, arguments, "cost")
     if command.table6:
         with importing():
-            from vitkit.analysis.cost import table6
+            from vitkit.jobs.cost import table6
 
         rows = table6()
         if command.json_output:

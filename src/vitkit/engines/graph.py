@@ -8,7 +8,6 @@ Shapes: B images, T tokens, D = width, h = num_heads, d = D / h.
 """
 
 import copy
-from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -16,10 +15,11 @@ from torch import Tensor, nn
 
 from vitkit.engines.engine_config import Numbers
 from vitkit.engines.engine_model import computed_gelu
-from vitkit.models.compute_config import choose_compute
+from vitkit.models.compute_config import Compute
+from vitkit.models.fast import CENTRE, compute_as
 from vitkit.models.image_model import ImageModel, Taps
 from vitkit.models.parts import MLP, Attention, Block
-from vitkit.models.stem import CENTRE, PatchStem
+from vitkit.models.stem import PatchStem
 
 
 class SplitAttention(Attention):
@@ -67,9 +67,8 @@ def graph_of(model: ImageModel, numbers: Numbers = "float32") -> ImageModel:
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     gelu = computed_gelu(model.config, numbers)
     graph: ImageModel = copy.deepcopy(model, shared).eval()
-    chosen = choose_compute(model.config, device="cpu", features=(), phase="prediction", precision="float32")
-    # Folded below, once: `Compute.pixels` folds at every call.
-    graph.compute_as(replace(chosen, pixels="normalized"))
+    # Pixels are folded below, once: `Compute.pixels` folds them at every call.
+    compute_as(graph, Compute(last_block="class_token"))
     for module in list(graph.modules()):
         if isinstance(module, Block) and type(module.attention) is Attention:
             module.attention = SplitAttention(module.attention)

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from vitkit.analysis.cost import forward_flops, parameters
 from vitkit.config import to_json
 from vitkit.jobs.card_options import CardOptions
 from vitkit.models.image_config import format_size
+from vitkit.models.measure import forward_flops, parameters
 from vitkit.models.resnet_config import BackboneConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.checkpoints import identify_any

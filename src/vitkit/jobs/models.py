@@ -5,9 +5,9 @@ import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vitkit.analysis.cost import forward_flops, parameters
 from vitkit.errors import VitkitError
 from vitkit.jobs.models_options import ModelsOptions
+from vitkit.models.measure import forward_flops, parameters
 from vitkit.models.zoo import ModelConfig, list_models, model_config
 
 

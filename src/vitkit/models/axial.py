@@ -3,13 +3,10 @@
 What an AxialResNet has in place of 3x3 convolutions stands in `axial_mixing.py`.
 """
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
-from vitkit.models.cost import PartCost
 from vitkit.models.image_config import format_size
 from vitkit.models.image_model import Taps
 from vitkit.models.parts import Block
@@ -80,9 +77,3 @@ class AxialBlock(nn.Module):
                 by_column = value.reshape(batch, columns, rows, width)
                 taps[key] = by_column.transpose(1, 2).reshape(batch, tokens, width)
         return x
-
-    def costs(self, tokens: int, product: int) -> Iterator[PartCost]:
-        """Give the costs of both blocks: each token looks at its row, then at its column."""
-        rows, columns = self.grid
-        yield from self.rows.costs(tokens, product, seen=columns)
-        yield from self.columns.costs(tokens, product, seen=rows)

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.models.cost import FLOAT, PartCost, count_parameters
 from vitkit.models.image_model import lecun_normal
 from vitkit.models.resize import resize_line
 from vitkit.models.vit_config import Interpolation
@@ -129,23 +128,3 @@ class AxialMixing(nn.Module):
         if self.stride > 1:
             x = F.avg_pool2d(x, self.stride, ceil_mode=True)
         return x
-
-    def cost(self, size: tuple[int, int], product: int) -> PartCost:
-        """Give the cost of attention along rows, then along columns, whose weights are all kept."""
-        channels, heads = self.rows.qkv.in_channels, self.rows.num_heads
-        height, width = size
-        numbers, pairs = channels * height * width, heads * height * width * (height + width)
-        # Similarity: q k, q r, k r over C/2 channels; output: content and place over C.
-        looking = (height + width) * (3 * (channels // 2) + 2 * channels)
-        # Each attention: qkv and the output's two terms as norms read them; q, k twice, v as products do.
-        each = numbers * (4 * FLOAT + 3 * product)
-        # Similarities in three terms, and weights; between the two attentions, and before averaging, a map.
-        between = numbers * (product + (FLOAT if self.stride > 1 else 0))
-        longest = heads * height * width * max(height, width)
-        return PartCost(
-            macs=height * width * (2 * 2 * channels**2 + looking),
-            kept=2 * each + pairs * 4 * FLOAT + between,
-            passing=FLOAT * (3 * longest + 2 * numbers),
-            live=FLOAT * (7 * longest + 8 * numbers),
-            parameters=count_parameters(self),
-        )

@@ -10,13 +10,12 @@ average.
 Shapes: B images, N patches, D = width of the Transformer.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.models.cost import FLOAT, PartCost, count_parameters, rounded
 from vitkit.models.image_model import lecun_normal
 from vitkit.models.vit_config import STEM_GROUP
 
@@ -71,42 +70,3 @@ class ConvStem(nn.Module):
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
             x = F.relu(norm(convolution(x)))
         return self.projection(x).flatten(2).transpose(1, 2)  # type: ignore[no-any-return]
-
-    def costs(self, image_size: tuple[int, int], product: int) -> Iterator[PartCost]:
-        """Give the cost of each convolution with its norm and ReLU, and last that of the projection.
-
-        Autograd keeps what the convolution, the norm and the next convolution read.
-        """
-        rows, columns = (
-            side // patch * patch for side, patch in zip(image_size, self.patch_size, strict=True)
-        )
-        copied = 0 if product == FLOAT else product  # what ReLU made is read as it is, or rounded
-        inputs = self.projection.in_channels
-        for number, (convolution, norm) in enumerate(zip(self.convolutions, self.norms, strict=True)):
-            assert isinstance(convolution, nn.Conv2d)
-            inputs, outputs = convolution.in_channels, convolution.out_channels
-            stride, read = convolution.stride[0], inputs * rows * columns
-            # A stride of 2 misses the border at one end alone: all sides are even there.
-            taps = [3 * (side // stride) - (2 if stride == 1 else 1) for side in (rows, columns)]
-            rows, columns = rows // stride, columns // stride
-            made, weights = outputs * rows * columns, convolution.weight.numel()
-            meeting = inputs * outputs * taps[0] * taps[1]
-            yield PartCost(
-                macs=meeting,
-                padding_macs=weights * rows * columns - meeting,
-                kept=(product if number == 0 else copied) * read + FLOAT * 2 * (made + outputs // STEM_GROUP),
-                # Backward, the convolution's two gradients are there in two layouts each.
-                passing=2 * FLOAT * (made + read),
-                live=FLOAT * (read + 2 * made),
-                parameters=count_parameters(convolution, norm),
-                once=rounded(weights, product),
-            )
-            inputs = outputs
-        weights = self.projection.weight.numel()
-        yield PartCost(
-            macs=rows * columns * weights,
-            kept=copied * inputs * rows * columns,
-            live=FLOAT * inputs * rows * columns,
-            parameters=count_parameters(self.projection),
-            once=rounded(weights, product),
-        )

@@ -1,20 +1,17 @@
 """The poolings: modules that reduce the encoded tokens of an image to what the head sees.
 
-Every pooling is a module `(B, T, D) -> (B, D)`, or `(B, T, D)` for none, with `init_weights`. It also tells
-what it costs (`kept` and `costs`, in the terms of `cost.py`).
+Every pooling is a module `(B, T, D) -> (B, D)`, or `(B, T, D)` for none, with `init_weights`.
 
 Shapes: B images, T tokens, of which the first P are the class token and the registers, D = width,
 h = num_heads, d = D / h.
 """
 
 import math
-from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.models.cost import FLOAT, PartCost, count_parameters, norm_cost, rounded
 from vitkit.models.parts import MLP, Attention
 from vitkit.models.vit_config import ViTConfig
 
@@ -25,33 +22,12 @@ class Pooling(nn.Module):
     def init_weights(self, generator: torch.Generator | None) -> None:
         """Draw new weights; a pooling without parameters draws nothing."""
 
-    def kept(self, tokens: int, width: int, product: int) -> int:
-        """Give the bytes that autograd keeps of the normed tokens for this pooling.
-
-        Here all of them, in the type that matrix products read.
-
-        Args:
-            tokens: T.
-            width: D.
-            product: bytes of a number that goes into matrix products: 4, or 2 under autocast.
-        """
-        return tokens * width * product
-
-    def costs(self, tokens: int, width: int, product: int) -> Iterator[PartCost]:
-        """Give the costs of the steps that follow the final norm, for a pooling that has more than one."""
-        yield PartCost(parameters=count_parameters(self))
-
 
 class ClassTokenPool(Pooling):
     """The first token, the class token (paper eq. 4)."""
 
     def forward(self, encoded: Tensor) -> Tensor:
         return encoded[:, 0]  # (B, D)
-
-    def kept(self, tokens: int, width: int, product: int) -> int:
-        # The first token is a view, which keeps the memory of all tokens alive. Under autocast the head reads
-        # a rounded copy of it, and only that is kept.
-        return width * product if product != FLOAT else tokens * width * FLOAT
 
 
 class MeanPool(Pooling):
@@ -63,9 +39,6 @@ class MeanPool(Pooling):
 
     def forward(self, encoded: Tensor) -> Tensor:
         return encoded[:, self.prefix_tokens :].mean(1)
-
-    def kept(self, tokens: int, width: int, product: int) -> int:
-        return width * product
 
 
 class MaxPool(Pooling):
@@ -130,21 +103,6 @@ class AttentionPool(Pooling):
         logits = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])  # (B, h, 1, T)
         return logits.softmax(-1).squeeze(2)
 
-    def costs(self, tokens: int, width: int, product: int) -> Iterator[PartCost]:
-        """Give the cost of one query that looks at all tokens, and of an MLP for its result alone."""
-        numbers = tokens * width
-        mlp = norm_cost(1, width) + self.mlp.cost(1, product)
-        yield PartCost(
-            # The query's and the output's projection, those of keys and values, and the attention's products.
-            macs=2 * width**2 + 2 * numbers * width + 2 * numbers + mlp.macs,
-            # Keys and values of all tokens; what one query keeps, and a sum of the softmax for each head.
-            kept=numbers * 2 * product + mlp.kept + width * 3 * product + FLOAT * self.attention.num_heads,
-            passing=numbers * 3 * product,
-            live=numbers * (FLOAT + 3 * product),
-            parameters=count_parameters(self),
-            once=rounded(4 * width**2, product) + mlp.once,
-        )
-
     def _projected(self, encoded: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Give the query `(B, h, 1, d)`, keys and values `(B, h, T, d)`."""
         batch, tokens, width = encoded.shape
@@ -175,9 +133,3 @@ def make_pooling(config: ViTConfig) -> Pooling:
             return AttentionPool(width, attention, mlp, norm_eps=config.norm_eps)
         case "none":
             return NoPool()
-
-
-def current_name(key: str) -> str:
-    """Give the name that a parameter has today: the first files have `attention_pool.*` for `pooling.*`."""
-    former = "attention_pool."
-    return "pooling." + key.removeprefix(former) if key.startswith(former) else key

@@ -7,11 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.models.cost import FLOAT, PartCost, count_parameters
 from vitkit.models.image_model import lecun_normal
-
-CENTRE = 128
-"""A whole number near the middle of the levels 0 to 255, so that no difference to it is rounded."""
 
 
 class PatchStem(nn.Module):
@@ -33,23 +29,9 @@ class PatchStem(nn.Module):
         nn.init.zeros_(self.bias)
 
     def forward(self, images: Tensor) -> Tensor:
-        return F.linear(self._cut(images), self.weight.flatten(1), self.bias)  # (B, N, D)
+        return F.linear(self.cut(images), self.weight.flatten(1), self.bias)  # (B, N, D)
 
-    def embed_pixels(self, pixels: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-        """Give what `forward` gives of `(pixels - mean) / std`, with the arithmetic on the weights instead.
-
-        Args:
-            pixels: `(B, C, H, W)`, uint8.
-            mean, std: `(C, 1, 1)`, of pixels in 0 to 255.
-        """
-        # sum(w * (x - mean) / std) + b is sum(v * (x - 128)) + b + sum(v * (128 - mean)), with v = w / std.
-        # Pixels are centred, which bfloat16 holds exactly: of 0 to 255, two large sums would nearly cancel.
-        centred = self._cut(pixels).to(self.weight.dtype).sub_(CENTRE)
-        weight = self.weight / std
-        bias = self.bias + (weight * (CENTRE - mean)).sum((1, 2, 3))
-        return F.linear(centred, weight.flatten(1), bias)  # (B, N, D)
-
-    def _cut(self, images: Tensor) -> Tensor:
+    def cut(self, images: Tensor) -> Tensor:
         """Cut images into flattened patches, `(B, N, C*p*q)`."""
         batch, channels, height, width = images.shape
         p, q = self.patch_size
@@ -60,16 +42,3 @@ class PatchStem(nn.Module):
         # order of the flattened kernel.
         patches = images.reshape(batch, channels, rows, p, columns, q).permute(0, 2, 4, 1, 3, 5)
         return patches.reshape(batch, rows * columns, channels * p * q)  # (B, N, C*p*q)
-
-    def cost(self, image_size: tuple[int, int], product: int) -> PartCost:
-        """Give the cost of the projection of images of a size, which keeps the flattened patches."""
-        height, width = image_size
-        cells = (height // self.patch_size[0]) * (width // self.patch_size[1])  # N
-        patches = cells * self.weight[0].numel()  # numbers of the flattened patches
-        pixels, made = self.weight.shape[1] * height * width, cells * len(self.weight)
-        return PartCost(
-            macs=cells * self.weight.numel(),
-            kept=patches * product,
-            live=FLOAT * pixels + max(patches * (product + FLOAT), FLOAT * (patches + made)),
-            parameters=count_parameters(self),
-        )

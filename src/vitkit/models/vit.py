@@ -1,26 +1,24 @@
 """The Vision Transformer, read top to bottom: images to patches, patches to tokens, encoder, pooling, head.
 
 Follows section 3.1 of the paper, and vision_transformer `models_vit.py` where the paper is silent. The parts
-stand in `parts.py` (attention, MLP, block), `position.py` and `pool.py`; the configuration in
-`vit_config.py`.
+stand in `parts.py` (attention, MLP, block), `stem.py`, `position.py` and `pool.py`; the configuration in
+`vit_config.py`; other ways to compute the same in `fast.py`.
 
 Shapes: B images, N patches, T tokens (N and the tokens before them), D = width, h = num_heads,
 K = num_classes.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
-from vitkit.models.compute_config import Compute, block_can_be_compiled, class_token_suffices
 from vitkit.models.image_model import ImageModel, Taps, lecun_normal, make_head
-from vitkit.models.parts import MLP, Attention, BlockFunction, RelativeAttention
+from vitkit.models.parts import MLP, Attention, RelativeAttention
 from vitkit.models.parts import Block as Block
-from vitkit.models.pool import Pooling, current_name, make_pooling
+from vitkit.models.pool import Pooling, make_pooling
 from vitkit.models.position import Position, RotaryPosition2D, make_positions
 from vitkit.models.stem import PatchStem as PatchStem
 from vitkit.models.vit_config import ViTConfig as ViTConfig
@@ -89,45 +87,19 @@ class ViT(ImageModel):
     @torch.no_grad()
     def init_weights(self, generator: torch.Generator | None = None) -> None:
         """Draw new weights as vision_transformer does: zero head and class token, normal(0.02) positions."""
+        # In this order a generator is drawn from, on which the bits of a run's first weights depend.
         for module in (self.stem, *self.blocks, *self.positions, self.pooling):
             module.init_weights(generator)
         if self.class_token is not None:
             nn.init.zeros_(self.class_token)
         # Registers are not zeros: they are alike in everything else, and equal ones would stay equal.
         if self.register_tokens is not None:
+            # 0.02 as for positions, which are added to tokens as registers are put beside them.
             nn.init.normal_(self.register_tokens, std=0.02, generator=generator)
         if self.pre_logits is not None:
             lecun_normal(self.pre_logits.weight, self.pre_logits.in_features, generator)
             nn.init.zeros_(self.pre_logits.bias)
         self.init_head()
-
-    def compute_as(
-        self,
-        chosen: Compute,
-        gelu: Callable[[Tensor], Tensor] | None = None,
-        block: BlockFunction | None = None,
-    ) -> None:
-        """Hand the chosen way of computing to blocks, attentions and MLPs; `gelu` is a compiled tanh form."""
-        super().compute_as(chosen, gelu, block)
-        whole = chosen.block == "compiled" and block_can_be_compiled(self.config)
-        for module in self.modules():
-            if isinstance(module, Attention):
-                module.form = chosen.attention
-            elif isinstance(module, MLP):
-                module.compiled = gelu if chosen.gelu == "compiled" and module.gelu == "tanh" else None
-            elif isinstance(module, Block):
-                module.compiled = block if whole else None
-        # Whole, so that the sum at a block's end and the next norm are one kernel. Copies are not compiled.
-        self._compiled_call_impl = None
-        if chosen.graph == "compiled":
-            self.compile()
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Take over weights, also those of files and checkpoints that know a parameter by its former name."""
-        # Here and not where files are read, so that checkpoints of training are understood too.
-        for key in [key for key in state_dict if key.startswith(prefix)]:
-            state_dict[prefix + current_name(key.removeprefix(prefix))] = state_dict.pop(key)
-        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def layers(self) -> list[nn.Module]:
         """List the encoder blocks."""
@@ -146,22 +118,10 @@ class ViT(ImageModel):
         Raises:
             VitkitError: images of another size or type than the model's.
         """
-        if self._folds(images):
-            self.require_size(images, any_size)
-            patches: Tensor = self.stem.embed_pixels(images, self.pixel_mean, self.pixel_std)  # type: ignore[operator]
-        else:
-            patches = self.stem(self.normalize(images, any_size))
+        patches: Tensor = self.stem(self.normalize(images, any_size))
         if taps is not None:
             taps["stem"] = patches
         return patches
-
-    def _folds(self, images: Tensor) -> bool:
-        """Whether the normalisation of images is folded into the patch embedding.
-
-        It is where there are more pixels than weights: one large image is normalised faster than they are.
-        """
-        stem, asked = self.stem, self.chosen.pixels == "folded" and images.dtype == torch.uint8
-        return asked and isinstance(stem, PatchStem) and images.numel() > stem.weight.numel()
 
     def place(self, patches: Tensor, taps: Taps | None = None, grid: tuple[int, int] | None = None) -> Tensor:
         """Make tokens `(B, T, D)` of patch embeddings `(B, N, D)`: add class token and positions (eq. 1).
@@ -190,13 +150,13 @@ class ViT(ImageModel):
         return self.place(self.patches(images, taps), taps)
 
     def position_embedding(self) -> Tensor | None:
-        """Give the position embedding added first, `(1, P + N, D)`; None for a model that adds none."""
+        """Return the position embedding added first, `(1, P + N, D)`; None for a model that adds none."""
         return self.positions[0]() if len(self.positions) else None
 
     def before_layer(self, layer: int, tokens: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
-        """Give the tokens `(B, T, D)` that block number `layer` reads, of those that came out before it.
+        """Add the positions that belong before block number `layer` to its input, `(B, T, D)`.
 
-        They are the same, unless position embeddings are added at every layer (paper D.4).
+        Nothing is added unless the configuration adds positions at every layer (paper D.4).
 
         Args:
             layer: number of the block, from 0.
@@ -238,18 +198,21 @@ class ViT(ImageModel):
         Raises:
             VitkitError: attention weights without taps, or of a layer that is not there.
         """
-        # Only the layers that are asked for compute their attention weights: True means all of them.
+        # The layers that leave the fused kernel for their attention weights: True means all of them.
         if isinstance(attention_weights, bool):
-            asked: Collection[int] = range(len(self.blocks)) if attention_weights else ()
+            explicit: Collection[int] = range(len(self.blocks)) if attention_weights else ()
         else:
-            asked = attention_weights
-        if asked and taps is None:
+            explicit = attention_weights
+        if explicit and taps is None:
             raise VitkitError("Attention weights are written to taps: pass taps={} as well.")
-        if asked and not all(0 <= layer < len(self.blocks) for layer in asked):
-            raise VitkitError(f"Layers are numbered 0 to {len(self.blocks) - 1}, asked for {sorted(asked)}.")
+        if explicit and not all(0 <= layer < len(self.blocks) for layer in explicit):
+            raise VitkitError(f"Layers are numbered 0 to {len(self.blocks) - 1}, found {sorted(explicit)}.")
         for i, block in enumerate(self.blocks):
-            name = f"block{i:02d}"
-            tokens = self.through(block, self.before_layer(i, tokens, grid), taps, name, i in asked)
+            tokens = self.before_layer(i, tokens, grid)
+            if taps is None:
+                tokens = self.through(block, tokens)
+            else:  # never recomputed for gradients: a block would write its taps twice
+                tokens = block(tokens, taps, f"block{i:02d}", i in explicit)
         encoded: Tensor = tokens if self.config.norm_after_pooling else self.norm(tokens)
         if taps is not None:
             taps["encoded"] = encoded
@@ -286,29 +249,18 @@ class ViT(ImageModel):
         Raises:
             VitkitError: images of another size or type than the model's, or no patch fits into them.
         """
-        grid = self._grid_of(images) if any_size else None
+        grid = self.grid_of(images) if any_size else None
         tokens = self.place(self.patches(images, taps, any_size), taps, grid)
-        # Where only the class token is read, the last block computes no other, unless taps show them all.
-        shortened = self.chosen.last_block == "class_token" and class_token_suffices(self.config)
-        if shortened and taps is None and not attention_weights and self.blocks:
-            return self.pool(self._encode_class_token(tokens, grid))
         return self.pool(self.encode(tokens, taps, attention_weights, grid), taps)
 
-    def _encode_class_token(self, tokens: Tensor, grid: tuple[int, int] | None) -> Tensor:
-        """Give the first token of what `encode` gives, `(B, T, D) -> (B, 1, D)`.
-
-        After the last block nothing but the class token is read, so that it computes nothing else.
-        """
-        last = len(self.blocks) - 1
-        for i, block in enumerate(self.blocks[:last]):
-            tokens = self.through(block, self.before_layer(i, tokens, grid))
-        first: Tensor = self.blocks[last].first_token(self.before_layer(last, tokens, grid))  # type: ignore[operator]
-        return first if self.config.norm_after_pooling else self.norm(first)
-
     def feature_maps(self, images: Tensor, layers: Sequence[int] = (-1,)) -> list[Tensor]:
-        """Give the patch tokens after some blocks as maps `(B, D, rows, columns)`, in the order asked for.
+        """Arrange the patch tokens after some blocks as maps `(B, D, rows, columns)`, in the given order.
 
-        The final norm is applied to those of the last block alone, as `encode` does.
+        The final norm is applied to the tokens of the last block alone, as `encode` does.
+
+        Args:
+            images: as for `forward`.
+            layers: numbers of blocks from 0; negative ones count from the end.
         """
         numbers = self._layer_numbers(layers, len(self.blocks))
         taps: Taps = {}
@@ -317,7 +269,7 @@ class ViT(ImageModel):
         last = len(self.blocks) - 1
         maps = []
         for number in numbers:
-            # The tap of the last block holds its output before the final norm.
+            # `encoded` is the last block's after the final norm; its tap is from before.
             tokens = encoded if number == last else taps[self._after(number)]
             patches = tokens[:, self.config.prefix_tokens :]  # (B, N, D)
             # Patches are in raster order, so that D becomes the channels of a map of the grid's shape.
@@ -330,8 +282,8 @@ class ViT(ImageModel):
         # An axial block is two blocks, of which the one along the columns comes last.
         return f"{name}/columns/+mlp" if self.config.attention == "axial" else f"{name}/+mlp"
 
-    def _grid_of(self, images: Tensor) -> tuple[int, int] | None:
-        """Give the grid of images of any size, `(rows, columns)`; None where it is the model's own.
+    def grid_of(self, images: Tensor) -> tuple[int, int] | None:
+        """Count the patches of images of any size, `(rows, columns)`; None where it is the model's own grid.
 
         Raises:
             VitkitError: the model's positions are part of its attention, or no patch fits into the images.
@@ -345,7 +297,7 @@ class ViT(ImageModel):
                 "Axial attention, relative and rotary positions are made for one grid: load the model with "
                 f"image_size=({size[0]}, {size[1]}) instead of any_size."
             )
-        return replace(self.config, image_size=size).grid  # checked like any configuration's
+        return replace(self.config, image_size=size).grid  # which refuses images smaller than a patch
 
     def forward(
         self,
@@ -361,7 +313,7 @@ class ViT(ImageModel):
                 `blockNN/+attention`, `blockNN/mlp`, `blockNN/+mlp`, `encoded`, `pooled`, `pre_logits`,
                 `logits`.
             attention_weights: also `blockNN/attention_weights` `(B, h, T, T)`, of every layer (True) or of
-                those numbered. Those layers leave the fused attention, the others keep it.
+                the numbered ones, from 0. These leave the fused attention, the others keep it.
 
         Returns:
             `(B, K)`; `(B, T, K)` without pooling.
@@ -376,7 +328,7 @@ class ViT(ImageModel):
 
 
 def encoder_block(config: ViTConfig, number: int = 0) -> Block:
-    """Make one encoder block of a configuration: the one of a number, which decides its drop_path."""
+    """Make encoder block `number`, from 0, of a configuration; the number decides how often it is skipped."""
     width, heads, dropout = config.width, config.num_heads, config.attention_dropout
     attention: Attention
     if config.position == "relative":
@@ -393,5 +345,6 @@ def encoder_block(config: ViTConfig, number: int = 0) -> Block:
         norm_eps=config.norm_eps,
         dropout=config.dropout,
         layer_scale=config.layer_scale,
+        # Deeper blocks are skipped more often, the first never (Huang et al. 2016, linear decay).
         drop_path=config.drop_path * number / max(config.depth - 1, 1),
     )

@@ -16,10 +16,11 @@ import torch
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from vitkit.analysis import cost, figures, inspect, model_figures
+from vitkit.analysis import figures, inspect, model_figures
 from vitkit.config import to_json
 from vitkit.data.sources import Samples
 from vitkit.models.image_model import ImageModel
+from vitkit.models.measure import forward_flops
 from vitkit.report.pictures import (
     ShownEvaluation,
     attention_batch,
@@ -170,7 +171,7 @@ def _facts(content: ReportContent) -> list[tuple[str, str]]:
     """Collect the facts that stand at the head of the page beside the accuracy."""
     config = content.model.config
     facts = [("parameters", _short(sum(weight.numel() for weight in content.model.parameters())))]
-    flops = _short(cost.forward_flops(config, head=True))
+    flops = _short(forward_flops(config, head=True))
     facts.append((f"FLOPs for an image of {config.image_size[0]} × {config.image_size[1]}", flops))
     if content.speed:
         rates = sorted(line["images_per_second"] for line in content.speed)

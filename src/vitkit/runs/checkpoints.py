@@ -13,7 +13,6 @@ from vitkit.engines.folder import refuse_engine_folder
 from vitkit.errors import VitkitError
 from vitkit.listener import Listener
 from vitkit.models.image_model import ImageModel
-from vitkit.models.pool import current_name
 from vitkit.models.vit_config import Interpolation
 from vitkit.runs.config import Run, changed_options, is_unfinished, read_run
 from vitkit.runs.data_record import find_data, read_record
@@ -237,8 +236,7 @@ def load_any(path: str | Path, options: LoadOptions | None = None) -> Loaded:
             f"{folder} says that it has {identity.config.num_heads} attention heads, not "
             f"{options.num_heads}: leave out num_heads (--num-heads)."
         )
-    tensors = {current_name(key): value for key, value in found.tensors.items()}  # checkpoints of early runs
-    return fit_model(folder, identity, tensors, options)
+    return fit_model(folder, identity, found.tensors, options)
 
 
 def identify_any(

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitkit.analysis.cost import forward_flops, parameters
 from vitkit.data.advice import advise_on_start, where_to_ask
 from vitkit.data.batch import Batch
 from vitkit.data.listing import Targets, pluralize
@@ -23,8 +22,8 @@ from vitkit.data.loader import worker_count
 from vitkit.data.memory_samples import MemorySamples
 from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
-from vitkit.models.cost import count_parameters
 from vitkit.models.image_model import ImageModel
+from vitkit.models.measure import count_parameters, forward_flops, parameters
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.config import Run
 from vitkit.runs.machine import available_memory
@@ -313,9 +312,7 @@ def require_memory(config: ModelConfig, run: Run, device: torch.device) -> None:
 
 def bytes_per_weight(optimizer: OptimizerConfig) -> int:
     """Count the bytes per weight in training: itself, its gradient, the optimiser's moments, its average."""
-    first = 2 if optimizer.momentum_dtype == "bfloat16" else 4
-    second = 0 if optimizer.optimizer == "sgd" else 4
-    return 4 + 4 + first + second + (4 if optimizer.polyak is not None else 0)
+    return 4 + 4 + optimizer.state_bytes + (4 if optimizer.polyak is not None else 0)
 
 
 def _free_memory(device: torch.device) -> int | None:

@@ -92,6 +92,12 @@ class OptimizerConfig:
             )
 
     @property
+    def state_bytes(self) -> int:
+        """Return the bytes that are stored for each weight: two moments, of which SGD has the first."""
+        first = 2 if self.momentum_dtype == "bfloat16" else 4
+        return first if self.optimizer == "sgd" else first + 4
+
+    @property
     def differs_by_layer(self) -> bool:
         """Whether the layers of a model learn at different rates or times."""
         return self.freezes or self.layer_decay != 1 or self.head_rate != 1 or self.head_first > 0

@@ -11,8 +11,6 @@ import torch
 
 import vitkit
 from tests.jobs.hearing import Hearing
-from vitkit.analysis.cost import forward_flops
-from vitkit.analysis.memory import training_memory
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 from vitkit.jobs.bench import bench as job
@@ -24,6 +22,7 @@ from vitkit.jobs.bench.records import Memory, Response
 from vitkit.jobs.bench.speed import Speed, executed_flops, headlines, products, step_of
 from vitkit.jobs.bench.timing import Clock, Turn, largest_batch, latency, peak_memory, spread, take_turns
 from vitkit.models.build import build_model
+from vitkit.models.measure import forward_flops, training_memory
 from vitkit.models.zoo import model_config, vit_config
 
 CPU = torch.device("cpu")

@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vitkit.analysis.cost import forward_flops, parameters
-from vitkit.analysis.memory import training_memory
 from vitkit.data.advice import suggest_recipe
 from vitkit.data.check import DataCheck, check_data
 from vitkit.data.decode import DecodeError
@@ -27,7 +25,9 @@ from vitkit.jobs.bench.step_speed import image_seconds, loading_seconds
 from vitkit.jobs.finetune import fit_data, suit_run
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.train import train
+from vitkit.kernels.block import Outline
 from vitkit.listener import SILENT, Listener
+from vitkit.models.measure import forward_flops, parameters, training_memory
 from vitkit.models.zoo import ModelConfig, model_config
 from vitkit.runs.config import Run, StartConfig, full_name, new_model_config
 from vitkit.runs.folder import is_training_data
@@ -298,9 +298,12 @@ def _cost(
     memory = training_memory(
         config,
         batch,
-        optimizer=run.optimizer,
-        precision=chosen.precision,
+        chosen,
+        Outline(chosen.precision),
+        state_bytes=run.optimizer.state_bytes,
+        average=run.optimizer.polyak is not None,
         accumulate=batch < training.batch_size,
+        recompute=training.recompute,
     )
     return Option(run.start.start, run, steps, seconds, memory.peak, float(forward_flops(config, head=True)))
 

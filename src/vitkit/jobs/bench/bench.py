@@ -17,8 +17,6 @@ from typing import Any
 import torch
 
 from vitkit._version import __version__
-from vitkit.analysis.cost import forward_flops, parameters
-from vitkit.analysis.memory import inference_memory, training_memory
 from vitkit.engines.engine_config import Numbers as EngineNumbers
 from vitkit.errors import VitkitError
 from vitkit.jobs.bench.contestants import (
@@ -45,6 +43,7 @@ from vitkit.jobs.bench.timing import (
 from vitkit.jobs.cost import configuration, is_checkpoint
 from vitkit.kernels import gelu, resample
 from vitkit.listener import SILENT, Listener, Progress
+from vitkit.models.measure import forward_flops, inference_memory, parameters, training_memory
 from vitkit.models.precision_config import Precision
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.machine import available_memory, find_device, keep_freed_memory

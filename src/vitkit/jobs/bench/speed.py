@@ -8,11 +8,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from vitkit.engines.engine_config import Numbers
 from vitkit.jobs.bench.contestants import BenchPhase, Contestant
 from vitkit.jobs.bench.timing import Clock, Step, Ticking, Turn, spread, take_turns
+from vitkit.models.measure import executed_flops
 from vitkit.models.zoo import ModelConfig
 from vitkit.training.optim import create_optimizer
 from vitkit.training.optim_config import OptimizerConfig
@@ -127,22 +127,12 @@ def products(
     return step, sum(2 * rows * k * n for k, n in shapes)
 
 
-def executed_flops(contestant: Contestant, images: Tensor) -> int | None:
-    """Count the FLOPs that a forward pass executes in products and convolutions; None for engines."""
+def _executed(contestant: Contestant, image: Tensor) -> int | None:
+    """Count the FLOPs that a forward pass of an image executes; None for engines."""
     if contestant.model is None:
         return None
     contestant.prepare()
-    # PyTorch's counter does not know the fused attention of processors.
-    fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-
-    def attention(query: list[int], key: list[int], value: list[int], *_: object, **__: object) -> int:
-        return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
-
-    counter = FlopCounterMode(display=False, custom_mapping={fused: attention})
-    # What is compiled would not pass by the counter.
-    with torch.no_grad(), torch.compiler.set_stance("force_eager"), counter:
-        contestant.logits(images)
-    return counter.get_total_flops()
+    return executed_flops(lambda: contestant.logits(image))
 
 
 def best_name(names: Sequence[Contestant], seconds: Mapping[str, Sequence[float]]) -> str:
@@ -182,7 +172,7 @@ def compare(
     batch, device = len(images), images.device
     optimizers: dict[nn.Module, torch.optim.Optimizer] = {}
     turns = {c.name: Turn(step_of(c, phase, images, optimizers), c.prepare) for c in contestants}
-    executed = {c.name: executed_flops(c, images[:1]) for c in contestants}
+    executed = {c.name: _executed(c, images[:1]) for c in contestants}
     ceilings = {
         precision: made
         for precision in dict.fromkeys(c.precision for c in contestants)

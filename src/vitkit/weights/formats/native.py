@@ -9,13 +9,12 @@ from pathlib import Path
 from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
-from vitkit.models.pool import current_name
 from vitkit.models.zoo import FAMILIES
 from vitkit.weights.description import describe, read_description
 from vitkit.weights.files.checksum import HashingWriter, read_record, verify
 from vitkit.weights.files.safetensors import safetensors_chunks
 from vitkit.weights.files.source import Source
-from vitkit.weights.table import CheckpointFormat, Hints, Holding, Translation, renamed
+from vitkit.weights.table import CheckpointFormat, Hints, Holding, Translation, current_name, renamed
 
 
 def recognises(source: Source) -> bool:

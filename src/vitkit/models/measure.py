@@ -1,0 +1,772 @@
+"""Measure a model: its parameters, the FLOPs of its products, and the memory of its passes.
+
+Parameters are counted on the meta device. FLOPs follow one short rule a part, which a test holds against
+PyTorch's own counter. Memory is observed: a model of the same widths and of few layers makes its passes, in
+whatever way of computing was chosen, while a `Ledger` notes when each storage comes and goes. Its arithmetic
+is left out, so that this takes no time, and memory is addressed and never touched. Two batch sizes tell what
+each storage has for an image and what for the batch, and a layer in the middle stands for those that are not
+there.
+
+A multiply-accumulate (MAC) is two floating-point operations (FLOPs). Counted are matrix products and
+convolutions, as the paper's Table 6 does; norms, softmax, activations, pooling and additions are below one
+percent. A convolution near the edge multiplies zeros of the padding: by default those do not count, which is
+what reproduces the paper's ResNets; counting them (`padding=True`) gives 3 to 4 percent more.
+"""
+
+import functools
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode  # documented as the way to observe operations
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+
+from vitkit.errors import VitkitError
+from vitkit.models import fast
+from vitkit.models.axial import AxialBlock
+from vitkit.models.axial_mixing import AxialMixing
+from vitkit.models.build import build_empty, build_model
+from vitkit.models.compute_config import PLAIN, Compute
+from vitkit.models.conv_stem import ConvStem
+from vitkit.models.fast import BlockFunction
+from vitkit.models.image_model import ImageModel
+from vitkit.models.parts import Block, RelativeAttention
+from vitkit.models.pool import AttentionPool
+from vitkit.models.resnet import ResNet, ResNetStem, StdConv2d
+from vitkit.models.resnet_config import halve
+from vitkit.models.vit import ViT
+from vitkit.models.vit_config import ViTConfig
+from vitkit.models.zoo import ModelConfig
+
+FLOAT = 4
+"""Bytes of a float32 number."""
+
+Size = tuple[int, int]
+"""`(rows, columns)` of an image or a feature map."""
+
+
+def count_parameters(*modules: nn.Module | None) -> int:
+    """Count the trainable numbers of modules; None, a part that is not there, has none."""
+    return sum(parameter.numel() for module in modules if module for parameter in module.parameters())
+
+
+@functools.lru_cache(maxsize=4)
+def _outline(config: ModelConfig) -> ImageModel:
+    """Build a model without memory, once for all questions about it."""
+    return build_empty(lambda: build_model(config))
+
+
+def parameters(config: ModelConfig) -> int:
+    """Count the trainable parameters of a model.
+
+    Raises:
+        VitkitError: no memory could hold such a model.
+    """
+    return count_parameters(_outline(config))
+
+
+# FLOPs.
+
+
+def forward_macs(config: ModelConfig, *, head: bool = False, padding: bool = False) -> int:
+    """Count the multiply-accumulates of one forward pass of one image.
+
+    Args:
+        config: of any model of the zoo's grammar.
+        head: whether the classification head (and the pre-training head's hidden layer) counts.
+        padding: whether to count what convolutions do with the zeros around a feature map.
+    """
+    model = _outline(config)
+    if isinstance(model, ResNet):
+        macs = _resnet_macs(model, config.image_size, padding)
+    else:
+        assert isinstance(model, ViT)
+        macs = _vit_macs(model, padding)
+    if head:
+        # Without pooling every token has logits of its own.
+        rows = 1 if config.num_tokens is None or model.config.pools else config.num_tokens
+        macs += rows * _weights(model.head, getattr(model, "pre_logits", None))
+    return macs
+
+
+def forward_flops(config: ModelConfig, *, head: bool = False, padding: bool = False) -> int:
+    """Count the floating-point operations of one forward pass of one image: twice the MACs."""
+    return 2 * forward_macs(config, head=head, padding=padding)
+
+
+def training_flops(config: ModelConfig, images: int = 1, *, head: bool = False, padding: bool = False) -> int:
+    """Count the floating-point operations of training on `images` images; one seen twice counts twice.
+
+    Three times the forward pass: every matrix product has two of its size in the backward pass.
+    """
+    return 3 * forward_flops(config, head=head, padding=padding) * images
+
+
+def executed_flops(compute: Callable[[], object]) -> int:
+    """Count the FLOPs that a call executes in products and convolutions, those with padding among them.
+
+    Any library's model can be counted so; `forward_flops` counts what a configuration asks for.
+    """
+    # PyTorch's counter does not know the fused attention of processors.
+    fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+
+    def attention(query: list[int], key: list[int], value: list[int], *_: object, **__: object) -> int:
+        return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
+
+    counter = FlopCounterMode(display=False, custom_mapping={fused: attention})
+    # What is compiled would not pass by the counter.
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"), counter:
+        compute()
+    return counter.get_total_flops()
+
+
+def _weights(*modules: nn.Module | None) -> int:
+    """Count the weights of dense layers, each of which multiplies once for a row."""
+    layers = (layer for module in modules if module for layer in module.modules())
+    return sum(layer.weight.numel() for layer in layers if isinstance(layer, nn.Linear))
+
+
+def _vit_macs(model: ViT, padding: bool) -> int:
+    config, stem = model.config, model.stem
+    tokens, width = config.num_tokens, config.width
+    cells = config.grid[0] * config.grid[1]
+    if isinstance(stem, ResNetStem):
+        macs = _resnet_macs(stem, config.image_size, padding) + cells * stem.projection.weight.numel()
+    elif isinstance(stem, ConvStem):
+        macs, size = cells * stem.projection.weight.numel(), config.image_size
+        size = tuple(side // patch * patch for side, patch in zip(size, config.patch_size, strict=True))
+        for convolution in stem.convolutions:
+            macs += _convolution_macs(convolution, size, padding)
+            size = _strided(size, convolution.stride[0])
+    else:
+        macs = cells * stem.weight.numel()
+    for block in model.blocks:
+        if isinstance(block, AxialBlock):  # a token sees its row, then its column
+            rows, columns = block.grid
+            macs += _block_macs(block.rows, tokens, columns) + _block_macs(block.columns, tokens, rows)
+        else:
+            macs += _block_macs(block, tokens, tokens)
+    if isinstance(model.pooling, AttentionPool):
+        # Keys and values of all tokens and two products with one query; query, output and MLP of one row.
+        macs += 2 * tokens * width**2 + 2 * tokens * width + 2 * width**2 + _weights(model.pooling.mlp)
+    return macs
+
+
+def _block_macs(block: Block, tokens: int, seen: int) -> int:
+    """Count a block's MACs: its dense layers, and QK^T and attention times V for every pair of tokens."""
+    attention, width = block.attention, block.norm1.weight.numel()
+    # Relative positions multiply every query with the embedding of every offset.
+    offsets = len(attention.relative) if isinstance(attention, RelativeAttention) else 0
+    return tokens * (_weights(block) + (2 * seen + offsets) * width)
+
+
+def _resnet_macs(model: ResNet | ResNetStem, image_size: Size, padding: bool) -> int:
+    """Count the MACs of a root and its units."""
+    macs = _convolution_macs(model.root, image_size, padding)
+    size = halve(halve(image_size))  # the root and its max-pooling have a stride of 2 each
+    for unit in (unit for stage in model.stages for unit in stage.children()):
+        middle: Any = unit.conv2
+        after = _strided(size, middle.stride)
+        macs += _convolution_macs(unit.conv1, size, padding) + _convolution_macs(unit.conv3, after, padding)
+        if unit.proj is not None:
+            macs += _convolution_macs(unit.proj, size, padding)
+        if isinstance(middle, AxialMixing):
+            channels, (rows, columns) = middle.rows.qkv.in_channels, size
+            # In each direction qkv has 2C outputs; q k, q r and k r are over C/2 channels, content and place
+            # over C.
+            looking = (rows + columns) * (3 * (channels // 2) + 2 * channels)
+            macs += rows * columns * (2 * 2 * channels**2 + looking)
+        else:
+            macs += _convolution_macs(middle, size, padding)
+        size = after
+    return macs
+
+
+def _convolution_macs(convolution: Any, size: Size, padding: bool) -> int:
+    """Count the MACs of a convolution, a `StdConv2d` or PyTorch's, on an input of a size."""
+    outputs, inputs, kernel, _ = convolution.weight.shape
+    stride = convolution.stride if isinstance(convolution, StdConv2d) else convolution.stride[0]
+    symmetric = getattr(convolution, "padding", None) != "same"
+    rows, columns = (_taps(side, kernel, stride, symmetric, padding) for side in size)
+    return int(outputs * inputs * rows * columns)
+
+
+def _taps(size: int, kernel: int, stride: int, symmetric: bool, padding: bool) -> int:
+    """Count pairs of an output and a tap that meets the input, along one axis: the two are independent."""
+    outputs = -(-size // stride)
+    if padding:
+        return outputs * kernel
+    total = max((outputs - 1) * stride + kernel - size, 0)
+    before = kernel // 2 if symmetric else total // 2
+    starts = (output * stride - before for output in range(outputs))
+    return sum(min(start + kernel, size) - max(start, 0) for start in starts)
+
+
+def _strided(size: Size, stride: int) -> Size:
+    """Give the size of a feature map after a stride: rounded up."""
+    return -(-size[0] // stride), -(-size[1] // stride)
+
+
+# Memory.
+
+
+@dataclass(frozen=True)
+class TrainingMemory:
+    """Bytes that a training step needs, by what they are for."""
+
+    weights: int
+    optimizer_state: int
+    average: int
+    """The running average of the weights, if there is one."""
+    images: int
+    """The batch, as uint8 pixels."""
+    gradients: int
+    """The gradients of all weights, at the end of the backward pass."""
+    activations: int
+    """Kept for the backward pass, at the end of the forward pass."""
+    temporaries: int
+    """Gradients of activations, at the moment when they are largest."""
+    peak: int
+    """The most that is alive at one time: less than the sum, for gradients come as activations go."""
+
+
+@dataclass(frozen=True)
+class InferenceMemory:
+    """Bytes that prediction needs, by what they are for."""
+
+    weights: int
+    images: int
+    activations: int
+    """Alive at the moment when they are largest."""
+    peak: int
+
+
+def training_memory(
+    config: ModelConfig,
+    batch_size: int,
+    compute: Compute = PLAIN,
+    block: BlockFunction | None = None,
+    *,
+    state_bytes: int = 2 * FLOAT,
+    average: bool = False,
+    accumulate: bool = False,
+    recompute: bool = False,
+) -> TrainingMemory:
+    """Measure the memory of one update of all weights by classification, in bytes.
+
+    Not counted: what PyTorch itself needs, the allocator's gaps, and the workspaces that its libraries take
+    inside an operation.
+
+    Args:
+        config: of any model of the zoo's grammar.
+        batch_size: images at a time: the micro-batch, where there is one.
+        compute: the way in which the model computes.
+        block: the function that computes a block where `compute.block` is "compiled".
+        state_bytes: that the optimiser stores for each weight; left out, AdamW's two moments.
+        average: whether there is a running average of the weights.
+        accumulate: whether gradients of earlier micro-batches are there while the forward pass runs.
+        recompute: whether layers are computed again in the backward pass.
+
+    Raises:
+        VitkitError: not even the addresses of a few layers can be had.
+    """
+    observed = _observe(config, batch_size, compute, block, training=True, recompute=recompute)
+    count = parameters(config)
+    weights = gradients = FLOAT * count
+    images = batch_size * _pixels(config)
+    highest = max(gradients + observed.most(batch_size, gradients=False), gradients) if accumulate else 0
+    highest = highest or max(observed.most(batch_size), gradients)
+    lasting = weights + count * state_bytes + (weights if average else 0) + images
+    return TrainingMemory(
+        weights=weights,
+        optimizer_state=count * state_bytes,
+        average=weights if average else 0,
+        images=images,
+        gradients=gradients,
+        activations=observed.kept(batch_size),
+        temporaries=observed.temporaries(batch_size),
+        peak=lasting + highest,
+    )
+
+
+def inference_memory(
+    config: ModelConfig, batch_size: int, compute: Compute = PLAIN, block: BlockFunction | None = None
+) -> InferenceMemory:
+    """Measure the memory of predicting one batch, without gradients, in bytes.
+
+    Args:
+        config, batch_size, compute, block: as for `training_memory`.
+    """
+    activations = _observe(config, batch_size, compute, block, training=False).most(batch_size)
+    weights, images = FLOAT * parameters(config), batch_size * _pixels(config)
+    return InferenceMemory(weights, images, activations, weights + images + activations)
+
+
+def _pixels(config: ModelConfig) -> int:
+    """Count the numbers of one image."""
+    return config.in_channels * config.image_size[0] * config.image_size[1]
+
+
+Bytes = tuple[int, int]
+"""Bytes for each image, and those that are there once for the batch."""
+
+
+@dataclass
+class Span:
+    """A storage, from the operation that made it to the one after which it was gone; None: it stayed."""
+
+    born: int
+    bytes: int
+    died: int | None = None
+
+
+class Ledger(TorchDispatchMode):
+    """Notes when each storage comes and goes, by the number of the operation; most are not computed.
+
+    Args:
+        model: whose parameters and buffers are not counted.
+        images: neither are they.
+        computed: whether all operations are computed, for a test.
+    """
+
+    def __init__(self, model: nn.Module, images: Tensor, computed: bool = False) -> None:
+        super().__init__()
+        self.time = 0
+        self.spans: list[Span] = []
+        self.computed = computed
+        own = [*model.parameters(), *model.buffers(), images]
+        self.names = {address(tensor): tensor for tensor in own}
+        self.read: dict[int, int] = {}
+        """The first operation that sees a parameter, by the parameter's address."""
+        self.alive: dict[int, Span] = {}
+        self.made: dict[int, int] = {}
+        """The operation that made a parameter's gradient, by the parameter's address."""
+
+    def close(self, model: nn.Module) -> None:
+        """Note which gradients there are; what goes from now on is none of the step's."""
+        for parameter in model.parameters():
+            span = None if parameter.grad is None else self.alive.get(address(parameter.grad))
+            if span is not None:
+                self.made[address(parameter)] = span.born
+        self.alive = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # PyTorch's default wraps the method below so that its first call imports the compiler, for seconds.
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        self.time += 1
+        for argument in args:
+            if isinstance(argument, Tensor):
+                self.read.setdefault(address(argument), self.time)
+        result = func(*args, **(kwargs or {})) if self.computed else _shaped(func, args, kwargs or {})
+        for tensor in result if isinstance(result, list | tuple) else (result,):
+            if isinstance(tensor, Tensor):
+                self._note(tensor)
+        return result
+
+    def _note(self, tensor: Tensor) -> None:
+        key = address(tensor)
+        if key in self.alive or key in self.names:
+            return
+        storage = tensor.untyped_storage()
+        span = self.alive[key] = Span(self.time, storage.nbytes())
+        self.spans.append(span)
+        # The storage's own end, whoever held it: Python, autograd or autocast's cache.
+        weakref.finalize(storage, self._gone, key).atexit = False
+
+    def _gone(self, key: int) -> None:
+        span = self.alive.pop(key, None)
+        if span is not None:
+            span.died = self.time
+
+
+def address(tensor: Tensor) -> int:
+    """Give what tensors that share their memory share."""
+    return tensor.untyped_storage()._cdata
+
+
+Shape = Callable[..., Any]
+"""A function of an operation's arguments that makes its result without the numbers."""
+
+
+def _convolved(
+    x: Tensor, weight: Tensor, _: object, stride: list[int], padding: list[int], *__: Any
+) -> Tensor:
+    return x.new_empty(len(x), len(weight), *_windows(x, weight.shape[2:], stride, padding))
+
+
+def _windows(x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int]) -> list[int]:
+    """Give the rows and columns of windows over a feature map."""
+    sides = zip(x.shape[2:], kernel, stride, padding, strict=True)
+    return [(side + 2 * border - size) // step + 1 for side, size, step, border in sides]
+
+
+def _pooled(
+    x: Tensor, kernel: list[int], stride: list[int], padding: Sequence[int] = (0, 0)
+) -> tuple[Tensor, ...]:
+    shape = (*x.shape[:2], *_windows(x, kernel, stride, 2 * padding if len(padding) == 1 else padding))
+    return x.new_empty(shape), x.new_empty(shape, dtype=torch.int64)
+
+
+def _gradients(mask: Sequence[bool], *like: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Make gradients that are asked for, each like what it is the gradient of."""
+    asked = zip(like, mask, strict=True)
+    return tuple(None if x is None or not needed else torch.empty_like(x) for x, needed in asked)
+
+
+def _attended(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+    batch, heads, tokens, _size = q.shape
+    sums = q.new_empty(batch, tokens, heads, dtype=torch.float32)
+    return q.new_empty(batch, tokens, heads, v.shape[3]).transpose(1, 2), sums.transpose(1, 2)
+
+
+def _attention_backward(
+    _: Tensor, q: Tensor, k: Tensor, v: Tensor, *__: Any, **___: Any
+) -> tuple[Tensor, ...]:
+    return tuple(x.new_empty(x.transpose(1, 2).shape).transpose(1, 2) for x in (q, k, v))
+
+
+def _normed(x: Tensor, shape: list[int], *_: Any) -> tuple[Tensor, ...]:
+    rows = (*x.shape[: x.ndim - len(shape)], *(1 for _ in shape))
+    made = torch.empty_like(x, memory_format=torch.contiguous_format)
+    return made, x.new_empty(rows), x.new_empty(rows)
+
+
+def _group_normed(x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    batch, groups = rest[2], rest[5]
+    return torch.empty_like(x), x.new_empty(batch, groups), x.new_empty(batch, groups)
+
+
+def _reduced(x: Tensor, dims: Sequence[int] | None = None, keepdim: bool = False, **_: Any) -> Tensor:
+    gone = {dim % x.ndim for dim in (dims or range(x.ndim))}
+    sides = (
+        (1 if number in gone else side)
+        for number, side in enumerate(x.shape)
+        if keepdim or number not in gone
+    )
+    return x.new_empty(tuple(sides))
+
+
+def _joined(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    shape = list(tensors[0].shape)
+    shape[dim] = sum(tensor.shape[dim] for tensor in tensors)
+    dtype = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
+    return tensors[0].new_empty(shape, dtype=dtype)
+
+
+def _stacked(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    shape = list(tensors[0].shape)
+    shape.insert(dim % (len(shape) + 1), len(tensors))
+    return tensors[0].new_empty(shape)
+
+
+def _padded(x: Tensor, pad: Sequence[int], *_: Any) -> Tensor:
+    shape = list(x.shape)
+    for number in range(len(pad) // 2):  # PyTorch lists the last axis first
+        shape[-1 - number] += pad[2 * number] + pad[2 * number + 1]
+    return x.new_empty(shape)
+
+
+def _copied(x: Tensor, *, dtype: torch.dtype | None = None, memory_format: Any = None, **_: Any) -> Tensor:
+    return torch.empty_like(x, dtype=dtype, memory_format=memory_format or torch.preserve_format)
+
+
+_aten = torch.ops.aten
+SHAPES: dict[Any, Shape] = {
+    _aten.mm.default: lambda a, b: a.new_empty(len(a), b.shape[1]),
+    _aten.addmm.default: lambda _, a, b, **__: a.new_empty(len(a), b.shape[1]),
+    _aten.bmm.default: lambda a, b: a.new_empty(len(a), a.shape[1], b.shape[2]),
+    _aten.convolution.default: _convolved,
+    _aten.convolution_backward.default: lambda grad, x, weight, bias, *rest: _gradients(
+        rest[-1], x, weight, None if bias is None else grad.new_empty(bias)
+    ),
+    _aten._scaled_dot_product_flash_attention_for_cpu.default: _attended,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention_backward,
+    _aten.native_layer_norm.default: _normed,
+    _aten.native_layer_norm_backward.default: lambda _, x, shape, mean, std, weight, bias, mask: _gradients(
+        mask, x.contiguous() if x.is_contiguous() else x.new_empty(x.shape), weight, bias
+    ),
+    _aten.native_group_norm.default: _group_normed,
+    _aten.native_group_norm_backward.default: lambda _, x, mean, std, weight, *rest: _gradients(
+        rest[-1], x, weight, weight
+    ),
+    _aten._softmax.default: lambda x, *_: torch.empty_like(x),
+    _aten._safe_softmax.default: lambda x, *_, **__: torch.empty_like(x),
+    _aten._softmax_backward_data.default: lambda grad, *_: torch.empty_like(grad),
+    _aten.sum.dim_IntList: _reduced,
+    _aten.mean.dim: _reduced,
+    _aten.amax.default: _reduced,
+    _aten.linalg_vector_norm.default: lambda x, _, dims=None, keepdim=False, **__: _reduced(x, dims, keepdim),
+    _aten.cat.default: _joined,
+    _aten.stack.default: _stacked,
+    _aten.constant_pad_nd.default: _padded,
+    _aten.max_pool2d_with_indices.default: _pooled,
+    _aten.max_pool2d_with_indices_backward.default: lambda grad, x, *_: torch.empty_like(x),
+    _aten.slice_backward.default: lambda grad, sizes, *_: grad.new_empty(sizes),
+    _aten.select_backward.default: lambda grad, sizes, *_: grad.new_empty(sizes),
+    _aten._to_copy.default: _copied,
+    _aten.clone.default: _copied,
+}
+"""How the results of operations are shaped. An operation that is not here is computed, which takes longer
+and gives the same."""
+
+
+def _shaped(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Make what an operation returns, without its numbers where its shape is known and nothing depends on
+    them."""
+    first = args[0] if args else None
+    # Whole numbers are computed: they are indices.
+    numbers = isinstance(first, Tensor) and (first.is_floating_point() or first.dtype == torch.uint8)
+    listed = isinstance(first, list | tuple) and all(isinstance(x, Tensor) for x in first)
+    if not (numbers or listed):
+        return func(*args, **kwargs)
+    shape = SHAPES.get(func)
+    if shape is not None:
+        return shape(*args, **kwargs)
+    if func._schema.is_mutable:
+        return first
+    if torch.Tag.pointwise in func.tags:
+        tensors = [argument for argument in args if isinstance(argument, Tensor)]
+        sides = torch.broadcast_tensors(*tensors)[0].shape  # `broadcast_shapes` imports sympy
+        small = [a.new_empty((1,) * a.ndim) if isinstance(a, Tensor) else a for a in args]
+        dtype = func(*small, **kwargs).dtype  # PyTorch's own rule of types
+        like = next((tensor for tensor in tensors if tensor.shape == sides), None)
+        if like is None:
+            return tensors[0].new_empty(sides, dtype=dtype)
+        return torch.empty_like(like, dtype=dtype)
+    return func(*args, **kwargs)
+
+
+LAYERS, UNITS = 3, 2
+"""Encoder blocks that are built: the first, one that stands for all between, and the last, which may compute
+its class token alone. Units of a stage: the first, which changes the channels, and one for all others."""
+
+
+@dataclass
+class Repeated:
+    """The layers that one of them stands for."""
+
+    missing: int
+    """Layers that are not there."""
+    forward: int
+    """The operation with which the forward pass of the one that stands for them begins."""
+    forward_end: int
+    backward: int = 0
+    """The operation that makes the first gradient of its weights, and the last."""
+    backward_end: int = 0
+    kept: Bytes = (0, 0)
+    gradients: Bytes = (0, 0)
+
+
+@dataclass
+class Observed:
+    """What a few layers showed, for any number of images and of layers."""
+
+    turn: int
+    """The last operation of the forward pass."""
+    end: int
+    spans: list[tuple[Span, Bytes]]
+    repeated: list[Repeated] = field(default_factory=list)
+
+    def kept(self, batch: int) -> int:
+        """Give the bytes that autograd keeps at the end of the forward pass."""
+        here = sum(_of(size, batch) for span, size in self.spans if self._is_kept(span))
+        return here + sum(layer.missing * _of(layer.kept, batch) for layer in self.repeated)
+
+    def temporaries(self, batch: int) -> int:
+        """Give the bytes of gradients of activations, at the moment of the backward pass with the most."""
+        passing = ((s, b) for s, b in self.spans if s.born > self.turn and s.died is not None)
+        return max(self._alive(passing, batch))
+
+    def most(self, batch: int, gradients: bool = True) -> int:
+        """Give the most bytes that are alive at one time.
+
+        Args:
+            batch: images.
+            gradients: whether those of weights stay; else they are added to what is there already.
+        """
+        spans: Iterator[tuple[Span, Bytes]] = iter(self.spans)
+        if not gradients:
+            spans = (
+                (Span(s.born, s.bytes, s.born) if s.born > self.turn and s.died is None else s, b)
+                for s, b in self.spans
+            )
+        alive = self._alive(spans, batch)
+        for layer in self.repeated:
+            kept = layer.missing * _of(layer.kept, batch)
+            made = layer.missing * _of(layer.gradients, batch) if gradients else 0
+            # Missing layers are computed around the one that stands for them, so that its own backward pass
+            # may come before all of theirs or after.
+            alive = [
+                now
+                + (
+                    0
+                    if time < layer.forward
+                    else kept
+                    if time < layer.backward
+                    else max(kept, made)
+                    if time <= layer.backward_end
+                    else made
+                )
+                for time, now in enumerate(alive)
+            ]
+        return max(alive)
+
+    def _is_kept(self, span: Span) -> bool:
+        return span.born <= self.turn and (span.died is None or span.died > self.turn)
+
+    def _alive(self, spans: Iterator[tuple[Span, Bytes]], batch: int) -> list[int]:
+        """Add up the bytes that are alive after each operation."""
+        changes = [0] * (self.end + 2)
+        for span, size in spans:
+            changes[span.born] += _of(size, batch)
+            if span.died is not None:
+                changes[span.died + 1] -= _of(size, batch)
+        return list(accumulate(changes))
+
+
+def _of(size: Bytes, batch: int) -> int:
+    return batch * size[0] + size[1]
+
+
+MOST_OBSERVED = 8
+"""Images of the smaller of two observed batches at most. A way of computing may depend on their number:
+normalisation is folded into the weights from a few images on."""
+
+
+def _observe(
+    config: ModelConfig,
+    batch_size: int,
+    compute: Compute,
+    block: BlockFunction | None,
+    *,
+    training: bool,
+    recompute: bool = False,
+) -> Observed:
+    """Observe the passes of a few layers of a model, with two batch sizes."""
+    few = _of_few_layers(config)
+    # Not one image: axes of one element are contiguous in any order, and copies that others need are not
+    # made.
+    batch = min(max(batch_size, 2), MOST_OBSERVED)
+    try:
+        model = build_empty(lambda: build_model(few))
+        # PyTorch's `to_empty` imports sympy, which takes longer than all of this.
+        memory = {name: torch.empty(tensor.shape) for name, tensor in model.state_dict().items()}
+        model.load_state_dict(memory, assign=True)
+        model.compute_buffers()
+        # No C, which would read numbers: its GELU keeps what PyTorch's does, its block is a function's.
+        fast.compute_as(model, replace(compute, gelu="pytorch", graph="eager"), None, block)
+        model.recompute = recompute
+        passes = [_pass(model, count, compute, training) for count in (batch, batch + 1)]
+    except RuntimeError as error:
+        raise VitkitError(
+            f"The memory of this model cannot be measured ({str(error).splitlines()[0]}): choose smaller "
+            "patches, images or layers."
+        ) from error
+    (turn, ledger), (_, other) = passes
+    assert [span.born for span in ledger.spans] == [span.born for span in other.spans]
+    spans = [
+        (a, (b.bytes - a.bytes, a.bytes - batch * (b.bytes - a.bytes)))
+        for a, b in zip(ledger.spans, other.spans, strict=True)
+    ]
+    observed = Observed(turn, ledger.time, spans)
+    observed.repeated = list(_repeated(config, model, ledger, observed, training))
+    return observed
+
+
+def _of_few_layers(config: ModelConfig) -> ModelConfig:
+    if not isinstance(config, ViTConfig):
+        return replace(config, layers=tuple(min(units, UNITS) for units in config.layers))
+    backbone = config.backbone
+    if backbone is not None:
+        backbone = replace(backbone, layers=tuple(min(units, UNITS) for units in backbone.layers))
+    return replace(config, depth=min(config.depth, LAYERS), backbone=backbone)
+
+
+def _pass(model: ImageModel, count: int, compute: Compute, training: bool) -> tuple[int, Ledger]:
+    """Make the passes of a step; returns the last operation of the forward pass, and the ledger."""
+    config = model.config
+    images = torch.empty(count, config.in_channels, *config.image_size, dtype=torch.uint8)
+    model.zero_grad()
+    model.train(training)
+    ledger = Ledger(model, images)
+    with torch.set_grad_enabled(training), ledger:
+        with torch.autocast("cpu", torch.bfloat16, enabled=compute.precision == "bfloat16"):
+            logits = model(images)
+            if training:
+                loss = _loss(logits)
+        turn = ledger.time
+        if training:
+            del logits
+            turn = ledger.time
+            loss.backward()
+            del loss
+    ledger.close(model)
+    return turn, ledger
+
+
+def _loss(logits: Tensor) -> Tensor:
+    """Give the cross-entropy to targets of one number a class, as in training by classification."""
+    rows = logits.flatten(0, -2)
+    return F.cross_entropy(rows, torch.zeros_like(rows, dtype=torch.float32))
+
+
+def _repeated(
+    config: ModelConfig, model: ImageModel, ledger: Ledger, observed: Observed, training: bool
+) -> Iterator[Repeated]:
+    """Find the layers that stand for others, and what those would add."""
+    for layers, count in _runs(config, model):
+        if count == len(layers):
+            continue
+        own = [*layers[1].parameters()]
+        inside = {address(parameter) for parameter in own}
+        begins = min(ledger.read[key] for key in inside if key in ledger.read)
+        following = (
+            {address(parameter) for parameter in layers[2].parameters()}
+            if len(layers) > 2
+            else {address(parameter) for parameter in model.parameters()} - inside
+        )
+        # A parameter that several steps read was seen before: its first time is not after this layer.
+        ends = min(ledger.read[key] for key in following if ledger.read.get(key, 0) > begins)
+        layer = Repeated(count - len(layers), begins, ends)
+        layer.kept = _sum(
+            size
+            for s, size in observed.spans
+            if begins <= s.born < ends and (observed._is_kept(s) or (not training and s.died is None))
+        )
+        if training:
+            born = [ledger.made[key] for key in inside if key in ledger.made]
+            layer.backward, layer.backward_end = min(born), max(born)
+            layer.gradients = _sum(
+                size
+                for s, size in observed.spans
+                if layer.backward <= s.born <= layer.backward_end and s.died is None
+            )
+        else:
+            layer.backward = layer.backward_end = observed.end + 1
+        yield layer
+
+
+def _runs(config: ModelConfig, model: ImageModel) -> Iterator[tuple[list[nn.Module], int]]:
+    """List the layers of each kind that is repeated, and how many of them the whole model has."""
+    trunk: Any = model if isinstance(model, ResNet) else getattr(model, "stem", None)
+    if isinstance(trunk, ResNet | ResNetStem):
+        whole: Any = config if isinstance(model, ResNet) else config.backbone  # type: ignore[union-attr]
+        for stage, units in zip(trunk.stages, whole.layers, strict=True):
+            yield list(stage.children()), units
+    if isinstance(config, ViTConfig):
+        yield model.layers(), config.depth
+
+
+def _sum(sizes: Iterator[Bytes]) -> Bytes:
+    listed = list(sizes)
+    return sum(size[0] for size in listed), sum(size[1] for size in listed)
