@@ -1,12 +1,12 @@
-"""The other ways to compute a Vision Transformer: the results of the plain way up to rounding, sooner.
+"""The other ways to compute a Vision Transformer: the plain way's results up to rounding, faster somewhere.
 
-A way is a subclass of a plain part, with one method in place of the plain one's: that of the attention, of
-the MLP's GELU, of a block, of the whole model. `compute_as` makes an object an instance of it, which changes
-its methods and nothing else: no parameter, no name, no hook. A copy or a pickle is of that class too, and
-computes through its own weights; a function bound to the object and stored in it would do neither, and would
-keep the object in memory. Objects of classes that are not of this library stay as they are.
+Each is a subclass of a plain part, in which one method computes the same otherwise. `compute_as` exchanges
+the classes of a model's parts (`part.__class__ = ...`): their methods change and nothing else, no parameter,
+no name. A copy or a pickle is of the same classes and computes through its own weights. A function bound to a
+part and stored in it as `forward` would make a circle, which keeps the weights of a model that nobody holds
+in memory. Parts of somebody else's classes stay as they are.
 
-What is compiled from C is handed in; which way is fast on a machine, `vitkit.runs.machine` knows.
+What is compiled from C is handed in; `vitkit.runs.machine` knows which way is fast on a machine.
 
 Shapes: B images, N patches, T tokens, D = width, h = num_heads, d = head_dim = D / h.
 """
@@ -50,7 +50,7 @@ class ExplicitAttention(Attention):
 
 
 class ExplicitRelativeAttention(ExplicitAttention, RelativeAttention):
-    """The same with the bias of relative positions."""
+    """Relative attention by two products and a softmax: the bias is `RelativeAttention`'s."""
 
 
 class CompiledMLP(MLP):
@@ -164,11 +164,9 @@ def _exchange(part: nn.Module, fast: bool, compiled: Callable[..., Tensor | None
     """Have a part compute in its other way, or in the plain one again; `compiled` is what it needs for it."""
     part.__dict__.pop("compiled", None)
     plain = PLAIN.get(type(part), type(part))
-    if fast and plain in FAST:
-        part.__class__ = FAST[plain]
-        part.__dict__["compiled"] = compiled
-    else:
-        part.__class__ = plain
+    part.__class__ = FAST.get(plain, plain) if fast else plain
+    if fast and compiled is not None and plain in FAST:
+        part.__dict__["compiled"] = compiled  # not by `setattr`, which would register a module
 
 
 def embed_pixels(stem: PatchStem, pixels: Tensor, mean: Tensor, std: Tensor) -> Tensor:
