@@ -246,12 +246,13 @@ class Doubling(Block):
         return 2 * x
 
 
-def test_blocks_of_other_classes_stay_as_they_are() -> None:
+@pytest.mark.parametrize("number", [0, 1])
+def test_blocks_of_other_classes_stay_as_they_are(number: int) -> None:
     model = make(replace(SMALL, width=64)).float()
-    model.blocks[0].__class__ = Doubling
+    model.blocks[number].__class__ = Doubling
     expected = model(images(SMALL))
     compute_as(model, replace(ALL, gelu="pytorch"), None, block_kernel.compiled_block("float32"))
-    assert type(model.blocks[0]) is Doubling
+    assert type(model.blocks[number]) is Doubling
     torch.testing.assert_close(model(images(SMALL)), expected, rtol=1e-3, atol=1e-4)
 
 

@@ -1,18 +1,19 @@
-"""The other ways to compute a Vision Transformer: the results of the plain way up to rounding, sooner.
+"""The other ways to compute a Vision Transformer: the plain way's results up to rounding, faster somewhere.
 
-A way is a subclass of a plain part, with one method in place of the plain one's: that of the attention, of
-the MLP's GELU, of a block, of the whole model. `compute_as` makes an object an instance of it, which changes
-its methods and nothing else: no parameter, no name, no hook. A copy or a pickle is of that class too, and
-computes through its own weights; a function bound to the object and stored in it would do neither, and would
-keep the object in memory. Objects of classes that are not of this library stay as they are.
+Each is a subclass of a plain part, in which one method computes the same otherwise. `compute_as` exchanges
+the classes of a model's parts (`part.__class__ = ...`): their methods change and nothing else, no parameter,
+no name. A copy or a pickle is of the same classes and computes through its own weights. A function bound to a
+part and stored in it as `forward` would make a circle, which keeps the weights of a model that nobody holds
+in memory. Parts of somebody else's classes stay as they are.
 
-What is compiled from C is handed in; which way is fast on a machine, `vitkit.runs.machine` knows.
+What is compiled from C is handed in; `vitkit.runs.machine` knows which way is fast on a machine.
 
 Shapes: B images, N patches, T tokens, D = width, h = num_heads, d = head_dim = D / h.
 """
 
 import math
 from collections.abc import Callable, Collection
+from typing import TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -50,7 +51,7 @@ class ExplicitAttention(Attention):
 
 
 class ExplicitRelativeAttention(ExplicitAttention, RelativeAttention):
-    """The same with the bias of relative positions."""
+    """Relative attention by two products and a softmax: the bias is `RelativeAttention`'s."""
 
 
 class CompiledMLP(MLP):
@@ -64,7 +65,7 @@ class CompiledMLP(MLP):
 
 
 class CompiledBlock(Block):
-    """A block that one function computes between its matrix products, wherever it can."""
+    """A block that one function computes, products and all that is between them, wherever it can."""
 
     compiled: BlockFunction | None
     """None where a block was unpickled on such a machine."""
@@ -86,7 +87,7 @@ class FastViT(ViT):
 
     def patches(self, images: Tensor, taps: Taps | None = None, any_size: bool = False) -> Tensor:
         stem, folds = self.stem, self.chosen.pixels == "folded" and images.dtype == torch.uint8
-        # One small image is normalised faster than the weights are: as many numbers are the break-even.
+        # Folding normalises the weights in place of the pixels: it pays where these are more numbers.
         if not (folds and isinstance(stem, PatchStem) and images.numel() > stem.weight.numel()):
             return super().patches(images, taps, any_size)
         self.require_size(images, any_size)
@@ -105,8 +106,8 @@ class FastViT(ViT):
     ) -> Tensor:
         shortens = self.chosen.last_block == "class_token" and class_token_suffices(self.config)
         last = self.blocks[-1]
-        # Taps show all tokens, so that with them none is left out; nor is one of a block that was handed in.
-        if not shortens or taps is not None or attention_weights or not isinstance(last, Block):
+        # Taps show all tokens, so that with them none is left out; nor is one of a block of another class.
+        if not shortens or taps is not None or attention_weights or not _is_ours(last):
             return super().features(images, taps, attention_weights, any_size=any_size)
         grid = self.grid_of(images) if any_size else None
         tokens = self.place(self.patches(images, any_size=any_size), grid=grid)
@@ -114,6 +115,11 @@ class FastViT(ViT):
             tokens = self.through(block, self.before_layer(i, tokens, grid))
         token = first_token(last, self.before_layer(len(self.blocks) - 1, tokens, grid))  # (B, 1, D)
         return self.pool(token if self.config.norm_after_pooling else self.norm(token))
+
+
+def _is_ours(block: nn.Module) -> TypeGuard[Block]:
+    """Whether a block's `forward` is that of `Block`, or computes the same."""
+    return type(block) in (Block, CompiledBlock)
 
 
 def compute_as(
@@ -164,11 +170,9 @@ def _exchange(part: nn.Module, fast: bool, compiled: Callable[..., Tensor | None
     """Have a part compute in its other way, or in the plain one again; `compiled` is what it needs for it."""
     part.__dict__.pop("compiled", None)
     plain = PLAIN.get(type(part), type(part))
-    if fast and plain in FAST:
-        part.__class__ = FAST[plain]
-        part.__dict__["compiled"] = compiled
-    else:
-        part.__class__ = plain
+    part.__class__ = FAST.get(plain, plain) if fast else plain
+    if fast and compiled is not None and plain in FAST:
+        part.__dict__["compiled"] = compiled  # `setattr` would register a function that is a module
 
 
 def embed_pixels(stem: PatchStem, pixels: Tensor, mean: Tensor, std: Tensor) -> Tensor:

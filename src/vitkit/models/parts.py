@@ -39,7 +39,7 @@ class Attention(nn.Module):
         super().__init__()
         self.num_heads = num_heads
         self.dropout = dropout
-        # One matrix for queries, keys and values: one large product is faster than three.
+        # Queries, keys and values in one matrix: one large product is faster than three.
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
         self.rotary = rotary
@@ -77,7 +77,7 @@ class Attention(nn.Module):
         if taps is None:
             mixed = self.attend(q, k, v, bias, dropout)
         else:
-            # The weights exist in no fused kernel. Scaled after the product, as in the paper's Appendix A:
+            # A fused kernel never holds the weights. Scaled after the product, as in the paper's Appendix A:
             # another order has other last digits, and taps keep theirs from version to version.
             logits = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])  # (B, h, T, T)
             weights = (logits if bias is None else logits + bias).softmax(-1)  # rows of queries sum to one

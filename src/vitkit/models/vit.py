@@ -1,8 +1,8 @@
 """The Vision Transformer, read top to bottom: images to patches, patches to tokens, encoder, pooling, head.
 
 Follows section 3.1 of the paper, and vision_transformer `models_vit.py` where the paper is silent. The parts
-stand in `parts.py` (attention, MLP, block), `stem.py`, `position.py` and `pool.py`; the configuration in
-`vit_config.py`; other ways to compute the same in `fast.py`.
+are in `parts.py` (attention, MLP, block), `stem.py`, `position.py` and `pool.py`, the configuration is in
+`vit_config.py`. All is computed here in one way, the plain one; `fast.py` has the others.
 
 Shapes: B images, N patches, T tokens (N and the tokens before them), D = width, h = num_heads,
 K = num_classes.
@@ -16,12 +16,11 @@ from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel, Taps, lecun_normal, make_head
-from vitkit.models.parts import MLP, Attention, RelativeAttention
-from vitkit.models.parts import Block as Block
+from vitkit.models.parts import MLP, Attention, Block, RelativeAttention
 from vitkit.models.pool import Pooling, make_pooling
 from vitkit.models.position import Position, RotaryPosition2D, make_positions
-from vitkit.models.stem import PatchStem as PatchStem
-from vitkit.models.vit_config import ViTConfig as ViTConfig
+from vitkit.models.stem import PatchStem
+from vitkit.models.vit_config import ViTConfig
 
 
 class ViT(ImageModel):
@@ -52,16 +51,12 @@ class ViT(ImageModel):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(config)
-        # A hybrid's or an axial model's configuration would else silently become another model.
-        missing = [
-            part
-            for part, needed in (
-                ("stem", stem is None and (config.backbone is not None or bool(config.stem_channels))),
-                ("blocks", blocks is None and config.attention != "full"),
-            )
-            if needed
-        ]
-        if missing:
+        absent = {
+            "stem": stem is None and (config.backbone is not None or bool(config.stem_channels)),
+            "blocks": blocks is None and config.attention != "full",
+        }
+        # Without them a hybrid's or an axial model's configuration would silently become another model.
+        if missing := [name for name, is_absent in absent.items() if is_absent]:
             raise VitkitError(
                 f"This configuration needs {' and '.join(missing)} that ViT does not make by itself: "
                 "call vitkit.build_model(config), which hands them in."
@@ -69,17 +64,18 @@ class ViT(ImageModel):
         width, registers = config.width, config.register_tokens
         self.stem = PatchStem(config.patch_size, width, config.in_channels) if stem is None else stem
         self.class_token = nn.Parameter(torch.empty(1, 1, width)) if config.class_token else None
+        # Tokens that nothing reads, for the model's own use (Darcet et al. 2024); the paper has none.
         self.register_tokens = nn.Parameter(torch.empty(1, registers, width)) if registers else None
-        self.positions = nn.ModuleList(make_positions(config))
+        self.positions = nn.ModuleList(make_positions(config))  # none, one, or one for each block
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(
             (encoder_block(config, number) for number in range(config.depth)) if blocks is None else blocks
         )
-        # A norm before the first block, which CLIP's models have and the paper's do not.
+        # CLIP's models have a norm before the first block, the paper's have none.
         self.pre_norm = nn.LayerNorm(width, config.norm_eps) if config.norm_before_blocks else None
         self.norm = nn.LayerNorm(width, config.norm_eps)
         self.pooling = make_pooling(config)
-        size = config.representation_size  # a hidden layer with tanh, which pre-training has (paper 3.1)
+        size = config.representation_size  # of a hidden layer, which pre-training has (paper 3.1)
         self.pre_logits = nn.Linear(width, size) if size else None
         self.head = make_head(size or width, config.num_classes)
         self.draw_weights(generator)
@@ -87,14 +83,13 @@ class ViT(ImageModel):
     @torch.no_grad()
     def init_weights(self, generator: torch.Generator | None = None) -> None:
         """Draw new weights as vision_transformer does: zero head and class token, normal(0.02) positions."""
-        # In this order a generator is drawn from, on which the bits of a run's first weights depend.
+        # The order in which the generator is drawn from: the bits of a run's first weights depend on it.
         for module in (self.stem, *self.blocks, *self.positions, self.pooling):
             module.init_weights(generator)
         if self.class_token is not None:
             nn.init.zeros_(self.class_token)
-        # Registers are not zeros: they are alike in everything else, and equal ones would stay equal.
         if self.register_tokens is not None:
-            # 0.02 as for positions, which are added to tokens as registers are put beside them.
+            # Not zero: they are alike in all else, and equal ones would stay equal. 0.02 as for positions.
             nn.init.normal_(self.register_tokens, std=0.02, generator=generator)
         if self.pre_logits is not None:
             lecun_normal(self.pre_logits.weight, self.pre_logits.in_features, generator)
@@ -131,11 +126,10 @@ class ViT(ImageModel):
             taps: receives `embedded`.
             grid: `(rows, columns)` of the patches where it is not the model's own: positions are resized.
         """
-        tokens: Tensor = patches
         prefix = [part for part in (self.class_token, self.register_tokens) if part is not None]
-        if prefix:
-            # Each is (1, count, D), the same for all images; `expand` copies nothing.
-            tokens = torch.cat([*(part.expand(patches.shape[0], -1, -1) for part in prefix), patches], dim=1)
+        # Each is (1, count, D), the same for all images: `expand` copies nothing.
+        expanded = [part.expand(len(patches), -1, -1) for part in prefix]
+        tokens: Tensor = torch.cat([*expanded, patches], dim=1) if expanded else patches  # (B, T, D)
         if self.config.position_at == "stem" and len(self.positions):
             tokens = self._add_position(tokens, 0, grid)
         tokens = self.dropout(tokens)  # after the positions, as in vision_transformer
@@ -198,21 +192,20 @@ class ViT(ImageModel):
         Raises:
             VitkitError: attention weights without taps, or of a layer that is not there.
         """
-        # The layers that leave the fused kernel for their attention weights: True means all of them.
-        if isinstance(attention_weights, bool):
-            explicit: Collection[int] = range(len(self.blocks)) if attention_weights else ()
-        else:
-            explicit = attention_weights
+        every_layer = range(len(self.blocks))
+        # The layers that leave the fused kernel, for their attention weights.
+        explicit = every_layer if attention_weights is True else attention_weights or ()
         if explicit and taps is None:
             raise VitkitError("Attention weights are written to taps: pass taps={} as well.")
-        if explicit and not all(0 <= layer < len(self.blocks) for layer in explicit):
-            raise VitkitError(f"Layers are numbered 0 to {len(self.blocks) - 1}, found {sorted(explicit)}.")
+        if not all(layer in every_layer for layer in explicit):
+            raise VitkitError(f"Layers are numbered 0 to {every_layer[-1]}, found {sorted(explicit)}.")
         for i, block in enumerate(self.blocks):
             tokens = self.before_layer(i, tokens, grid)
             if taps is None:
                 tokens = self.through(block, tokens)
             else:  # never recomputed for gradients: a block would write its taps twice
                 tokens = block(tokens, taps, f"block{i:02d}", i in explicit)
+        # All tokens are normed, also where one is read: taps and feature maps show them so.
         encoded: Tensor = tokens if self.config.norm_after_pooling else self.norm(tokens)
         if taps is not None:
             taps["encoded"] = encoded
@@ -221,7 +214,7 @@ class ViT(ImageModel):
     def pool(self, encoded: Tensor, taps: Taps | None = None) -> Tensor:
         """Reduce encoded tokens `(B, T, D)` to what the head sees, `(B, D)`; `(B, T, D)` without pooling."""
         pooled: Tensor = self.pooling(encoded)
-        # `fc_norm` in timm: MAE and others norm the mean of the tokens, and not each token before it.
+        # MAE and others norm the mean of the tokens, and not each token before it (`fc_norm` in timm).
         if self.config.norm_after_pooling:
             pooled = self.norm(pooled)
         features = pooled if self.pre_logits is None else torch.tanh(self.pre_logits(pooled))
@@ -278,9 +271,8 @@ class ViT(ImageModel):
 
     def _after(self, number: int) -> str:
         """Name the tap that holds the tokens after a block."""
-        name = f"block{number:02d}"
         # An axial block is two blocks, of which the one along the columns comes last.
-        return f"{name}/columns/+mlp" if self.config.attention == "axial" else f"{name}/+mlp"
+        return f"block{number:02d}/{'columns/' if self.config.attention == 'axial' else ''}+mlp"
 
     def grid_of(self, images: Tensor) -> tuple[int, int] | None:
         """Count the patches of images of any size, `(rows, columns)`; None where it is the model's own grid.
@@ -333,11 +325,11 @@ def encoder_block(config: ViTConfig, number: int = 0) -> Block:
     attention: Attention
     if config.position == "relative":
         attention = RelativeAttention(width, heads, config.num_tokens, dropout=dropout)
-    elif config.rotary is not None:
-        rotary = RotaryPosition2D(config.grid, config.head_dim, config.prefix_tokens, config.rotary)
-        attention = Attention(width, heads, dropout=dropout, rotary=rotary)
     else:
-        attention = Attention(width, heads, dropout=dropout)
+        rotary = None
+        if config.rotary is not None:
+            rotary = RotaryPosition2D(config.grid, config.head_dim, config.prefix_tokens, config.rotary)
+        attention = Attention(width, heads, dropout=dropout, rotary=rotary)
     return Block(
         width,
         attention,

@@ -241,7 +241,9 @@ def choose_compute(
     compiled = compiler and device == "cpu" and vit.gelu == "tanh" and phase != "prediction"
     most = MOST_EXPLICIT_TOKENS if precision == "bfloat16" else MOST_COMPILED_FLOAT32_TOKENS
     whole = compiled and fast.block_can_be_compiled(vit) and vit.num_tokens <= most
-    whole = whole and not (phase == "training" and drops_at_random(vit))
+    # A compiled block drops nothing at random.
+    dropped = phase == "training" and any((vit.dropout, vit.attention_dropout, vit.drop_path))
+    whole = whole and not dropped
     explicit = device == "cpu" and precision == "bfloat16" and vit.num_tokens <= MOST_EXPLICIT_TOKENS
     return Compute(
         precision,
@@ -253,11 +255,6 @@ def choose_compute(
         # Half a minute of compiling pays in training alone; on a processor it did not pay at all.
         graph="compiled" if device == "cuda" and phase == "training" and "triton" in features else "eager",
     )
-
-
-def drops_at_random(config: ViTConfig) -> bool:
-    """Whether blocks drop numbers or images at random in training."""
-    return any((config.dropout, config.attention_dropout, config.drop_path))
 
 
 def _bfloat16_pays(
