@@ -122,7 +122,7 @@ def find_training_images(
 ) -> dict[str, NDArray[np.int64]]:
     """Find the images of splits that are training images too: their numbers by split."""
     with listener.progress("looking for training images among the others"):
-        return repeats_of_training(data.splits, splits)
+        return repeats_of_training(data.splits, splits, data.same)
 
 
 def with_repeats(

@@ -171,7 +171,7 @@ def _look(
         f"{total:,} images are too many, or too large, to look at each before advice: vitkit data check does."
     )
     with listener.progress("comparing files"):
-        repeated = repeats_of_training(data.splits, ("val", "test"))
+        repeated = repeats_of_training(data.splits, ("val", "test"), data.same)
     return None, {f"train-{split}": len(rows) for split, rows in repeated.items() if len(rows)}
 
 
