@@ -157,16 +157,14 @@ def adapt(
         tensors = fit_filters(config, tensors, options.channels)
         config = with_channels(config, options.channels)
     config, card = with_statistics(config, card, options)
-    notes = [*(assumption.sentence() for assumption in card.assumed), *_doubts(tensors)]
     if num_classes is None:
         num_classes = config.num_classes
-    if head == "new" or (head is None and num_classes != config.num_classes):
+    is_new = head == "new" or (head is None and num_classes != config.num_classes)
+    notes = [*(one.sentence() for one in card.assumed), *find_doubts(tensors, keeps_head=not is_new)]
+    if is_new:
         config, tensors = _with_new_head(config, tensors, num_classes)
         # The recorded classes, loss and data are those of the head that was replaced.
         card = replace(card, class_names=(), task=None, data=None)
-    # The original begins with a head of zeros, so a head that is still zero was never trained.
-    elif "head.weight" in tensors and not tensors["head.weight"].any():
-        notes.append("its head is all zeros: it was never trained, and all classes look alike")
     if size is not None and size != config.image_size:
         config, tensors, model = _at_size(config, tensors, size, options.interpolation, notes, model)
     # The card says how pictures become the model's input, so its size and channels follow the model's.
@@ -288,17 +286,20 @@ def with_statistics(
     return config, card
 
 
-def _doubts(tensors: dict[str, Tensor]) -> list[str]:
-    """List what looks wrong in the numbers of the weights: NaN and infinity."""
-    broken = names_that_are_not_finite(tensors)
-    if not broken:
-        return []
-    shown = ", ".join(broken[:NAMES_SHOWN]) + (", ..." if len(broken) > NAMES_SHOWN else "")
-    return [
-        f"{len(broken)} of its {len(tensors)} tensors hold NaN or infinity ({shown}): what it predicts is "
-        "worth nothing. Its training diverged or the file was damaged: take an earlier checkpoint, or fetch "
-        "it again"
-    ]
+def find_doubts(tensors: dict[str, Tensor], keeps_head: bool = True) -> list[str]:
+    """List what looks wrong in the numbers of the weights: NaN and infinity, and a head without any."""
+    broken, doubts = names_that_are_not_finite(tensors), []
+    if broken:
+        shown = ", ".join(broken[:NAMES_SHOWN]) + (", ..." if len(broken) > NAMES_SHOWN else "")
+        doubts.append(
+            f"{len(broken)} of its {len(tensors)} tensors hold NaN or infinity ({shown}): what it predicts "
+            "is worth nothing. Its training diverged or the file was damaged: take an earlier checkpoint, or "
+            "fetch it again"
+        )
+    # The original begins with a head of zeros, so a head that is still zero was never trained.
+    if keeps_head and "head.weight" in tensors and not tensors["head.weight"].any():
+        doubts.append("its head is all zeros: it was never trained, and all classes look alike")
+    return doubts
 
 
 def _with_new_head(

@@ -19,8 +19,8 @@ from vitkit.jobs.vtab.result import TaskScore
 from vitkit.jobs.vtab.task_run import task_run
 from vitkit.listener import Listener, Progress
 from vitkit.runs.config import Run
-from vitkit.runs.folder import read_evaluations
 from vitkit.runs.machine import InterruptedTraining
+from vitkit.runs.trained_model import read_evaluations
 from vitkit.tasks import find_task
 from vitkit.text import without_places
 from vitkit.training.finite import NonFiniteError

@@ -28,7 +28,7 @@ from vitkit.jobs.vtab.task import TaskAtWork
 from vitkit.jobs.vtab.task_run import UNCUT, departures, task_run
 from vitkit.listener import SILENT, Listener
 from vitkit.models.image_config import height_and_width
-from vitkit.runs.config import Run, StartConfig, name_options
+from vitkit.runs.config import StartConfig, name_options
 from vitkit.runs.destination import require_folder
 from vitkit.runs.folder import is_new_folder, lock_run_folder
 from vitkit.runs.start import find_start, start_place
@@ -111,7 +111,7 @@ def run_vtab(options: VtabOptions, listener: Listener = SILENT) -> Vtab:
         # Each list is read before any task is trained: a malformed one is refused now, and not after a day.
         listed = [_list_hashes(task.stages(options.sweep)) for task in found.tasks]
     with listener.progress("looking at the start"):
-        start = find_start(Run(start=StartConfig(options.start)))
+        start = find_start(StartConfig(options.start))
         weights = {file.name: hash_file(file)[1] for file in start.files}
     folder = vtab_folder(options)
     _refuse_other(folder, options, weights)  # before anything is made
