@@ -145,6 +145,6 @@ def test_prediction_looks_at_everything_once(tmp_path: Path, start: Path, counts
 
 def test_conversion_looks_at_everything_once(tmp_path: Path, start: Path, counts: Counts) -> None:
     """What was written is read back, which is another checkpoint and another model."""
-    assert command(["convert", str(start), str(tmp_path / "out"), "--format", "huggingface"]) == 0
+    assert command(["convert", str(start), str(tmp_path / "out"), "--to", "huggingface"]) == 0
     require_once(counts, models=2)
     assert counts["open"] == counts["read"] == 1

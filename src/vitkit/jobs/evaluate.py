@@ -46,7 +46,7 @@ class Evaluation:
     rejects: dict[str, str]
     """Key and reason of every image that could not be read: they are counted, not scored."""
     model: Place
-    """What the model's path is."""
+    """The path of the model, and its kind."""
     whole: bool = False
     """Whether the data has no splits and is not the training data: `split` says "train" but means all of
     it."""

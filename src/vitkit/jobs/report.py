@@ -37,7 +37,7 @@ from vitkit.weights.loading import find_doubts
 
 @dataclass(frozen=True)
 class Trained:
-    """What a run that has just ended holds in memory, so that the page does not read it again."""
+    """The parts of a run that has just ended which are in memory, so that the page does not read them again."""
 
     config: Mapping[str, Any]
     """The contents of its `config.json`."""

@@ -97,7 +97,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be trained, complete."""
+    """A run that is to be trained, complete, and all that was found out for it."""
 
     run: Run
     """The run with absolute paths, a number of steps, its pixel statistics, the rule by which its splits are
@@ -108,7 +108,7 @@ class Plan:
     config: ModelConfig
     """The architecture of its model."""
     start: StartRecord | None
-    """What is taken over of its start; None for new weights."""
+    """The record of what is taken over of its start; None for new weights."""
     device: torch.device
     request: Request
     compute: Compute | None = None
