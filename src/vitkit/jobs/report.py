@@ -37,7 +37,7 @@ from vitkit.weights.loading import find_doubts
 
 @dataclass(frozen=True)
 class Trained:
-    """The parts of a run that has just ended which are in memory, so that the page does not read them again."""
+    """The parts of a run that has just ended and are in memory, so that they are not read again."""
 
     config: Mapping[str, Any]
     """The contents of its `config.json`."""
