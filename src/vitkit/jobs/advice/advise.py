@@ -262,7 +262,7 @@ def _to_look_for(data: ImageData, device: torch.device, listener: Listener) -> I
     count = len(data.splits["train"])
     for name in SIZES:
         config = model_config(name, len(data.class_names), SIDE)
-        start = Start(name, name, config, ModelCard(), "", (), (), None, dict)
+        start = Start(name, "", name, config, ModelCard(), "", (), (), None, dict)
         run = fit_data(
             replace(Run(data=data.spec, model=name), preprocessing=start.preprocessing), start, count
         )
