@@ -15,12 +15,13 @@ from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.series.series import recorded_run, train_series
 from vitkit.jobs.train import require_data, train
 from vitkit.listener import SILENT, Listener
+from vitkit.models.zoo import ModelConfig
 from vitkit.runs.budget import settle_minutes
 from vitkit.runs.config import Run, StartConfig, full_name
 from vitkit.runs.folder import is_training_data
 from vitkit.runs.machine import require_threads
 from vitkit.runs.series_options import SeriesOptions
-from vitkit.runs.start import Start, find_start
+from vitkit.runs.start import find_start
 from vitkit.tasks import find_task
 from vitkit.training.objectives_config import ClassificationConfig
 from vitkit.training.optim_config import OptimizerConfig
@@ -174,7 +175,7 @@ def suit_run(asked: Run) -> Suited:
     listed = find_task(run.task).open_data(run.data, run.splits, run.preprocessing.decode)
     count = len(listed.splits["train"])
     if not run.recipe:
-        run = fit_data(run, start, count, asked.optimizer.freeze)
+        run = fit_data(run, start.config, count, asked.optimizer.freeze)
         if len(listed.splits.get("val", ())) < LEAST_VALIDATED:
             run = replace(run, training=replace(run.training, select="last"))
     elif run.recipe == "paper":
@@ -182,7 +183,9 @@ def suit_run(asked: Run) -> Suited:
     return Suited(run, count)
 
 
-def fit_data(run: Run, start: Start, num_images: int, freeze: Literal["nothing", "trunk"] = "nothing") -> Run:
+def fit_data(
+    run: Run, config: ModelConfig, num_images: int, freeze: Literal["nothing", "trunk"] = "nothing"
+) -> Run:
     """Choose how to fine-tune on so many training images, where no recipe says it.
 
     AdamW at a low rate, at a higher one for a head of zeros, and lower layers slower than higher ones: no
@@ -193,7 +196,7 @@ def fit_data(run: Run, start: Start, num_images: int, freeze: Literal["nothing",
     epochs, batch_size = next((epochs, batch) for below, epochs, batch in LENGTHS if num_images < below)
     batch_size = max(min(batch_size, num_images), 1)
     epochs = max(epochs, math.ceil(LEAST_STEPS * batch_size / max(num_images, 1)))
-    decay = LAYER_DECAY ** min(1.0, 12 / max(start.config.num_layers, 1))
+    decay = LAYER_DECAY ** min(1.0, 12 / max(config.num_layers, 1))
     alone, zeros = freeze == "trunk", run.start.head == "new"
     run = replace(
         run,

@@ -26,8 +26,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.series import series as series_job
 from vitkit.jobs.vtab.data import TaskData, find_tasks
 from vitkit.jobs.vtab.options import VtabOptions
-from vitkit.jobs.vtab.page import render_vtab
-from vitkit.jobs.vtab.result import PAPER, TaskScore, Vtab, mean_of, remarks
+from vitkit.jobs.vtab.result import PAPER, TaskScore, Vtab, mean_of, remarks, render_vtab
 from vitkit.jobs.vtab.vtab import CROPS, UNCUT, begin, complete_task, departures, task_run, vtab
 from vitkit.listener import SILENT
 from vitkit.models.build import create_model

@@ -28,8 +28,7 @@ from vitkit.jobs.recipes import recipe
 from vitkit.jobs.series.series import train_series
 from vitkit.jobs.vtab.data import TaskData, find_tasks
 from vitkit.jobs.vtab.options import Rates, VtabOptions
-from vitkit.jobs.vtab.page import render_vtab
-from vitkit.jobs.vtab.result import TaskScore, Vtab
+from vitkit.jobs.vtab.result import TaskScore, Vtab, render_vtab
 from vitkit.listener import SILENT, Listener, Progress
 from vitkit.models.image_config import height_and_width
 from vitkit.runs.config import Run, StartConfig, name_options
