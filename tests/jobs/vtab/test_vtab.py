@@ -23,6 +23,7 @@ from vitkit.data.sources import open_data
 from vitkit.data.vtab_tasks import VTAB_TASKS, TaskFolder
 from vitkit.durable import hash_file
 from vitkit.errors import VitkitError
+from vitkit.jobs import train as training
 from vitkit.jobs.series import series as series_job
 from vitkit.jobs.vtab.data import TaskData, find_tasks
 from vitkit.jobs.vtab.options import VtabOptions
@@ -270,11 +271,10 @@ def test_finished_tasks_and_rates_are_not_repeated(
     asked: dict[str, Any] = {"out": tmp_path / "out", "sweep": True, "rates": (0.01, 0.1), **SMALL}
     first = vtab(start, root, tasks=["clevr_count"], **asked)
     begun: list[str] = []
-    train = series_job.train
 
     def counted(run: Any, folder: Path, **options: Any) -> Path:
         begun.append(f"{folder.parent.name}/{folder.name}")
-        return train(run, folder, **options)
+        return training.train(run, folder, **options)
 
     monkeypatch.setattr(series_job, "train", counted)
     (tmp_path / "out/clevr_count/result.json").unlink()
@@ -499,10 +499,11 @@ def begun_by_an_earlier_version(root: Path, start: Path, out: Path, finished: bo
             (task / name).mkdir(parents=True)
             check_data(task / name, listed, listed.fingerprint(), "names", SILENT)
     (task / "images.json").write_text(json.dumps({f"{name}.txt": "0" * 64 for name in lists.values()}))
-    tried = {"accuracy": {"0.01": 0.5}, "loss": {"0.01": 1.5}, "diverged": ["0.1"] * finished}
+    accuracy = {"0.01": 0.5}
+    tried = {"accuracy": accuracy, "loss": {"0.01": 1.5}, "diverged": ["0.1"] * finished}
     (task / "sweep.json").write_text(json.dumps(tried))
     if finished:
-        kept = replace(score("clevr_count", 0.6, 0.5, 0.7), validation=tried["accuracy"])
+        kept = replace(score("clevr_count", 0.6, 0.5, 0.7), validation=accuracy)
         (task / "result.json").write_text(json.dumps(to_json(kept)))
     return task
 

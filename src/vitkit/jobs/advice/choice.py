@@ -1,4 +1,4 @@
-"""The advice before training: ways to train, their cost, what to expect, the choice among them, in words too."""
+"""The advice before training: ways to train, their cost, what to expect, and the choice; in words, too."""
 
 import math
 import shlex
