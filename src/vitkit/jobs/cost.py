@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from vitkit.analysis.cost import forward_flops, parameters, training_flops
@@ -10,9 +9,9 @@ from vitkit.analysis.memory import InferenceMemory, TrainingMemory, inference_me
 from vitkit.errors import VitkitError
 from vitkit.jobs.cost_options import CostOptions
 from vitkit.models.zoo import ModelConfig, model_config
+from vitkit.runs.folder import kind_of
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.weights import identify
-from vitkit.weights.files.address import is_address
 from vitkit.weights.files.source import ENDINGS
 
 H100_FLOPS = 989e12
@@ -106,8 +105,7 @@ def configuration(
 
 def is_checkpoint(name: str) -> bool:
     """Whether a path or an address is meant, there or not; else it is a name of the zoo."""
-    path = Path(name)
-    if path.exists() or is_address(name) or name.endswith(ENDINGS):
+    if kind_of(name).kind != "nothing" or name.endswith(ENDINGS):
         return True
     return "/" in name and not re.match(r"[^/]*(vit|bit|resnet)", name, re.IGNORECASE)
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import torch
 
-from vitkit.engines.engine_config import Engine, GraphEngine, Numbers
-from vitkit.engines.folder import DESCRIPTION, is_engine_folder
+from vitkit.engines.engine_config import DESCRIPTION, Engine, GraphEngine, Numbers
 from vitkit.engines.graph import describe_gelu
 from vitkit.engines.serving import refuse_numbers, serve, serve_folder
 from vitkit.errors import VitkitError
 from vitkit.models.compute_config import Phase
 from vitkit.models.precision_config import Precision
 from vitkit.runs.checkpoints import load_any
+from vitkit.runs.folder import Place, kind_of
 from vitkit.runs.machine import find_device, prepare
 from vitkit.weights import Identity, Loaded, LoadOptions
 
@@ -33,7 +33,7 @@ class Ready:
 
 
 def load_ready(
-    path: str | Path,
+    path: str | Path | Place,
     options: LoadOptions,
     *,
     device: str,
@@ -56,8 +56,9 @@ def load_ready(
     Raises:
         VitkitError: as `load_model`; or the engine cannot do what is asked for.
     """
-    if is_engine_folder(path):
-        return _from_folder(Path(path), options, device, engine, precision, exact)
+    path = kind_of(path)
+    if path.kind == "exported model":
+        return _from_folder(path.path, options, device, engine, precision, exact)
     if engine is None or engine == "torch":
         place = find_device(device)
         loaded = load_any(path, options)

@@ -19,9 +19,9 @@ from vitkit.listener import SILENT, Listener
 from vitkit.models.image_config import height_and_width
 from vitkit.models.image_model import ImageModel
 from vitkit.models.precision_config import Precision
-from vitkit.runs.config import is_run, is_unfinished
 from vitkit.runs.finish import evaluate_split, find_training_images, with_repeats
-from vitkit.runs.folder import is_training_data, open_model_data, write_evaluation
+from vitkit.runs.folder import Place, kind_of
+from vitkit.runs.trained_model import is_training_data, open_model_data, write_evaluation
 from vitkit.tasks import task_of
 from vitkit.tasks.task import Task
 from vitkit.weights import LoadOptions
@@ -45,6 +45,8 @@ class Evaluation:
     """The predictions from which they are counted: `vitkit.evaluation.predictions.Predictions` there."""
     rejects: dict[str, str]
     """Key and reason of every image that could not be read: they are counted, not scored."""
+    model: Place
+    """The path of the model, and its kind."""
     whole: bool = False
     """Whether the data has no splits and is not the training data: `split` says "train" but means all of
     it."""
@@ -110,7 +112,8 @@ def evaluate(
 
 def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Evaluation:
     """Evaluate a checkpoint; errors are those of `evaluate`."""
-    model, device, precision = load_for_evaluation(options)
+    place = kind_of(options.model)
+    model, device, precision = load_for_evaluation(options, place)
     reason = task_of(model.card).explain_unfit(model.config)
     if reason:
         raise VitkitError(f"{options.model} {reason}.")
@@ -150,17 +153,23 @@ def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Eva
         shown = data.name if whole else split
         where = f"the training images of {recorded.name}"
         result = with_repeats(result, predictions, found, split, task, listener, shown, where)
-    return Evaluation(split, data, task_of(model.card), result, predictions, rejects, whole)
+    return Evaluation(split, data, task_of(model.card), result, predictions, rejects, place, whole)
 
 
-def load_for_evaluation(options: EvaluateOptions) -> tuple[ImageModel, torch.device, Precision]:
+def load_for_evaluation(
+    options: EvaluateOptions, place: Place | None = None
+) -> tuple[ImageModel, torch.device, Precision]:
     """Load the model of an evaluation, to be computed as its options say; what is worth knowing is logged.
+
+    Args:
+        options: of the evaluation.
+        place: what the model's path is, where that is known already.
 
     Returns:
         The model, the device that images are moved to, and the precision of autocast.
     """
     ready = load_ready(
-        options.model,
+        place or options.model,
         LoadOptions(image_size=options.image_size, num_heads=options.num_heads),
         device=options.device,
         engine=options.engine,
@@ -197,8 +206,7 @@ def keep_evaluation(options: EvaluateOptions, found: Evaluation, listener: Liste
     run, changed = Path(options.model), (options.data, options.image_size, options.max_pixels)
     if (
         options.engine not in (None, "torch")
-        or not is_run(run)
-        or is_unfinished(run)
+        or found.model.kind != "run"
         or any(option is not None for option in changed)
     ):
         return None

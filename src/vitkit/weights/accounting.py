@@ -94,13 +94,8 @@ def _sum(tensor: Tensor) -> float:
     return float(tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32)))
 
 
-def build(config: ModelConfig, tensors: Mapping[str, Tensor], source: str) -> ImageModel:
-    """Build a model of `config` that takes over `tensors`, without ever holding two sets of weights.
-
-    Raises:
-        VitkitError: a parameter is missing, unexpected or of another shape: a table of all of them.
-    """
-    model = _checked(config, tensors, source)
+def fill(model: ImageModel, tensors: Mapping[str, Tensor]) -> ImageModel:
+    """Have a model without memory take over tensors, so that two sets of weights are never held."""
     model.load_state_dict(tensors, assign=True)  # the model takes the tensors themselves: nothing is copied
     for parameter in model.parameters():  # a tensor that is assigned brings its own flag along
         parameter.requires_grad_(True)
@@ -113,17 +108,12 @@ def build(config: ModelConfig, tensors: Mapping[str, Tensor], source: str) -> Im
     return model
 
 
-def check(config: ModelConfig, tensors: Mapping[str, Tensor], source: str) -> None:
-    """Refuse tensors that are not exactly those of a model of `config`.
+def check(config: ModelConfig, tensors: Mapping[str, Tensor], source: str) -> ImageModel:
+    """Build the model of `config` without memory, and hold the tensors against its parameters.
 
     Raises:
         VitkitError: a parameter is missing, unexpected or of another shape: a table of all of them.
     """
-    _checked(config, tensors, source)
-
-
-def _checked(config: ModelConfig, tensors: Mapping[str, Tensor], source: str) -> ImageModel:
-    """Build the model of `config` without memory, and compare its parameters with the tensors."""
     layers = config.num_layers
     if layers > len(tensors):  # before a model of so many is built, which takes its time
         raise VitkitError(

@@ -21,7 +21,7 @@ from vitkit.models.image_config import format_size
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit_config import Interpolation
 from vitkit.models.zoo import ModelConfig, name_of
-from vitkit.weights.accounting import build, check, names_that_are_not_finite, translate
+from vitkit.weights.accounting import check, fill, names_that_are_not_finite, translate
 from vitkit.weights.card import ModelCard
 from vitkit.weights.files.checksum import Checksum
 from vitkit.weights.files.named import fetch_any
@@ -105,9 +105,11 @@ def fit_to_options(
     """
     _refuse_kept_head(path, identity, options)
     # Before a new head or other positions are made to fit, which would hide what is wrong with the file.
-    check(identity.config, tensors, str(path))
+    model = check(identity.config, tensors, str(path))
     adapted = adapt(identity.config, identity.card, tensors, options)
-    model = build(adapted.config, adapted.tensors, str(path))
+    if adapted.config != identity.config:
+        model = adapted.model or build_empty(lambda: build_model(adapted.config))
+    fill(model, adapted.tensors)
     model.card = adapted.card
     return Loaded(model.eval(), identity, (*identity.notes, *adapted.notes))
 
@@ -132,36 +134,43 @@ class Adapted:
     tensors: dict[str, Tensor]
     card: ModelCard
     notes: tuple[str, ...]
+    model: ImageModel | None
+    """The model that they fit, where positions were resized, which takes one: without memory, or as given."""
 
 
-def adapt(config: ModelConfig, card: ModelCard, tensors: dict[str, Tensor], options: LoadOptions) -> Adapted:
+def adapt(
+    config: ModelConfig,
+    card: ModelCard,
+    tensors: dict[str, Tensor],
+    options: LoadOptions,
+    model: ImageModel | None = None,
+) -> Adapted:
     """Put in what is given in `options`: pixel statistics, another head, another image size.
 
     Args:
         config, card, tensors: of the checkpoint, as they stand in it.
         options: the same as for `load`.
+        model: that the weights are for; left out, it is built without memory where positions are resized.
     """
     head, num_classes, size = options.head, options.num_classes, options.size
     if options.channels not in (None, config.in_channels):
         tensors = fit_filters(config, tensors, options.channels)
         config = with_channels(config, options.channels)
     config, card = with_statistics(config, card, options)
-    notes = [*(assumption.sentence() for assumption in card.assumed), *_doubts(tensors)]
     if num_classes is None:
         num_classes = config.num_classes
-    if head == "new" or (head is None and num_classes != config.num_classes):
+    is_new = head == "new" or (head is None and num_classes != config.num_classes)
+    notes = [*(one.sentence() for one in card.assumed), *find_doubts(tensors, keeps_head=not is_new)]
+    if is_new:
         config, tensors = _with_new_head(config, tensors, num_classes)
         # The recorded classes, loss and data are those of the head that was replaced.
         card = replace(card, class_names=(), task=None, data=None)
-    # The original begins with a head of zeros, so a head that is still zero was never trained.
-    elif "head.weight" in tensors and not tensors["head.weight"].any():
-        notes.append("its head is all zeros: it was never trained, and all classes look alike")
     if size is not None and size != config.image_size:
-        config, tensors = _at_size(config, tensors, size, options.interpolation, notes)
+        config, tensors, model = _at_size(config, tensors, size, options.interpolation, notes, model)
     # The card says how pictures become the model's input, so its size and channels follow the model's.
     if card.preprocessing is not None:
         card = replace(card, preprocessing=fitting(card.preprocessing, config))
-    return Adapted(config, tensors, card, tuple(notes))
+    return Adapted(config, tensors, card, tuple(notes), model)
 
 
 def _refuse_kept_head(path: str | Path, identity: Identity, options: LoadOptions) -> None:
@@ -277,17 +286,20 @@ def with_statistics(
     return config, card
 
 
-def _doubts(tensors: dict[str, Tensor]) -> list[str]:
-    """List what looks wrong in the numbers of the weights: NaN and infinity."""
-    broken = names_that_are_not_finite(tensors)
-    if not broken:
-        return []
-    shown = ", ".join(broken[:NAMES_SHOWN]) + (", ..." if len(broken) > NAMES_SHOWN else "")
-    return [
-        f"{len(broken)} of its {len(tensors)} tensors hold NaN or infinity ({shown}): what it predicts is "
-        "worth nothing. Its training diverged or the file was damaged: take an earlier checkpoint, or fetch "
-        "it again"
-    ]
+def find_doubts(tensors: dict[str, Tensor], keeps_head: bool = True) -> list[str]:
+    """List what looks wrong in the numbers of the weights: NaN and infinity, and a head without any."""
+    broken, doubts = names_that_are_not_finite(tensors), []
+    if broken:
+        shown = ", ".join(broken[:NAMES_SHOWN]) + (", ..." if len(broken) > NAMES_SHOWN else "")
+        doubts.append(
+            f"{len(broken)} of its {len(tensors)} tensors hold NaN or infinity ({shown}): what it predicts "
+            "is worth nothing. Its training diverged or the file was damaged: take an earlier checkpoint, or "
+            "fetch it again"
+        )
+    # The original begins with a head of zeros, so a head that is still zero was never trained.
+    if keeps_head and "head.weight" in tensors and not tensors["head.weight"].any():
+        doubts.append("its head is all zeros: it was never trained, and all classes look alike")
+    return doubts
 
 
 def _with_new_head(
@@ -309,7 +321,8 @@ def _at_size(
     size: tuple[int, int],
     interpolation: Interpolation,
     notes: list[str],
-) -> tuple[ModelConfig, dict[str, Tensor]]:
+    model: ImageModel | None,
+) -> tuple[ModelConfig, dict[str, Tensor], ImageModel | None]:
     """Fit weights to another image size: resize the parameters that depend on it (paper 3.2).
 
     `notes` receives what was resized, and what of the images is cut off.
@@ -319,13 +332,14 @@ def _at_size(
         notes.append(f"{resized.cut_off}: they are cut off")
     (kind, old), (_, new) = config.position_extent, resized.position_extent
     if old == new:  # the same patches of images a little larger or smaller
-        return resized, tensors
-    # Each position module resizes its own parameters, so the new model is built, without memory, to ask it.
-    fitted = build_empty(lambda: build_model(resized)).fit_positions(tensors, old, interpolation)
+        return resized, tensors, model
+    # Each position module resizes its own parameters, so it takes the new model, without memory, to ask it.
+    model = model or build_empty(lambda: build_model(resized))
+    fitted = model.fit_positions(tensors, old, interpolation)
     if not fitted:
-        return resized, tensors
+        return resized, tensors, model
     notes.append(
         f"position embeddings resized from {kind} of {format_size(old)} to {format_size(new)}; expect lower "
         "accuracy than at its own size until it is fine-tuned at this one (vitkit finetune)"
     )
-    return resized, tensors | fitted
+    return resized, tensors | fitted, model

@@ -28,7 +28,16 @@ from vitkit.jobs.series import series as series_job
 from vitkit.jobs.vtab.data import TaskData, find_tasks
 from vitkit.jobs.vtab.options import VtabOptions
 from vitkit.jobs.vtab.result import PAPER, TaskScore, Vtab, mean_of, remarks, render_vtab
-from vitkit.jobs.vtab.vtab import CROPS, UNCUT, begin, complete_task, departures, task_run, vtab
+from vitkit.jobs.vtab.vtab import (
+    CROPS,
+    UNCUT,
+    complete_task,
+    departures,
+    describe_options,
+    task_run,
+    vtab,
+    whose,
+)
 from vitkit.listener import SILENT
 from vitkit.models.build import create_model
 from vitkit.runs.config import read_run
@@ -182,17 +191,11 @@ def test_a_folder_of_the_version_without_crops_is_refused(
     protocol: Literal["paper", "finetune"], start: Path, root: Path, tmp_path: Path
 ) -> None:
     """With the protocol finetune, which is what it was, it goes on."""
-    options = VtabOptions(str(start), root=str(root), protocol=protocol)
-    (tmp_path / "out").mkdir()
-    begin(tmp_path / "out", options, {})
-    begun = tmp_path / "out" / "options.json"
-    kept = {name: value for name, value in json.loads(begun.read_text()).items() if name != CROPS}
-    begun.write_text(json.dumps(kept))
-    if protocol == "finetune":
-        begin(tmp_path / "out", options, {})
-        return
-    with pytest.raises(VitkitError, match=r"neither cropped nor flipped\. Finish it with that version"):
-        begin(tmp_path / "out", options, {})
+    described = describe_options(VtabOptions(str(start), root=str(root), protocol=protocol), {})
+    kept = {name: value for name, value in described.items() if name != CROPS}
+    (tmp_path / "options.json").write_text(json.dumps(kept))
+    said = str(whose(tmp_path, described, []))
+    assert said == "mine" if protocol == "finetune" else "neither cropped nor flipped. Finish it with" in said
 
 
 def test_the_classes_of_a_task_are_those_of_the_paper() -> None:
@@ -491,7 +494,8 @@ def write_parquet(task: Path, name: str, file: Path) -> None:
 def begun_by_an_earlier_version(root: Path, start: Path, out: Path, finished: bool) -> Path:
     """Write the folder of a sweep as a7c5a4b did, by hand: it kept its rates in sweep.json, and no series."""
     options = VtabOptions(str(start), root=str(root), sweep=True, rates=(0.01, 0.1), **STORED)
-    begin(out, options, {"model.safetensors": hash_file(start / "model.safetensors")[1]})
+    described = describe_options(options, {"model.safetensors": hash_file(start / "model.safetensors")[1]})
+    (out / "options.json").write_text(json.dumps(described))
     task, lists = out / "clevr_count", {"rate-0.01": "train800", "final": "train800val200"}
     for name, images in lists.items():
         if finished or name != "final":

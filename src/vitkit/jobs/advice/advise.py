@@ -35,9 +35,10 @@ from vitkit.listener import SILENT, Listener
 from vitkit.models.build import build_model
 from vitkit.models.zoo import ModelConfig, model_config
 from vitkit.runs.config import Run, StartConfig, full_name, new_model_config
-from vitkit.runs.folder import is_training_data
 from vitkit.runs.machine import choose_for, compute_as, find_device
-from vitkit.runs.start import find_start, settle_start
+from vitkit.runs.plan import Request, settle_start
+from vitkit.runs.start import find_start
+from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import find_task
 from vitkit.training.memory import out_of_memory_explained
 from vitkit.weights.preprocessing import fitting
@@ -181,7 +182,7 @@ def _look(
         f"{total:,} images are too many, or too large, to look at each before advice: vitkit data check does."
     )
     with listener.progress("comparing files"):
-        repeated = repeats_of_training(data.splits, ("val", "test"))
+        repeated = repeats_of_training(data.splits, ("val", "test"), data.same)
     return None, {f"train-{split}": len(rows) for split, rows in repeated.items() if len(rows)}
 
 
@@ -192,10 +193,11 @@ def _suited(options: AdviseOptions, start: str) -> Run:
         VitkitError: it is no start, or has no features.
     """
     asked = Run(data=absolute_spec(options.data), start=StartConfig(start), splits=options.splits)
-    reason = explain_no_features(find_start(asked).config)
+    request = Request()
+    reason = explain_no_features(request.start(asked).config)
     if reason:
         raise VitkitError(f"{start} {reason}.")
-    run = suit_run(asked).run
+    run = suit_run(asked, request).run
     return replace(run, splits=replace(run.splits, rule=run.splits.rule or NEWEST_RULE))
 
 
@@ -214,7 +216,7 @@ def _with_sizes(run: Run, data: ImageData, sizes: Sequence[tuple[int, int]]) -> 
 
 def _config(run: Run, data: ImageData) -> ModelConfig:
     """Give the configuration of the model that a run trains."""
-    settled, record = settle_start(run, data.class_names, None)
+    settled, record = settle_start(run, data.class_names, None, Request())
     if record is not None:
         return record.config
     return new_model_config(settled, len(data.class_names))
@@ -229,14 +231,15 @@ def _option(
         run.start, data, run.preprocessing, seconds, device=device, cache=options.cache, listener=listener
     )
     option = _cost(run, data, _config(run, data), probe.image_seconds, device, listener)
-    seen = is_training_data(find_start(run).card, run.data)
+    start = find_start(run.start)
+    seen = is_training_data(start.card, run.data)
     notes = ("it was trained on these images, so that the probe finds too much",) if seen else ()
     forecast = predict(
         evidence_of(probe.folded),
         len(data.splits["train"]),
         _count(data, "test") or UNTESTED,
         FINETUNED,
-        parameters=parameters(find_start(run).config),
+        parameters=parameters(start.config),
     )
     return replace(option, folded=probe.folded, forecast=forecast, notes=notes)
 

@@ -34,11 +34,12 @@ from vitkit.models.image_config import height_and_width
 from vitkit.runs.config import Run, StartConfig, name_options
 from vitkit.runs.data_record import read_record
 from vitkit.runs.destination import require_folder
-from vitkit.runs.folder import is_new_folder, lock_run_folder, read_evaluations
+from vitkit.runs.folder import Whose, claim, is_new_folder, kind_of
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.series_options import SeriesOptions
-from vitkit.runs.series_record import is_series, read_series
+from vitkit.runs.series_record import read_series
 from vitkit.runs.start import find_start, start_place
+from vitkit.runs.trained_model import read_evaluations
 from vitkit.tasks import find_task
 from vitkit.text import csv_line, without_places
 
@@ -123,14 +124,14 @@ def run_vtab(options: VtabOptions, listener: Listener = SILENT) -> Vtab:
         # Each list is read before any task is trained: a malformed one is refused now, and not after a day.
         listings = [_list_hashes(task.stages(options.sweep)) for task in found.tasks]
     with listener.progress("looking at the start"):
-        start = find_start(Run(start=StartConfig(options.start)))
+        start = find_start(StartConfig(options.start))
         weights = {file.name: hash_file(file)[1] for file in start.files}
-    folder = vtab_folder(options)
-    _refuse_other(folder, options, weights)  # before anything is made
-    for task in found.tasks:
-        _refuse_unfinished(folder / task.folder)
-    with lock_run_folder(folder):
-        begin(folder, options, weights)
+    described = describe_options(options, weights)
+    names = [task.folder for task in found.tasks]
+    given = vtab_folder(options)
+    with claim(given, lambda: iter(()), lambda there: whose(there, described, names)) as folder:
+        if not (folder / "options.json").exists():
+            replace_json(folder / "options.json", described)
         remove_leftovers(folder)
         scores = []
         for number, (task, hashes) in enumerate(zip(found.tasks, listings, strict=True), start=1):
@@ -163,77 +164,64 @@ def _list_hashes(lists: Sequence[Path]) -> dict[Path, str]:
     return {path: open_data(str(path), UNCUT).fingerprint() for path in lists}
 
 
-def begin(folder: Path, options: VtabOptions, weights: Mapping[str, str]) -> None:
-    """Write what a folder that is held is for; refuse one that another process has begun since.
+def describe_options(options: VtabOptions, weights: Mapping[str, str]) -> dict[str, Any]:
+    """Give the contents of `options.json`: all that decides the accuracies.
 
-    Raises:
-        VitkitError: as `_refuse_other`.
+    Args:
+        options: as they were given.
+        weights: SHA-256 of the files of the start by name.
     """
-    asked = _refuse_other(folder, options, weights)
-    if asked is not None:
-        replace_json(folder / "options.json", asked)
+    described = to_json(replace(options, start=start_place(options.start), root=absolute_spec(options.root)))
+    ignored = (*FREE_TO_CHANGE, *(() if options.sweep else ("rates",)))
+    described = {name: value for name, value in described.items() if name not in ignored}
+    if options.sweep:
+        described["rates"] = list(options.tried)
+    described["weights"] = dict(weights)
+    if options.protocol == "paper":
+        described[CROPS] = True
+    return described
 
 
-def _refuse_other(folder: Path, options: VtabOptions, weights: Mapping[str, str]) -> dict[str, Any] | None:
-    """Refuse a folder that holds something else.
+def whose(folder: Path, described: Mapping[str, Any], tasks: Sequence[TaskFolder]) -> Whose:
+    """Say whether a folder holds this result or none yet; else why it is refused.
 
     Args:
         folder: of the runs and the result.
-        options: as they were given.
-        weights: SHA-256 of the files of the start by name.
-
-    Returns:
-        The contents of the folder's `options.json` where it has not begun; None where it has.
+        described: the options, by `describe_options`.
+        tasks: those that are to be brought to their end there.
 
     Raises:
-        VitkitError: it holds the result of other options or weights, or is no folder of this job.
+        VitkitError: `options.json` cannot be read.
     """
-    asked = to_json(replace(options, start=start_place(options.start), root=absolute_spec(options.root)))
-    ignored = (*FREE_TO_CHANGE, *(() if options.sweep else ("rates",)))
-    asked = {name: value for name, value in asked.items() if name not in ignored}
-    if options.sweep:
-        asked["rates"] = list(options.tried)
-    asked["weights"] = dict(weights)
-    if options.protocol == "paper":
-        asked[CROPS] = True
     path = folder / "options.json"
     try:
         begun = read_json(path)
     except (FileNotFoundError, NotADirectoryError):
-        if not is_new_folder(folder):
-            raise VitkitError(
-                f"{folder} is there already and holds no VTAB-1k result. Give another --out."
-            ) from None
-        return asked
+        if is_new_folder(folder):
+            return "new"
+        return VitkitError(f"{folder} is there already and holds no VTAB-1k result. Give another --out.")
     if not isinstance(begun, dict):
-        raise VitkitError(f"{path} is damaged: expected an object of options. Give another --out.")
+        return VitkitError(f"{path} is damaged: expected an object of options. Give another --out.")
     if begun.get("protocol") == "paper" and CROPS not in begun:
-        raise VitkitError(
+        return VitkitError(
             f"{folder} was begun by an earlier vitkit, whose protocol paper neither cropped nor flipped. "
             "Finish it with that version, or give another --out."
         )
-    changes = [_name_change(change) for change in difference(begun, asked)]
+    changes = [_name_change(change) for change in difference(begun, dict(described))]
     if changes:
-        raise VitkitError(
+        return VitkitError(
             f"{folder} was begun with other options or weights:\n  "
             + "\n  ".join(changes)
-            + "\nGive those again, or "
-            "another --out."
+            + "\nGive those again, or another --out."
         )
-    return None
-
-
-def _refuse_unfinished(folder: Path) -> None:
-    """Refuse the folder of a task that an earlier version began and did not finish.
-
-    Raises:
-        VitkitError: it is one: it holds runs, and neither a result nor the record of a series.
-    """
-    if not is_new_folder(folder) and not is_series(folder) and not (folder / "result.json").exists():
-        raise VitkitError(
-            f"{folder} was begun by an earlier vitkit, which wrote down its runs in another way, and has not "
-            "finished. Finish it with that version; or remove that folder, and the task is computed anew."
-        )
+    for task in (folder / name for name in tasks):
+        finished = (task / "result.json").exists()
+        if not finished and not is_new_folder(task) and kind_of(task).kind != "series":
+            return VitkitError(
+                f"{task} was begun by an earlier vitkit, which recorded its runs in another way, and has not "
+                "finished. Finish it with that version; or remove that folder, and the task is computed anew."
+            )
+    return "mine"
 
 
 def _name_change(change: str) -> str:
