@@ -15,11 +15,11 @@ from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.series.series import recorded_run, train_series
 from vitkit.jobs.train import require_data, train
 from vitkit.listener import SILENT, Listener
+from vitkit.models.zoo import ModelConfig
 from vitkit.runs.config import Run, StartConfig, full_name
 from vitkit.runs.machine import require_threads
 from vitkit.runs.plan import Request, settle_minutes
 from vitkit.runs.series_options import SeriesOptions
-from vitkit.runs.start import Start
 from vitkit.runs.trained_model import is_training_data
 from vitkit.training.objectives_config import ClassificationConfig
 from vitkit.training.optim_config import OptimizerConfig
@@ -181,7 +181,7 @@ def suit_run(asked: Run, request: Request | None = None) -> Suited:
     listed = request.images(run)
     count = len(listed.splits["train"])
     if not run.recipe:
-        run = fit_data(run, start, count, asked.optimizer.freeze)
+        run = fit_data(run, start.config, count, asked.optimizer.freeze)
         if len(listed.splits.get("val", ())) < LEAST_VALIDATED:
             run = replace(run, training=replace(run.training, select="last"))
     elif run.recipe == "paper":
@@ -189,7 +189,9 @@ def suit_run(asked: Run, request: Request | None = None) -> Suited:
     return Suited(run, count)
 
 
-def fit_data(run: Run, start: Start, num_images: int, freeze: Literal["nothing", "trunk"] = "nothing") -> Run:
+def fit_data(
+    run: Run, config: ModelConfig, num_images: int, freeze: Literal["nothing", "trunk"] = "nothing"
+) -> Run:
     """Choose how to fine-tune on so many training images, where no recipe says it.
 
     AdamW at a low rate, at a higher one for a head of zeros, and lower layers slower than higher ones: no
@@ -200,7 +202,7 @@ def fit_data(run: Run, start: Start, num_images: int, freeze: Literal["nothing",
     epochs, batch_size = next((epochs, batch) for below, epochs, batch in LENGTHS if num_images < below)
     batch_size = max(min(batch_size, num_images), 1)
     epochs = max(epochs, math.ceil(LEAST_STEPS * batch_size / max(num_images, 1)))
-    decay = LAYER_DECAY ** min(1.0, 12 / max(start.config.num_layers, 1))
+    decay = LAYER_DECAY ** min(1.0, 12 / max(config.num_layers, 1))
     alone, zeros = freeze == "trunk", run.start.head == "new"
     run = replace(
         run,

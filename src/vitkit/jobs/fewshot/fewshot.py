@@ -34,8 +34,14 @@ from vitkit.evaluation.fewshot_data import (
 )
 from vitkit.evaluation.fewshot_scores import measure
 from vitkit.jobs.fewshot.options import FewShotOptions
-from vitkit.jobs.fewshot.page import fewshot_page, pretraining_figure
-from vitkit.jobs.fewshot.result import FewShot, FewShotModel, remarks, short_names
+from vitkit.jobs.fewshot.result import (
+    FewShot,
+    FewShotModel,
+    fewshot_page,
+    pretraining_figure,
+    remarks,
+    short_names,
+)
 from vitkit.listener import SILENT, Listener
 from vitkit.models.image_config import height_and_width
 from vitkit.models.precision_config import Precision
