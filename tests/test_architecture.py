@@ -161,6 +161,16 @@ def test_models_import_torch_alone() -> None:
         assert modules(path) <= {"torch", "vitkit"} | standard, path
 
 
+def test_models_know_no_machine() -> None:
+    """`runs/machine.py` does: it chooses among the ways to compute, which stand in `fast.py`."""
+    instruction_sets = re.compile(r"avx|amx_|triton|get_capabilities")
+    for path in (SOURCE / "models").rglob("*.py"):
+        assert not instruction_sets.search(path.read_text()), path
+    other_ways = re.compile(r"chosen|compiled|class_token_suffices")
+    for name in ("vit", "parts", "stem", "pool"):
+        assert not other_ways.search((SOURCE / "models" / f"{name}.py").read_text()), name
+
+
 CONFIGURATION = re.compile(
     r"(Config|Options|Rule|Preprocessing|Augmentation|Splits|Loading|Architecture|Run)$"
 )

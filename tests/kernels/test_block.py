@@ -12,6 +12,7 @@ from vitkit.kernels import block as kernel
 from vitkit.kernels.block import compiled_block, compiled_kernels
 from vitkit.models.build import build_model
 from vitkit.models.compute_config import Compute
+from vitkit.models.fast import BlockFunction, CompiledBlock, ExplicitAttention, block_weights, compute_as
 from vitkit.models.parts import MLP, Attention, Block
 from vitkit.models.precision import autocast
 from vitkit.models.precision_config import Precision
@@ -29,7 +30,7 @@ SIZES = {
 """Images, tokens, width, heads and hidden units."""
 
 
-def block_or_skip(precision: Precision) -> kernel.BlockFunction:
+def block_or_skip(precision: Precision) -> BlockFunction:
     found = compiled_block(precision)
     if found is None:
         without = precision == "bfloat16" and not torch.cpu.get_capabilities().get("avx512_bf16")
@@ -47,6 +48,12 @@ def make(width: int, heads: int, hidden: int) -> Block:
         for parameter in block.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.1)
     return block
+
+
+def compile_with(block: Block, function: BlockFunction) -> None:
+    """Have a function compute a block, as `compute_as` does for those of a model."""
+    block.__class__ = CompiledBlock
+    block.__dict__["compiled"] = function
 
 
 def results(block: Block, x: Tensor, grad: Tensor, precision: Precision = "float32") -> list[Tensor]:
@@ -70,9 +77,9 @@ def test_values_and_gradients_are_as_near_to_the_exact_ones_as_the_modules(
     block = make(width, heads, hidden)
     x, grad = torch.randn(2, images, tokens, width)
     exact = results(make(width, heads, hidden).double(), x.double(), grad.double())
-    block.attention.form = "explicit"
+    block.attention.__class__ = ExplicitAttention
     modules = results(block, x, grad, precision)
-    block.compiled = function
+    compile_with(block, function)
     found = results(block, x, grad, precision)
     assert len(found) == len(exact) == 14
     unit = 2**-8 if precision == "bfloat16" else 2**-23
@@ -88,7 +95,7 @@ def test_the_number_of_threads_changes_no_bit(precision: Precision) -> None:
     block_or_skip(precision)
     kernels = compiled_kernels(precision)
     assert kernels is not None
-    weights = block._weights()
+    weights = block_weights(block)
     x = torch.randn(7, 33, 64)
     runs = []
     try:
@@ -114,7 +121,7 @@ def test_the_number_of_threads_changes_no_bit(precision: Precision) -> None:
 def test_what_the_kernel_was_not_made_for_is_computed_by_modules() -> None:
     function = block_or_skip("float32")
     block = make(32, 2, 48)
-    weights = block._weights()
+    weights = block_weights(block)
     x = torch.randn(2, 5, 32)
     assert function(x, weights, 2, 1e-6) is not None
     assert function(x, weights, 4, 1e-6) is None  # heads of 8
@@ -139,7 +146,7 @@ def test_blocks_that_drop_at_random_are_computed_by_modules_in_training_alone(ki
         calls.append(heads)
         return x
 
-    block.compiled = function
+    compile_with(block, function)
     block.train()(torch.randn(2, 5, 32))
     assert not calls
     block.eval()(torch.randn(2, 5, 32))
@@ -159,7 +166,7 @@ def test_a_model_hands_the_kernel_to_its_blocks() -> None:
     images = torch.randn(2, 3, 12, 20)
     before = model(images)
     for chosen, expected in ((Compute(block="compiled"), 2), (Compute(), 0)):
-        model.compute_as(chosen, None, function)
+        compute_as(model, chosen, None, function)
         calls.clear()
         assert torch.equal(model(images), before) and len(calls) == expected
 
@@ -169,7 +176,7 @@ def test_no_numbers_stay_none() -> None:
     block = make(32, 2, 48)
     x = torch.randn(2, 7, 32)
     x[1, 3, 2] = float("nan")
-    out = function(x, block._weights(), 2, 1e-6)
+    out = function(x, block_weights(block), 2, 1e-6)
     assert out is not None and out[0].isfinite().all() and out[1].isnan().all()
 
 

@@ -345,17 +345,6 @@ def test_feature_maps_of_a_layer_that_is_not_there_are_refused() -> None:
         variant().feature_maps(IMAGES, [2])
 
 
-def test_weights_under_the_names_of_the_first_files_are_taken_over() -> None:
-    model, other = variant(pool="map"), variant(pool="map")
-    former = {key.replace("pooling.", "attention_pool."): value for key, value in model.state_dict().items()}
-    assert former.keys() != model.state_dict().keys()
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.zero_()
-    other.load_state_dict(former)
-    assert torch.equal(logits(other), logits(model))
-
-
 @pytest.mark.parametrize("config", [EVA02_ROTARY, DINOV3_ROTARY], ids=["EVA-02", "DINOv3"])
 def test_rotary_positions_turn_pairs_of_numbers(config: RotaryConfig) -> None:
     rows, columns, head_dim, prefix = 3, 5, 8, 2

@@ -1,17 +1,29 @@
-"""The device, and the memory that the machine still gives, from files of the system as Linux writes them."""
+"""The device, and the memory that the machine still gives, from files of the system as Linux writes them;
+and the rule by which it chooses how a model computes."""
 
 import os
 import platform
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from vitkit.runs.machine import available_memory, deterministic, find_device
+from vitkit.models.compute_config import PLAIN, Compute, Phase
+from vitkit.models.vit_config import ViTConfig
+from vitkit.models.zoo import model_config, vit_config
+from vitkit.runs.machine import (
+    available_memory,
+    choose_compute,
+    deterministic,
+    device_features,
+    find_device,
+)
 
 GIB = 2**30
+SMALL = ViTConfig((12, 20), (4, 4), width=32, depth=2, num_heads=4, mlp_dim=48, num_classes=5)
 
 
 def system(root: Path, files: dict[str, str]) -> Path:
@@ -130,3 +142,92 @@ def test_freed_memory_is_kept_unless_the_user_chose(variable: str | None) -> Non
     given_back, found = pages_cleared("leave"), pages_cleared("keep")
     assert given_back > 1000  # a page has 4 KiB, or is a huge one
     assert found > 1000 if variable else found < given_back / 10
+
+
+def choose(model: str | ViTConfig = "ViT-S/16", **facts: object) -> Compute:
+    options: dict[str, object] = {"device": "cpu", "features": {"avx512_bf16"}, "phase": "training"}
+    config = model_config(model) if isinstance(model, str) else model
+    return choose_compute(config, **{**options, **facts})  # type: ignore[arg-type]
+
+
+def test_what_is_chosen_follows_from_machine_and_model() -> None:
+    assert choose() == Compute("bfloat16", "explicit", "class_token")
+    assert choose(features={"amx_bf16"}) == choose()
+    assert choose(phase="prediction") == Compute("float32", "fused", "class_token", pixels="folded")
+    asked = choose(phase="evaluation", precision="bfloat16")
+    assert asked == Compute("bfloat16", "explicit", "class_token", pixels="folded")
+    assert choose(features={"avx2"}) == Compute("float32", "fused", "class_token")
+    assert choose(precision="float32") == Compute("float32", "fused", "class_token")
+    assert choose(features=(), precision="bfloat16") == Compute("bfloat16", "explicit", "class_token")
+    assert choose(compiler=True) == replace(choose(), gelu="compiled", block="compiled")
+    assert choose(compiler=True, phase="evaluation").gelu == "compiled"
+    assert choose(compiler=True, phase="prediction").gelu == "pytorch"
+    assert choose(compiler=True, exact=True) == PLAIN
+    assert choose(compiler=True, precision="float32").block == "compiled"
+    assert choose(compiler=True, phase="evaluation").block == "compiled"
+    for facts in ({"exact": True}, {"phase": "prediction"}, {"device": "cuda"}):
+        assert choose(compiler=True, **facts).block == "modules"
+    assert choose("ViT-64x4x4/4").precision == "float32"
+    assert choose("ViT-96x6x3/4").precision == "bfloat16"
+    assert choose("ViT-128x6x2/4").precision == "bfloat16"
+    assert choose("BiT-R50x1") == choose("BiT-R1-1x0.5") == Compute("bfloat16")
+    assert choose("BiT-R50x1", phase="evaluation") == PLAIN
+    assert choose("R1-1x0.5+ViT-128x2x2/8").precision == "bfloat16"
+    assert choose("R1-1x0.5+ViT-64x2x2/8").precision == "float32"
+    assert choose("R50+ViT-B/16", phase="prediction") == Compute("float32", "fused", "class_token")
+    assert choose(device="cuda", features={"bfloat16"}) == Compute("bfloat16", "fused", "class_token")
+    assert choose(device="cuda", features=()).precision == "float32"
+
+
+@pytest.mark.parametrize("kind", ["dropout", "attention_dropout", "drop_path"])
+def test_blocks_that_drop_at_random_are_compiled_for_evaluation_alone(kind: str) -> None:
+    config = replace(SMALL, width=64, **{kind: 0.1})  # type: ignore[arg-type]
+    assert choose(config, compiler=True).block == "modules"
+    assert choose(config, compiler=True, phase="evaluation").block == "compiled"
+
+
+def test_long_sequences_are_compiled_in_bfloat16_alone() -> None:
+    """In float32 their attention weights would be memory that the fused attention does not take."""
+    chosen = {"float32": ("compiled", "modules", "modules"), "bfloat16": ("compiled", "compiled", "modules")}
+    for precision, expected in chosen.items():
+        for size, block in zip((224, 384, 512), expected, strict=True):
+            config = vit_config("ViT-S/16", image_size=size)
+            assert choose(config, precision=precision, compiler=True).block == block
+
+
+def test_long_sequences_keep_the_fused_attention() -> None:
+    facts = {"device": "cpu", "features": {"amx_bf16"}, "phase": "training"}
+    sizes = {384: "explicit", 512: "fused"}
+    for size, expected in sizes.items():
+        config = model_config("ViT-S/16", image_size=(size, size))
+        assert choose_compute(config, **facts).attention == expected  # type: ignore[arg-type]
+
+
+def test_exact_is_the_first_version() -> None:
+    assert choose(exact=True) == choose(exact=True, phase="prediction") == PLAIN
+    assert choose(exact=True, precision="bfloat16") == Compute("bfloat16")
+    assert choose(exact=True, device="cuda", features={"bfloat16"}) == Compute("bfloat16")
+
+
+def test_no_capabilities_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert device_features(torch.device("cpu")) == {
+        n for n, v in torch.cpu.get_capabilities().items() if v is True
+    }
+    monkeypatch.delattr(torch.cpu, "get_capabilities")
+    assert device_features(torch.device("cpu")) == frozenset()
+    assert device_features(torch.device("meta")) == frozenset()
+
+
+def test_a_gpu_that_can_compile_trains_a_compiled_model() -> None:
+    cases: list[tuple[str, set[str], Phase, bool]] = [
+        ("cuda", {"bfloat16", "triton"}, "training", False),
+        ("cuda", {"bfloat16", "triton"}, "training", True),
+        ("cuda", {"bfloat16", "triton"}, "evaluation", False),
+        ("cuda", {"bfloat16"}, "training", False),
+        ("cpu", {"triton"}, "training", False),
+    ]
+    chosen = [
+        choose_compute(SMALL, device=device, features=features, phase=phase, exact=exact).graph
+        for device, features, phase, exact in cases
+    ]
+    assert chosen == ["compiled", "eager", "eager", "eager", "eager"]

@@ -19,8 +19,11 @@ from typing import Any
 import pytest
 import torch
 
+from tests.models.test_vit import TINY
+from tests.training import small_run
 from tests.training.small_run import OPTIMIZER, TRAINING, fingerprint, small_trainer
 from vitkit.errors import VitkitError
+from vitkit.training import checkpoint as checkpoints
 from vitkit.training.checkpoint import find_checkpoint, load_weights, save_checkpoint, weights_file
 from vitkit.training.checkpoint_files import (
     UnreadableError,
@@ -32,6 +35,7 @@ from vitkit.training.checkpoint_files import (
 )
 from vitkit.training.ended import read_ended, remove_checkpoints
 from vitkit.training.trainer import Trainer
+from vitkit.weights.files.safetensors import read_safetensors, safetensors_chunks
 
 CALLS = ("open", "write", "fsync", "close", "mkdir", "makedirs", "rename", "replace", "unlink", "rmdir")
 """Everything of `os` that a save may change the disk with."""
@@ -492,6 +496,27 @@ def test_a_checkpoint_of_the_first_format_resumes(tmp_path: Path) -> None:
     assert again.resume(checkpoint) == []
     list(again.fit())
     assert fingerprint(again) == fingerprint(whole)
+
+
+def test_parameters_of_the_first_version_are_read_by_the_names_of_today(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first version called the pooling by attention `attention_pool`."""
+
+    def chunks_of_then(tensors: dict[str, torch.Tensor]) -> Iterator[bytes | memoryview]:
+        former = {key.replace("pooling.", "attention_pool."): value for key, value in tensors.items()}
+        yield from safetensors_chunks(former)
+
+    monkeypatch.setattr(small_run, "TINY", dataclasses.replace(TINY, pool="map"))
+    monkeypatch.setattr(checkpoints, "safetensors_chunks", chunks_of_then)
+    trainer = trained(tmp_path, 8)
+    checkpoint, _ = find_checkpoint(tmp_path)
+    assert checkpoint is not None and trainer.state.average is not None
+    assert "attention_pool.probe" in read_safetensors(checkpoint / "average.safetensors")
+    again = small_trainer(tmp_path)
+    again.resume(checkpoint)
+    assert fingerprint(again) == fingerprint(trainer)
+    assert load_weights(checkpoint).keys() == trainer.state.average.state_dict().keys()
 
 
 def test_a_file_that_the_manifest_does_not_list_is_not_read(tmp_path: Path) -> None:

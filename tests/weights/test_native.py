@@ -1,10 +1,12 @@
 """The card in `model.json`: what earlier versions wrote means what it meant."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.models.test_vit import TINY, model_with_random_head
 from vitkit import load_model
@@ -16,6 +18,7 @@ from vitkit.errors import VitkitError
 from vitkit.weights import save_model
 from vitkit.weights.assumptions import Assumption
 from vitkit.weights.card import ModelCard, Task, TrainingData, card_of
+from vitkit.weights.files.safetensors import safetensors_chunks
 from vitkit.weights.formats.native import describe, read_description
 from vitkit.weights.preprocessing import preprocessing_of
 
@@ -137,3 +140,17 @@ def test_a_loss_that_is_not_known_is_refused(wrong: object) -> None:
 def test_a_model_without_a_card_is_described(tmp_path: Path) -> None:
     model = model_with_random_head(TINY)
     assert card_of(model) == ModelCard() == card_of(load_model(save_model(model, tmp_path)))
+
+
+def test_parameters_of_the_first_files_are_read_by_the_names_of_today(tmp_path: Path) -> None:
+    """They have `attention_pool.*` for `pooling.*`, and no checksum."""
+    model = model_with_random_head(replace(TINY, pool="map"))
+    folder = save_model(model, tmp_path)
+    described = json.loads((folder / "model.json").read_text())
+    del described["weights"]
+    (folder / "model.json").write_text(json.dumps(described))
+    tensors = {key.replace("pooling.", "attention_pool."): value for key, value in model.state_dict().items()}
+    assert tensors.keys() != model.state_dict().keys()
+    (folder / "model.safetensors").write_bytes(b"".join(safetensors_chunks(tensors)))
+    loaded = load_model(folder).state_dict()
+    assert all(torch.equal(loaded[key], value) for key, value in model.state_dict().items())

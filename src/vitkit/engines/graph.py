@@ -9,7 +9,7 @@ Shapes: B images, T tokens, D = width, h = num_heads, d = D / h.
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from vitkit.engines.engine_config import Numbers
 from vitkit.errors import VitkitError
 from vitkit.models.card import Card
-from vitkit.models.compute_config import choose_compute
+from vitkit.models.compute_config import Compute
+from vitkit.models.fast import CENTRE, compute_as
 from vitkit.models.image_model import ImageModel, Taps
 from vitkit.models.parts import MLP, Attention, Block
-from vitkit.models.stem import CENTRE, PatchStem
+from vitkit.models.stem import PatchStem
 from vitkit.models.vit_config import Gelu
 from vitkit.models.zoo import ModelConfig
 
@@ -151,9 +152,8 @@ def graph_of(model: ImageModel, numbers: Numbers = "float32") -> ImageModel:
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     gelu = computed_gelu(model.config, numbers)
     graph: ImageModel = copy.deepcopy(model, shared).eval()
-    chosen = choose_compute(model.config, device="cpu", features=(), phase="prediction", precision="float32")
-    # Folded below, once: `Compute.pixels` folds at every call.
-    graph.compute_as(replace(chosen, pixels="normalized"))
+    # Pixels are folded below, once: `Compute.pixels` folds them at every call.
+    compute_as(graph, Compute(last_block="class_token"))
     for module in list(graph.modules()):
         if isinstance(module, Block) and type(module.attention) is Attention:
             module.attention = SplitAttention(module.attention)

@@ -71,7 +71,7 @@ class FeatureExtractor:
         with autocast(self.device, self.precision):
             bfloat16 = torch.is_autocast_enabled(self.device.type)
         facts = {
-            "architecture": type(self.model).__name__,
+            "architecture": self.model.config.family,
             "config": {**to_json(self.model.config), "num_classes": 0},
             "preprocessing": to_json(self.preprocessing),
             "arithmetic": [self.device.type, "bfloat16" if bfloat16 else "float32", torch.__version__],

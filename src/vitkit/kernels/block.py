@@ -10,7 +10,7 @@ Shapes: B images, T tokens, D = width, H = mlp_dim, h = num_heads.
 import ctypes
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,34 +43,15 @@ SOURCES = {
     ),
 }
 
-Weights = tuple[Tensor, ...]
-"""A block's parameters, scale before shift and weight before bias: norm1, qkv, out, norm2, fc1, fc2."""
-BlockFunction = Callable[[Tensor, Weights, int, float], Tensor | None]
-"""Tokens `(B, T, D)`, weights, h and epsilon to the tokens after the block; None where they are of another
-kind than it was compiled for, in type, size of a head, device or autocast."""
-
 
 @functools.cache
-def compiled_block(precision: str) -> BlockFunction | None:
+def compiled_block(precision: str) -> "Kernels | None":
     """Return the block compiled for this processor and products of "float32" or "bfloat16", by autocast.
 
     None where that is not possible.
     """
     kernels = compiled_kernels(precision)
-    if kernels is None or not _computes_block(kernels):
-        return None
-    number = kernels.number
-
-    def block(x: Tensor, weights: Weights, num_heads: int, eps: float) -> Tensor | None:
-        cast = torch.is_autocast_enabled("cpu")
-        asked = torch.get_autocast_dtype("cpu") if cast else x.dtype
-        fits = x.shape[-1] % (num_heads * PADDING) == 0 and x.ndim == 3
-        types = {x.dtype, *(weight.dtype for weight in weights)}
-        if asked != number or x.device.type != "cpu" or types != {torch.float32} or not fits:
-            return None
-        return _apply(kernels, x, weights, num_heads, eps)
-
-    return block
+    return kernels if kernels is not None and _computes_block(kernels) else None
 
 
 def compiled_kernels(precision: str) -> "Kernels | None":
@@ -121,10 +102,37 @@ def _plain_block(x: Tensor, weights: Sequence[Tensor], heads: int, eps: float) -
 
 
 class Kernels:
-    """The functions of `block.c` on tensors: `number` is the type of products, all others are float32."""
+    """The functions of `block.c` on tensors: `number` is the type of products, all others are float32.
+
+    Called, they compute a block. A copy is what this machine has compiled, a pickle what another one can.
+    """
 
     def __init__(self, library: ctypes.CDLL, number: torch.dtype) -> None:
         self.library, self.number = library, number
+
+    def __call__(self, x: Tensor, weights: tuple[Tensor, ...], num_heads: int, eps: float) -> Tensor | None:
+        """Compute a block, `(B, T, D) -> (B, T, D)`, with a gradient.
+
+        Args:
+            x: tokens.
+            weights: scale before shift and weight before bias of norm1, qkv, out, norm2, fc1 and fc2.
+            num_heads: h.
+            eps: epsilon of both norms.
+
+        Returns:
+            None where the tensors are of another kind than it was compiled for, in type, size of a head,
+            device or autocast.
+        """
+        cast = torch.is_autocast_enabled("cpu")
+        products = torch.get_autocast_dtype("cpu") if cast else x.dtype
+        fits = x.shape[-1] % (num_heads * PADDING) == 0 and x.ndim == 3
+        types = {x.dtype, *(weight.dtype for weight in weights)}
+        if products != self.number or x.device.type != "cpu" or types != {torch.float32} or not fits:
+            return None
+        return _apply(self, x, weights, num_heads, eps)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return compiled_block, (str(self.number).removeprefix("torch."),)
 
     def call(self, name: str, *arguments: Tensor | int | float | None) -> Any:
         """Call a function with tensors, whole numbers and floats, and the number of threads."""

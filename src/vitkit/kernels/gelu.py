@@ -31,16 +31,23 @@ Gelu = Callable[[Tensor], Tensor]
 def compiled_gelu() -> Gelu | None:
     """Return GELU compiled for this processor; None where that is not possible (`why_no_kernel` says why)."""
     library = load(SOURCE, compile_it=True).library
-    if library is None or not _computes_gelu(library):
-        return None
+    return _CompiledGelu(library) if library is not None and _computes_gelu(library) else None
 
-    def gelu(x: Tensor) -> Tensor:
+
+class _CompiledGelu:
+    """The functions of `gelu.c`. A copy is what this machine has compiled, a pickle what another one can."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.library = library
+
+    def __call__(self, x: Tensor) -> Tensor:
         """GELU in its tanh form, of any shape; what the kernel was not made for is PyTorch's."""
         if x.device.type != "cpu" or x.dtype not in TYPES:
             return F.gelu(x, approximate="tanh")
-        return _Gelu.apply(x, library)  # type: ignore[no-any-return, no-untyped-call]
+        return _Gelu.apply(x, self.library)  # type: ignore[no-any-return, no-untyped-call]
 
-    return gelu
+    def __reduce__(self) -> tuple[Any, ...]:
+        return compiled_gelu, ()
 
 
 def why_no_kernel() -> str:

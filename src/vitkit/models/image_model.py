@@ -5,8 +5,8 @@ the weights.
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,24 @@ Taps = dict[str, Tensor]
 """The dictionary into which a model writes its own intermediate tensors, by name."""
 
 
+@runtime_checkable
+class ComputesBuffers(Protocol):
+    """A part of a model with buffers that follow from its sizes, are not learned and stand in no file."""
+
+    def make_buffers(self) -> None:
+        """Compute the buffers; on the meta device only make room for them."""
+
+
+@runtime_checkable
+class ResizesPositions(Protocol):
+    """A part of a model with parameters whose shapes depend on the image size."""
+
+    def fit_positions(
+        self, tensors: Mapping[str, Tensor], old_size: tuple[int, int], interpolation: Interpolation, /
+    ) -> dict[str, Tensor]:
+        """Resize the part's own parameters, by name, from those of another image size (paper 3.2)."""
+
+
 class ImageModel(nn.Module):
     """Base of ViT and ResNet: configuration, card, pixels, head.
 
@@ -36,7 +54,8 @@ class ImageModel(nn.Module):
     head: nn.Linear | nn.Identity
     """The classifier; an identity with 0 classes, so that the logits are the features."""
     chosen: Compute
-    """The way in which it computes: the plain one, unless `compute_as` was called. No part of its weights."""
+    """The way in which it computes: the plain one, unless `fast.compute_as` was called. No part of its
+    weights."""
     recompute: bool
     """Whether autograd keeps of each layer its input alone, and the backward pass computes the rest once
     more: less memory for about a third more time, and the same gradients (Chen et al. 2016)."""
@@ -51,32 +70,12 @@ class ImageModel(nn.Module):
         self.recompute = False
         self.compute_pixel_statistics()
 
-    def compute_as(
-        self,
-        chosen: Compute,
-        gelu: Callable[[Tensor], Tensor] | None = None,
-        block: Callable[..., Tensor | None] | None = None,
-    ) -> None:
-        """Compute as chosen from now on, where the model knows that way; results differ by rounding alone.
-
-        The precision is the caller's to set: models do not enter autocast by themselves.
-
-        Args:
-            chosen: how.
-            gelu: the function that computes GELU's tanh form where `chosen.gelu` is "compiled".
-            block: the function that computes an encoder block where `chosen.block` is "compiled".
-        """
-        self.chosen = chosen
-
-    def through(self, layer: nn.Module, x: Tensor, *tapping: Any) -> Tensor:
-        """Pass a tensor through a layer, called with `(x, *tapping)`; see `recompute`.
-
-        A layer that writes to taps, the first of `tapping`, is not recomputed: it would write twice.
-        """
-        if self.recompute and torch.is_grad_enabled() and (not tapping or tapping[0] is None):
-            found: Tensor = checkpoint(layer, x, *tapping, use_reentrant=False)
-            return found
-        out: Tensor = layer(x, *tapping)
+    def through(self, layer: nn.Module, x: Tensor) -> Tensor:
+        """Pass a tensor through a layer, of which autograd keeps the input alone where `recompute` is set."""
+        if self.recompute and torch.is_grad_enabled():
+            recomputed: Tensor = checkpoint(layer, x, use_reentrant=False)
+            return recomputed
+        out: Tensor = layer(x)
         return out
 
     def compute_pixel_statistics(self) -> None:
@@ -102,26 +101,20 @@ class ImageModel(nn.Module):
         raise NotImplementedError
 
     def compute_buffers(self) -> None:
-        """Compute what is not learned once more, where the model was built without memory.
-
-        A part that has such buffers has a method `compute` that makes them.
-        """
+        """Compute what is not learned once more, where the model was built without memory."""
         self.compute_pixel_statistics()
-        for module in self.modules():
-            compute = getattr(module, "compute", None)
-            if compute is not None:
-                compute()
+        for part in self.modules():
+            if isinstance(part, ComputesBuffers):
+                part.make_buffers()
 
     def position_embedding(self) -> Tensor | None:
-        """Give the position embedding added first, `(1, P + N, D)`; None for a model that adds none."""
+        """Return the position embedding added first, `(1, P + N, D)`; None for a model that adds none."""
         return None
 
     def fit_positions(
         self, tensors: Mapping[str, Tensor], old_size: tuple[int, int], interpolation: Interpolation
     ) -> dict[str, Tensor]:
         """Resize the parameters that depend on the image size to this model's (paper 3.2).
-
-        A part that has such parameters has a method `fit_positions` that resizes its own.
 
         Args:
             tensors: the parameters of a model that is like this one but for the image size.
@@ -133,11 +126,11 @@ class ImageModel(nn.Module):
         """
         fitted: dict[str, Tensor] = {}
         for name, part in self.named_modules():
-            fit = getattr(part, "fit_positions", None)
-            if fit is None or part is self:
-                continue
-            own = {key: tensors[f"{name}.{key}"] for key, _ in part.named_parameters(recurse=False)}
-            fitted |= {f"{name}.{key}": value for key, value in fit(own, old_size, interpolation).items()}
+            keys = [key for key, _ in part.named_parameters(recurse=False)]
+            if part is not self and isinstance(part, ResizesPositions):
+                own = {key: tensors[f"{name}.{key}"] for key in keys}
+                resized = part.fit_positions(own, old_size, interpolation)
+                fitted |= {f"{name}.{key}": value for key, value in resized.items()}
         return fitted
 
     @torch.no_grad()

@@ -2,7 +2,7 @@
 
 Nothing here knows a whole model or its configuration, so a decoder, a projection head or an ablation can use
 the same parts. They follow vision_transformer `models_vit.py`: GELU in its tanh form, weights initialised as
-there.
+there. Each is computed here in one way, the plain one; `fast.py` has the others.
 
 Each part also tells what it costs, in the terms of `cost.py`. In these methods `product` is the bytes of a
 number that goes into matrix products: 4, or 2 under autocast.
@@ -11,25 +11,21 @@ Shapes: B images, T tokens, D = width, h = num_heads, d = head_dim = D / h.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.models.compute_config import PLAIN
 from vitkit.models.cost import FLOAT, INDEX, MASK, PartCost, count_parameters, norm_cost, rounded
 from vitkit.models.image_model import Taps
 from vitkit.models.position import relative_logits
 from vitkit.models.resize import resize_line
 from vitkit.models.vit_config import Gelu, Interpolation
 
-BlockFunction = Callable[[Tensor, tuple[Tensor, ...], int, float], Tensor | None]
-"""A compiled block: tokens, weights in order, number of heads and epsilon to tokens; None: not for these."""
-
 QUICK_GELU_SLOPE = 1.702
-"""This slope brings the logistic function nearest to the normal distribution's (Hendrycks, Gimpel 2016)."""
+"""At this slope the logistic curve is nearest to the normal distribution's (Hendrycks, Gimpel 2016)."""
 
 
 class Attention(nn.Module):
@@ -48,7 +44,7 @@ class Attention(nn.Module):
         super().__init__()
         self.num_heads = num_heads
         self.dropout = dropout
-        self.form = PLAIN.attention  # "fused" or "explicit"; `ViT.compute_as` changes it
+        # Queries, keys and values in one matrix: one large product is faster than three.
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
         self.rotary = rotary
@@ -63,36 +59,35 @@ class Attention(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def bias(self, queries: Tensor) -> Tensor | None:
-        """Give what is added to the logits of queries `(B, h, T, d)`: `(B, h, T, T)`, or None for nothing."""
+        """Compute what is added to the logits of queries `(B, h, T, d)`, `(B, h, T, T)`; None: nothing."""
         return None
 
-    def forward(self, x: Tensor, taps: Taps | None = None, name: str = "") -> Tensor:
-        """Attend, `(B, T, D) -> (B, T, D)`; with `taps`, write the attention weights `(B, h, T, T)` there.
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float) -> Tensor:
+        """Mix values by attention, softmax(q k^T / sqrt(d) + bias) v, all `(B, h, T, d)`.
 
-        The fused kernel of PyTorch never holds the attention weights, which is why it is fast; whoever asks
-        for them gets the explicit products, which give the same result up to rounding.
+        PyTorch's fused kernel never holds the `(T, T)` attention weights, which is why it is fast.
         """
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
+
+    def forward(self, x: Tensor, taps: Taps | None = None, name: str = "") -> Tensor:
+        """Attend, `(B, T, D) -> (B, T, D)`; with `taps`, write the attention weights `(B, h, T, T)` there."""
         batch, tokens, width = x.shape
         # The 3D outputs are ordered as (q, k, v), within them by head: (B, T, 3D) -> (B, T, 3, h, d).
         qkv = self.qkv(x).reshape(batch, tokens, 3, self.num_heads, width // self.num_heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, h, T, d)
-        if self.rotary is not None:
+        if self.rotary is not None:  # values stay: a token's content does not depend on where it stands
             q, k = self.rotary(q), self.rotary(k)
         dropout = self.dropout if self.training else 0.0  # the functions below do not know the mode
         bias = self.bias(q)
-        if taps is None and self.form == "fused":
-            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
-        elif taps is None:
-            # The scale on the queries, which are fewer numbers than the logits.
-            logits = (q / math.sqrt(q.shape[-1])) @ k.transpose(-2, -1)  # (B, h, T, T)
-            weights = (logits if bias is None else logits + bias).softmax(-1)
-            mixed = F.dropout(weights, dropout) @ v  # (B, h, T, d)
+        if taps is None:
+            mixed = self.attend(q, k, v, bias, dropout)
         else:
-            # In the order of the paper's Appendix A: the scale comes after the product.
+            # A fused kernel never holds the weights. Scaled after the product, as in the paper's Appendix A:
+            # another order has other last digits, and taps keep theirs from version to version.
             logits = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])  # (B, h, T, T)
             weights = (logits if bias is None else logits + bias).softmax(-1)  # rows of queries sum to one
             taps[name] = weights
-            mixed = F.dropout(weights, dropout) @ v
+            mixed = F.dropout(weights, dropout) @ v  # (B, h, T, d)
         # Heads side by side again: (B, h, T, d) -> (B, T, h, d) -> (B, T, D).
         return self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))  # type: ignore[no-any-return]
 
@@ -115,29 +110,6 @@ class Attention(nn.Module):
             parameters=count_parameters(self),
             once=rounded(4 * width**2, product),
         )
-
-    def first_token(self, x: Tensor) -> Tensor:
-        """Give the first token of what `forward` gives, `(B, T, D) -> (B, 1, D)`, without the others' work.
-
-        The products are taken in another order, in which neither keys nor values of all tokens are made: a
-        head has one query q here, so that q (K y) = (q K) y and V y p = V (y p), where y are the tokens, K
-        and V the projections and p the attention weights. The keys' bias adds the same number to all logits
-        of a query, which softmax takes away again. Only where there are no positions inside the attention.
-        """
-        batch, _, width = x.shape
-        heads, size = self.num_heads, width // self.num_heads
-        query, key, value = self.qkv.weight.reshape(3, width, width).unbind()  # each (D, D)
-        query_bias, _, value_bias = self.qkv.bias.reshape(3, width).unbind()
-        q = F.linear(x[:, 0], query, query_bias) / math.sqrt(size)  # (B, D)
-        q = q.reshape(batch, heads, size).transpose(0, 1)  # (h, B, d)
-        q = (q @ key.reshape(heads, size, width)).transpose(0, 1)  # (B, h, D)
-        weights = (q @ x.transpose(1, 2)).softmax(-1)  # (B, h, T)
-        weights = F.dropout(weights, self.dropout if self.training else 0.0)
-        seen = (weights @ x).transpose(0, 1)  # (h, B, D)
-        mixed = (seen @ value.reshape(heads, size, width).transpose(1, 2)).transpose(0, 1)  # (B, h, d)
-        # Dropped weights do not sum to one, and the bias is in every value.
-        mixed = mixed + weights.sum(-1, keepdim=True) * value_bias.reshape(heads, size)
-        return self.out(mixed.reshape(batch, 1, width))  # type: ignore[no-any-return]
 
 
 class RelativeAttention(Attention):
@@ -182,21 +154,19 @@ class RelativeAttention(Attention):
         )
 
 
-def apply_gelu(x: Tensor, form: Gelu) -> Tensor:
-    """Apply GELU in one of its forms, number by number."""
-    if form == "quick":
-        return x * torch.sigmoid(QUICK_GELU_SLOPE * x)
-    return F.gelu(x, approximate="tanh" if form == "tanh" else "none")
-
-
 class MLP(nn.Module):
-    """Two dense layers with GELU between them: `(B, T, D) -> (B, T, D)`."""
+    """Two dense layers with GELU between them: `(B, T, D) -> (B, T, D)` (paper 3.1).
+
+    Args:
+        width: D.
+        mlp_dim: numbers between the layers.
+        gelu: "tanh" (the original), "erf" (the exact one) or "quick" (CLIP's).
+        dropout: probability with which a number is dropped in training, after each layer.
+    """
 
     def __init__(self, width: int, mlp_dim: int, *, gelu: Gelu = "tanh", dropout: float = 0.0) -> None:
         super().__init__()
         self.gelu = gelu
-        # A compiled GELU in its tanh form; `ViT.compute_as` hands it in.
-        self.compiled: Callable[[Tensor], Tensor] | None = None
         self.dropout = nn.Dropout(dropout)
         self.fc1 = nn.Linear(width, mlp_dim)
         self.fc2 = nn.Linear(mlp_dim, width)
@@ -204,13 +174,17 @@ class MLP(nn.Module):
     def init_weights(self, generator: torch.Generator | None) -> None:
         for layer in (self.fc1, self.fc2):
             nn.init.xavier_uniform_(layer.weight, generator=generator)
-            # The original draws the biases too, from a normal distribution with a deviation of 1e-6.
+            # The original draws the biases too, with a deviation of 1e-6 (`models_vit.py`, `MlpBlock`).
             nn.init.normal_(layer.bias, std=1e-6, generator=generator)
 
+    def activate(self, x: Tensor) -> Tensor:
+        """Apply GELU in the form that the model was trained with, number by number."""
+        if self.gelu == "quick":
+            return x * torch.sigmoid(QUICK_GELU_SLOPE * x)
+        return F.gelu(x, approximate="tanh" if self.gelu == "tanh" else "none")
+
     def forward(self, x: Tensor) -> Tensor:
-        hidden = self.fc1(x)  # (B, T, mlp_dim)
-        hidden = apply_gelu(hidden, self.gelu) if self.compiled is None else self.compiled(hidden)
-        hidden = self.dropout(hidden)
+        hidden = self.dropout(self.activate(self.fc1(x)))  # (B, T, mlp_dim)
         return self.dropout(self.fc2(hidden))  # type: ignore[no-any-return]
 
     def cost(self, tokens: int, product: int) -> PartCost:
@@ -233,7 +207,8 @@ def drop_path(branch: Tensor, rate: float) -> Tensor:
     Scaled in training, the mean stays and evaluation needs nothing; Huang et al. (2016, eq. 5) scale down in
     evaluation instead. Drawn from PyTorch's default generator, which the trainer seeds for every step.
     """
-    kept = torch.rand(len(branch), 1, 1, device=branch.device) >= rate
+    kept = torch.rand(len(branch), 1, 1, device=branch.device) >= rate  # one draw an image
+    # In the branch's type, bfloat16 under autocast: a factor in float32 would raise the product to it.
     return branch * (kept / (1 - rate)).to(branch.dtype)
 
 
@@ -267,10 +242,8 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.norm2 = nn.LayerNorm(width, norm_eps)
         self.mlp = mlp
-        # The whole block, compiled; `ViT.compute_as` hands it in.
-        self.compiled: BlockFunction | None = None
         self.layer_scale = layer_scale
-        scaled = layer_scale is not None
+        scaled = layer_scale is not None  # CaiT's; the paper's models have none
         self.attention_scale = nn.Parameter(torch.empty(width)) if scaled else None
         self.mlp_scale = nn.Parameter(torch.empty(width)) if scaled else None
 
@@ -293,50 +266,37 @@ class Block(nn.Module):
             name: the block's name in the taps.
             attention_taps: whether `{name}/attention_weights` is written too.
         """
-        if self.compiled is not None and taps is None and not self._draws():
-            out = self.compiled(x, self._weights(), self.attention.num_heads, self.norm1.eps)
-            if out is not None:
-                return out
-        # Without taps the attention stays fused, so it is given them only if its weights are asked for.
+        # Attention that is given taps leaves the fused kernel, so it gets them for its weights alone.
         weights_taps = taps if attention_taps else None
         attended = self.attention(self.norm1(x), weights_taps, f"{name}/attention_weights")
-        return self._after_attention(x, attended, taps, name)
+        return self.after_attention(x, attended, taps, name)
 
-    def _draws(self) -> bool:
-        """Whether numbers or images are dropped at random, which compiled blocks do not."""
-        rates = (self.dropout.p, self.attention.dropout, self.mlp.dropout.p, self.drop_path)
-        return self.training and any(rates)
-
-    def _weights(self) -> tuple[Tensor, ...]:
-        """List weights and biases in the order in which the block uses them."""
-        attention, mlp = self.attention, self.mlp
-        first: tuple[nn.LayerNorm | nn.Linear, ...] = (self.norm1, attention.qkv, attention.out)
-        layers = (*first, self.norm2, mlp.fc1, mlp.fc2)
-        return tuple(parameter for layer in layers for parameter in (layer.weight, layer.bias))
-
-    def first_token(self, x: Tensor) -> Tensor:
-        """Give the first token of what `forward` gives, `(B, T, D) -> (B, 1, D)`, and compute no other."""
-        return self._after_attention(x[:, :1], self.attention.first_token(self.norm1(x)))
-
-    def _after_attention(
+    def after_attention(
         self, x: Tensor, attended: Tensor, taps: Taps | None = None, name: str = ""
     ) -> Tensor:
-        """Add the attention's output to its tokens and go through the MLP; both are `(B, T, D)`."""
+        """Add the attention's output to the block's input, both `(B, T, D)`, then the MLP's to that sum.
+
+        Args:
+            x: tokens that the block was given.
+            attended: what its attention made of them.
+            taps, name: as for `forward`.
+        """
+        # Random numbers are drawn in this order, on which the bits of a run with dropout depend.
         attended = self.dropout(attended)
         if self.attention_scale is not None:
             attended = attended * self.attention_scale
         if self.training and self.drop_path:
             attended = drop_path(attended, self.drop_path)
         x = x + attended
-        expanded = self.mlp(self.norm2(x))
+        refined = self.mlp(self.norm2(x))
         if self.mlp_scale is not None:
-            expanded = expanded * self.mlp_scale
+            refined = refined * self.mlp_scale
         if self.training and self.drop_path:
-            expanded = drop_path(expanded, self.drop_path)
-        out: Tensor = x + expanded
+            refined = drop_path(refined, self.drop_path)
+        out: Tensor = x + refined
         if taps is not None:
             taps |= {f"{name}/attention": attended, f"{name}/+attention": x}
-            taps |= {f"{name}/mlp": expanded, f"{name}/+mlp": out}
+            taps |= {f"{name}/mlp": refined, f"{name}/+mlp": out}
         return out
 
     def costs(self, tokens: int, product: int, seen: int | None = None) -> Iterator[PartCost]:

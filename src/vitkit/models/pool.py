@@ -175,9 +175,3 @@ def make_pooling(config: ViTConfig) -> Pooling:
             return AttentionPool(width, attention, mlp, norm_eps=config.norm_eps)
         case "none":
             return NoPool()
-
-
-def current_name(key: str) -> str:
-    """Give the name that a parameter has today: the first files have `attention_pool.*` for `pooling.*`."""
-    former = "attention_pool."
-    return "pooling." + key.removeprefix(former) if key.startswith(former) else key

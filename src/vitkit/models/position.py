@@ -131,9 +131,9 @@ class SinCosPosition2D(Position):
 
     def __init__(self, grid: tuple[int, int], width: int) -> None:
         super().__init__(grid, width, prefix=0)  # big_vision gives the class token no position
-        self.compute()
+        self.make_buffers()
 
-    def compute(self) -> None:
+    def make_buffers(self) -> None:
         """Compute the buffer, once more where the module was built without memory."""
         embedding = torch.empty(1, self.grid[0] * self.grid[1], self.width)
         # Not persistent: it follows from the sizes, and checkpoints of other libraries do not hold it.
@@ -185,9 +185,9 @@ class RotaryPosition2D(nn.Module):
     ) -> None:
         super().__init__()
         self.grid, self.head_dim, self.prefix_tokens, self.config = grid, head_dim, prefix_tokens, config
-        self.compute()
+        self.make_buffers()
 
-    def compute(self) -> None:
+    def make_buffers(self) -> None:
         """Compute the buffers `(N, d)`, once more where the module was built without memory."""
         shape = (self.grid[0] * self.grid[1], self.head_dim)
         for name in ("cos", "sin"):  # not persistent: they follow from the sizes

@@ -4,4 +4,4 @@ from typing import Literal
 
 Precision = Literal["auto", "float32", "bfloat16"]
 """The precision of matrix products and convolutions, by autocast; weights stay float32. auto: the rule of
-`models/compute_config.py` chooses by device, width and phase."""
+`runs/machine.py` chooses by device, width and phase."""

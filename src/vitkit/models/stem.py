@@ -10,9 +10,6 @@ from torch import Tensor, nn
 from vitkit.models.cost import FLOAT, PartCost, count_parameters
 from vitkit.models.image_model import lecun_normal
 
-CENTRE = 128
-"""A whole number near the middle of the levels 0 to 255, so that no difference to it is rounded."""
-
 
 class PatchStem(nn.Module):
     """Cuts images into patches and projects each linearly: a convolution whose stride is its kernel.
@@ -33,23 +30,9 @@ class PatchStem(nn.Module):
         nn.init.zeros_(self.bias)
 
     def forward(self, images: Tensor) -> Tensor:
-        return F.linear(self._cut(images), self.weight.flatten(1), self.bias)  # (B, N, D)
+        return F.linear(self.cut(images), self.weight.flatten(1), self.bias)  # (B, N, D)
 
-    def embed_pixels(self, pixels: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-        """Give what `forward` gives of `(pixels - mean) / std`, with the arithmetic on the weights instead.
-
-        Args:
-            pixels: `(B, C, H, W)`, uint8.
-            mean, std: `(C, 1, 1)`, of pixels in 0 to 255.
-        """
-        # sum(w * (x - mean) / std) + b is sum(v * (x - 128)) + b + sum(v * (128 - mean)), with v = w / std.
-        # Pixels are centred, which bfloat16 holds exactly: of 0 to 255, two large sums would nearly cancel.
-        centred = self._cut(pixels).to(self.weight.dtype).sub_(CENTRE)
-        weight = self.weight / std
-        bias = self.bias + (weight * (CENTRE - mean)).sum((1, 2, 3))
-        return F.linear(centred, weight.flatten(1), bias)  # (B, N, D)
-
-    def _cut(self, images: Tensor) -> Tensor:
+    def cut(self, images: Tensor) -> Tensor:
         """Cut images into flattened patches, `(B, N, C*p*q)`."""
         batch, channels, height, width = images.shape
         p, q = self.patch_size

@@ -1,29 +1,26 @@
 """The Vision Transformer, read top to bottom: images to patches, patches to tokens, encoder, pooling, head.
 
 Follows section 3.1 of the paper, and vision_transformer `models_vit.py` where the paper is silent. The parts
-stand in `parts.py` (attention, MLP, block), `position.py` and `pool.py`; the configuration in
-`vit_config.py`.
+are in `parts.py` (attention, MLP, block), `stem.py`, `position.py` and `pool.py`, the configuration is in
+`vit_config.py`. All is computed here in one way, the plain one; `fast.py` has the others.
 
 Shapes: B images, N patches, T tokens (N and the tokens before them), D = width, h = num_heads,
 K = num_classes.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
-from vitkit.models.compute_config import Compute, block_can_be_compiled, class_token_suffices
 from vitkit.models.image_model import ImageModel, Taps, lecun_normal, make_head
-from vitkit.models.parts import MLP, Attention, BlockFunction, RelativeAttention
-from vitkit.models.parts import Block as Block
-from vitkit.models.pool import Pooling, current_name, make_pooling
+from vitkit.models.parts import MLP, Attention, Block, RelativeAttention
+from vitkit.models.pool import Pooling, make_pooling
 from vitkit.models.position import Position, RotaryPosition2D, make_positions
-from vitkit.models.stem import PatchStem as PatchStem
-from vitkit.models.vit_config import ViTConfig as ViTConfig
+from vitkit.models.stem import PatchStem
+from vitkit.models.vit_config import ViTConfig
 
 
 class ViT(ImageModel):
@@ -54,16 +51,12 @@ class ViT(ImageModel):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(config)
-        # A hybrid's or an axial model's configuration would else silently become another model.
-        missing = [
-            part
-            for part, needed in (
-                ("stem", stem is None and (config.backbone is not None or bool(config.stem_channels))),
-                ("blocks", blocks is None and config.attention != "full"),
-            )
-            if needed
-        ]
-        if missing:
+        absent = {
+            "stem": stem is None and (config.backbone is not None or bool(config.stem_channels)),
+            "blocks": blocks is None and config.attention != "full",
+        }
+        # Without them a hybrid's or an axial model's configuration would silently become another model.
+        if missing := [name for name, is_absent in absent.items() if is_absent]:
             raise VitkitError(
                 f"This configuration needs {' and '.join(missing)} that ViT does not make by itself: "
                 "call vitkit.build_model(config), which hands them in."
@@ -71,17 +64,18 @@ class ViT(ImageModel):
         width, registers = config.width, config.register_tokens
         self.stem = PatchStem(config.patch_size, width, config.in_channels) if stem is None else stem
         self.class_token = nn.Parameter(torch.empty(1, 1, width)) if config.class_token else None
+        # Tokens that nothing reads, for the model's own use (Darcet et al. 2024); the paper has none.
         self.register_tokens = nn.Parameter(torch.empty(1, registers, width)) if registers else None
-        self.positions = nn.ModuleList(make_positions(config))
+        self.positions = nn.ModuleList(make_positions(config))  # none, one, or one for each block
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(
             (encoder_block(config, number) for number in range(config.depth)) if blocks is None else blocks
         )
-        # A norm before the first block, which CLIP's models have and the paper's do not.
+        # CLIP's models have a norm before the first block, the paper's have none.
         self.pre_norm = nn.LayerNorm(width, config.norm_eps) if config.norm_before_blocks else None
         self.norm = nn.LayerNorm(width, config.norm_eps)
         self.pooling = make_pooling(config)
-        size = config.representation_size  # a hidden layer with tanh, which pre-training has (paper 3.1)
+        size = config.representation_size  # of a hidden layer, which pre-training has (paper 3.1)
         self.pre_logits = nn.Linear(width, size) if size else None
         self.head = make_head(size or width, config.num_classes)
         self.draw_weights(generator)
@@ -89,45 +83,18 @@ class ViT(ImageModel):
     @torch.no_grad()
     def init_weights(self, generator: torch.Generator | None = None) -> None:
         """Draw new weights as vision_transformer does: zero head and class token, normal(0.02) positions."""
+        # The order in which the generator is drawn from: the bits of a run's first weights depend on it.
         for module in (self.stem, *self.blocks, *self.positions, self.pooling):
             module.init_weights(generator)
         if self.class_token is not None:
             nn.init.zeros_(self.class_token)
-        # Registers are not zeros: they are alike in everything else, and equal ones would stay equal.
         if self.register_tokens is not None:
+            # Not zero: they are alike in all else, and equal ones would stay equal. 0.02 as for positions.
             nn.init.normal_(self.register_tokens, std=0.02, generator=generator)
         if self.pre_logits is not None:
             lecun_normal(self.pre_logits.weight, self.pre_logits.in_features, generator)
             nn.init.zeros_(self.pre_logits.bias)
         self.init_head()
-
-    def compute_as(
-        self,
-        chosen: Compute,
-        gelu: Callable[[Tensor], Tensor] | None = None,
-        block: BlockFunction | None = None,
-    ) -> None:
-        """Hand the chosen way of computing to blocks, attentions and MLPs; `gelu` is a compiled tanh form."""
-        super().compute_as(chosen, gelu, block)
-        whole = chosen.block == "compiled" and block_can_be_compiled(self.config)
-        for module in self.modules():
-            if isinstance(module, Attention):
-                module.form = chosen.attention
-            elif isinstance(module, MLP):
-                module.compiled = gelu if chosen.gelu == "compiled" and module.gelu == "tanh" else None
-            elif isinstance(module, Block):
-                module.compiled = block if whole else None
-        # Whole, so that the sum at a block's end and the next norm are one kernel. Copies are not compiled.
-        self._compiled_call_impl = None
-        if chosen.graph == "compiled":
-            self.compile()
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Take over weights, also those of files and checkpoints that know a parameter by its former name."""
-        # Here and not where files are read, so that checkpoints of training are understood too.
-        for key in [key for key in state_dict if key.startswith(prefix)]:
-            state_dict[prefix + current_name(key.removeprefix(prefix))] = state_dict.pop(key)
-        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def layers(self) -> list[nn.Module]:
         """List the encoder blocks."""
@@ -146,22 +113,10 @@ class ViT(ImageModel):
         Raises:
             VitkitError: images of another size or type than the model's.
         """
-        if self._folds(images):
-            self.require_size(images, any_size)
-            patches: Tensor = self.stem.embed_pixels(images, self.pixel_mean, self.pixel_std)  # type: ignore[operator]
-        else:
-            patches = self.stem(self.normalize(images, any_size))
+        patches: Tensor = self.stem(self.normalize(images, any_size))
         if taps is not None:
             taps["stem"] = patches
         return patches
-
-    def _folds(self, images: Tensor) -> bool:
-        """Whether the normalisation of images is folded into the patch embedding.
-
-        It is where there are more pixels than weights: one large image is normalised faster than they are.
-        """
-        stem, asked = self.stem, self.chosen.pixels == "folded" and images.dtype == torch.uint8
-        return asked and isinstance(stem, PatchStem) and images.numel() > stem.weight.numel()
 
     def place(self, patches: Tensor, taps: Taps | None = None, grid: tuple[int, int] | None = None) -> Tensor:
         """Make tokens `(B, T, D)` of patch embeddings `(B, N, D)`: add class token and positions (eq. 1).
@@ -171,11 +126,10 @@ class ViT(ImageModel):
             taps: receives `embedded`.
             grid: `(rows, columns)` of the patches where it is not the model's own: positions are resized.
         """
-        tokens: Tensor = patches
         prefix = [part for part in (self.class_token, self.register_tokens) if part is not None]
-        if prefix:
-            # Each is (1, count, D), the same for all images; `expand` copies nothing.
-            tokens = torch.cat([*(part.expand(patches.shape[0], -1, -1) for part in prefix), patches], dim=1)
+        # Each is (1, count, D), the same for all images: `expand` copies nothing.
+        expanded = [part.expand(len(patches), -1, -1) for part in prefix]
+        tokens: Tensor = torch.cat([*expanded, patches], dim=1) if expanded else patches  # (B, T, D)
         if self.config.position_at == "stem" and len(self.positions):
             tokens = self._add_position(tokens, 0, grid)
         tokens = self.dropout(tokens)  # after the positions, as in vision_transformer
@@ -190,13 +144,13 @@ class ViT(ImageModel):
         return self.place(self.patches(images, taps), taps)
 
     def position_embedding(self) -> Tensor | None:
-        """Give the position embedding added first, `(1, P + N, D)`; None for a model that adds none."""
+        """Return the position embedding added first, `(1, P + N, D)`; None for a model that adds none."""
         return self.positions[0]() if len(self.positions) else None
 
     def before_layer(self, layer: int, tokens: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
-        """Give the tokens `(B, T, D)` that block number `layer` reads, of those that came out before it.
+        """Add the positions that belong before block number `layer` to its input, `(B, T, D)`.
 
-        They are the same, unless position embeddings are added at every layer (paper D.4).
+        Nothing is added unless the configuration adds positions at every layer (paper D.4).
 
         Args:
             layer: number of the block, from 0.
@@ -238,18 +192,20 @@ class ViT(ImageModel):
         Raises:
             VitkitError: attention weights without taps, or of a layer that is not there.
         """
-        # Only the layers that are asked for compute their attention weights: True means all of them.
-        if isinstance(attention_weights, bool):
-            asked: Collection[int] = range(len(self.blocks)) if attention_weights else ()
-        else:
-            asked = attention_weights
-        if asked and taps is None:
+        every_layer = range(len(self.blocks))
+        # The layers that leave the fused kernel, for their attention weights.
+        explicit = every_layer if attention_weights is True else attention_weights or ()
+        if explicit and taps is None:
             raise VitkitError("Attention weights are written to taps: pass taps={} as well.")
-        if asked and not all(0 <= layer < len(self.blocks) for layer in asked):
-            raise VitkitError(f"Layers are numbered 0 to {len(self.blocks) - 1}, asked for {sorted(asked)}.")
+        if not all(layer in every_layer for layer in explicit):
+            raise VitkitError(f"Layers are numbered 0 to {every_layer[-1]}, found {sorted(explicit)}.")
         for i, block in enumerate(self.blocks):
-            name = f"block{i:02d}"
-            tokens = self.through(block, self.before_layer(i, tokens, grid), taps, name, i in asked)
+            tokens = self.before_layer(i, tokens, grid)
+            if taps is None:
+                tokens = self.through(block, tokens)
+            else:  # never recomputed for gradients: a block would write its taps twice
+                tokens = block(tokens, taps, f"block{i:02d}", i in explicit)
+        # All tokens are normed, also where one is read: taps and feature maps show them so.
         encoded: Tensor = tokens if self.config.norm_after_pooling else self.norm(tokens)
         if taps is not None:
             taps["encoded"] = encoded
@@ -258,7 +214,7 @@ class ViT(ImageModel):
     def pool(self, encoded: Tensor, taps: Taps | None = None) -> Tensor:
         """Reduce encoded tokens `(B, T, D)` to what the head sees, `(B, D)`; `(B, T, D)` without pooling."""
         pooled: Tensor = self.pooling(encoded)
-        # `fc_norm` in timm: MAE and others norm the mean of the tokens, and not each token before it.
+        # MAE and others norm the mean of the tokens, and not each token before it (`fc_norm` in timm).
         if self.config.norm_after_pooling:
             pooled = self.norm(pooled)
         features = pooled if self.pre_logits is None else torch.tanh(self.pre_logits(pooled))
@@ -286,29 +242,18 @@ class ViT(ImageModel):
         Raises:
             VitkitError: images of another size or type than the model's, or no patch fits into them.
         """
-        grid = self._grid_of(images) if any_size else None
+        grid = self.grid_of(images) if any_size else None
         tokens = self.place(self.patches(images, taps, any_size), taps, grid)
-        # Where only the class token is read, the last block computes no other, unless taps show them all.
-        shortened = self.chosen.last_block == "class_token" and class_token_suffices(self.config)
-        if shortened and taps is None and not attention_weights and self.blocks:
-            return self.pool(self._encode_class_token(tokens, grid))
         return self.pool(self.encode(tokens, taps, attention_weights, grid), taps)
 
-    def _encode_class_token(self, tokens: Tensor, grid: tuple[int, int] | None) -> Tensor:
-        """Give the first token of what `encode` gives, `(B, T, D) -> (B, 1, D)`.
-
-        After the last block nothing but the class token is read, so that it computes nothing else.
-        """
-        last = len(self.blocks) - 1
-        for i, block in enumerate(self.blocks[:last]):
-            tokens = self.through(block, self.before_layer(i, tokens, grid))
-        first: Tensor = self.blocks[last].first_token(self.before_layer(last, tokens, grid))  # type: ignore[operator]
-        return first if self.config.norm_after_pooling else self.norm(first)
-
     def feature_maps(self, images: Tensor, layers: Sequence[int] = (-1,)) -> list[Tensor]:
-        """Give the patch tokens after some blocks as maps `(B, D, rows, columns)`, in the order asked for.
+        """Arrange the patch tokens after some blocks as maps `(B, D, rows, columns)`, in the given order.
 
-        The final norm is applied to those of the last block alone, as `encode` does.
+        The final norm is applied to the tokens of the last block alone, as `encode` does.
+
+        Args:
+            images: as for `forward`.
+            layers: numbers of blocks from 0; negative ones count from the end.
         """
         numbers = self._layer_numbers(layers, len(self.blocks))
         taps: Taps = {}
@@ -317,7 +262,7 @@ class ViT(ImageModel):
         last = len(self.blocks) - 1
         maps = []
         for number in numbers:
-            # The tap of the last block holds its output before the final norm.
+            # `encoded` is the last block's after the final norm; its tap is from before.
             tokens = encoded if number == last else taps[self._after(number)]
             patches = tokens[:, self.config.prefix_tokens :]  # (B, N, D)
             # Patches are in raster order, so that D becomes the channels of a map of the grid's shape.
@@ -326,12 +271,11 @@ class ViT(ImageModel):
 
     def _after(self, number: int) -> str:
         """Name the tap that holds the tokens after a block."""
-        name = f"block{number:02d}"
         # An axial block is two blocks, of which the one along the columns comes last.
-        return f"{name}/columns/+mlp" if self.config.attention == "axial" else f"{name}/+mlp"
+        return f"block{number:02d}/{'columns/' if self.config.attention == 'axial' else ''}+mlp"
 
-    def _grid_of(self, images: Tensor) -> tuple[int, int] | None:
-        """Give the grid of images of any size, `(rows, columns)`; None where it is the model's own.
+    def grid_of(self, images: Tensor) -> tuple[int, int] | None:
+        """Count the patches of images of any size, `(rows, columns)`; None where it is the model's own grid.
 
         Raises:
             VitkitError: the model's positions are part of its attention, or no patch fits into the images.
@@ -345,7 +289,7 @@ class ViT(ImageModel):
                 "Axial attention, relative and rotary positions are made for one grid: load the model with "
                 f"image_size=({size[0]}, {size[1]}) instead of any_size."
             )
-        return replace(self.config, image_size=size).grid  # checked like any configuration's
+        return replace(self.config, image_size=size).grid  # which refuses images smaller than a patch
 
     def forward(
         self,
@@ -361,7 +305,7 @@ class ViT(ImageModel):
                 `blockNN/+attention`, `blockNN/mlp`, `blockNN/+mlp`, `encoded`, `pooled`, `pre_logits`,
                 `logits`.
             attention_weights: also `blockNN/attention_weights` `(B, h, T, T)`, of every layer (True) or of
-                those numbered. Those layers leave the fused attention, the others keep it.
+                the numbered ones, from 0. These leave the fused attention, the others keep it.
 
         Returns:
             `(B, K)`; `(B, T, K)` without pooling.
@@ -376,16 +320,16 @@ class ViT(ImageModel):
 
 
 def encoder_block(config: ViTConfig, number: int = 0) -> Block:
-    """Make one encoder block of a configuration: the one of a number, which decides its drop_path."""
+    """Make encoder block `number`, from 0, of a configuration; the number decides how often it is skipped."""
     width, heads, dropout = config.width, config.num_heads, config.attention_dropout
     attention: Attention
     if config.position == "relative":
         attention = RelativeAttention(width, heads, config.num_tokens, dropout=dropout)
-    elif config.rotary is not None:
-        rotary = RotaryPosition2D(config.grid, config.head_dim, config.prefix_tokens, config.rotary)
-        attention = Attention(width, heads, dropout=dropout, rotary=rotary)
     else:
-        attention = Attention(width, heads, dropout=dropout)
+        rotary = None
+        if config.rotary is not None:
+            rotary = RotaryPosition2D(config.grid, config.head_dim, config.prefix_tokens, config.rotary)
+        attention = Attention(width, heads, dropout=dropout, rotary=rotary)
     return Block(
         width,
         attention,
@@ -393,5 +337,6 @@ def encoder_block(config: ViTConfig, number: int = 0) -> Block:
         norm_eps=config.norm_eps,
         dropout=config.dropout,
         layer_scale=config.layer_scale,
+        # Deeper blocks are skipped more often, the first never (Huang et al. 2016, linear decay).
         drop_path=config.drop_path * number / max(config.depth - 1, 1),
     )

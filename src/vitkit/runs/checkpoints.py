@@ -12,7 +12,6 @@ from vitkit.durable import hash_file, read_json, remove_leftovers
 from vitkit.errors import VitkitError
 from vitkit.listener import Listener
 from vitkit.models.image_model import ImageModel
-from vitkit.models.pool import current_name
 from vitkit.models.vit_config import Interpolation
 from vitkit.runs.config import Run, changed_options
 from vitkit.runs.data_record import find_data, read_record
@@ -236,8 +235,7 @@ def load_any(path: str | Path | Place, options: LoadOptions | None = None) -> Lo
             f"{place.name} says that it has {identity.config.num_heads} attention heads, not "
             f"{options.num_heads}: leave out num_heads (--num-heads)."
         )
-    tensors = {current_name(key): value for key, value in found.tensors.items()}  # checkpoints of early runs
-    return fit_to_options(place.name, identity, tensors, options)
+    return fit_to_options(place.name, identity, found.tensors, options)
 
 
 def identify_any(

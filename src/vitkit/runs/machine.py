@@ -1,28 +1,50 @@
-"""The machine a run is on: its device and its memory, and how it asks a run to stop."""
+"""The machine a run is on: its device and its memory, how a model computes on it, how it asks a run to stop.
+
+The rule that chooses among the ways to compute has no clock: the same machine chooses the same every time,
+and so a run is repeatable. `docs/decisions.md` has the measurements behind it.
+"""
 
 import ctypes
 import os
 import platform
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch.utils._triton import has_triton  # public functions do not say whether torch.compile can work
 
 from vitkit.errors import VitkitError
 from vitkit.kernels.block import compiled_block
 from vitkit.kernels.gelu import compiled_gelu
-from vitkit.models.compute_config import Compute, Phase, choose_compute
+from vitkit.models import fast
+from vitkit.models.compute_config import Compute, Phase
 from vitkit.models.image_model import ImageModel
-from vitkit.models.precision import device_features
 from vitkit.models.precision_config import Precision
+from vitkit.models.resnet_config import ResNetConfig
+from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
 
 MOST_THREADS = 4096
 """Largest number of threads, several times the cores of the largest machines: more is a mistyped option."""
+
+NARROWEST_BFLOAT16 = 96
+"""Width from which bfloat16 is chosen on a processor that has it. At 96 training is 1.7 times as fast, and
+short runs end as well. At 64 it is 1.15 times as fast, and five runs of the digits ended a little worse."""
+
+MOST_EXPLICIT_TOKENS = 640
+"""Tokens up to which explicit attention is chosen. It holds a weight for every pair of them, whose memory
+grows with the square; 640 are the 577 of 384 pixels, and some."""
+
+MOST_COMPILED_FLOAT32_TOKENS = 256
+"""Tokens up to which a block is compiled in float32. It holds the attention weights, which PyTorch's fused
+attention does not: at 197 tokens a step takes a fifth more memory for it, at 577 two thirds more."""
+
+BFLOAT16_FEATURES = frozenset({"avx512_bf16", "amx_bf16"})
+"""Instruction sets with products of bfloat16, as `torch.cpu.get_capabilities` names them."""
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Numbers of glibc's malloc.h: how much may be free before it is handed back, and from which size a piece of
@@ -175,6 +197,84 @@ def _text(path: Path) -> str:
         return ""
 
 
+def device_features(device: torch.device) -> frozenset[str]:
+    """List what a device has, by name: instruction sets of a processor; "bfloat16" and "triton" of a GPU."""
+    if device.type == "cuda":
+        offered = {"bfloat16": torch.cuda.is_bf16_supported(), "triton": has_triton()}
+        return frozenset(name for name, value in offered.items() if value)
+    if device.type != "cpu":
+        return frozenset()
+    # Absent before PyTorch 2.12 or so: nothing is known then, and nothing chosen that needs it.
+    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    return frozenset(name for name, value in capabilities.items() if value is True)
+
+
+def choose_compute(
+    config: ViTConfig | ResNetConfig,
+    *,
+    device: str,
+    features: Collection[str],
+    phase: Phase,
+    precision: Precision = "auto",
+    exact: bool = False,
+    compiler: bool = False,
+) -> Compute:
+    """Choose how a model computes, from what it is and what the machine has; nothing is timed.
+
+    A rule without a clock: the same machine chooses the same every time, and so a run is repeatable.
+
+    Args:
+        config: of the model.
+        device: "cpu", "cuda".
+        features: instruction sets of the processor, or of the GPU "bfloat16" and "triton", which compiles.
+        phase: what it computes for.
+        precision: "auto" leaves it to the rule.
+        exact: choose the plain way, and on a processor float32 unless bfloat16 is asked for.
+        compiler: whether kernels can be compiled, which takes a second or two.
+    """
+    vit = config if isinstance(config, ViTConfig) else None  # a ResNet computes in the plain way alone
+    if precision == "auto":
+        pays = _bfloat16_pays(config, device, features, phase) and not (exact and device == "cpu")
+        precision = "bfloat16" if pays else "float32"
+    if exact or vit is None:
+        return Compute(precision)
+    compiled = compiler and device == "cpu" and vit.gelu == "tanh" and phase != "prediction"
+    most = MOST_EXPLICIT_TOKENS if precision == "bfloat16" else MOST_COMPILED_FLOAT32_TOKENS
+    whole = compiled and fast.block_can_be_compiled(vit) and vit.num_tokens <= most
+    whole = whole and not (phase == "training" and drops_at_random(vit))
+    explicit = device == "cpu" and precision == "bfloat16" and vit.num_tokens <= MOST_EXPLICIT_TOKENS
+    return Compute(
+        precision,
+        attention="explicit" if explicit else "fused",
+        last_block="class_token" if fast.class_token_suffices(vit) else "every_token",
+        gelu="compiled" if compiled else "pytorch",
+        pixels="folded" if phase != "training" and vit.backbone is None else "normalized",
+        block="compiled" if whole else "modules",
+        # Half a minute of compiling pays in training alone; on a processor it did not pay at all.
+        graph="compiled" if device == "cuda" and phase == "training" and "triton" in features else "eager",
+    )
+
+
+def drops_at_random(config: ViTConfig) -> bool:
+    """Whether blocks drop numbers or images at random in training."""
+    return any((config.dropout, config.attention_dropout, config.drop_path))
+
+
+def _bfloat16_pays(
+    config: ViTConfig | ResNetConfig, device: str, features: Collection[str], phase: Phase
+) -> bool:
+    """Tell whether bfloat16 is faster, and its rounding acceptable unasked.
+
+    On a processor a finished model gives float32's numbers unless bfloat16 is asked for: an evaluation must
+    not depend on the instruction sets of the machine it was made on. Convolutions gain as dense layers do:
+    the training step of narrow BiT ResNets was 1.4 to 2.2 times as fast (a core of an EPYC with avx512_bf16).
+    """
+    if device != "cpu":
+        return "bfloat16" in features
+    wide = config.width >= NARROWEST_BFLOAT16
+    return wide and phase == "training" and not BFLOAT16_FEATURES.isdisjoint(features)
+
+
 def choose_for(
     config: ModelConfig, device: torch.device, precision: Precision, *, phase: Phase, exact: bool
 ) -> Compute:
@@ -215,7 +315,7 @@ def compute_as(model: ImageModel, chosen: Compute) -> None:
         block=chosen.block if block is not None else "modules",
         graph=chosen.graph if torch.cuda.is_available() else "eager",
     )
-    model.compute_as(here, gelu, block)
+    fast.compute_as(model, here, gelu, block)
 
 
 def prepare(

@@ -50,6 +50,7 @@ from vitkit.training.checkpoint_files import (
 )
 from vitkit.training.optim import state_names
 from vitkit.weights.files.safetensors import read_safetensors, safetensors_chunks
+from vitkit.weights.table import current_name
 
 
 @dataclass
@@ -203,9 +204,9 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
             f"run's options describe {wants}. {_EDITED}"
         )
     try:
-        state.model.load_state_dict(read_safetensors(checkpoint / "model.safetensors"))
+        state.model.load_state_dict(_read_model(checkpoint / "model.safetensors"))
         if state.average is not None:
-            state.average.load_state_dict(read_safetensors(checkpoint / "average.safetensors"))
+            state.average.load_state_dict(_read_model(checkpoint / "average.safetensors"))
     except RuntimeError as error:
         raise _does_not_fit(checkpoint, "weights of another model", error) from error
     if needed:
@@ -245,7 +246,12 @@ def load_weights(checkpoint: Path) -> dict[str, Tensor]:
     Raises:
         VitkitError: the file is damaged.
     """
-    return read_safetensors(weights_file(checkpoint))
+    return _read_model(weights_file(checkpoint))
+
+
+def _read_model(path: Path) -> dict[str, Tensor]:
+    """Read a model's parameters, by the names that they have today."""
+    return {current_name(key): value for key, value in read_safetensors(path).items()}
 
 
 def weights_file(checkpoint: Path) -> Path:

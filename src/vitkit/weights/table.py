@@ -139,6 +139,12 @@ def usual_heads(width: int) -> str:
     return f" The usual answer: num_heads={width // 64}, 64 numbers each." if width % 64 == 0 else ""
 
 
+def current_name(key: str) -> str:
+    """Translate a parameter's name in a file of vitkit: the first have `attention_pool.*` for `pooling.*`."""
+    former = "attention_pool."
+    return "pooling." + key.removeprefix(former) if key.startswith(former) else key
+
+
 def renamed(ours: str, theirs: str) -> Row:
     """Return the row of a tensor that differs in its name alone."""
     return Row(ours, (theirs,))

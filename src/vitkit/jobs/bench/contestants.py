@@ -22,13 +22,12 @@ from vitkit.engines.engine_config import Numbers as EngineNumbers
 from vitkit.engines.serving import serve
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.compute_config import BFLOAT16_FEATURES, PLAIN, Compute
+from vitkit.models.compute_config import PLAIN, Compute
 from vitkit.models.image_model import ImageModel
-from vitkit.models.precision import device_features
 from vitkit.models.precision_config import Precision
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
-from vitkit.runs.machine import choose_for, compute_as
+from vitkit.runs.machine import BFLOAT16_FEATURES, choose_for, compute_as, device_features
 from vitkit.weights.peers import import_library
 
 BenchPhase = Literal["inference", "training"]

@@ -16,13 +16,12 @@ from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.models.build import FAMILIES
 from vitkit.models.image_model import ImageModel
-from vitkit.models.pool import current_name
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.card import ModelCard, Task, TrainingData, card_of, to_give_away
 from vitkit.weights.files.checksum import HashingWriter, read_record, verify
 from vitkit.weights.files.safetensors import safetensors_chunks
 from vitkit.weights.files.source import Source
-from vitkit.weights.table import CheckpointFormat, Hints, Holding, Translation, renamed
+from vitkit.weights.table import CheckpointFormat, Hints, Holding, Translation, current_name, renamed
 
 FORMAT = "vitkit-model"
 FORMAT_VERSION = 2

@@ -2,6 +2,9 @@
 
 import copy
 import itertools
+import pickle
+import weakref
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -9,19 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
+from vitkit.kernels import block as block_kernel
+from vitkit.kernels import gelu as gelu_kernel
 from vitkit.models.build import build_model
-from vitkit.models.compute_config import (
-    PLAIN,
-    Compute,
-    Phase,
-    block_can_be_compiled,
-    choose_compute,
-)
-from vitkit.models.precision import autocast, device_features
+from vitkit.models.compute_config import PLAIN, Compute
+from vitkit.models.fast import block_can_be_compiled, compute_as
+from vitkit.models.parts import Block
+from vitkit.models.precision import autocast
 from vitkit.models.resnet_config import BackboneConfig
 from vitkit.models.vit import ViT
 from vitkit.models.vit_config import DINOV3_ROTARY, ViTConfig
-from vitkit.models.zoo import model_config, vit_config
 
 SMALL = ViTConfig((12, 20), (4, 4), width=32, depth=2, num_heads=4, mlp_dim=48, num_classes=5)
 VARIANTS = {
@@ -58,7 +58,7 @@ def make(config: ViTConfig, way: Compute = PLAIN) -> ViT:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
-    model.compute_as(way)
+    compute_as(model, way)
     return model.double().eval()
 
 
@@ -99,7 +99,7 @@ def test_explicit_attention_is_explicit(monkeypatch: pytest.MonkeyPatch) -> None
     model = make(SMALL, Compute(attention="explicit"))
     monkeypatch.delattr(torch.nn.functional, "scaled_dot_product_attention")
     model(images(SMALL))
-    model.compute_as(PLAIN)
+    compute_as(model, PLAIN)
     with pytest.raises(AttributeError):
         model(images(SMALL))
 
@@ -154,41 +154,6 @@ def test_folded_pixels_of_another_size_are_refused_as_others() -> None:
         make(SMALL, Compute(pixels="folded"))(torch.zeros(20, 3, 8, 8, dtype=torch.uint8))
 
 
-def choose(model: str | ViTConfig = "ViT-S/16", **facts: object) -> Compute:
-    options: dict[str, object] = {"device": "cpu", "features": {"avx512_bf16"}, "phase": "training"}
-    config = model_config(model) if isinstance(model, str) else model
-    return choose_compute(config, **{**options, **facts})  # type: ignore[arg-type]
-
-
-def test_what_is_chosen_follows_from_machine_and_model() -> None:
-    assert choose() == Compute("bfloat16", "explicit", "class_token")
-    assert choose(features={"amx_bf16"}) == choose()
-    assert choose(phase="prediction") == Compute("float32", "fused", "class_token", pixels="folded")
-    asked = choose(phase="evaluation", precision="bfloat16")
-    assert asked == Compute("bfloat16", "explicit", "class_token", pixels="folded")
-    assert choose(features={"avx2"}) == Compute("float32", "fused", "class_token")
-    assert choose(precision="float32") == Compute("float32", "fused", "class_token")
-    assert choose(features=(), precision="bfloat16") == Compute("bfloat16", "explicit", "class_token")
-    assert choose(compiler=True) == replace(choose(), gelu="compiled", block="compiled")
-    assert choose(compiler=True, phase="evaluation").gelu == "compiled"
-    assert choose(compiler=True, phase="prediction").gelu == "pytorch"
-    assert choose(compiler=True, exact=True) == PLAIN
-    assert choose(compiler=True, precision="float32").block == "compiled"
-    assert choose(compiler=True, phase="evaluation").block == "compiled"
-    for facts in ({"exact": True}, {"phase": "prediction"}, {"device": "cuda"}):
-        assert choose(compiler=True, **facts).block == "modules"
-    assert choose("ViT-64x4x4/4").precision == "float32"
-    assert choose("ViT-96x6x3/4").precision == "bfloat16"
-    assert choose("ViT-128x6x2/4").precision == "bfloat16"
-    assert choose("BiT-R50x1") == choose("BiT-R1-1x0.5") == Compute("bfloat16")
-    assert choose("BiT-R50x1", phase="evaluation") == PLAIN
-    assert choose("R1-1x0.5+ViT-128x2x2/8").precision == "bfloat16"
-    assert choose("R1-1x0.5+ViT-64x2x2/8").precision == "float32"
-    assert choose("R50+ViT-B/16", phase="prediction") == Compute("float32", "fused", "class_token")
-    assert choose(device="cuda", features={"bfloat16"}) == Compute("bfloat16", "fused", "class_token")
-    assert choose(device="cuda", features=()).precision == "float32"
-
-
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -207,45 +172,6 @@ def test_blocks_are_compiled_where_the_kernel_can(change: dict[str, object], exp
     assert block_can_be_compiled(config) == expected
 
 
-@pytest.mark.parametrize("kind", ["dropout", "attention_dropout", "drop_path"])
-def test_blocks_that_drop_at_random_are_compiled_for_evaluation_alone(kind: str) -> None:
-    config = replace(SMALL, width=64, **{kind: 0.1})  # type: ignore[arg-type]
-    assert choose(config, compiler=True).block == "modules"
-    assert choose(config, compiler=True, phase="evaluation").block == "compiled"
-
-
-def test_long_sequences_are_compiled_in_bfloat16_alone() -> None:
-    """In float32 their attention weights would be memory that the fused attention does not take."""
-    chosen = {"float32": ("compiled", "modules", "modules"), "bfloat16": ("compiled", "compiled", "modules")}
-    for precision, expected in chosen.items():
-        for size, block in zip((224, 384, 512), expected, strict=True):
-            config = vit_config("ViT-S/16", image_size=size)
-            assert choose(config, precision=precision, compiler=True).block == block
-
-
-def test_long_sequences_keep_the_fused_attention() -> None:
-    facts = {"device": "cpu", "features": {"amx_bf16"}, "phase": "training"}
-    sizes = {384: "explicit", 512: "fused"}
-    for size, expected in sizes.items():
-        config = model_config("ViT-S/16", image_size=(size, size))
-        assert choose_compute(config, **facts).attention == expected  # type: ignore[arg-type]
-
-
-def test_exact_is_the_first_version() -> None:
-    assert choose(exact=True) == choose(exact=True, phase="prediction") == PLAIN
-    assert choose(exact=True, precision="bfloat16") == Compute("bfloat16")
-    assert choose(exact=True, device="cuda", features={"bfloat16"}) == Compute("bfloat16")
-
-
-def test_no_capabilities_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert device_features(torch.device("cpu")) == {
-        n for n, v in torch.cpu.get_capabilities().items() if v is True
-    }
-    monkeypatch.delattr(torch.cpu, "get_capabilities")
-    assert device_features(torch.device("cpu")) == frozenset()
-    assert device_features(torch.device("meta")) == frozenset()
-
-
 @pytest.mark.parametrize(
     ("form", "way", "expected"), [("tanh", "compiled", 2), ("tanh", "pytorch", 0), ("erf", "compiled", 0)]
 )
@@ -258,26 +184,75 @@ def test_a_gelu_that_is_handed_in_computes_the_tanh_form(form: str, way: str, ex
 
     model = make(replace(SMALL, gelu=form))  # type: ignore[arg-type]
     before = model(images(SMALL))
-    model.compute_as(Compute(gelu=way), gelu)  # type: ignore[arg-type]
+    compute_as(model, Compute(gelu=way), gelu)  # type: ignore[arg-type]
     assert torch.equal(model(images(SMALL)), before) and len(calls) == expected
-    model.compute_as(PLAIN)
+    compute_as(model, PLAIN)
     model(images(SMALL))
     assert len(calls) == expected
 
 
-def test_a_gpu_that_can_compile_trains_a_compiled_model() -> None:
-    cases: list[tuple[str, set[str], Phase, bool]] = [
-        ("cuda", {"bfloat16", "triton"}, "training", False),
-        ("cuda", {"bfloat16", "triton"}, "training", True),
-        ("cuda", {"bfloat16", "triton"}, "evaluation", False),
-        ("cuda", {"bfloat16"}, "training", False),
-        ("cpu", {"triton"}, "training", False),
-    ]
-    chosen = [
-        choose_compute(SMALL, device=device, features=features, phase=phase, exact=exact).graph
-        for device, features, phase, exact in cases
-    ]
-    assert chosen == ["compiled", "eager", "eager", "eager", "eager"]
+ALL = Compute("float32", "explicit", "class_token", "compiled", "folded", "compiled")
+
+
+def make_fast() -> ViT:
+    """A model that computes in all other ways at once, as far as this machine has a compiler."""
+    model = make(replace(SMALL, width=64)).float()
+    compute_as(model, ALL, gelu_kernel.compiled_gelu(), block_kernel.compiled_block("float32"))
+    return model
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["copied", "pickled"]
+)
+def test_a_copy_computes_in_the_same_way_through_its_own_weights(copied: Callable[[ViT], ViT]) -> None:
+    model = make_fast()
+    expected = outputs_and_gradients(model, images(SMALL))
+    plain = make(replace(SMALL, width=64)).float()(images(SMALL))
+    other = copied(model)
+    other.zero_grad()
+    assert [type(part) for part in other.modules()] == [type(part) for part in model.modules()]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    for value, before in zip(outputs_and_gradients(other, images(SMALL)), expected, strict=True):
+        assert torch.equal(value, before)
+    assert all(parameter.grad is None or not parameter.any() for parameter in model.parameters())
+    compute_as(other, PLAIN)
+    assert torch.equal(other(images(SMALL)), plain)  # nothing is left of the other ways
+
+
+def test_a_pickle_computes_with_modules_where_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_fast()
+    expected, pickled = model(images(SMALL)), pickle.dumps(model)
+    monkeypatch.setattr(block_kernel, "compiled_block", lambda precision: None)
+    monkeypatch.setattr(gelu_kernel, "compiled_gelu", lambda: None)
+    other = pickle.loads(pickled)
+    assert not [part for part in other.modules() if part.__dict__.get("compiled") is not None]
+    torch.testing.assert_close(other(images(SMALL)), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_fast_model_is_freed_with_its_last_name() -> None:
+    """A copy that times a step must not stay in memory until Python looks for circles."""
+    model = make_fast()
+    freed = weakref.ref(model.blocks[0]), weakref.ref(model)
+    del model
+    assert [part() for part in freed] == [None, None]
+
+
+class Doubling(Block):
+    """A block of somebody else's."""
+
+    def forward(self, x: Tensor, *taps: object) -> Tensor:
+        return 2 * x
+
+
+def test_blocks_of_other_classes_stay_as_they_are() -> None:
+    model = make(replace(SMALL, width=64)).float()
+    model.blocks[0].__class__ = Doubling
+    expected = model(images(SMALL))
+    compute_as(model, replace(ALL, gelu="pytorch"), None, block_kernel.compiled_block("float32"))
+    assert type(model.blocks[0]) is Doubling
+    torch.testing.assert_close(model(images(SMALL)), expected, rtol=1e-3, atol=1e-4)
 
 
 def test_a_compiled_model_is_one_graph_and_its_copies_are_not_compiled(
@@ -301,12 +276,12 @@ def test_a_compiled_model_is_one_graph_and_its_copies_are_not_compiled(
         return [logits.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
 
     plain = found()
-    model.compute_as(Compute(last_block="class_token", graph="compiled"))
+    compute_as(model, Compute(last_block="class_token", graph="compiled"))
     assert model._compiled_call_impl is not None
     assert copy.deepcopy(model)._compiled_call_impl is None  # else it would compute with these weights
     for recompute in (False, True):
         model.recompute = recompute
         for value, expected in zip(found(), plain, strict=True):
             torch.testing.assert_close(value, expected, rtol=1e-3, atol=1e-4)
-    model.compute_as(PLAIN)
+    compute_as(model, PLAIN)
     assert model._compiled_call_impl is None
