@@ -41,9 +41,14 @@ def allowed(room: str) -> set[str]:
 
 def imports(path: Path) -> set[str]:
     """Every vitkit module a file imports: at its top, inside functions, under TYPE_CHECKING."""
+    return imports_of(ast.parse(path.read_text()), path)
+
+
+def imports_of(tree: ast.AST, path: Path) -> set[str]:
+    """Every vitkit module that is imported anywhere in what was parsed of a file."""
     package = ["vitkit", *path.relative_to(SOURCE).parts[:-1]]
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -73,6 +78,65 @@ FILES = sorted(SOURCE.rglob("*.py"))
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_imports_point_one_way(path: Path) -> None:
     assert not offences(path)
+
+
+FLOORS = 6
+"""The longest chain of imports in a folder: who stands in it can say what it may use."""
+JOBS_FLOORS = 8
+"""The same in jobs/ with its folders, where studies stand on verbs."""
+TALLER = {"data": 9, "evaluation": 7, "models": 11, "weights/files": 7}
+"""Folders that have more floors, and how many they have at most."""
+
+
+def floors(files: list[Path]) -> int:
+    """Count the floors of files: the longest chain of imports among them, those inside functions too."""
+    names = {".".join(["vitkit", *path.relative_to(SOURCE).with_suffix("").parts]): path for path in files}
+    below = {
+        name: {other for other in _run_time_imports(path) if other in names and other != name}
+        for name, path in names.items()
+    }
+    height = dict.fromkeys(names, 1)
+    for _ in names:  # one more floor a round, until nothing rises
+        risen = {name: 1 + max((height[other] for other in below[name]), default=0) for name in names}
+        if risen == height:
+            return max(height.values())
+        height = risen
+    raise AssertionError("files import one another in a circle")
+
+
+def _run_time_imports(path: Path) -> set[str]:
+    """Every vitkit module that a file imports when it runs: none for types alone."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            node.body = [ast.Pass()]
+    return imports_of(tree, path)
+
+
+def test_a_folder_has_at_most_six_floors() -> None:
+    folders = {path.parent for path in FILES if path.parent != SOURCE}
+    height = {
+        str(folder.relative_to(SOURCE)): floors([path for path in FILES if path.parent == folder])
+        for folder in folders
+    }
+    assert {name: count for name, count in height.items() if count > TALLER.get(name, FLOORS)} == {}
+
+
+def test_jobs_with_their_folders_have_at_most_eight_floors() -> None:
+    assert floors([path for path in FILES if "jobs" in path.relative_to(SOURCE).parts]) <= JOBS_FLOORS
+
+
+def test_a_chain_of_imports_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "SOURCE", tmp_path)
+    (tmp_path / "jobs").mkdir()
+    files = [tmp_path / "jobs" / f"{name}.py" for name in "abc"]
+    files[0].write_text("def later():\n    from vitkit.jobs.b import x\n")
+    files[1].write_text("from vitkit.jobs import c\n")
+    files[2].write_text("if TYPE_CHECKING:\n    from vitkit.jobs.a import y\n")
+    assert floors(files) == 3
+    files[2].write_text("from vitkit.jobs.a import y\n")
+    with pytest.raises(AssertionError, match="in a circle"):
+        floors(files)
 
 
 def test_every_file_is_in_a_room() -> None:

@@ -12,7 +12,7 @@ from vitkit.cli.main import run
 from vitkit.data.listing import absolute_spec
 from vitkit.errors import VitkitError
 from vitkit.runs import build as building
-from vitkit.runs.folder import open_model_data
+from vitkit.runs.trained_model import open_model_data
 
 
 def images(root: Path, count: int = 12) -> Path:

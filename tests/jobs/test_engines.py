@@ -23,7 +23,6 @@ from vitkit.data.sources_config import Splits
 from vitkit.data.transforms import preprocess
 from vitkit.durable import replace_json
 from vitkit.engines import libraries
-from vitkit.engines.folder import is_engine_folder
 from vitkit.jobs import evaluate as evaluation
 from vitkit.jobs.bench.contestants import peer_contestants
 from vitkit.jobs.calibration import read_calibration
@@ -32,6 +31,7 @@ from vitkit.jobs.export_options import ExportOptions
 from vitkit.models.card import Task
 from vitkit.models.image_model import ImageModel
 from vitkit.runs.data_record import describe_data
+from vitkit.runs.folder import Place, kind_of
 from vitkit.tasks import task_of
 from vitkit.weights.card import ModelCard, TrainingData
 from vitkit.weights.preprocessing import preprocessing_of
@@ -146,7 +146,7 @@ def test_an_exported_folder_predicts_and_evaluates_and_does_nothing_else(
     assert run(["export", str(model), str(out), "--engine", engine, "--calibration", str(folder)]) == 0
     said = capsys.readouterr().out
     assert "answers as in float32 (100.00%" in said and f"vitkit predict {out}" in said
-    assert is_engine_folder(out) and not is_engine_folder(model)
+    assert kind_of(out).kind == "exported model" and kind_of(model).kind == "checkpoint"
     images = sorted(folder.glob("[0-9]*.png"))
     served = vitkit.Predictor(out)
     assert np.abs(probabilities(served, images) - probabilities(vitkit.Predictor(model), images)).max() < 1e-5
@@ -406,10 +406,10 @@ def test_a_run_keeps_pytorch_s_numbers_alone(
     engine: Any, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[str] = []
-    monkeypatch.setattr(evaluation, "is_run", lambda path: True)
-    monkeypatch.setattr(evaluation, "is_unfinished", lambda path: False)
     monkeypatch.setattr(evaluation, "write_evaluation", lambda run, split, *rest: written.append(split))
-    found: Any = SimpleNamespace(split="test", result=None, predictions=None)
+    found: Any = SimpleNamespace(
+        split="test", result=None, predictions=None, model=Place(str(tmp_path), "run", {})
+    )
     folder = evaluation.keep_evaluation(EvaluateOptions(str(tmp_path), engine=engine), found)
     assert (folder is not None) == kept == (written == ["test"])
 

@@ -27,7 +27,7 @@ from vitkit.jobs.predict import predict_images
 from vitkit.jobs.predict_options import PredictOptions
 from vitkit.listener import SILENT, Listener, Progress
 from vitkit.models.precision_config import Precision
-from vitkit.runs.config import is_run
+from vitkit.runs.folder import kind_of
 from vitkit.weights.card import LossFunction, ModelCard, Task
 
 TINY = (
@@ -415,7 +415,7 @@ def test_pictures_of_a_model_by_address_are_put_here(tmp_path: Path) -> None:
 
 def test_a_folder_with_a_config_of_another_library_is_no_run(trained: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "vit"}')
-    assert is_run(trained) and not is_run(tmp_path)
+    assert kind_of(trained).kind == "run" and kind_of(tmp_path).kind == "checkpoint"
 
 
 def test_a_run_without_splits_says_so(

@@ -1,9 +1,11 @@
 """The length of a run in minutes: fixed once, and never by the clock again."""
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run as command
@@ -14,11 +16,13 @@ from vitkit.jobs import train as training
 from vitkit.jobs.finetune import finetune
 from vitkit.listener import SILENT
 from vitkit.models.build import create_model
-from vitkit.runs import budget as length
 from vitkit.runs import outlook as memory
-from vitkit.runs.budget import Pace, measure_pace, settle_minutes, steps_within, with_steps
+from vitkit.runs import plan
+from vitkit.runs.budget import Pace, measure_pace, steps_within, with_steps
+from vitkit.runs.build import build_new, model_config_of
 from vitkit.runs.config import Run, StartConfig, read_run
 from vitkit.runs.machine import find_device
+from vitkit.runs.plan import Request, settle_minutes
 from vitkit.runs.series_record import read_series
 from vitkit.tasks import find_task
 from vitkit.training.optim_config import OptimizerConfig
@@ -42,7 +46,7 @@ pytestmark = pytest.mark.usefixtures("without_report")
 
 
 def set_pace(monkeypatch: pytest.MonkeyPatch, step: float) -> None:
-    monkeypatch.setattr(length, "measure_pace", lambda *_: Pace(step, 0.0))
+    monkeypatch.setattr(plan, "measure_pace", lambda *_: Pace(step, 0.0))
 
 
 def test_validations_are_part_of_the_minutes() -> None:
@@ -116,7 +120,9 @@ def test_few_shot_accuracy_on_the_way_is_said_not_to_be_counted(
     set_pace(monkeypatch, 1.0)
     for followed, expected in (({"fewshot": FewShotTracking(data="digits")}, 1), ({}, 0)):
         hearing = Hearing()
-        settle_minutes(replace(SMALL, evaluators=followed), tmp_path / "run", listener=hearing)
+        settle_minutes(
+            replace(SMALL, evaluators=followed), tmp_path / "run", Request(), listener=hearing
+        )
         assert sum("is not counted in these minutes" in note for note in hearing.notes) == expected
 
 
@@ -131,15 +137,18 @@ def test_a_step_that_is_longer_than_the_minutes_is_refused(
 
 def test_a_pace_is_measured_on_a_sample() -> None:
     data = find_task(SMALL.task).learning.open_data(SMALL.data, SMALL.splits, SMALL.preprocessing.decode)
-    found = measure_pace(SMALL, data, None, find_device("cpu"), SILENT)
+    model = build_new(SMALL, model_config_of(SMALL, 10, None), SILENT)
+    before = copy.deepcopy(model.state_dict())
+    found = measure_pace(SMALL, data, None, find_device("cpu"), model, SILENT)
     assert 0 < found.step < 60 and 0 < found.validation < 60
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 
 
 def test_what_does_not_fit_into_memory_is_refused_before_it_is_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "available_memory", lambda: 1000)
-    monkeypatch.setattr(length, "build_parts", lambda *_: pytest.fail("the model was built"))
+    monkeypatch.setattr(plan, "build_new", lambda *_: pytest.fail("the model was built"))
     with pytest.raises(VitkitError, match="does not fit into memory"):
         training.train(SMALL, tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,14 +31,9 @@ from vitkit.jobs.inspect_options import InspectOptions
 from vitkit.listener import SILENT
 from vitkit.runs.config import Run
 from vitkit.runs.data_record import check_data, read_record
-from vitkit.runs.folder import (
-    claim_run_folder,
-    is_new_folder,
-    lock_run_folder,
-    numbered_folders,
-    write_evaluation,
-)
+from vitkit.runs.folder import Whose, claim, is_new_folder, kind_of, lock_run_folder, numbered_folders
 from vitkit.runs.records import compare_with_advice, read_advice, read_data_record
+from vitkit.runs.trained_model import write_evaluation
 from vitkit.training.trainer_config import TrainingConfig
 
 RUN = Run(model="ViT-16x1x1/2")
@@ -115,8 +110,15 @@ def test_a_lock_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def begun(*names: str) -> Callable[[Path], bool]:
-    return lambda folder: folder.name in names
+def claimed(*begun: str, ending: str = "") -> AbstractContextManager[Path]:
+    """Claim a folder below `runs/` for the run, of which those named hold it already."""
+
+    def whose(folder: Path) -> Whose:
+        if folder.name in begun:
+            return "mine"
+        return "new" if is_new_folder(folder) else VitkitError("another's")
+
+    return claim(None, lambda: numbered_folders(RUN, "digits", ending), whose)
 
 
 def fill(*names: str) -> None:
@@ -129,18 +131,18 @@ def fill(*names: str) -> None:
 def test_a_run_takes_the_folder_that_holds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     first, second, third, fourth = (f"digits-ViT-16x1x1-2{end}" for end in ("", "-2", "-3", "-4"))
-    with claim_run_folder(RUN, "digits", begun()) as folder:
+    with claimed() as folder:
         assert folder == Path("runs") / first
     fill(second, third)  # the first is empty: its run was refused, say
-    with claim_run_folder(RUN, "digits", begun(second, third)) as folder:
+    with claimed(second, third) as folder:
         assert folder.name == second
-        with claim_run_folder(RUN, "digits", begun(second, third)) as other:
+        with claimed(second, third) as other:
             assert other.name == third
-            with claim_run_folder(RUN, "digits", begun(second, third)) as new:
+            with claimed(second, third) as new:
                 assert new.name == first
-                with claim_run_folder(RUN, "digits", begun(second, third)) as last:
+                with claimed(second, third) as last:
                     assert last.name == fourth
-    with claim_run_folder(RUN, "digits", begun(), "-sweep") as folder:
+    with claimed(ending="-sweep") as folder:
         assert folder.name == f"{first}-sweep"
 
 
@@ -157,7 +159,7 @@ def test_a_folder_that_is_taken_before_it_is_locked_is_passed_over(
         flock(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", slow)
-    with claim_run_folder(RUN, "digits", begun()) as folder:
+    with claimed() as folder:
         assert folder.name == "digits-ViT-16x1x1-2-2"
 
 
@@ -167,13 +169,13 @@ def test_runs_that_begin_together_take_different_folders(
     monkeypatch.chdir(tmp_path)
     together, taken = threading.Barrier(4), []
 
-    def claim() -> None:
+    def take() -> None:
         together.wait()
-        with claim_run_folder(RUN, "digits", begun()) as folder:
+        with claimed() as folder:
             taken.append(folder.name)
             together.wait()
 
-    threads = [threading.Thread(target=claim) for _ in range(4)]
+    threads = [threading.Thread(target=take) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -306,7 +308,10 @@ def test_an_evaluation_that_cannot_be_kept_is_not_lost(tmp_path: Path) -> None:
     for name in ("model.safetensors", "model.json"):
         (folder / name).touch()
     (folder / "evaluation").symlink_to(tmp_path / "mine")
-    heard, found = Hearing(), SimpleNamespace(split="test", result=None, predictions=None)
+    heard, found = (
+        Hearing(),
+        SimpleNamespace(split="test", result=None, predictions=None, model=kind_of(folder)),
+    )
     assert keep_evaluation(EvaluateOptions(str(folder)), cast("Any", found), heard) is None
     assert any("evaluation is a link that leads out" in note for note in heard.notes)
     (folder / "fewshot").symlink_to(tmp_path / "mine")

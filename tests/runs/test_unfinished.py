@@ -15,7 +15,7 @@ from tests.jobs.test_unkillable import command, finish, results
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 from vitkit.runs import checkpoints as unfinished
-from vitkit.runs.config import is_unfinished
+from vitkit.runs.folder import kind_of
 from vitkit.training.checkpoint import load_weights, newest_first, read_progress
 
 OPTIONS = ("--data", "digits")
@@ -86,11 +86,11 @@ def test_every_verb_works_on_it(stopped: Path, tmp_path: Path, capsys: pytest.Ca
 def test_a_damaged_checkpoint_is_passed_over(stopped: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(stopped, folder)
-    first = unfinished.read_snapshot(folder)
+    first = unfinished.read_snapshot(kind_of(folder))
     content = bytearray(first.file.read_bytes())
     content[-1] ^= 1
     first.file.write_bytes(content)
-    assert unfinished.read_snapshot(folder).step != first.step
+    assert unfinished.read_snapshot(kind_of(folder)).step != first.step
     shutil.rmtree(first.file.parent)
     for path in folder.glob("checkpoints/step-*/state.json"):
         path.unlink()
@@ -112,7 +112,7 @@ def test_a_checkpoint_that_is_removed_meanwhile_is_no_error(
         return load_weights(checkpoint)
 
     monkeypatch.setattr(unfinished, "load_weights", remove_once)
-    found = unfinished.read_snapshot(folder)
+    found = unfinished.read_snapshot(kind_of(folder))
     assert removed and found.file.parent != removed[0]
 
 
@@ -131,7 +131,7 @@ def test_a_run_that_goes_on_is_not_disturbed(tmp_path: Path) -> None:
     out, read = tmp_path / "read", set()
     process = subprocess.Popen(command(out, *OPTIONS), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while process.poll() is None:
-        if not list(out.glob("checkpoints/step-*/COMMIT")) or not is_unfinished(out):
+        if not list(out.glob("checkpoints/step-*/COMMIT")) or kind_of(out).kind != "unfinished run":
             time.sleep(0.02)
             continue
         model = unfinished.load_any(out).model

@@ -135,7 +135,7 @@ def test_files_put_into_the_cache_by_hand_are_found_by_the_name(cache: Path) -> 
     loaded = vitkit.load_model("vit-ti16-augreg-in21k")
     assert torch.equal(loaded.state_dict()["head.weight"], model.state_dict()["head.weight"])
     assert "put by hand" in card_of(loaded).origin["source"]
-    started = find_start(finetune_run("vit-ti16-augreg-in21k", "digits"))
+    started = find_start(finetune_run("vit-ti16-augreg-in21k", "digits").start)
     assert started.name == "vit-ti16-augreg-in21k" and started.config.image_size == (8, 8)
 
 

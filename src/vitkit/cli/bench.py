@@ -15,7 +15,7 @@ from vitkit.jobs.bench.options import BenchOptions
 from vitkit.text import format_bytes
 
 if TYPE_CHECKING:
-    from vitkit.jobs.bench.records import Memory, Record, Response
+    from vitkit.jobs.bench.bench import Memory, Record, Response
     from vitkit.jobs.bench.speed import Speed
 
 
@@ -36,8 +36,7 @@ def _bench(
     """
     with importing():
         from vitkit.cli.download import download
-        from vitkit.jobs.bench.bench import describe_machine, measure
-        from vitkit.jobs.bench.records import Bench, keep
+        from vitkit.jobs.bench.bench import Bench, describe_machine, keep, measure
         from vitkit.runs.destination import make_folder, require_folder
 
     for model in options.models:
@@ -69,7 +68,7 @@ def _bench(
 
 def _print(machine: dict[str, Any], found: "list[Record]", out: console.Terminal) -> None:
     """Print the machine, and for each model and size its tables."""
-    from vitkit.jobs.bench.records import Memory, Response
+    from vitkit.jobs.bench.bench import Memory, Response
     from vitkit.jobs.bench.speed import Speed, headlines
 
     load = "" if machine["load"] is None else f", load {machine['load']:.1f} at the start"

@@ -2,7 +2,6 @@
 
 import shlex
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -11,7 +10,7 @@ from vitkit.cli import console
 from vitkit.cli.listener import TerminalListener
 from vitkit.cli.options import importing, parse, read_names
 from vitkit.jobs.inspect_options import InspectOptions
-from vitkit.runs.config import is_run
+from vitkit.runs.folder import kind_of
 
 
 def main(arguments: list[str]) -> None:
@@ -37,7 +36,7 @@ def _inspect(options: Annotated[InspectOptions, tyro.conf.arg(name="")]) -> None
     if drawn.without_attention:
         console.out.print(f"No pictures of attention: {drawn.without_attention}.")
     model = shlex.quote(options.model)
-    if is_run(Path(options.model)):
+    if kind_of(options.model).is_run:
         following = f"vitkit report {model}   (all that is known of the run on one page)"
     else:
         following = f"vitkit card {model}   (what the model is)"

@@ -14,6 +14,7 @@ from vitkit.runs.config import Run
 from vitkit.runs.series_options import SeriesOptions
 
 if TYPE_CHECKING:
+    from vitkit.runs.plan import Request
     from vitkit.runs.series_record import Series
     from vitkit.tasks import page
 
@@ -26,6 +27,7 @@ def train_and_tell(
     device: str,
     threads: int | None,
     command: str,
+    request: "Request",
     listener: TerminalListener,
 ) -> None:
     """Train what a command line asks for; the arguments are those of `vitkit.train_series`."""
@@ -41,6 +43,7 @@ def train_and_tell(
         device=device,
         threads=threads,
         command=command,
+        request=request,
         listener=listener,
     )
     _print(folder, read_series(folder))

@@ -3,9 +3,9 @@
 import difflib
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -16,8 +16,9 @@ from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot_config import FewShotTracking
 from vitkit.jobs.recipes import recipe
-from vitkit.runs.config import Architecture, EvaluatorConfig, Run, StartConfig, is_run, read_run
+from vitkit.runs.config import Architecture, EvaluatorConfig, Run, StartConfig
 from vitkit.runs.destination import require_folder
+from vitkit.runs.folder import Place, kind_of
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.training.objectives_config import OBJECTIVES, ClassificationConfig, ObjectiveConfig
 from vitkit.training.optim_config import OptimizerConfig
@@ -25,6 +26,7 @@ from vitkit.training.trainer_config import TrainingConfig
 
 if TYPE_CHECKING:
     from vitkit.cli.listener import TerminalListener
+    from vitkit.runs.plan import Request
     from vitkit.runs.series_record import Series
 
 
@@ -69,6 +71,8 @@ class RunOptions(Run):
 
 FEWSHOT = "fewshot"
 """The name of the evaluator that --fewshot options ask for."""
+PREFIXED = ("splits", "fewshot")
+"""Parts of a run whose options carry their name."""
 
 DESCRIPTIONS = {
     "train": """Train a Vision Transformer on your images, evaluate it, and write a report.
@@ -91,11 +95,34 @@ class Asked:
     """The options of a command line, read."""
 
     run: Run
+    given: frozenset[str]
+    """The names of those that were not left out."""
     out: str | None
     device: str
     threads: int | None
     from_scratch: bool
     series: SeriesOptions
+
+    def over(self, base: Run) -> "Asked":
+        """Give the same options, with those of a run in place of the ones that were left out."""
+        options = _overlaid(RunOptions.from_run(base), RunOptions.from_run(self.run), self.given)
+        return replace(self, run=options.run())
+
+
+def _overlaid(base: Any, run: Any, given: frozenset[str], prefix: str = "") -> Any:
+    """Put the fields of a part of a run whose options are given over those of another one."""
+    changes = {}
+    for one in fields(base):
+        there, here = getattr(base, one.name), getattr(run, one.name)
+        if type(there) is not type(here):  # the objective of another task
+            changes[one.name] = here
+        elif is_dataclass(there):
+            changes[one.name] = _overlaid(
+                there, here, given, f"{one.name}." if one.name in PREFIXED else prefix
+            )
+        elif given & {f"--{prefix}{word}{one.name.replace('_', '-')}" for word in ("", "no-")}:
+            changes[one.name] = here
+    return replace(base, **changes)
 
 
 def main(arguments: list[str]) -> None:
@@ -111,19 +138,23 @@ def run_verb(arguments: list[str], verb: str) -> None:
         verb: "train"; or "finetune", which never goes on as the run that it begins from was trained.
     """
     line = shlex.join(["vitkit", verb, *arguments])
+    arguments = list(arguments)
     name, resume = _take(arguments, "--recipe"), _take(arguments, "--resume")
     if name is not None and resume is not None:
         raise VitkitError("--resume continues a run with its own options: give it without --recipe.")
-    if resume is not None and any(a == "--out" or a.startswith("--out=") for a in arguments):
+    if resume is not None and "--out" in _names(arguments):
         raise VitkitError("--resume continues in the run's own folder: leave --out out.")
     _refuse_what_was_meant_otherwise(arguments)
-    series = None if resume is None else _begun_series(Path(resume))
-    begun = None if resume is None else read_run(Path(resume)) if series is None else series.run
-    default = begun or (recipe(name) if name else Run())
-    start = None if resume else _value(arguments, "--start")
-    longer = verb == "train" and start is not None and name is None and is_run(Path(start))
-    if longer and start is not None:
-        default = _trained_for_longer(start)
+    start = _take(list(arguments), "--start")
+    begun, trained = (None if path is None else kind_of(path) for path in (resume, start))
+    series = None if begun is None or begun.kind != "series" else _read_series(begun.path)
+    longer = verb == "train" and trained is not None and trained.is_run and name is None and resume is None
+    if begun is not None:
+        default = begun.run() if series is None else series.run
+    elif longer and trained is not None:
+        default = _trained_for_longer(trained)
+    else:
+        default = recipe(name) if name else Run()
     asked = _parse(arguments, default, verb, SeriesOptions() if series is None else series.options)
 
     from vitkit.cli.listener import TerminalListener
@@ -135,12 +166,15 @@ def run_verb(arguments: list[str], verb: str) -> None:
         listener.show([("run", [_purpose(asked.run, resume or asked.out)])])  # torch takes seconds to import
     with importing():
         from vitkit.jobs.train import train
+        from vitkit.runs.plan import Request
+
+    request = Request(*(place for place in (begun, trained) if place is not None))
     if asked.run.start.start and not resume and not longer:
         # What is left out suits the start and the data, which are known only now.
-        default = _suited(arguments, asked.run, name or "", verb, listener)
-        asked = _parse(arguments, default, verb, asked.series)
+        default = _suited(asked, name or "", request, listener)
+        asked = asked.over(default)
     if asked.run.training.minutes is not None and not resume:
-        asked = _parse_timed(arguments, default, asked, verb, listener)
+        asked = _timed(asked, default, request, listener)
     if asked.series.is_series:
         if asked.from_scratch:
             raise VitkitError(
@@ -149,7 +183,15 @@ def run_verb(arguments: list[str], verb: str) -> None:
         from vitkit.cli.series import train_and_tell
 
         train_and_tell(
-            asked.run, asked.series, resume, asked.out, asked.device, asked.threads, line, listener
+            asked.run,
+            asked.series,
+            resume,
+            asked.out,
+            asked.device,
+            asked.threads,
+            line,
+            request,
+            listener,
         )
         return
     folder = train(
@@ -160,40 +202,37 @@ def run_verb(arguments: list[str], verb: str) -> None:
         threads=asked.threads,
         from_scratch=asked.from_scratch,
         command=line,
+        request=request,
         listener=listener,
     )
     _print_what_comes_next(folder, asked.run)
 
 
-def _trained_for_longer(start: str) -> Run:
+def _trained_for_longer(start: Place) -> Run:
     """Give the run that goes on from a run as a new one: with its own options and its own head."""
-    before = read_run(Path(start))
+    before = start.run()
     # A run without a rule was cut by the first one: the test images stay the same.
     splits = replace(before.splits, rule=before.splits.rule or FIRST_RULE)
     training = replace(before.training, minutes=None, evaluate_test=True)
-    return replace(before, splits=splits, training=training, start=StartConfig(start, head="keep"))
+    return replace(before, splits=splits, training=training, start=StartConfig(start.name, head="keep"))
 
 
-def _begun_series(folder: Path) -> "Series | None":
-    """Read the series of runs in a folder; None where there is none."""
-    if not (folder / "series.json").is_file():
-        return None
+def _read_series(folder: Path) -> "Series":
+    """Read the series of runs in a folder."""
     with importing():
         from vitkit.runs.series_record import read_series
 
     return read_series(folder)
 
 
-def _parse(
-    arguments: list[str], defaults: Run, verb: str, default_series: SeriesOptions | None = None
-) -> Asked:
+def _parse(arguments: list[str], defaults: Run, verb: str, several: SeriesOptions) -> Asked:
     """Read a command line; options that are left out are those of a run."""
-    several = default_series or SeriesOptions()
-    task = _value(arguments, "--task") or defaults.task
+    task = _take(list(arguments), "--task") or defaults.task
     kind = OBJECTIVES.get(task, ClassificationConfig)
     if not isinstance(defaults.objective, kind):  # its options are those of the task
         defaults = replace(defaults, task=task, objective=kind())
     default = RunOptions.from_run(defaults)
+    given = _names(arguments)
 
     def command(
         run: Annotated[RunOptions, tyro.conf.arg(name="")] = default,
@@ -213,9 +252,9 @@ def _parse(
             from_scratch: begin again at step 0 where every checkpoint of the run is damaged; they are kept.
             series: several runs in place of one.
         """
-        return Asked(run.run(), out, device, threads, from_scratch, series)
+        return Asked(run.run(), given, out, device, threads, from_scratch, series)
 
-    return tyro.cli(
+    read: Asked = tyro.cli(
         command,
         args=square_sizes(arguments),
         prog=f"vitkit {verb}",
@@ -223,38 +262,36 @@ def _parse(
         registry=CONSTRUCTORS,
         config=(tyro.conf.HelptextFromCommentsOff,),
     )
+    return read
 
 
-def _suited(
-    arguments: list[str], asked: Run, recipe_name: str, verb: str, listener: "TerminalListener"
-) -> Run:
+def _suited(asked: Asked, recipe_name: str, request: "Request", listener: "TerminalListener") -> Run:
     """Choose what is left out of a command line, so that it suits the start and the data which it names."""
     from vitkit.cli.download import download
     from vitkit.jobs.finetune import fit_length, suit_run
 
-    download(asked.start.start)
+    download(asked.run.start.start)
     with listener.progress("looking at the start"):
-        suited = suit_run(replace(asked, recipe=recipe_name))
-    found = _parse(arguments, suited.run, verb)
-    if recipe_name or found.run.training == suited.run.training:
+        suited = suit_run(replace(asked.run, recipe=recipe_name), request)
+    training = asked.over(suited.run).run.training
+    if recipe_name or training == suited.run.training:
         return suited.run
     # Another length was given: a warm-up that is left out is a part of that one.
-    return fit_length(replace(suited.run, training=found.run.training), suited.num_images)
+    return fit_length(replace(suited.run, training=training), suited.num_images)
 
 
-def _parse_timed(
-    arguments: list[str], defaults: Run, asked: Asked, verb: str, listener: "TerminalListener"
-) -> Asked:
-    """Read a command line with --minutes once more, with the steps that fit into them."""
-    given = [one for one in ("--steps", "--epochs") if _value(arguments, one) is not None]
+def _timed(asked: Asked, defaults: Run, request: "Request", listener: "TerminalListener") -> Asked:
+    """Choose the steps of a command line with --minutes: as many as fit into them."""
+    given = [option for option in ("--steps", "--epochs") if option in asked.given]
     if given:
         raise VitkitError(f"--minutes chooses the number of steps: give it without {given[0]}.")
     with importing():
         import torch
 
         from vitkit.jobs.series.series import recorded_run
-        from vitkit.runs.budget import settle_minutes, with_steps
+        from vitkit.runs.budget import with_steps
         from vitkit.runs.machine import require_threads
+        from vitkit.runs.plan import settle_minutes
 
     require_threads(asked.threads)
     if asked.threads is not None:
@@ -262,13 +299,13 @@ def _parse_timed(
 
     def fit(run: Run, steps: int, num_images: int) -> Run:
         # Warm-up and head-first of the defaults become a part of the new length; what is given stays.
-        settled = with_steps(defaults, steps, num_images)
-        return _parse(arguments, settled, verb).run
+        return asked.over(with_steps(defaults, steps, num_images)).run
 
     is_series = asked.series.is_series
     run = settle_minutes(
         asked.run,
         None if asked.out is None else Path(asked.out),
+        request,
         device=asked.device,
         ending=asked.series.ending if is_series else "",
         recorded=recorded_run if is_series else None,
@@ -318,9 +355,10 @@ def _refuse_what_was_meant_otherwise(arguments: list[str]) -> None:
             raise VitkitError(f"No option is named {name}. Did you mean {near[0]}?")
 
 
-def _value(arguments: list[str], option: str) -> str | None:
-    """Give the value of an option, which stays among the arguments."""
-    return _take(list(arguments), option)
+def _names(arguments: list[str]) -> frozenset[str]:
+    """Name the options of a command line, as they are written with hyphens."""
+    names = (argument.partition("=")[0] for argument in arguments if argument.startswith("--"))
+    return frozenset(name.replace("_", "-") for name in names)
 
 
 def _take(arguments: list[str], option: str) -> str | None:

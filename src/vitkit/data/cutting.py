@@ -1,8 +1,8 @@
 """Cut the splits that a data set lacks from its training images: by shares or folds, in whole groups."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from vitkit.data.groups import cut_images, deal_folds, joined
 from vitkit.data.label_sets import count_labels
 from vitkit.data.listing import SPLITS, Labels, Listing, SplitListing, join_names, pluralize
-from vitkit.data.repeats import Images, find_repeats
 from vitkit.data.sources_config import DEALT_RULE, FIRST_RULE, Splits
 from vitkit.errors import VitkitError
 
@@ -32,18 +31,29 @@ class Folds:
         return min(self.sizes) > 0 and max(self.sizes) - min(self.sizes) <= self.largest_group
 
 
+@dataclass(frozen=True)
+class Cut:
+    """The splits of a data set."""
+
+    listed: dict[str, SplitListing]
+    notes: list[str]
+    """Sentences about how they were made."""
+    folds: Folds | None = None
+    """Those that were cut, if any were."""
+    same: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    """For each image of the splits that were compared, the position of the first training image, before any
+    cut, that is the same."""
+
+
 def with_missing_splits(
-    found: Listing, splits: Splits, train: Images | None
-) -> tuple[dict[str, SplitListing], list[str], Folds | None]:
+    found: Listing, splits: Splits, search: Callable[[], NDArray[np.int64] | None]
+) -> Cut:
     """Cut a test split, then a validation split, where the data has none.
 
     Args:
         found: the data set as it is listed.
         splits: how they are cut.
-        train: its training images, by their position among them; None where it has none.
-
-    Returns:
-        The splits, sentences about how they were made, and the folds where such are cut.
+        search: finds the training images that are the same, as `find_repeats` numbers them.
 
     Raises:
         VitkitError: folds are asked for, and there is a test split already, or more folds than images.
@@ -51,8 +61,8 @@ def with_missing_splits(
     listed = dict(found.splits)
     notes = _torn_groups(found)
     folds: Folds | None = None
-    if train is None:
-        return listed, notes, folds
+    if "train" not in listed:
+        return Cut(listed, notes)
     if splits.folds is not None and "test" in listed:
         raise VitkitError("The data has a test split of its own: leave out --splits.folds and --splits.fold.")
     wanted = {"test": splits.test_fraction, "val": splits.val_fraction}
@@ -60,10 +70,13 @@ def with_missing_splits(
         wanted["test"] = 1 / splits.folds
     wanted = {split: part for split, part in wanted.items() if part and split not in listed}
     numbers, labels = listed["train"]
-    total, groups = len(labels), None
+    total, groups, same = len(labels), None, dict[str, NDArray[np.int64]]()
     stratified = "stratified, " if found.class_names else ""
     if wanted:
-        groups, more = _kept_together(found, splits, train)
+        compared = search() if (splits.rule or FIRST_RULE) >= 2 else None
+        if compared is not None:
+            same["train"] = compared
+        groups, more = _kept_together(found, splits, compared, total)
         notes += more
     for split, fraction in wanted.items():
         numbers, labels = listed["train"]
@@ -83,11 +96,13 @@ def with_missing_splits(
         listed["train"] = (numbers[~cut], labels[~cut])
         listed[split] = (numbers[cut], labels[cut])
         groups = None if groups is None else groups[~cut]
+        if same:
+            same[split], same["train"] = same["train"][cut], same["train"][~cut]
         notes.append(
             f"{split}: {pluralize(int(cut.sum()), 'image')} cut from train, {stratified}seed {splits.seed} "
             f"({how})."
         )
-    return listed, notes, folds
+    return Cut(listed, notes, folds, same)
 
 
 def _torn_groups(found: Listing) -> list[str]:
@@ -102,18 +117,23 @@ def _torn_groups(found: Listing) -> list[str]:
 
 
 def _kept_together(
-    found: Listing, splits: Splits, train: Images
+    found: Listing, splits: Splits, same: NDArray[np.int64] | None, count: int
 ) -> tuple[NDArray[np.int64] | None, list[str]]:
-    """Return the group of each image to cut from, (N,), and notes for the user; None without groups."""
+    """Return the group of each image to cut from, (N,), and notes for the user; None without groups.
+
+    Args:
+        found, splits: as for `with_missing_splits`.
+        same: the training images that are the same; None where they were not compared.
+        count: N, the training images.
+    """
     groups, notes = None, []
     if found.groups is not None:
         groups = found.groups[found.splits["train"][0]]
-        count = pluralize(len(np.unique(groups)), "group")
-        notes.append(f"Splits keep groups together: {count} by {splits.group}.")
-    if (splits.rule or 1) >= 2:
-        same = find_repeats([train])
+        number = pluralize(len(np.unique(groups)), "group")
+        notes.append(f"Splits keep groups together: {number} by {splits.group}.")
+    if (splits.rule or FIRST_RULE) >= 2:
         if same is None:
-            notes.append(f"{len(train):,} images are too many to look for repeated ones.")
+            notes.append(f"{count:,} images are too many to look for repeated ones.")
         elif repeated := len(same) - len(np.unique(same)):
             is_kept = pluralize(repeated, "image repeats another one and is", "images repeat others and are")
             notes.append(f"{is_kept} kept in the same split.")

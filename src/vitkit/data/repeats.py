@@ -71,12 +71,17 @@ def find_repeats(parts: Sequence[Images]) -> NDArray[np.int64] | None:
     )
 
 
-def repeats_of_training(splits: Mapping[str, Images], wanted: Sequence[str]) -> dict[str, NDArray[np.int64]]:
+def repeats_of_training(
+    splits: Mapping[str, Images],
+    wanted: Sequence[str],
+    same: Mapping[str, NDArray[np.int64]] | None = None,
+) -> dict[str, NDArray[np.int64]]:
     """Find the images of other splits that are training images too.
 
     Args:
         splits: of a data set, by name.
         wanted: names of splits other than "train".
+        same: `ImageData.same`; the images of other splits than those in it are compared here.
 
     Returns:
         By split, indices of those images, rising; nothing where images cannot be compared.
@@ -84,16 +89,14 @@ def repeats_of_training(splits: Mapping[str, Images], wanted: Sequence[str]) -> 
     names = [name for name in wanted if name in splits and name != "train"]
     if "train" not in splits or not names:
         return {}
-    numbers = find_repeats([splits["train"], *(splits[name] for name in names)])
-    if numbers is None:
-        return {}
-    start = len(splits["train"])
-    trained, found = np.unique(numbers[:start]), {}
-    for name in names:
-        end = start + len(splits[name])
-        found[name] = np.flatnonzero(np.isin(numbers[start:end], trained))
-        start = end
-    return found
+    if same is None or any(name not in same for name in ("train", *names)):
+        numbers = find_repeats([splits["train"], *(splits[name] for name in names)])
+        if numbers is None:
+            return {}
+        ends = np.cumsum([len(splits[name]) for name in ("train", *names)])
+        same = dict(zip(("train", *names), np.split(numbers, ends[:-1]), strict=True))
+    trained = np.unique(same["train"])
+    return {name: np.flatnonzero(np.isin(same[name], trained)) for name in names}
 
 
 def describe_repeats(count: int, split: str, where: str = "train") -> str:

@@ -8,7 +8,8 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -35,6 +36,7 @@ from vitkit.data.listing import (
     pluralize,
 )
 from vitkit.data.parquet import list_parquet
+from vitkit.data.repeats import find_repeats
 from vitkit.data.sources_config import DEFAULT_SPLITS, Splits
 from vitkit.data.split_lists import (
     holds_lists,
@@ -86,6 +88,9 @@ class ImageData:
     splits: "train", then "val" and "test" where there are such.
     notes: sentences for the first screen and the report: what was cut, ignored or missing.
     folds: those that the test split is one of; None where no folds are cut.
+    same: for the images of each split that was compared with the others when they were cut, the number of the
+        first image with the same pixels.
+    listed: what the splits were cut from.
     """
 
     name: str
@@ -95,6 +100,8 @@ class ImageData:
     splits: Mapping[str, Samples]
     notes: tuple[str, ...]
     folds: Folds | None = None
+    same: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    listed: "ListedData | None" = None
 
     @property
     def multi_label(self) -> bool:
@@ -160,10 +167,40 @@ def open_data(
             f"{spec}: --splits.group takes a column of a .csv or .parquet, or a level of folders below class "
             f"folders; this is {found.kind}. Leave it out, or list the images in a .csv."
         )
-    train = FileSamples(found.files, *found.splits["train"], rule) if "train" in found.splits else None
-    listed, notes, folds = with_missing_splits(found, splits, train)
-    samples = {split: FileSamples(found.files, *listed[split], rule) for split in SPLITS if split in listed}
-    return ImageData(name, spec, found.kind, found.class_names, samples, (*found.notes, *notes), folds)
+    return ListedData(name, spec, found, rule).cut(splits)
+
+
+@dataclass(frozen=True)
+class ListedData:
+    """A data set that is listed once, to be cut into splits in one way or in several."""
+
+    name: str
+    spec: str
+    found: Listing
+    rule: DecodeRule
+
+    def cut(self, splits: Splits) -> ImageData:
+        """Cut the splits that the data lacks, of the same groups and labels as it was listed by.
+
+        Raises:
+            VitkitError: as `open_data`.
+        """
+        found = self.found
+        cut = with_missing_splits(found, splits, lambda: self._repeats)
+        samples = {
+            split: FileSamples(found.files, *cut.listed[split], self.rule)
+            for split in SPLITS
+            if split in cut.listed
+        }
+        notes = (*found.notes, *cut.notes)
+        return ImageData(
+            self.name, self.spec, found.kind, found.class_names, samples, notes, cut.folds, cut.same, self
+        )
+
+    @cached_property
+    def _repeats(self) -> NDArray[np.int64] | None:
+        """The training images that are the same, which are searched once however often they are cut."""
+        return find_repeats([FileSamples(self.found.files, *self.found.splits["train"], self.rule)])
 
 
 def _list(spec: str, splits: Splits, multi_label: bool, partial: bool, labelled: bool) -> tuple[str, Listing]:

@@ -11,6 +11,9 @@ Engine = Literal["torch", "openvino", "onnxruntime"]
 Numbers = Literal["float32", "bfloat16", "int8"]
 """The type of the numbers in an engine's matrix products. int8 needs images to calibrate it on."""
 
+DESCRIPTION = "engine.json"
+"""The file that makes a folder that of an export, and describes it."""
+
 EXTRAS: dict[GraphEngine, tuple[str, ...]] = {
     "openvino": ("openvino",),
     "onnxruntime": ("onnxruntime", "onnx", "onnxscript"),

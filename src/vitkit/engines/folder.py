@@ -16,7 +16,7 @@ from vitkit.config import describe_value, from_json, to_json
 from vitkit.durable import read_chunks, read_json, replace_json
 from vitkit.engines import onnx_engine, openvino_engine
 from vitkit.engines.agreement import Agreement, Nearness
-from vitkit.engines.engine_config import GraphEngine, Numbers
+from vitkit.engines.engine_config import DESCRIPTION, GraphEngine, Numbers
 from vitkit.engines.engine_model import EngineModel, GraphShape, computed_gelu, describe_gelu, shape_of
 from vitkit.engines.libraries import refuse_numbers, refusing, require_engine
 from vitkit.engines.onnx_engine import OnnxRunner
@@ -31,7 +31,6 @@ from vitkit.weights.preprocessing import preprocessing_of
 FORMAT = "vitkit-engine"
 FORMAT_VERSION = 2
 """Version 1 held no hash of itself, and not how near the logits were to PyTorch's."""
-DESCRIPTION = "engine.json"
 FILES: dict[GraphEngine, tuple[str, ...]] = {
     "openvino": openvino_engine.FILES,
     "onnxruntime": onnx_engine.FILES,
@@ -66,27 +65,6 @@ class EngineRecord:
             f"{self.numbers} by {self.engine}{'; when exported: ' if measured else ''}{'; '.join(measured)}",
             *([] if gelu is None else [gelu]),
             *([] if self.hashed else [unhashed]),
-        )
-
-
-def is_engine_folder(path: str | Path) -> bool:
-    """Whether a path is a folder that `vitkit export` wrote."""
-    try:
-        return (Path(path) / DESCRIPTION).is_file()
-    except (OSError, ValueError):  # a name that no file can have: an address, say
-        return False
-
-
-def refuse_engine_folder(path: str | Path) -> None:
-    """Refuse the folder of an export where weights are needed.
-
-    Raises:
-        VitkitError: it is one.
-    """
-    if is_engine_folder(path):
-        raise VitkitError(
-            f"{path} is an exported engine: it predicts and evaluates, and holds no weights to do anything "
-            "else with. Give the checkpoint that it was made of."
         )
 
 

@@ -19,7 +19,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.export_options import FEWEST, ExportOptions
 from vitkit.listener import Listener
 from vitkit.models.image_model import ImageModel
-from vitkit.runs.folder import open_model_data
+from vitkit.runs.trained_model import open_model_data
 from vitkit.tasks import task_of
 from vitkit.text import without_places
 from vitkit.weights.card import card_of

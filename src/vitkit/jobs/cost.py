@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from vitkit.errors import VitkitError
@@ -20,10 +19,10 @@ from vitkit.models.measure import (
 )
 from vitkit.models.precision_config import Precision
 from vitkit.models.zoo import ModelConfig, model_config
+from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import choose_for, find_device
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.weights import identify
-from vitkit.weights.files.address import is_address
 from vitkit.weights.files.source import ENDINGS
 
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
@@ -124,8 +123,7 @@ def configuration(
 
 def is_checkpoint(name: str) -> bool:
     """Whether a path or an address is meant, there or not; else it is a name of the zoo."""
-    path = Path(name)
-    if path.exists() or is_address(name) or name.endswith(ENDINGS):
+    if kind_of(name).kind != "nothing" or name.endswith(ENDINGS):
         return True
     return "/" in name and not re.match(r"[^/]*(vit|bit|resnet)", name, re.IGNORECASE)
 

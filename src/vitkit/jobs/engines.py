@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from vitkit.engines.engine_config import Engine, GraphEngine, Numbers
 from vitkit.engines.engine_model import EngineModel, describe_gelu
-from vitkit.engines.folder import is_engine_folder, serve_folder
+from vitkit.engines.folder import serve_folder
 from vitkit.engines.libraries import refuse_numbers
 from vitkit.errors import VitkitError
 from vitkit.models.compute_config import Phase
 from vitkit.models.precision_config import Precision
+from vitkit.runs.folder import Place, kind_of
 from vitkit.weights.load_options import LoadOptions
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Ready:
 
 
 def load_ready(
-    path: str | Path,
+    path: str | Path | Place,
     options: LoadOptions,
     *,
     device: str,
@@ -67,8 +68,9 @@ def load_ready(
     Raises:
         VitkitError: as `load_model`; or the engine cannot do what is asked for.
     """
-    if is_engine_folder(path):
-        return _from_folder(Path(path), options, device, engine, precision, exact)
+    path = kind_of(path)
+    if path.kind == "exported model":
+        return _from_folder(path.path, options, device, engine, precision, exact)
     if engine is None or engine == "torch":
         from vitkit.runs.checkpoints import load_any
         from vitkit.runs.machine import find_device, prepare

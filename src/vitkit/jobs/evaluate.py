@@ -17,9 +17,9 @@ from vitkit.jobs.evaluate_options import EvaluateOptions
 from vitkit.listener import SILENT, Listener
 from vitkit.models.image_config import height_and_width
 from vitkit.models.precision_config import Precision
-from vitkit.runs.config import is_run, is_unfinished
 from vitkit.runs.finish import evaluate_split, find_training_images, with_repeats
-from vitkit.runs.folder import is_training_data, open_model_data, write_evaluation
+from vitkit.runs.folder import Place, kind_of
+from vitkit.runs.trained_model import is_training_data, open_model_data, write_evaluation
 from vitkit.tasks import answering_of
 from vitkit.tasks.answering import Answering
 from vitkit.weights import LoadOptions
@@ -43,6 +43,8 @@ class Evaluation:
     """The predictions from which they are counted: `vitkit.evaluation.predictions.Predictions` there."""
     rejects: dict[str, str]
     """Key and reason of every image that could not be read: they are counted, not scored."""
+    model: Place
+    """The path of the model, and its kind."""
     whole: bool = False
     """Whether the data has no splits and is not the training data: `split` says "train" but means all of
     it."""
@@ -108,7 +110,8 @@ def evaluate(
 
 def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Evaluation:
     """Evaluate a checkpoint; errors are those of `evaluate`."""
-    ready = load_for_evaluation(options)
+    place = kind_of(options.model)
+    ready = load_for_evaluation(options, place)
     model = ready.model
     answering = answering_of(model.card)
     reason = answering.explain_unfit(model.config)
@@ -150,13 +153,18 @@ def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Eva
         shown = data.name if whole else split
         where = f"the training images of {recorded.name}"
         result = with_repeats(result, predictions, found, split, answering, listener, shown, where)
-    return Evaluation(split, data, answering, result, predictions, rejects, whole)
+    return Evaluation(split, data, answering, result, predictions, rejects, place, whole)
 
 
-def load_for_evaluation(options: EvaluateOptions) -> Ready:
-    """Load the model of an evaluation, to be computed as its options say; what is worth knowing is logged."""
+def load_for_evaluation(options: EvaluateOptions, place: Place | None = None) -> Ready:
+    """Load the model of an evaluation, to be computed as its options say; what is worth knowing is logged.
+
+    Args:
+        options: of the evaluation.
+        place: what the model's path is, where that is known already.
+    """
     ready = load_ready(
-        options.model,
+        place or options.model,
         LoadOptions(image_size=options.image_size, num_heads=options.num_heads),
         device=options.device,
         engine=options.engine,
@@ -194,8 +202,7 @@ def keep_evaluation(options: EvaluateOptions, found: Evaluation, listener: Liste
     run, changed = Path(options.model), (options.data, options.image_size, options.max_pixels)
     if (
         options.engine not in (None, "torch")
-        or not is_run(run)
-        or is_unfinished(run)
+        or found.model.kind != "run"
         or any(option is not None for option in changed)
     ):
         return None

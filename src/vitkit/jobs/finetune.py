@@ -15,13 +15,12 @@ from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.series.series import recorded_run, train_series
 from vitkit.jobs.train import require_data, train
 from vitkit.listener import SILENT, Listener
-from vitkit.runs.budget import settle_minutes
+from vitkit.models.zoo import ModelConfig
 from vitkit.runs.config import Run, StartConfig, full_name
-from vitkit.runs.folder import is_training_data
 from vitkit.runs.machine import require_threads
+from vitkit.runs.plan import Request, settle_minutes
 from vitkit.runs.series_options import SeriesOptions
-from vitkit.runs.start import Start, find_start
-from vitkit.tasks import find_task
+from vitkit.runs.trained_model import is_training_data
 from vitkit.training.objectives_config import ClassificationConfig
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
@@ -88,8 +87,9 @@ def finetune(
         VitkitError, InterruptedTraining: as `vitkit.train`.
     """
     require_threads(threads)
+    request = Request()
     with listener.progress("looking at the start"):
-        run = finetune_run(start, data, recipe=recipe, image_size=image_size)
+        run = finetune_run(start, data, recipe=recipe, image_size=image_size, request=request)
     series = SeriesOptions(sweep, sweep_rates, runs, cross_validate)
     if minutes is not None:
         if threads is not None:
@@ -98,6 +98,7 @@ def finetune(
         run = settle_minutes(
             run,
             None if out is None else Path(out),
+            request,
             device=device,
             ending=series.ending if series.is_series else "",
             recorded=recorded_run if series.is_series else None,
@@ -105,8 +106,10 @@ def finetune(
             listener=listener,
         )
     if series.is_series:
-        return train_series(run, out, series, device=device, threads=threads, listener=listener)
-    return train(run, out, device=device, threads=threads, listener=listener)
+        return train_series(
+            run, out, series, device=device, threads=threads, request=request, listener=listener
+        )
+    return train(run, out, device=device, threads=threads, request=request, listener=listener)
 
 
 def finetune_run(
@@ -115,11 +118,13 @@ def finetune_run(
     *,
     recipe: str = "",
     image_size: int | tuple[int, int] | None = None,
+    request: Request | None = None,
 ) -> Run:
     """Make the run that fine-tunes a start on images, to be changed and handed to `vitkit.train`.
 
     Args:
         start, data, recipe, image_size: as for `finetune`.
+        request: what was looked at already, of `vitkit.runs.plan`; left out, nothing.
 
     Raises:
         VitkitError: there is no such start, no such data or no such recipe.
@@ -131,7 +136,7 @@ def finetune_run(
             "--data PATH."
         )
     base = named_recipe(recipe) if recipe else Run()
-    run = suit_run(replace(base, data=data or base.data, start=begun)).run
+    run = suit_run(replace(base, data=data or base.data, start=begun), request).run
     if image_size is not None:
         size = (image_size, image_size) if isinstance(image_size, int) else image_size
         run = replace(run, preprocessing=replace(run.preprocessing, image_size=size))
@@ -147,18 +152,20 @@ class Suited:
     """Those of the training split."""
 
 
-def suit_run(asked: Run) -> Suited:
+def suit_run(asked: Run, request: Request | None = None) -> Suited:
     """Choose the options of a run that suit its start and its data.
 
     Args:
         asked: with start, data, task and splits, and its recipe where there is one; whether the trunk is
             frozen is looked at as well. All else is chosen.
+        request: keeps what is looked at here; left out, nothing is kept.
 
     Raises:
         VitkitError: there is no such start or no such data, or the recipe trains another model.
     """
     require_data(asked)
-    start = find_start(asked)
+    request = request or Request()
+    start = request.start(asked)
     base = named_recipe(asked.recipe) if asked.recipe else Run(preprocessing=start.preprocessing)
     others = asked.recipe and base.model not in ("", start.model)
     if others and full_name(base, start.config.num_classes or 1) != start.model:
@@ -171,10 +178,10 @@ def suit_run(asked: Run) -> Suited:
         # The start's own images, cut as they were there: the test images are none of its training images.
         splits = replace(trained_on.splits, rule=trained_on.splits.rule or FIRST_RULE)
     run = replace(base, model=start.model, data=asked.data, task=asked.task, start=asked.start, splits=splits)
-    listed = find_task(run.task).learning.open_data(run.data, run.splits, run.preprocessing.decode)
+    listed = request.images(run)
     count = len(listed.splits["train"])
     if not run.recipe:
-        run = fit_data(run, start, count, asked.optimizer.freeze)
+        run = fit_data(run, start.config, count, asked.optimizer.freeze)
         if len(listed.splits.get("val", ())) < LEAST_VALIDATED:
             run = replace(run, training=replace(run.training, select="last"))
     elif run.recipe == "paper":
@@ -182,7 +189,9 @@ def suit_run(asked: Run) -> Suited:
     return Suited(run, count)
 
 
-def fit_data(run: Run, start: Start, num_images: int, freeze: Literal["nothing", "trunk"] = "nothing") -> Run:
+def fit_data(
+    run: Run, config: ModelConfig, num_images: int, freeze: Literal["nothing", "trunk"] = "nothing"
+) -> Run:
     """Choose how to fine-tune on so many training images, where no recipe says it.
 
     AdamW at a low rate, at a higher one for a head of zeros, and lower layers slower than higher ones: no
@@ -193,7 +202,7 @@ def fit_data(run: Run, start: Start, num_images: int, freeze: Literal["nothing",
     epochs, batch_size = next((epochs, batch) for below, epochs, batch in LENGTHS if num_images < below)
     batch_size = max(min(batch_size, num_images), 1)
     epochs = max(epochs, math.ceil(LEAST_STEPS * batch_size / max(num_images, 1)))
-    decay = LAYER_DECAY ** min(1.0, 12 / max(start.config.num_layers, 1))
+    decay = LAYER_DECAY ** min(1.0, 12 / max(config.num_layers, 1))
     alone, zeros = freeze == "trunk", run.start.head == "new"
     run = replace(
         run,

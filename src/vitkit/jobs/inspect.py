@@ -31,7 +31,7 @@ from vitkit.models.image_config import height_and_width
 from vitkit.models.image_model import ImageModel
 from vitkit.runs.checkpoints import load_model
 from vitkit.runs.destination import make_folder, require_folder
-from vitkit.runs.folder import open_model_data
+from vitkit.runs.trained_model import open_model_data
 from vitkit.tasks import answering_of
 from vitkit.weights.card import card_of
 from vitkit.weights.preprocessing import preprocessing_of

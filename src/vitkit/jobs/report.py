@@ -1,9 +1,11 @@
 """Write the report of a run: its folder on one page."""
 
+import copy
 import os
 import platform
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,24 +18,41 @@ from vitkit.durable import read_json, replace_file
 from vitkit.errors import VitkitError
 from vitkit.jobs.series.report import write_series_report
 from vitkit.listener import SILENT, Listener
+from vitkit.models.compute_config import PLAIN
 from vitkit.models.image_model import ImageModel
 from vitkit.runs.checkpoints import load_any
-from vitkit.runs.config import read_config, read_run, shown_command
-from vitkit.runs.folder import open_model_data, read_evaluations
+from vitkit.runs.config import shown_command
+from vitkit.runs.folder import kind_of
+from vitkit.runs.machine import compute_as
 from vitkit.runs.records import compare_with_advice, read_data_record, read_followed, read_metrics, read_speed
-from vitkit.runs.series_record import is_series, read_series
+from vitkit.runs.series_record import read_series
+from vitkit.runs.trained_model import open_model_data, read_evaluations
 from vitkit.tasks import learned_by, task_of
 from vitkit.tasks.answering import Answering
 from vitkit.text import without_places
 from vitkit.training.checkpoint import find_checkpoint, processor_name
 from vitkit.training.ended import read_ended
+from vitkit.weights.loading import find_doubts
 
 
-def write_report(run: str | Path, *, listener: Listener = SILENT) -> Path:
+@dataclass(frozen=True)
+class Trained:
+    """The parts of a run that has just ended and are in memory, so that they are not read again."""
+
+    config: Mapping[str, Any]
+    """The contents of its `config.json`."""
+    model: ImageModel
+    """Its model, with the weights that it ended with."""
+    samples: Mapping[str, Samples]
+    """Its images by split."""
+
+
+def write_report(run: str | Path, *, trained: Trained | None = None, listener: Listener = SILENT) -> Path:
     """Write `report.html` into a run folder, from what is in it and the images it was trained on.
 
     Args:
         run: the run folder, or the folder of a series of runs.
+        trained: of a run that has just ended; left out, it is read from the folder.
         listener: hears the progress, and what the page has to do without.
 
     Returns:
@@ -46,12 +65,18 @@ def write_report(run: str | Path, *, listener: Listener = SILENT) -> Path:
     from vitkit.report.page import ReportContent, render_report  # matplotlib: no training waits for it
 
     folder = Path(run)
-    if is_series(folder):
-        return write_series_report(folder, read_series(folder), listener=listener)
-    read_run(folder)  # refuses a configuration that is none
-    config = read_config(folder)
-    loaded = load_any(folder)
-    model = loaded.model
+    if trained is None:
+        place = kind_of(folder)
+        if place.kind == "series":
+            return write_series_report(folder, read_series(folder), listener=listener)
+        place.run()  # refuses a configuration that is none
+        config, loaded = place.require_config(), load_any(place)
+        model, notes = loaded.model, list(loaded.notes)
+    else:
+        # A copy that computes in the plain way on the CPU, as that which is read from the folder does.
+        config, model = trained.config, copy.deepcopy(trained.model).cpu()
+        compute_as(model, PLAIN)
+        notes = find_doubts(model.state_dict())
     record = read_data_record(folder)
     answering = task_of(model.card).answering
     evaluations = {} if answering is None else read_evaluations(folder, answering)
@@ -59,10 +84,10 @@ def write_report(run: str | Path, *, listener: Listener = SILENT) -> Path:
     left_out = [log.left_out for log in (metrics, speed) if log.left_out]
     if answering is not None:
         left_out += _outdated(model, answering, evaluations)
-    left_out += [f"{note[0].upper()}{note[1:]}." for note in loaded.notes]
+    left_out += [f"{note[0].upper()}{note[1:]}." for note in notes]
     for sentence in left_out:
         listener.note(sentence)
-    samples = _open_samples(model, listener)
+    samples = _open_samples(model, listener) if trained is None else trained.samples
     _check_ids(folder, evaluations, samples)
     quoted = shlex.quote(without_places(str(folder)))
     content = ReportContent(

@@ -2,56 +2,39 @@
 
 import os
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from vitkit.data.sources import ImageData
-from vitkit.data.sources_config import NEWEST_RULE
 from vitkit.data.transforms_config import refuse_augmentation
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_recipes import departures
-from vitkit.jobs.report import write_report
+from vitkit.jobs.report import Trained, write_report
 from vitkit.listener import SILENT, Listener
-from vitkit.models.build import build_empty, build_model
-from vitkit.models.compute_config import Compute
-from vitkit.models.zoo import ModelConfig
-from vitkit.runs.budget import settle_minutes
 from vitkit.runs.build import (
     Parts,
     build_parts,
     build_trainer,
     compute_as_begun,
-    model_config_of,
     read_images,
-    with_absolute_paths,
 )
 from vitkit.runs.checkpoints import starting_point, tell_set_aside
-from vitkit.runs.config import (
-    Run,
-    changed_options,
-    name_options,
-    read_config,
-    read_run,
-    train_longer,
-    write_config,
-)
+from vitkit.runs.config import Run, changed_options, name_options, train_longer
 from vitkit.runs.destination import require_folder
 from vitkit.runs.finish import evaluate_finished, is_complete, take_final_weights
-from vitkit.runs.folder import claim_run_folder, is_new_folder, lock_run_folder
-from vitkit.runs.machine import choose_for, deterministic, find_device, keep_freed_memory, require_threads
+from vitkit.runs.folder import Whose, claim, is_new_folder, numbered_folders
+from vitkit.runs.machine import deterministic, keep_freed_memory, require_threads
 from vitkit.runs.outlook import Outlook, Surroundings, estimate, first_screen, measure_step, require_memory
-from vitkit.runs.pixel_statistics import with_measured_pixels
-from vitkit.runs.records import AdviceRecord, StartRecord, compare_with_advice, keep_advice
+from vitkit.runs.plan import Plan, Request, plan_run
+from vitkit.runs.records import AdviceRecord, compare_with_advice, keep_advice
 from vitkit.runs.ridge_head import begin_head, refuse_ridge_head
-from vitkit.runs.start import settle_start, take_start
+from vitkit.runs.start import take_start
 from vitkit.runs.steps import RunPosition, fit
 from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.tasks import find_task
-from vitkit.training.layer_rates import rate_scales
+from vitkit.training.layer_rates import refuse_layers
 from vitkit.weights import save_model
 
 
@@ -65,6 +48,7 @@ def train(
     from_scratch: bool = False,
     command: str = "",
     advice: AdviceRecord | None = None,
+    request: Request | None = None,
     listener: Listener = SILENT,
 ) -> Path:
     """Train a model, evaluate it on images it never saw, and write its report.
@@ -80,6 +64,7 @@ def train(
         threads: CPU threads; left out, as PyTorch chooses. Bit-identical results need the same number.
         from_scratch: begin again at step 0 where every checkpoint of the run is damaged; they are kept.
         command, advice: to be written down: what made the run, and what is expected of it.
+        request: what was looked at already, of `vitkit.runs.plan`; left out, nothing.
         listener: hears how it goes; left out, nothing is printed.
 
     Returns:
@@ -96,21 +81,16 @@ def train(
     given = None if out is None else Path(out)
     if given is not None:
         require_folder(given)
-    asked = settle_minutes(with_absolute_paths(run), given, device=device, listener=listener)
-    found_device = find_device(device)
-    asked, run, data, record = _settle(asked, given, listener)
-    config = model_config_of(asked, len(data.class_names), record)
-    _refuse_run(run, data, config, found_device)  # before a folder is made
-    with _hold_folder(given, asked, run, data, resume) as folder, deterministic(found_device):
-        if run != _with_rule_of(folder, asked):  # a run that an early version began goes on here
-            run, data = _open_data(asked, folder)
-        position = RunPosition(command_to_continue(folder, threads, device))
-        if not (folder / "config.json").exists():
-            write_config(folder, run, command, _choose_compute(run, config, found_device))
-        keep_advice(folder, advice)
+    plan = plan_run(run, given, device=device, request=request, listener=listener)
+    _refuse_run(plan)  # before a folder is made
+    with _claim(plan, given, resume) as folder, deterministic(plan.device):
         # Written before anything random happens: whoever kills the run from here on can continue it.
-        parts = build_parts(run, data, folder, listener, record)
-        _complete_until_stopped(parts, found_device, from_scratch, position, listener)
+        plan = plan.kept_in(folder, command)
+        position = RunPosition(command_to_continue(folder, threads, device))
+        keep_advice(folder, advice)
+        new = plan.request.take_model(plan.run, plan.config)
+        parts = build_parts(plan.run, plan.data, folder, listener, plan.start, plan.compute, new)
+        _complete_until_stopped(plan, parts, from_scratch, position, listener)
     return folder
 
 
@@ -121,23 +101,8 @@ def _prepare_process(threads: int | None) -> None:
     keep_freed_memory()
 
 
-def _settle(
-    asked: Run, folder: Path | None, listener: Listener
-) -> tuple[Run, Run, ImageData, StartRecord | None]:
-    """Find out what a run's images and its start decide.
-
-    Returns:
-        The run as it was asked for, with its start; the same with the rule by which its splits are cut; its
-        images; and its start.
-    """
-    with listener.progress("listing images"):
-        run, data = _open_data(asked, folder)
-    asked, record = settle_start(with_measured_pixels(asked, data, listener), data.class_names, folder)
-    return asked, replace(run, model=asked.model, start=asked.start), data, record
-
-
 def _complete_until_stopped(
-    parts: Parts, device: torch.device, from_scratch: bool, position: RunPosition, listener: Listener
+    plan: Plan, parts: Parts, from_scratch: bool, position: RunPosition, listener: Listener
 ) -> None:
     """Bring a run to its end, or to the point where a signal stops it.
 
@@ -146,14 +111,14 @@ def _complete_until_stopped(
     """
     with stop_signals() as stop:
         try:
-            _complete(parts, device, from_scratch, position, stop, listener)
+            _complete(plan, parts, from_scratch, position, stop, listener)
         except StopRequest as request:
             raise position.interrupted(request) from None
 
 
 def _complete(
+    plan: Plan,
     parts: Parts,
-    device: torch.device,
     from_scratch: bool,
     position: RunPosition,
     stop: StopSignals,
@@ -164,7 +129,7 @@ def _complete(
     Raises:
         StopRequest: a signal asked to stop; `position` says where that was.
     """
-    run, folder, model = parts.run, parts.folder, parts.model
+    run, folder, model, device = plan.run, parts.folder, parts.model, plan.device
     with listener.progress("looking for checkpoints"):
         checkpoint = starting_point(folder, run, from_scratch, listener)
     if is_complete(parts, checkpoint):
@@ -176,7 +141,8 @@ def _complete(
     # the weights of its start; else new ones, which the model has already.
     if checkpoint is None and parts.start is not None:
         with listener.progress("reading the start"):
-            begun = take_start(run, parts.data.class_names, folder, parts.start, model)
+            start = plan.request.start(run)
+            begun = take_start(run, plan.data.class_names, folder, parts.start, start, model)
         parts = replace(parts, start=begun)
     compute_as_begun(parts, device)
     surroundings = Surroundings(folder, f"{device}, {model.chosen.precision}", torch.get_num_threads())
@@ -210,7 +176,8 @@ def _complete(
     listener.show([("weights", [f"{weights.removeprefix('weights ')}: {folder / 'model.safetensors'}"])])
     parts.rejects.write()
     parts.rejects.tell(listener)
-    listener.show([("report", [str(write_report(folder, listener=listener))])])
+    trained = Trained(plan.recorded, model, plan.data.splits)
+    listener.show([("report", [str(write_report(folder, trained=trained, listener=listener))])])
     _tell_the_rest(folder, listener)
 
 
@@ -222,21 +189,6 @@ def _tell_the_rest(folder: Path, listener: Listener) -> None:
     tell_set_aside(folder, listener)
 
 
-def _open_data(run: Run, folder: Path | None) -> tuple[Run, ImageData]:
-    """List the images of a run, cut by the rule that the run in `folder`, if there is one, was begun with."""
-    run = _with_rule_of(folder, run)
-    return run, find_task(run.task).learning.open_data(run.data, run.splits, run.preprocessing.decode)
-
-
-def _with_rule_of(folder: Path | None, run: Run) -> Run:
-    """Fill in the rule of the splits where none is asked for: what is recorded, for a new run the newest."""
-    if run.splits.rule is not None:
-        return run
-    begun = folder is not None and (folder / "config.json").exists()
-    rule = read_run(folder).splits.rule if folder is not None and begun else NEWEST_RULE
-    return replace(run, splits=replace(run.splits, rule=rule))
-
-
 def require_data(run: Run) -> None:
     """Refuse a run that does not say what its images are."""
     if not run.data:
@@ -246,16 +198,16 @@ def require_data(run: Run) -> None:
         )
 
 
-def check_run(run: Run, *, device: str = "auto", threads: int | None = None) -> None:
+def check_run(
+    run: Run, *, device: str = "auto", threads: int | None = None, request: Request | None = None
+) -> None:
     """Refuse what `train` would refuse before it makes a folder.
 
     Raises:
         VitkitError: the data, the configuration or the machine does not allow the run.
     """
     _refuse_options(run, threads)
-    asked, data = _open_data(with_absolute_paths(run), None)
-    asked, record = settle_start(asked, data.class_names, None)
-    _refuse_run(asked, data, model_config_of(asked, len(data.class_names), record), find_device(device))
+    _refuse_run(plan_run(run, None, device=device, request=request))
 
 
 def _refuse_options(run: Run, threads: int | None) -> None:
@@ -274,8 +226,9 @@ def _refuse_options(run: Run, threads: int | None) -> None:
         )
 
 
-def _refuse_run(run: Run, data: ImageData, config: ModelConfig, device: torch.device) -> None:
+def _refuse_run(plan: Plan) -> None:
     """Refuse a run whose model does not fit into memory, or that would never end."""
+    run, data, config = plan.run, plan.data, plan.config
     if run.training.patience is not None and "val" not in data.splits:
         raise VitkitError(
             "patience waits for a better validation, but there are no validation images: give "
@@ -295,18 +248,10 @@ def _refuse_run(run: Run, data: ImageData, config: ModelConfig, device: torch.de
             "(--start), or leave them out."
         )
     refuse_augmentation(run.augmentation, config.in_channels)
-    require_memory(config, run, device)
-    if run.optimizer.differs_by_layer:
-        # Called for its error alone: layers that are not there.
-        rate_scales(build_empty(lambda: build_model(config)), run.optimizer)
+    require_memory(config, run, plan.device)
+    refuse_layers(config.num_layers, run.optimizer)
     # Called for its error alone: a number of steps that no run gets through.
     run.training.total_steps(len(data.splits["train"]))
-
-
-def _choose_compute(run: Run, config: ModelConfig, device: torch.device) -> Compute:
-    """Choose how the model of a run that begins computes."""
-    precision, exact = run.training.precision, run.training.exact
-    return choose_for(config, device, precision, phase="training", exact=exact)
 
 
 def command_to_continue(folder: Path, threads: int | None, device: str) -> str:
@@ -316,61 +261,46 @@ def command_to_continue(folder: Path, threads: int | None, device: str) -> str:
     return command + (f" --device {device}" if device != "auto" else "")
 
 
-@contextmanager
-def _hold_folder(given: Path | None, asked: Run, run: Run, data: ImageData, resume: bool) -> Iterator[Path]:
+def _claim(plan: Plan, given: Path | None, resume: bool) -> AbstractContextManager[Path]:
     """Lock the folder of a run: the given one, else one below `runs/`.
 
     Args:
+        plan: of the run.
         given: where the run is to be kept, or None.
-        asked: the run as it was asked for.
-        run: the same with the rule by which its splits are cut.
-        data: its images.
         resume: whether `given` holds the run already.
 
     Raises:
         VitkitError: another process holds the folder, or something else is in it.
     """
-    if given is None:
-        with claim_run_folder(asked, data.name, lambda folder: _holds(folder, asked)) as folder:
-            yield folder
-        return
-    _check_folder(given, run, resume)  # before anything is made
-    with lock_run_folder(given) as folder:
-        _check_folder(folder, run, resume)  # another process may have begun a run there since
-        yield folder
+    return claim(
+        given,
+        lambda: numbered_folders(plan.as_given, plan.data.name),
+        lambda folder: _whose(folder, plan, resume),
+    )
 
 
-def _holds(folder: Path, run: Run) -> bool:
-    """Whether a folder holds a run with these options."""
-    return (folder / "config.json").exists() and not run_difference(folder, run)
+def _whose(folder: Path, plan: Plan, resume: bool) -> Whose:
+    """Say whether a folder holds the run of a plan; else why it is refused.
 
-
-def _check_folder(folder: Path, run: Run, resume: bool) -> None:
-    """Refuse a folder that holds another run, or something else."""
-    if (folder / "config.json").exists():
-        changes = run_difference(folder, run, moved=resume)
-        if changes and resume:
-            raise VitkitError(
-                "A resumed run keeps its options, but these differ:\n  "
-                + "\n  ".join(name_options(changes))
-                + "\nLeave them out, or start a new run with another --out."
-                + train_longer(changes, folder)
-            )
-        if changes:
-            raise VitkitError(
-                f"{folder} holds another run:\n  "
-                + "\n  ".join(name_options(changes))
-                + "\nGive another --out, or continue that run with vitkit train --resume "
-                + f"{shlex.quote(str(folder))}."
-                + train_longer(changes, folder)
-            )
-    elif not is_new_folder(folder):
-        raise VitkitError(f"{folder} is there already and is no run folder. Give another --out.")
-
-
-def run_difference(folder: Path, run: Run, moved: bool = False) -> list[str]:
-    """List the options in which `run` differs from the run stored in `folder`.
-
-    Options that may change on resume are ignored: see `changed_options`.
+    Raises:
+        VitkitError: the record of the run in it is damaged.
     """
-    return changed_options(read_config(folder)["run"], str(folder / "config.json"), run, moved)
+    if not (folder / "config.json").exists():
+        if is_new_folder(folder):
+            return "new"
+        return VitkitError(f"{folder} is there already and is no run folder. Give another --out.")
+    recorded = plan.request.place(folder).require_config()["run"]
+    changes = changed_options(recorded, str(folder / "config.json"), plan.as_given, moved=resume)
+    if not changes:
+        return "mine"
+    listed = "\n  ".join(name_options(changes))
+    longer = train_longer(changes, folder)
+    if resume:
+        return VitkitError(
+            f"A resumed run keeps its options, but these differ:\n  {listed}\nLeave them out, or start a new "
+            f"run with another --out.{longer}"
+        )
+    return VitkitError(
+        f"{folder} holds another run:\n  {listed}\nGive another --out, or continue that run with vitkit "
+        f"train --resume {shlex.quote(str(folder))}.{longer}"
+    )

@@ -5,39 +5,33 @@ continued takes it from there, so that its bits depend on no clock.
 """
 
 import bisect
+import copy
 import math
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from vitkit.config import to_json
 from vitkit.data.listing import pluralize
 from vitkit.data.sources import FileSamples, ImageData, Samples
-from vitkit.data.sources_config import NEWEST_RULE
 from vitkit.errors import VitkitError
 from vitkit.listener import SILENT, Listener
+from vitkit.models.image_model import ImageModel
 from vitkit.runs.build import (
     Parts,
     build_loader,
     build_parts,
     build_trainer,
     build_validation,
-    model_config_of,
     read_images,
-    with_absolute_paths,
 )
-from vitkit.runs.config import Run, changed_options, is_run, read_run
-from vitkit.runs.folder import numbered_folders
-from vitkit.runs.machine import choose_for, compute_as, deterministic, find_device
-from vitkit.runs.outlook import measure_step, require_memory
-from vitkit.runs.pixel_statistics import with_measured_pixels
+from vitkit.runs.config import Run
+from vitkit.runs.machine import choose_for, compute_as, deterministic
+from vitkit.runs.outlook import measure_step
 from vitkit.runs.records import StartRecord
-from vitkit.runs.start import settle_start
 from vitkit.tasks import find_task
 from vitkit.training.checkpoint import save_checkpoint
 from vitkit.training.optim import learning_rate
@@ -50,10 +44,6 @@ SAMPLE = 1024
 """Training images that the timed steps are made of at most: more would have to be decoded first."""
 VALIDATED = 256
 """Validation images on which a validation is timed."""
-
-Fit = Callable[[Run, int, int], Run]
-"""A function that gives a run another number of steps, which is its second argument; the third is the number
-of its training images."""
 
 
 @dataclass(frozen=True)
@@ -77,68 +67,7 @@ def with_steps(run: Run, steps: int, num_images: int) -> Run:
     return replace(run, optimizer=optimizer, training=replace(run.training, steps=steps))
 
 
-def settle_minutes(
-    run: Run,
-    out: Path | None,
-    *,
-    device: str = "auto",
-    ending: str = "",
-    recorded: Callable[[Path], Run | None] | None = None,
-    fit: Fit = with_steps,
-    again: bool = False,
-    listener: Listener = SILENT,
-) -> Run:
-    """Turn the minutes of a run into a number of steps, which it keeps.
-
-    Args:
-        run: left as it is where it has no `training.minutes`, or the steps beside them.
-        out: its folder. Where a run has begun there, its steps are taken.
-        device: where it computes.
-        ending: of the name of its folder, where none is given.
-        recorded: reads the run that has begun in a folder, None where none has; left out, an ordinary one.
-        fit: puts the steps into the run.
-        again: whether its steps are others, those of a recipe, and are to be chosen.
-        listener: hears what was measured.
-
-    Raises:
-        VitkitError: the images, the start or the machine do not allow the run, or not even one step.
-    """
-    if run.training.minutes is None or (run.training.steps is not None and not again):
-        return run
-    read = recorded or _recorded_run
-    begun = None if out is None else read(out)
-    rule = run.splits.rule or (NEWEST_RULE if begun is None else begun.splits.rule)
-    with listener.progress("listing images"):  # cut as the run will cut them
-        splits = replace(run.splits, rule=rule)
-        data = find_task(run.task).learning.open_data(run.data, splits, run.preprocessing.decode)
-    count = len(data.splits["train"])
-    if begun is not None and begun.training.steps is not None:
-        # Where the minutes are others, the folder refuses the run by that difference alone.
-        return fit(run, begun.training.steps, count)
-    named, record = settle_start(run, data.class_names, out)
-    if out is None:
-        for folder in numbered_folders(named, data.name, ending):
-            if not folder.is_dir():
-                break
-            there = read(folder)
-            if there is not None and there.training.steps is not None:
-                if None not in (there.start.image_mean, there.start.image_std):
-                    # The record has what was measured; that of a series leaves measuring to its runs.
-                    named = with_measured_pixels(named, data, SILENT)
-                same = with_absolute_paths(fit(named, there.training.steps, count))
-                if not changed_options(to_json(there), str(folder), same):
-                    return fit(run, there.training.steps, count)
-    pace = measure_pace(named, data, record, find_device(device), listener)
-    steps = _choose_steps(run.training, pace, count, listener)
-    for evaluator in run.evaluators.values():
-        listener.note(
-            f"The {evaluator.describe()}, measured on the way, is not counted in these minutes: the run "
-            "takes longer by it."
-        )
-    return fit(run, steps, count)
-
-
-def _choose_steps(training: TrainingConfig, pace: Pace, num_images: int, listener: Listener) -> int:
+def choose_steps(training: TrainingConfig, pace: Pace, num_images: int, listener: Listener) -> int:
     """Count the steps that fit into the minutes of a run, and say so.
 
     Raises:
@@ -171,22 +100,26 @@ def steps_within(seconds: float, pace: Pace, training: TrainingConfig, num_image
 
 
 def measure_pace(
-    run: Run, data: ImageData, start: StartRecord | None, device: torch.device, listener: Listener
+    run: Run,
+    data: ImageData,
+    start: StartRecord | None,
+    device: torch.device,
+    model: ImageModel,
+    listener: Listener,
 ) -> Pace:
     """Time steps, a validation and a checkpoint of a run on a sample of its images.
 
-    The weights are new ones and the folder is a temporary one: nothing of the run is touched.
+    The weights are those of a copy of its model and the folder is a temporary one: nothing of the run is
+    touched.
     """
     precision, exact = run.training.precision, run.training.exact
-    config = model_config_of(run, len(data.class_names), start)
-    require_memory(config, run, device)  # before anything of the run is built
     with (
         tempfile.TemporaryDirectory() as folder,
         deterministic(device),
         listener.progress("measuring the speed"),
     ):
-        parts = build_parts(run, data, Path(folder), SILENT, start)
-        compute_as(parts.model, choose_for(config, device, precision, phase="training", exact=exact))
+        parts = build_parts(run, data, Path(folder), SILENT, start, model=copy.deepcopy(model))
+        compute_as(parts.model, choose_for(model.config, device, precision, phase="training", exact=exact))
         trainer = build_trainer(parts, device)
         sample = read_images(_sample(parts), SILENT)
         trainer.loader = build_loader(sample)
@@ -242,7 +175,3 @@ def _some(samples: Samples, count: int) -> Samples:
     assert isinstance(samples, FileSamples)  # as they are listed: nothing is decoded yet
     chosen = np.unique(np.linspace(0, len(samples) - 1, min(count, len(samples))).astype(np.int64))
     return FileSamples(samples.files, samples.numbers[chosen], samples.labels[chosen], samples.rule)
-
-
-def _recorded_run(folder: Path) -> Run | None:
-    return read_run(folder) if is_run(folder) else None

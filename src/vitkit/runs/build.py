@@ -9,20 +9,19 @@ import torch
 
 from vitkit.config import to_json
 from vitkit.data.batch import Batch
-from vitkit.data.listing import absolute_spec
 from vitkit.data.loader import TrainLoader, evaluation_batches, worker_count
 from vitkit.data.memory_samples import MemorySamples, check_decode_memory, keep_in_memory, largest_decoding
 from vitkit.data.sources import ImageData, Samples
 from vitkit.listener import Listener
 from vitkit.models.build import build_model
+from vitkit.models.compute_config import Compute
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig, changed_name
-from vitkit.runs.config import Run, new_model_config, read_compute
+from vitkit.runs.config import Run, new_model_config
 from vitkit.runs.data_record import RejectedFiles, check_data
-from vitkit.runs.folder import run_card
 from vitkit.runs.machine import available_memory, choose_for, compute_as
 from vitkit.runs.records import StartRecord, read_start_record, with_start
-from vitkit.runs.start import start_place
+from vitkit.runs.trained_model import run_card
 from vitkit.tasks import find_task
 from vitkit.tasks.learning import Validation
 from vitkit.training.evaluators import Evaluator
@@ -44,21 +43,27 @@ class Parts:
     rejects: RejectedFiles
     start: StartRecord | None = None
     """The start that the run begins from; None for new weights."""
-
-
-def with_absolute_paths(run: Run) -> Run:
-    """Write paths down so that they hold from any folder."""
-    evaluators = {name: config.with_absolute_paths() for name, config in run.evaluators.items()}
-    start = replace(run.start, start=start_place(run.start.start))
-    return replace(run, data=absolute_spec(run.data), evaluators=evaluators, start=start)
+    compute: Compute | None = None
+    """The way in which the model computes; None in a run of the first version, which knew one way only."""
 
 
 def build_parts(
-    run: Run, data: ImageData, folder: Path, listener: Listener, start: StartRecord | None = None
+    run: Run,
+    data: ImageData,
+    folder: Path,
+    listener: Listener,
+    start: StartRecord | None = None,
+    compute: Compute | None = None,
+    model: ImageModel | None = None,
 ) -> Parts:
     """Build the parts of a run, once its images are known to be those it began with.
 
     The model's weights are new ones, whatever the run begins from: `jobs.train` decides that.
+
+    Args:
+        run, data, folder, start, compute: as `Parts` has them.
+        listener: hears how far it is.
+        model: with new weights, where it is built already.
 
     Raises:
         VitkitError: the images are others, or the record of them is damaged.
@@ -66,16 +71,20 @@ def build_parts(
     start = None if start is None else read_start_record(folder) or start
     fingerprint = data.fingerprint()
     record = check_data(folder, data, fingerprint, run.loading.check_images, listener)
-    config = model_config_of(run, len(data.class_names), start)
-    with listener.progress("building the model"):
-        # A generator of its own: the weights follow from the seed alone, whatever was drawn before.
-        model = build_model(config, torch.Generator().manual_seed(run.training.seed))
+    model = model or build_new(run, model_config_of(run, len(data.class_names), start), listener)
     # An option may have made the model another architecture; with a start, none may.
-    name = changed_name(run.model, config) if start is None else start.model
+    name = changed_name(run.model, model.config) if start is None else start.model
     model.card = run_card(run, data, fingerprint, name)
     if start is not None:
         model.card = with_start(card_of(model), start)
-    return Parts(run, data, folder, model, RejectedFiles(folder, record), start)
+    return Parts(run, data, folder, model, RejectedFiles(folder, record), start, compute)
+
+
+def build_new(run: Run, config: ModelConfig, listener: Listener) -> ImageModel:
+    """Build the model of a run with new weights."""
+    with listener.progress("building the model"):
+        # A generator of its own: the weights follow from the seed alone, whatever was drawn before.
+        return build_model(config, torch.Generator().manual_seed(run.training.seed))
 
 
 def model_config_of(run: Run, num_classes: int, start: StartRecord | None) -> ModelConfig:
@@ -111,11 +120,10 @@ def read_images(parts: Parts, listener: Listener) -> Parts:
 
 def compute_as_begun(parts: Parts, device: torch.device) -> None:
     """Have the model of a run compute as it did when the run began."""
-    recorded = read_compute(parts.folder)
     asked = parts.run.training.precision
     # A run of the first version goes on in the plain way.
     plain = choose_for(parts.model.config, device, asked, phase="training", exact=True)
-    compute_as(parts.model, recorded or plain)
+    compute_as(parts.model, parts.compute or plain)
 
 
 def build_trainer(parts: Parts, device: torch.device) -> Trainer:

@@ -9,16 +9,16 @@ from typing import Literal
 from torch import Tensor
 
 from vitkit.durable import hash_file, read_json, remove_leftovers
-from vitkit.engines.folder import refuse_engine_folder
 from vitkit.errors import VitkitError
 from vitkit.listener import Listener
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit_config import Interpolation
-from vitkit.runs.config import Run, changed_options, is_unfinished, read_run
+from vitkit.runs.config import Run, changed_options
 from vitkit.runs.data_record import find_data, read_record
-from vitkit.runs.folder import run_card
+from vitkit.runs.folder import Place, kind_of
 from vitkit.runs.records import run_model
-from vitkit.runs.series_record import require_model
+from vitkit.runs.series_record import require_weights
+from vitkit.runs.trained_model import run_card
 from vitkit.training.checkpoint import (
     FOLDER,
     UnreadableError,
@@ -150,17 +150,18 @@ class CommittedModel:
     read: Callable[[], dict[str, Tensor]]
 
 
-def read_stopped_run(folder: Path, which: Literal["end", "best", "last"]) -> CommittedModel:
+def read_stopped_run(place: Place, which: Literal["end", "best", "last"]) -> CommittedModel:
     """Find a checkpoint of a run, which may still be going; nothing is changed.
 
     Args:
-        folder: the run folder.
+        place: the run folder.
         which: the best checkpoint or the last; "end": the best there is so far.
 
     Raises:
         VitkitError: it has none that is whole, or lacks the record of its images.
     """
-    run, record, last = read_run(folder), read_record(folder), survey(folder).whole
+    folder, run = place.path, place.run()
+    record, last = read_record(folder), survey(folder).whole
     if last is None and read_ended(folder) is not None:
         raise VitkitError(
             f"{folder} is a run of a series and has finished, so its checkpoints were removed and none is "
@@ -212,7 +213,7 @@ class Snapshot:
         return f"step {self.step:,}, {which}"
 
 
-def load_any(path: str | Path, options: LoadOptions | None = None) -> Loaded:
+def load_any(path: str | Path | Place, options: LoadOptions | None = None) -> Loaded:
     """Load a checkpoint as `vitkit.weights.load` does, or the model of a run that has not finished.
 
     Args:
@@ -222,37 +223,36 @@ def load_any(path: str | Path, options: LoadOptions | None = None) -> Loaded:
     Raises:
         VitkitError: as `vitkit.load_model`; or the run has no checkpoint yet, or none that is whole.
     """
-    require_model(path)
-    refuse_engine_folder(path)
-    if not is_unfinished(path):
-        loaded = load(path, options)
-        loaded.model.card = find_data(card_of(loaded.model), path)
+    place = kind_of(path)
+    require_weights(place)
+    if place.kind != "unfinished run":
+        loaded = load(place.name, options)
+        loaded.model.card = find_data(card_of(loaded.model), place.name)
         return replace(loaded, identity=replace(loaded.identity, card=loaded.model.card))
-    folder, options = Path(path), options or LoadOptions()
-    found = read_snapshot(folder)
-    identity = _identity(folder, found)
+    options, found = options or LoadOptions(), read_snapshot(place)
+    identity = _identity(place, found)
     if options.num_heads not in (None, identity.config.num_heads):
         raise VitkitError(
-            f"{folder} says that it has {identity.config.num_heads} attention heads, not "
+            f"{place.name} says that it has {identity.config.num_heads} attention heads, not "
             f"{options.num_heads}: leave out num_heads (--num-heads)."
         )
-    return fit_model(folder, identity, found.tensors, options)
+    return fit_model(place.name, identity, found.tensors, options)
 
 
 def identify_any(
-    path: str | Path, image_size: tuple[int, int] | None = None, num_heads: int | None = None
+    path: str | Path | Place, image_size: tuple[int, int] | None = None, num_heads: int | None = None
 ) -> Identity:
     """Find out what a checkpoint is, as `vitkit.weights.identify` does, or a run that has not finished.
 
     Raises:
         VitkitError: as `load_any`.
     """
-    require_model(path)
-    refuse_engine_folder(path)
-    if is_unfinished(path):
-        return _identity(Path(path), read_snapshot(Path(path)))
-    identity = identify(path, image_size, num_heads)
-    return replace(identity, card=find_data(identity.card, path))
+    place = kind_of(path)
+    require_weights(place)
+    if place.kind == "unfinished run":
+        return _identity(place, read_snapshot(place))
+    identity = identify(place.name, image_size, num_heads)
+    return replace(identity, card=find_data(identity.card, place.name))
 
 
 def load_model(
@@ -295,13 +295,13 @@ def load_model(
     return loaded.model
 
 
-def read_snapshot(folder: Path) -> Snapshot:
+def read_snapshot(place: Place) -> Snapshot:
     """Read the weights of the best committed checkpoint of a run, else of the last one that is whole.
 
     Raises:
         VitkitError: there is none, or one cannot be read.
     """
-    damaged: dict[Path, str] = {}
+    folder, run, damaged = place.path, place.run(), dict[Path, str]()
     for _ in range(TRIES):
         committed = [path for path in newest_first(folder / FOLDER) if _is_committed(path)]
         left = [path for path in committed if path not in damaged]
@@ -311,7 +311,7 @@ def read_snapshot(folder: Path) -> Snapshot:
         try:
             best = read_progress(chosen).best_step
             wanted = folder / FOLDER / step_name(best) if best is not None else chosen
-            if read_run(folder).training.select == "best" and wanted in left:
+            if run.training.select == "best" and wanted in left:
                 chosen = wanted
             reason = find_damage(chosen)
             if reason is None:
@@ -335,9 +335,10 @@ def _is_committed(checkpoint: Path) -> bool:
     return bool(commit_size(checkpoint))
 
 
-def _identity(folder: Path, found: Snapshot) -> Identity:
+def _identity(place: Place, found: Snapshot) -> Identity:
     """Describe the model of a run by its configuration and the record of its images."""
-    run, record = read_run(folder), read_record(folder)
+    folder, run = place.path, place.run()
+    record = read_record(folder)
     if record is None:
         raise VitkitError(
             f"{folder / 'data.json'}, which names the classes of the run, is missing. Put it back, or "

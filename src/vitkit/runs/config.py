@@ -196,27 +196,20 @@ def full_name(run: Run, num_classes: int) -> str:
     return changed_name(run.model, config) or run.model
 
 
-def write_config(folder: Path, run: Run, command: str, compute: Compute) -> None:
-    """Write down a run, and how its model computes on this machine; nothing is computed before that."""
-    replace_json(
-        folder / "config.json",
-        {
-            "vitkit_version": __version__,
-            "command": command,
-            "run": to_json(run),
-            "compute": to_json(compute),
-        },
-    )
+def write_config(folder: Path, run: Run, command: str, compute: Compute) -> dict[str, Any]:
+    """Write down a run, and how its model computes on this machine; nothing is computed before that.
 
-
-def read_compute(folder: Path) -> Compute | None:
-    """Read how the model of a run computes; None for a run of the first version, which knew one way only.
-
-    Raises:
-        VitkitError: no run there, or a damaged one.
+    Returns:
+        The contents of the file.
     """
-    recorded = read_config(folder).get("compute")
-    return None if recorded is None else from_json(Compute, recorded, str(folder / "config.json"))
+    written = {
+        "vitkit_version": __version__,
+        "command": command,
+        "run": to_json(run),
+        "compute": to_json(compute),
+    }
+    replace_json(folder / "config.json", written)
+    return written
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -253,25 +246,24 @@ def shown_command(command: str) -> str:
     return shlex.join(f"{name}{mark}{without_places(value)}" for name, mark, value in words)
 
 
-def is_run(folder: Path) -> bool:
-    """Whether a folder is a run folder; other libraries have a `config.json` too."""
-    try:
-        read_config(folder)
-    except VitkitError:
-        return False
-    return True
-
-
-def is_unfinished(path: str | Path) -> bool:
-    """Whether a path is the folder of a run that has not written its model yet."""
-    folder = Path(path)
-    # Both files are asked for: a run that was killed between writing them has not finished.
-    return is_run(folder) and not all((folder / f"model.{end}").exists() for end in ("safetensors", "json"))
-
-
 def read_run(folder: Path) -> Run:
     """Read the run configuration of a run folder."""
-    return from_json(Run, read_config(folder)["run"], str(folder / "config.json"))
+    return parse_run(read_config(folder), folder)
+
+
+def parse_run(config: Mapping[str, Any], folder: Path) -> Run:
+    """Make the run of what the `config.json` of a run folder holds."""
+    return from_json(Run, config["run"], str(folder / "config.json"))
+
+
+def parse_compute(config: Mapping[str, Any], folder: Path) -> Compute | None:
+    """Give how the model of a run computes; None for a run of the first version, which knew one way only.
+
+    Raises:
+        VitkitError: it is damaged.
+    """
+    recorded = config.get("compute")
+    return None if recorded is None else from_json(Compute, recorded, str(folder / "config.json"))
 
 
 def changed_options(recorded: Mapping[str, Any], where: str, run: Run, moved: bool = False) -> list[str]:

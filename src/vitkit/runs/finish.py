@@ -20,9 +20,8 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.precision_config import Precision
 from vitkit.runs.build import Parts
 from vitkit.runs.checkpoints import keep_damaged, model_is_whole
-from vitkit.runs.config import read_compute
-from vitkit.runs.folder import write_evaluation
 from vitkit.runs.machine import prepare
+from vitkit.runs.trained_model import write_evaluation
 from vitkit.tasks import answering_of, find_task, learned_by
 from vitkit.tasks.answering import Answering
 from vitkit.training.checkpoint import FOLDER, find_damage, load_weights, read_progress, step_name
@@ -93,7 +92,7 @@ def evaluate_finished(parts: Parts, device: torch.device, listener: Listener) ->
     loading, training = run.loading, run.training
     repeated = find_training_images(parts.data, _evaluated(parts), listener)
     # As `vitkit evaluate` computes, so that it finds the same numbers; runs of the first version stay plain.
-    exact = training.exact or read_compute(parts.folder) is None
+    exact = training.exact or parts.compute is None
     precision = prepare(parts.model, device, training.precision, exact, "evaluation")
     for split in _evaluated(parts):
         result, predictions = evaluate_split(
@@ -126,7 +125,7 @@ def find_training_images(
 ) -> dict[str, NDArray[np.int64]]:
     """Find the images of splits that are training images too: their numbers by split."""
     with listener.progress("looking for training images among the others"):
-        return repeats_of_training(data.splits, splits)
+        return repeats_of_training(data.splits, splits, data.same)
 
 
 def with_repeats(

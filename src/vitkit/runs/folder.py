@@ -1,4 +1,6 @@
-"""Read and write the files of a run folder.
+"""Tell what a path is, and hold the folder of a run.
+
+A run folder:
 
 config.json                 the run, written before anything else
 data.json                   counts, class names, how splits were made, files that could not be read
@@ -18,29 +20,104 @@ import itertools
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
-from vitkit.data.decode_config import DEFAULT_RULE
-from vitkit.data.listing import absolute_spec
-from vitkit.data.sources_config import Splits
-from vitkit.durable import refuse_links, replace_json, require_regular_file
+from vitkit.durable import refuse_links, require_regular_file
+from vitkit.engines.engine_config import DESCRIPTION
 from vitkit.errors import VitkitError
-from vitkit.models.card import Card
-from vitkit.runs.config import Run
-from vitkit.runs.data_record import DataRecord
+from vitkit.runs.config import Run, parse_run, read_config
 from vitkit.runs.destination import make_folder
-from vitkit.tasks import find_task, task_of
-from vitkit.tasks.answering import Answering, Result, SplitPredictions
-from vitkit.weights.card import BUILT_IN, Described, ModelCard, TrainingData, card_of
-from vitkit.weights.preprocessing import preprocessing_of
-from vitkit.weights.pretraining import TRAINING_IMAGES
+from vitkit.weights.files.address import is_address
+from vitkit.weights.published import find_start_named
 
-if TYPE_CHECKING:
-    from vitkit.data.sources import ImageData
+Kind = Literal[
+    "run",
+    "unfinished run",
+    "series",
+    "exported model",
+    "checkpoint",
+    "address",
+    "published name",
+    "nothing",
+]
+"""Kinds of what a person names: the folder of a run, of one that has not written its model yet, of a series
+of runs, or of an export; any other file or folder; where a checkpoint is fetched from; or no such path."""
+SERIES = "series.json"
+"""The record that makes a folder that of a series of runs."""
+Whose = Literal["mine", "new"] | VitkitError
+"""Whether a folder holds what is to be kept there, or nothing yet; else the error that refuses it."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A path or an address that a person gave, and what it is."""
+
+    name: str
+    kind: Kind
+    config: Mapping[str, Any] | None = None
+    """The contents of the `config.json` of a run."""
+
+    @property
+    def path(self) -> Path:
+        """Return the path; of an address there is nothing."""
+        return Path(self.name)
+
+    @property
+    def is_run(self) -> bool:
+        """Whether it is the folder of a run, finished or not."""
+        return self.config is not None
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether it is somewhere else than on this machine."""
+        return self.kind in ("address", "published name")
+
+    def run(self) -> Run:
+        """Return the configuration of the run.
+
+        Raises:
+            VitkitError: it is no run folder, or its record is damaged.
+        """
+        return parse_run(self.require_config(), self.path)
+
+    def require_config(self) -> Mapping[str, Any]:
+        """Return what its `config.json` holds; errors are those of `run`."""
+        return read_config(self.path) if self.config is None else self.config
+
+
+def kind_of(path: str | Path | Place) -> Place:
+    """Find out what a path is; of the files there only a `config.json` is read, once.
+
+    Other libraries have a `config.json` too, and a damaged one is nobody's: such a folder is a checkpoint,
+    and whoever reads its weights says what is wrong with it.
+    """
+    if isinstance(path, Place):
+        return path
+    name, folder = str(path), Path(path)
+    if is_address(path):
+        return Place(name, "published name" if find_start_named(path) is not None else "address")
+    try:
+        if not folder.is_dir():
+            return Place(name, "checkpoint" if folder.exists() else "nothing")
+        is_series, is_export = ((folder / record).is_file() for record in (SERIES, DESCRIPTION))
+        # Both files are asked for: a run that was killed between writing them has not finished.
+        has_model = all((folder / f"model.{end}").exists() for end in ("safetensors", "json"))
+        has_config = (folder / "config.json").exists()
+    except (OSError, ValueError):  # a name that no file can have, or a folder that may not be looked into
+        return Place(name, "nothing")
+    config = None
+    if has_config:
+        with suppress(VitkitError):
+            config = read_config(folder)
+    if is_series or is_export:
+        return Place(name, "series" if is_series else "exported model", config)
+    if config is None:
+        return Place(name, "checkpoint")
+    return Place(name, "run" if has_model else "unfinished run", config)
 
 
 _held: set[int] = set()
@@ -85,32 +162,47 @@ def lock_run_folder(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def claim_run_folder(
-    run: Run, data_name: str, holds: Callable[[Path], bool], ending: str = ""
+def claim(
+    given: Path | None, numbered: Callable[[], Iterator[Path]], whose: Callable[[Path], Whose]
 ) -> Iterator[Path]:
-    """Choose the folder below `runs/` of a run that was given none, and hold it as `lock_run_folder` does.
+    """Hold the folder of a run or a series, as `lock_run_folder` does: the given one, else one below `runs/`.
 
-    It is the one that holds this run already, else the first that is new. Those that another process holds
-    are passed over, so that runs begun at the same time take different ones.
+    Where none is given, it is the one that holds this already, else the first that is new. Those that another
+    process holds are passed over, so that runs begun at the same time take different ones.
 
     Args:
-        run: named by its model.
-        data_name: name of its images.
-        holds: whether a folder that is there holds this run.
-        ending: of the folder's name.
+        given: the folder.
+        numbered: yields the folders that are looked at where none is given.
+        whose: says whose a folder is.
 
     Raises:
-        VitkitError: as `holds`; or a folder cannot be locked.
+        VitkitError: as `whose` has it for the given folder, before anything is made; another process holds
+            it; or a folder cannot be locked.
     """
-    there = itertools.takewhile(Path.is_dir, numbered_folders(run, data_name, ending))
+    if given is not None:
+        _require_ours(whose(given))
+        with lock_run_folder(given) as folder:
+            _require_ours(whose(folder))  # another process may have begun there since
+            yield folder
+        return
+
+    def holds(folder: Path) -> bool:
+        return whose(folder) == "mine"
+
+    there = itertools.takewhile(Path.is_dir, numbered())
     begun = ((folder, holds) for folder in there)
-    new = ((folder, is_new_folder) for folder in numbered_folders(run, data_name, ending))
+    new = ((folder, is_new_folder) for folder in numbered())
     for folder, fits in itertools.chain(begun, new):
         if fits(folder):
             with _try_lock(folder) as is_ours:
                 if is_ours and fits(folder):  # it may have been begun since
                     yield folder
                     return
+
+
+def _require_ours(whose: Whose) -> None:
+    if isinstance(whose, VitkitError):
+        raise whose
 
 
 def is_new_folder(folder: Path) -> bool:
@@ -158,84 +250,6 @@ def _try_lock(folder: Path) -> Iterator[bool]:
             os.close(descriptor)
 
 
-def write_evaluation(run: Path, split: str, result: Result, predictions: SplitPredictions) -> None:
-    """Keep an evaluation in the run folder: the numbers as JSON, the predictions as arrays.
-
-    Raises:
-        VitkitError: a link leads out of the run folder.
-    """
-    refuse_links(run)
-    folder = run / "evaluation"
-    folder.mkdir(exist_ok=True)
-    replace_json(folder / f"{split}.json", result.to_json())
-    predictions.save(folder / f"{split}.npz")
-
-
-def read_evaluations(run: Path, answering: Answering[Any, Any]) -> dict[str, tuple[Any, Any]]:
-    """Read the evaluations that were kept, by split: numbers and predictions of the task.
-
-    Raises:
-        VitkitError: one is damaged.
-    """
-    found = {}
-    for split in ("test", "val", "train"):
-        with suppress(FileNotFoundError):  # not evaluated on this split
-            found[split] = answering.read_evaluation(run / "evaluation" / f"{split}.json")
-    return found
-
-
-def open_model_data(model: Described, spec: str | None = None, max_pixels: int | None = None) -> "ImageData":
-    """Open the data a model was trained on, cut as it was then; or other data under its class names.
-
-    Raises:
-        VitkitError: the model does not know where its data is, or the data is not there any more.
-    """
-    rule, learning = preprocessing_of(model).decode, task_of(model.card).learning
-    if max_pixels is not None:
-        rule = replace(rule, max_pixels=max_pixels)
-    names = model.card.class_names or None
-    record = card_of(model).data
-    if spec is not None and not is_training_data(model.card, spec):
-        # Nothing of it was trained on: all of it is there to evaluate, unless it has splits of its own.
-        # Of the way the training data was cut, only how labels are written holds for other data.
-        separator = None if record is None else record.splits.label_separator
-        whole = Splits(val_fraction=0, test_fraction=0, label_separator=separator)
-        return learning.open_data(spec, whole, rule, names)
-    if record is None:
-        raise VitkitError("The model does not say which data it was trained on: give it with --data.")
-    if spec is None and not record.has_place:
-        raise VitkitError(
-            f"The model does not say where its data is (its name is {record.name!r}): give it with --data."
-        )
-    place = record.spec if spec is None else spec
-    data = learning.open_data(place, record.splits, rule, names)
-    if record.fingerprint != data.fingerprint():
-        raise VitkitError(
-            f"The images in {place} are not those the model was trained with: files were added, "
-            "removed or moved, and its test images cannot be told from its training images any more. Bring "
-            "them back, or give other images with --data."
-        )
-    return data
-
-
-def is_training_data(card: Card, spec: str) -> bool:
-    """Whether a data argument names the images that a model was trained on.
-
-    A model that was given away does not say where they are, and they may have been moved: then the images are
-    listed and compared.
-    """
-    record = card.data if isinstance(card, ModelCard) else None
-    if record is None or absolute_spec(spec) == record.spec:
-        return record is not None
-    if record.spec == BUILT_IN or (record.has_place and os.access(record.spec, os.F_OK)):
-        return False
-    try:
-        data = task_of(card).learning.open_data(spec, record.splits, DEFAULT_RULE, card.class_names or None)
-    except VitkitError:  # no such classes, say
-        return False
-    return data.fingerprint() == record.fingerprint
-
-
 def numbered_folders(run: Run, data_name: str, ending: str = "") -> Iterator[Path]:
     """Yield the folders below `runs/` that a run may be kept in where none is given; there is no last one."""
     # The name of a start's model is what its file says, with whatever characters.
@@ -243,24 +257,3 @@ def numbered_folders(run: Run, data_name: str, ending: str = "") -> Iterator[Pat
     name = f"{data_name}-{model}{ending}"
     for number in itertools.count(1):
         yield Path("runs") / (name if number == 1 else f"{name}-{number}")
-
-
-def run_card(run: Run, data: "ImageData | DataRecord", fingerprint: str, name: str) -> ModelCard:
-    """Make the card of a model called `name` that a run trains; its origin is completed when the run ends."""
-    return ModelCard(
-        name=name,
-        class_names=data.class_names,
-        task=find_task(run.task).learning.learned(run.objective),
-        preprocessing=run.preprocessing,
-        augmentation=run.augmentation,
-        data=TrainingData(run.data, data.name, run.splits, fingerprint),
-        origin={"recipe": run.recipe, **_new_weights(run, data)},
-    )
-
-
-def _new_weights(run: Run, data: "ImageData | DataRecord") -> dict[str, int]:
-    """Give the number of training images of a run from scratch; nothing where early versions lack it."""
-    if run.start.start:
-        return {}  # the images of its start are those of the pre-training
-    images = data.images if isinstance(data, DataRecord) else {k: len(v) for k, v in data.splits.items()}
-    return {TRAINING_IMAGES: images["train"]} if "train" in images else {}

@@ -23,14 +23,15 @@ from vitkit.data.listing import join_names, pluralize
 from vitkit.data.sources_config import DEALT_RULE, FIRST_RULE
 from vitkit.durable import read_json, replace_json
 from vitkit.errors import VitkitError
-from vitkit.runs.config import Run, is_run, is_unfinished
+from vitkit.runs.config import Run
 from vitkit.runs.data_record import read_record
+from vitkit.runs.folder import SERIES, Place, kind_of
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.tasks import find_task
 from vitkit.tasks.answering import Pooled
 from vitkit.training.checkpoint import FOLDER, commit_size, newest_first
 
-RECORD = "series.json"
+RECORD = SERIES
 KEPT = "kept in the same split"
 """Words of the note that a run writes down where it cuts images that repeat others (`data/cutting.py`)."""
 
@@ -119,11 +120,6 @@ class Series:
     def ended(self) -> bool:
         """Whether every member has ended."""
         return all(member.ended for member in self.all_members)
-
-
-def is_series(folder: Path) -> bool:
-    """Whether a folder is that of a series of runs."""
-    return (folder / RECORD).is_file()
 
 
 def read_series(folder: str | Path) -> Series:
@@ -267,15 +263,21 @@ def _wrong_result(series: Series, member: Member) -> str:
     return ""
 
 
-def require_model(path: str | Path) -> None:
-    """Refuse the folder of a series that has no model at its own place; any other path is let through.
+def require_weights(place: Place) -> None:
+    """Refuse a folder that has no weights at its own place; any other path is let through.
 
     Raises:
-        VitkitError: it says which runs of the series have weights, and how the series goes on.
+        VitkitError: it is that of a series, and says which of its runs have weights and how it goes on; or
+            that of an export.
     """
-    folder = Path(path)
-    if is_series(folder) and not all((folder / f"model.{end}").exists() for end in ("safetensors", "json")):
-        raise VitkitError(explain_no_model(folder, read_series(folder)))
+    if place.kind == "exported model":
+        raise VitkitError(
+            f"{place.name} is an exported engine: it predicts and evaluates, and holds no weights to do "
+            "anything else with. Give the checkpoint that it was made of."
+        )
+    files = [place.path / f"model.{end}" for end in ("safetensors", "json")]
+    if place.kind == "series" and not all(file.exists() for file in files):
+        raise VitkitError(explain_no_model(place.path, read_series(place.path)))
 
 
 def explain_no_model(folder: Path, series: Series) -> str:
@@ -295,9 +297,10 @@ def explain_no_model(folder: Path, series: Series) -> str:
 
 def _has_weights(folder: Path) -> bool:
     """Whether a run has its model, or a checkpoint to use in its place."""
-    if not is_run(folder):
-        return False
-    return not is_unfinished(folder) or any(map(commit_size, newest_first(folder / FOLDER)))
+    kind = kind_of(folder).kind
+    return kind == "run" or (
+        kind == "unfinished run" and any(map(commit_size, newest_first(folder / FOLDER)))
+    )
 
 
 def write_series(folder: Path, series: Series) -> None:

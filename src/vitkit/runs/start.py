@@ -22,16 +22,17 @@ from vitkit.models.image_config import format_size
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.checkpoints import read_stopped_run
-from vitkit.runs.config import Run, full_name, is_run, is_unfinished
+from vitkit.runs.config import Run, StartConfig, full_name
 from vitkit.runs.data_record import find_data
+from vitkit.runs.folder import Place, kind_of
 from vitkit.runs.records import START_FILE, StartRecord, read_start_record, run_model, with_start
-from vitkit.runs.series_record import require_model
+from vitkit.runs.series_record import require_weights
 from vitkit.tasks import find_task
 from vitkit.weights import LoadOptions
 from vitkit.weights.card import ModelCard, card_of
 from vitkit.weights.files.address import is_address
 from vitkit.weights.files.source import read_json as read_settings
-from vitkit.weights.loading import Fitted, fit_statistics, fit_weights, identify, read_weights
+from vitkit.weights.loading import fit_statistics, fit_weights, identify, read_weights
 from vitkit.weights.preprocessing import fit_preprocessing
 
 NAMES_SHOWN = 5
@@ -43,8 +44,10 @@ FREE = ("dropout", "attention_dropout", "drop_path", "head_bias_init")
 class Start:
     """Weights to begin from, found and described; they are read when they are asked for."""
 
-    name: str
-    """Its name in messages."""
+    given: str
+    """The path or the address by which it was named."""
+    which: str
+    """The choice among the checkpoints of a run, in words; "" where there is none."""
     model: str
     """A name of the zoo, or the family's."""
     config: ModelConfig
@@ -57,27 +60,14 @@ class Start:
     read: Callable[[], dict[str, Tensor]]
 
     @property
+    def name(self) -> str:
+        """Return its name in messages."""
+        return f"{self.given} ({self.which})" if self.which else self.given
+
+    @property
     def preprocessing(self) -> Preprocessing:
         """Return the way from an image file to its input; the original's where nothing is recorded."""
         return fit_preprocessing(self.card.preprocessing, self.config)
-
-
-def settle_start(run: Run, class_names: Sequence[str], folder: Path | None) -> tuple[Run, StartRecord | None]:
-    """Find out what a run begins from, by its folder's record where there is one.
-
-    Returns:
-        The run with the name of the start's model where it left that open, and what is taken over; None for
-        new weights.
-
-    Raises:
-        VitkitError: there is no such start, or the run's options contradict it.
-    """
-    if not run.start.start:
-        return run, None
-    record = None if folder is None else read_start_record(folder)
-    if record is None:
-        record = plan_start(run, class_names, find_start(run))
-    return (run if run.model else replace(run, model=record.model)), record
 
 
 def start_place(start: str) -> str:
@@ -85,38 +75,34 @@ def start_place(start: str) -> str:
     return start if is_address(start) else absolute_spec(start)
 
 
-def find_start(run: Run) -> Start:
-    """Find out what a run's start is; the weights stay where they are.
+def find_start(options: StartConfig, place: Place | None = None) -> Start:
+    """Find out what a start is; the weights stay where they are.
+
+    Args:
+        options: which one.
+        place: what its path is, where that is known already.
 
     Raises:
         VitkitError: nothing there, nothing known, or a run without any checkpoint.
     """
-    options = run.start
-    folder = Path(options.start)
-    require_model(folder)
-    of_run = not is_address(options.start) and is_run(folder)
-    if options.start_from != "end" and not of_run:
+    place = place or kind_of(options.start)
+    require_weights(place)
+    if options.start_from != "end" and not place.is_run:
         raise VitkitError(
             f"--start-from {options.start_from} chooses among the checkpoints of a run, and {options.start} "
             "is no run folder: leave it out."
         )
-    if of_run and (options.start_from != "end" or is_unfinished(folder)):
-        stopped = read_stopped_run(folder, options.start_from)
-        name, config = run_model(stopped.run, len(stopped.card.class_names), folder)
+    if place.is_run and (options.start_from != "end" or place.kind == "unfinished run"):
+        stopped = read_stopped_run(place, options.start_from)
+        name, config = run_model(stopped.run, len(stopped.card.class_names), place.path)
+        card, file = replace(stopped.card, name=name), (stopped.file,)
         return Start(
-            f"{options.start} ({stopped.which})",
-            name,
-            config,
-            replace(stopped.card, name=name),
-            "vitkit",
-            (),
-            (stopped.file,),
-            stopped.sha256,
-            stopped.read,
+            options.start, stopped.which, name, config, card, "vitkit", (), file, stopped.sha256, stopped.read
         )
     identity = identify(options.start, num_heads=options.num_heads)
     return Start(
         options.start,
+        "",
         identity.card.name or identity.config.family,
         identity.config,
         find_data(identity.card, options.start),
@@ -169,7 +155,12 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecor
 
 
 def take_start(
-    run: Run, class_names: Sequence[str], folder: Path, record: StartRecord, model: ImageModel
+    run: Run,
+    class_names: Sequence[str],
+    folder: Path,
+    record: StartRecord,
+    start: Start,
+    model: ImageModel,
 ) -> StartRecord:
     """Put the weights of a start into a run's model, and write down what they are.
 
@@ -177,6 +168,7 @@ def take_start(
         run, class_names: its options, and the classes of its images.
         folder: the run folder, locked.
         record: what is taken over.
+        start: as it was found.
         model: with new weights, which are replaced.
 
     Returns:
@@ -185,7 +177,6 @@ def take_start(
     Raises:
         VitkitError: the start is damaged, or another one than the run was begun with.
     """
-    start = find_start(run)
     written = replace(record, files=_hashes(start))
     written = replace(written, origin={**record.origin, "sha256": _one_hash(written.files)})
     earlier = read_start_record(folder)
@@ -194,8 +185,7 @@ def take_start(
             f"{start.name} is not what {folder} was started from: its weights have changed since, and the "
             "run has no checkpoint yet. Put the former ones back, or start a new run with another --out."
         )
-    adapted = _adapted(run, start, record.config)
-    tensors = adapted.tensors
+    tensors = _adapted(run, start, record.config, model)
     if run.start.head == "keep":
         order = _class_order(start, class_names)
         tensors |= {name: tensors[name][order] for name in ("head.weight", "head.bias")}
@@ -261,7 +251,7 @@ def _class_order(start: Start, class_names: Sequence[str]) -> list[int]:
     return [names.index(name) for name in class_names]
 
 
-def _adapted(run: Run, start: Start, config: ModelConfig) -> Fitted:
+def _adapted(run: Run, start: Start, config: ModelConfig, model: ImageModel) -> dict[str, Tensor]:
     """Read the weights and make them fit the run's head and image size."""
     options = run.start
     return fit_weights(
@@ -277,7 +267,8 @@ def _adapted(run: Run, start: Start, config: ModelConfig) -> Fitted:
             image_std=options.image_std,
             channels=config.in_channels,
         ),
-    )
+        model,
+    ).tensors
 
 
 def _lines(

@@ -24,11 +24,7 @@ def rate_scales(model: ImageModel, config: OptimizerConfig) -> dict[nn.Parameter
     """
     numbers = _layer_numbers(model)
     depth, head = len(model.layers()), set(head_parameters(model))
-    if config.freeze_layers > depth:
-        raise VitkitError(
-            f"The model has {depth} layers, so freeze_layers is from 0 to {depth}, found "
-            f"{config.freeze_layers}."
-        )
+    refuse_layers(depth, config)
     if config.freeze == "trunk":
         if not head:
             raise VitkitError("The model has no head that could be trained alone: leave out freeze.")
@@ -40,6 +36,19 @@ def rate_scales(model: ImageModel, config: OptimizerConfig) -> dict[nn.Parameter
         else config.layer_decay ** (depth + 1 - number) * (config.head_rate if parameter in head else 1.0)
         for parameter, number in numbers.items()
     }
+
+
+def refuse_layers(depth: int, config: OptimizerConfig) -> None:
+    """Refuse to freeze more layers than the `depth` of the model.
+
+    Raises:
+        VitkitError: it has fewer.
+    """
+    if config.freeze_layers > depth:
+        raise VitkitError(
+            f"The model has {depth} layers, so freeze_layers is from 0 to {depth}, found "
+            f"{config.freeze_layers}."
+        )
 
 
 def head_parameters(model: ImageModel) -> list[nn.Parameter]:

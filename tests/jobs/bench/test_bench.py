@@ -16,9 +16,9 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.bench import bench as job
 from vitkit.jobs.bench import contestants as contestants
 from vitkit.jobs.bench import speed as bench_speed
+from vitkit.jobs.bench.bench import Memory, Response
 from vitkit.jobs.bench.contestants import installed_peers, peer_contestants, vitkit_contestants
 from vitkit.jobs.bench.options import BenchOptions
-from vitkit.jobs.bench.records import Memory, Response
 from vitkit.jobs.bench.speed import Speed, executed_flops, headlines, products, step_of
 from vitkit.jobs.bench.timing import Clock, Turn, largest_batch, latency, peak_memory, spread, take_turns
 from vitkit.models.build import build_model

@@ -26,8 +26,7 @@ from vitkit.evaluation import fewshot_data
 from vitkit.evaluation.fewshot import Draws, fit
 from vitkit.evaluation.fewshot_config import FewShotTracking
 from vitkit.evaluation.fewshot_evaluator import fewshot_evaluator
-from vitkit.jobs.fewshot.page import fewshot_page
-from vitkit.jobs.fewshot.result import short_names
+from vitkit.jobs.fewshot.result import fewshot_page, short_names
 from vitkit.runs.config import Run
 from vitkit.training.trainer_config import TrainingConfig
 from vitkit.weights import save_model

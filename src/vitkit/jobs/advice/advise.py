@@ -1,5 +1,7 @@
 """The job of advice: what to expect of images and starts, before anyone waits for a run."""
 
+import statistics
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,30 +13,35 @@ from vitkit.data.advice import suggest_recipe
 from vitkit.data.check import DataCheck, check_data
 from vitkit.data.decode import DecodeError
 from vitkit.data.listing import absolute_spec
+from vitkit.data.loader import TrainLoader
 from vitkit.data.repeats import repeats_of_training
-from vitkit.data.sources import ImageData
+from vitkit.data.sources import ImageData, Samples
 from vitkit.data.sources_config import NEWEST_RULE, Splits
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import explain_no_features
-from vitkit.jobs.advice.choice import Advice, Option, choose
+from vitkit.jobs.advice.choice import Advice, Option, advice_words, choose, refuse_to_go
 from vitkit.jobs.advice.forecast import FINETUNED, evidence_of, predict
 from vitkit.jobs.advice.options import AdviseOptions
 from vitkit.jobs.advice.probe import probe_features, probe_pixels
-from vitkit.jobs.advice.sentences import advice_words, refuse_to_go
-from vitkit.jobs.bench.step_speed import image_seconds, loading_seconds
+from vitkit.jobs.bench.contestants import Contestant
+from vitkit.jobs.bench.speed import step_of
+from vitkit.jobs.bench.timing import Clock
 from vitkit.jobs.finetune import fit_data, suit_run
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.train import train
 from vitkit.kernels.block import Outline
 from vitkit.listener import SILENT, Listener
+from vitkit.models.build import build_model
 from vitkit.models.measure import forward_flops, parameters, training_memory
 from vitkit.models.zoo import ModelConfig, model_config
 from vitkit.runs.config import Run, StartConfig, full_name, new_model_config
-from vitkit.runs.folder import is_training_data
-from vitkit.runs.machine import choose_for, find_device
-from vitkit.runs.start import Start, find_start, settle_start
+from vitkit.runs.machine import choose_for, compute_as, find_device
+from vitkit.runs.plan import Request, settle_start
+from vitkit.runs.start import find_start
+from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import find_task
-from vitkit.weights.card import ModelCard
+from vitkit.training.gradients import out_of_memory_explained
+from vitkit.weights.preprocessing import fit_preprocessing
 
 CHECKED, CHECKED_PIXELS = 100_000, 2e9
 """Images, and pixels of all, up to which each is decoded to find copies, leaks and bad files: about a
@@ -49,6 +56,10 @@ LARGER = 1.7
 UNTESTED = 1000
 """Without test images the forecast is for so many others like these."""
 PIXEL_SECONDS = 10.0
+ENOUGH_SECONDS = 0.5
+"""A step this long says enough; a shorter one is tried with more images, up to the batch."""
+FIRST_IMAGES = 2
+LOADED_IMAGES = 32
 
 
 def advise(
@@ -171,7 +182,7 @@ def _look(
         f"{total:,} images are too many, or too large, to look at each before advice: vitkit data check does."
     )
     with listener.progress("comparing files"):
-        repeated = repeats_of_training(data.splits, ("val", "test"))
+        repeated = repeats_of_training(data.splits, ("val", "test"), data.same)
     return None, {f"train-{split}": len(rows) for split, rows in repeated.items() if len(rows)}
 
 
@@ -182,10 +193,11 @@ def _suited(options: AdviseOptions, start: str) -> Run:
         VitkitError: it is no start, or has no features.
     """
     asked = Run(data=absolute_spec(options.data), start=StartConfig(start), splits=options.splits)
-    reason = explain_no_features(find_start(asked).config)
+    request = Request()
+    reason = explain_no_features(request.start(asked).config)
     if reason:
         raise VitkitError(f"{start} {reason}.")
-    run = suit_run(asked).run
+    run = suit_run(asked, request).run
     return replace(run, splits=replace(run.splits, rule=run.splits.rule or NEWEST_RULE))
 
 
@@ -204,7 +216,7 @@ def _with_sizes(run: Run, data: ImageData, sizes: Sequence[tuple[int, int]]) -> 
 
 def _config(run: Run, data: ImageData) -> ModelConfig:
     """Give the configuration of the model that a run trains."""
-    settled, record = settle_start(run, data.class_names, None)
+    settled, record = settle_start(run, data.class_names, None, Request())
     if record is not None:
         return record.config
     return new_model_config(settled, len(data.class_names))
@@ -219,14 +231,15 @@ def _option(
         run.start, data, run.preprocessing, seconds, device=device, cache=options.cache, listener=listener
     )
     option = _cost(run, data, _config(run, data), probe.image_seconds, device, listener)
-    seen = is_training_data(find_start(run).card, run.data)
+    start = find_start(run.start)
+    seen = is_training_data(start.card, run.data)
     notes = ("it was trained on these images, so that the probe finds too much",) if seen else ()
     forecast = predict(
         evidence_of(probe.folded),
         len(data.splits["train"]),
         _count(data, "test") or UNTESTED,
         FINETUNED,
-        parameters=parameters(find_start(run).config),
+        parameters=parameters(start.config),
     )
     return replace(option, folded=probe.folded, forecast=forecast, notes=notes)
 
@@ -259,10 +272,9 @@ def _to_look_for(data: ImageData, device: torch.device, listener: Listener) -> I
     count = len(data.splits["train"])
     for name in SIZES:
         config = model_config(name, len(data.class_names), SIDE)
-        start = Start(name, name, config, ModelCard(), "", (), (), None, dict)
-        run = fit_data(
-            replace(Run(data=data.spec, model=name), preprocessing=start.preprocessing), start, count
-        )
+        # No start of that name is at hand: its pixels are taken to be prepared as in the paper.
+        run = Run(data=data.spec, model=name, preprocessing=fit_preprocessing(None, config))
+        run = fit_data(run, config, count)
         yield _cost(run, data, config, 0.0, device, listener)
 
 
@@ -287,8 +299,8 @@ def _cost(
     train_images, training = len(data.splits["train"]), run.training
     steps = training.total_steps(train_images)
     with listener.progress(f"measuring the speed of {run.model}"):
-        compute = image_seconds(config, run, device)
-        load = loading_seconds(data.splits["train"], run)
+        compute = _image_seconds(config, run, device)
+        load = _loading_seconds(data.splits["train"], run)
     validations = -(-steps // training.evaluation_interval(train_images)) + 1
     looked = validations * _count(data, "val") + _count(data, "test")
     # Where the time of an evaluation is not known: a forward pass is a third of a training step.
@@ -321,3 +333,51 @@ def _sizes(data: ImageData) -> list[tuple[int, int]]:
         except DecodeError:
             continue
     return found
+
+
+def _image_seconds(config: ModelConfig, run: Run, device: torch.device) -> float:
+    """Measure the seconds that an image takes in training: forward, backward and its part of an update.
+
+    Images are grey and the weights new: neither changes the time. Images of a step grow fourfold until a step
+    takes long enough to be measured.
+
+    Args:
+        config: of the model.
+        run: whose batch size and precision are taken.
+        device: where it is measured.
+
+    Raises:
+        VitkitError: it does not fit into memory.
+    """
+    model = build_model(config).to(device)
+    chosen = choose_for(config, device, run.training.precision, phase="training", exact=run.training.exact)
+    compute_as(model, chosen)
+    contestant = Contestant(run.model, "vitkit", chosen.precision, model, model)
+    clock, most = Clock(device, threads=2), run.training.micro_batch_size or run.training.batch_size
+    count, optimizers = min(FIRST_IMAGES, most), dict[torch.nn.Module, torch.optim.Optimizer]()
+    while True:
+        images = torch.zeros((count, config.in_channels, *config.image_size), device=device)
+        with out_of_memory_explained(count, images.shape):
+            step = step_of(contestant, "training", images, optimizers)
+            clock.seconds(step)  # warms up: memory is asked for, kernels are chosen
+            times = [clock.seconds(step)]
+            if times[0] >= ENOUGH_SECONDS or count == most:
+                times += [clock.seconds(step) for _ in range(2)]
+                return statistics.median(times) / count
+        count = min(4 * count, most)
+
+
+def _loading_seconds(samples: Samples, run: Run) -> float:
+    """Measure the seconds that a training image takes to be decoded and augmented by one process."""
+    loader = TrainLoader(
+        samples,
+        run.preprocessing,
+        run.augmentation,
+        batch_size=LOADED_IMAGES,
+        seed=run.training.seed,
+        bad_quota=1.0,
+    )
+    started = time.monotonic()
+    for _ in loader.batches(0, 1):
+        pass
+    return (time.monotonic() - started) / LOADED_IMAGES

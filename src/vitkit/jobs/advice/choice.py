@@ -1,14 +1,24 @@
-"""The advice before training, as plain data: ways to train, what they cost and what to expect of them."""
+"""The advice before training: ways to train, their cost, what to expect, and the choice; in words, too."""
 
 import math
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from vitkit import config
-from vitkit.data.advice import advise_on_start
+from vitkit.data.advice import SMALL_SIDE, advise_on_start, usual_side
 from vitkit.data.check import DataCheck
-from vitkit.data.listing import pluralize
-from vitkit.evaluation.fewshot_folds import Folded
+from vitkit.data.listing import class_numbers, pluralize
+from vitkit.data.repeats import describe_repeats
+from vitkit.data.sources import ImageData
+from vitkit.errors import VitkitError
+from vitkit.evaluation.fewshot_folds import FOLDS, Folded
+from vitkit.jobs.advice.forecast import FEWEST, LARGEST_START, LEVEL, MOST, UNMEASURED
+from vitkit.jobs.advice.probe import PIXEL_SIDE
 from vitkit.models.image_config import format_size
 from vitkit.runs.config import Run
 from vitkit.runs.records import AdviceRecord, Forecast
@@ -16,6 +26,10 @@ from vitkit.text import format_bytes, format_duration
 
 MARGIN = 0.01
 """Accuracies that differ by less are no reason to compute more."""
+PATIENCE = 3600.0
+"""Seconds that fine-tuning may take where a size is advised: more than an hour is no first attempt."""
+UNBALANCED = 10
+"""Most frequent class to rarest one, from which rare classes should weigh more in the loss."""
 
 
 @dataclass(frozen=True)
@@ -122,3 +136,150 @@ def choose(options: tuple[Option, ...], pixels: Folded | None = None) -> Option 
 
 def _accuracy(option: Option) -> float:
     return 0.0 if option.forecast is None else option.forecast.accuracy
+
+
+def advice_words(
+    data: ImageData,
+    sizes: Sequence[tuple[int, int]],
+    leaks: Mapping[str, int],
+    options: Sequence[Option],
+    chosen: Option | None,
+    scratch: Option,
+) -> Iterator[str]:
+    """Say in sentences what to do, the most important first.
+
+    Args:
+        data: the images.
+        sizes: (height, width) of some of them, in pixels.
+        leaks: "train-test" and the like, and how many images of the second split are in the first one too.
+        options: the starts, or what to look for.
+        chosen: the option that is advised.
+        scratch: training from scratch.
+    """
+    few = advise_on_start(data.spec, len(data.splits["train"]), len(data.class_names))
+    given = any(one.start for one in options)
+    if chosen is None and given:
+        yield from _none_is_good_enough(options, scratch)
+    if few:
+        yield few
+    if chosen is not None:
+        yield from _begin(chosen, options)
+        yield from _about_small_pictures(chosen, scratch)
+    elif not given:
+        yield from _look_for(options, usual_side(sizes), enough=not few)
+    yield (
+        f"From scratch (recipe {scratch.run.recipe}, {scratch.where}, {scratch.cost}) nothing is foretold: "
+        "no such runs were measured."
+    )
+    yield from _about_classes(class_numbers(data.splits["train"].labels))
+    for pair, count in leaks.items():
+        yield (
+            f"{describe_repeats(count, pair.split('-')[1])}, so that what comes out will look better than it "
+            "is: vitkit data check names them."
+        )
+
+
+def _begin(chosen: Option, options: Sequence[Option]) -> Iterator[str]:
+    """Say what to begin from, how, and what to expect."""
+    assert chosen.forecast is not None and chosen.folded is not None
+    among = f", chosen among {len(options)} that were tried" if len(options) > 1 else ""
+    yield f"Begin from {chosen.start}{among}: {chosen.where}, {chosen.cost}."
+    optimizer = chosen.run.optimizer
+    if optimizer.freeze == "nothing":
+        yield (
+            f"Freeze nothing: the new head learns {optimizer.head_rate:g} times as fast as the last layer, "
+            "lower layers more slowly."
+        )
+    folded = chosen.folded
+    yield (
+        f"Expect {chosen.forecast.words} of the test images to be right: {_how_sure(chosen.forecast)}. The "
+        f"start's frozen features tell {folded.accuracy:.0%} of "
+        f"{pluralize(folded.images, 'training image')} right ({folded.method}, {FOLDS}-fold "
+        "cross-validation)."
+    )
+    for note in chosen.notes:
+        yield f"{chosen.start}: {note}."
+
+
+def _how_sure(forecast: Forecast) -> str:
+    """Say how often such an interval holds, where that was measured."""
+    if forecast.measured:
+        return f"{LEVEL * 10:.0f} of 10 runs should lie inside"
+    return (
+        f"a guess, {UNMEASURED:g} times as wide as the runs tell that were measured, which had {FEWEST} to "
+        f"{MOST} training images and starts of fewer than {LARGEST_START:,} parameters"
+    )
+
+
+def _none_is_good_enough(options: Sequence[Option], scratch: Option) -> Iterator[str]:
+    """Say that no start is advised, because small pictures alone tell more than is expected of any."""
+    assert scratch.folded is not None
+    best = max((one for one in options if one.forecast is not None), key=_accuracy)
+    assert best.forecast is not None
+    which = best.start if len(options) == 1 else f"{best.start}, the best of {len(options)} that were tried"
+    yield (
+        f"No start is advised: small pictures of {PIXEL_SIDE}x{PIXEL_SIDE} pixels alone tell "
+        f"{scratch.folded.accuracy:.0%} of {pluralize(scratch.folded.images, 'training image')} right, and "
+        f"{best.forecast.words} is expected of fine-tuning {which}. Look for one that was trained on images "
+        "more like these."
+    )
+
+
+def _about_small_pictures(chosen: Option, scratch: Option) -> Iterator[str]:
+    """Warn of a start whose features tell the classes apart no better than small pictures do."""
+    assert chosen.folded is not None and scratch.folded is not None
+    features, pixels = chosen.folded.accuracy, scratch.folded.accuracy
+    if features <= pixels:
+        yield (
+            f"Small pictures of {PIXEL_SIDE}x{PIXEL_SIDE} pixels alone tell {pixels:.0%} right: this start "
+            "has learned little that helps here. Look for one that was trained on images more like these."
+        )
+
+
+def _look_for(options: Sequence[Option], side: int, enough: bool) -> Iterator[str]:
+    """Say what kind of start to look for, by what this machine can train in an hour.
+
+    Args:
+        options: models that published starts come in.
+        side: pixels of the usual image; 0: not known.
+        enough: whether there are enough images to train from scratch.
+    """
+    small = 0 < side <= SMALL_SIDE
+    if small and enough:
+        yield (
+            f"Train from scratch first: these images are small, of about {side} pixels, and there are enough "
+            "of them."
+        )
+    possible = [one for one in options if one.seconds <= PATIENCE]
+    best = max(possible or options, key=lambda one: one.flops if possible else -one.flops)
+    height, _ = best.run.preprocessing.image_size
+    yield (
+        f"Look for a {best.run.model} that was pre-trained on ImageNet-21k or more, at {height} pixels: "
+        f"fine-tuning it takes about {format_duration(best.seconds)} here. When you have it, vitkit advise "
+        f"{shlex.quote(best.run.data)} START says what to expect of it."
+    )
+    if small:
+        yield (
+            f"Such a start enlarges these images, of about {side} pixels, to {height}: that takes the "
+            "time of large ones and shows no more of them, so that only what it has learned before can help."
+        )
+
+
+def _about_classes(labels: NDArray[np.int64]) -> Iterator[str]:
+    """Say what to do about classes that are much rarer than others."""
+    counts = np.unique(labels, return_counts=True)[1]
+    if counts.max() > UNBALANCED * counts.min():
+        yield (
+            f"The classes are unbalanced, {counts.max() / counts.min():.0f} to 1: where every class counts "
+            "alike, add --logit-adjustment 1 to the training, and look at the accuracy of each class."
+        )
+
+
+def refuse_to_go(advice: Advice) -> None:
+    """Refuse to train from scratch on too few images, and from a start that is not advised.
+
+    Raises:
+        VitkitError: a start must be found first.
+    """
+    if not advice.can_go:
+        raise VitkitError(f"{advice.sentences[0]} Give one: vitkit advise {advice.data} START --go.")

@@ -1,4 +1,5 @@
-"""Measure models on this machine: images per second, latency and memory, also beside other libraries.
+"""Measure models on this machine, images per second, latency and memory, also beside other libraries; and
+write the records as JSON and as the paper's figure.
 
 The paper's Appendix D.5 measures the same: images per second and the largest batch, over image sizes.
 """
@@ -8,7 +9,7 @@ import platform
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from math import ceil, sqrt
 from pathlib import Path
@@ -17,6 +18,9 @@ from typing import Any
 import torch
 
 from vitkit._version import __version__
+from vitkit.analysis.bench_figure import throughput_figure
+from vitkit.analysis.drawing import save_figure
+from vitkit.durable import replace_json
 from vitkit.engines.engine_config import Numbers as EngineNumbers
 from vitkit.errors import VitkitError
 from vitkit.jobs.bench.contestants import (
@@ -30,11 +34,11 @@ from vitkit.jobs.bench.contestants import (
     vitkit_contestants,
 )
 from vitkit.jobs.bench.options import BenchOptions
-from vitkit.jobs.bench.records import Bench, Memory, Record, Response
-from vitkit.jobs.bench.speed import compare, products, step_of
+from vitkit.jobs.bench.speed import Speed, compare, products, step_of
 from vitkit.jobs.bench.timing import (
     LEAST_ROUNDS,
     Clock,
+    Latency,
     Step,
     largest_batch,
     latency,
@@ -57,6 +61,84 @@ LEAST_PATIENCE = 5.0
 """Seconds that finding the largest batch may always take."""
 PROBE = 0.2
 """Seconds that matrix products are timed for, to guess how long a step takes."""
+
+
+@dataclass(frozen=True)
+class Response:
+    """The time from one image to its logits."""
+
+    model: str
+    image_size: tuple[int, int]
+    name: str
+    precision: EngineNumbers
+    latency: Latency
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The memory of a step of vitkit."""
+
+    model: str
+    image_size: tuple[int, int]
+    phase: BenchPhase
+    name: str
+    precision: EngineNumbers
+    batch_size: int
+    peak: int
+    """Bytes: weights, and the optimiser's state in training, and what a step allocates on top."""
+    room: int
+    """Bytes that the largest batch may take."""
+    largest_batch: int | None
+    """None where there was no time to find out."""
+    tried: bool
+    """Whether the largest batch was run; else it follows from smaller ones."""
+
+
+Record = Speed | Response | Memory
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The measurements of one model, and what they were made on."""
+
+    machine: dict[str, Any]
+    records: tuple[Record, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Give everything as plain data."""
+        kinds = {Speed: "speed", Response: "latency", Memory: "memory"}
+        return {
+            "machine": self.machine,
+            "records": [{"kind": kinds[type(record)], **asdict(record)} for record in self.records],
+        }
+
+
+def keep(found: Bench, folder: Path) -> list[Path]:
+    """Write the records as JSON and, of several sizes, the paper's Figure 12 as PNG and SVG.
+
+    Returns:
+        The files.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "bench.json"
+    replace_json(path, found.to_json())
+    timed = [
+        s for s in found.records if isinstance(s, Speed) and s.library == "vitkit" and s.phase == "inference"
+    ]
+    if len({s.image_size for s in timed}) < 2:
+        return [path]
+    last = timed[-1].precision  # of several the fastest
+    speeds = {(s.model, s.image_size[0]): s.images_per_second for s in timed if s.precision == last}
+    batches = {
+        (m.model, m.image_size[0]): m.largest_batch or 0
+        for m in found.records
+        if isinstance(m, Memory) and m.phase == "training" and m.precision == last
+    }
+    figure = throughput_figure(speeds, batches, found.machine["device"], last)
+    return [path, *save_figure(figure, folder / "bench")]
 
 
 def bench(

@@ -34,16 +34,22 @@ from vitkit.evaluation.fewshot_data import (
 )
 from vitkit.evaluation.fewshot_scores import measure
 from vitkit.jobs.fewshot.options import FewShotOptions
-from vitkit.jobs.fewshot.page import fewshot_page, pretraining_figure
-from vitkit.jobs.fewshot.result import FewShot, FewShotModel, remarks, short_names
+from vitkit.jobs.fewshot.result import (
+    FewShot,
+    FewShotModel,
+    fewshot_page,
+    pretraining_figure,
+    remarks,
+    short_names,
+)
 from vitkit.listener import SILENT, Listener
 from vitkit.models.image_config import height_and_width
 from vitkit.models.precision_config import Precision
 from vitkit.runs.checkpoints import identify_any, load_model
-from vitkit.runs.config import is_run
 from vitkit.runs.destination import require_folder
-from vitkit.runs.folder import is_training_data
+from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import find_device
+from vitkit.runs.trained_model import is_training_data
 from vitkit.text import without_places
 from vitkit.weights.card import TrainingData
 from vitkit.weights.files.cache import cache_folder
@@ -145,7 +151,7 @@ def keep_fewshot(options: FewShotOptions, found: FewShot, listener: Listener = S
         OSError: the folder of `options.out` cannot be written.
     """
     folder = Path("fewshot") if options.out is None else Path(options.out)
-    if options.out is None and len(options.starts) == 1 and is_run(Path(options.starts[0])):
+    if options.out is None and len(options.starts) == 1 and kind_of(options.starts[0]).is_run:
         folder = Path(options.starts[0]) / "fewshot"
     stem = folder / found.data_name
     curves = {model.name: model.scores for model in found.models}

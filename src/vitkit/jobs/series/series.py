@@ -7,12 +7,13 @@ of the series. `jobs/series_record.py` says what else is there.
 import hashlib
 import itertools
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from vitkit.config import difference, to_json
+from vitkit.data.listing import absolute_spec
 from vitkit.data.sources import ImageData
 from vitkit.data.sources_config import DEALT_RULE, FIRST_RULE, NEWEST_RULE, Splits
 from vitkit.durable import read_chunks, remove_leftovers, sync_folder, write_file
@@ -21,21 +22,14 @@ from vitkit.jobs.finetune_recipes import sweep_rates as default_rates
 from vitkit.jobs.series.report import write_series_report
 from vitkit.jobs.train import check_run, command_to_continue, require_data, train
 from vitkit.listener import SILENT, Listener
-from vitkit.runs.budget import settle_minutes
-from vitkit.runs.build import with_absolute_paths
 from vitkit.runs.checkpoints import model_is_whole
-from vitkit.runs.config import Run, changed_options, is_run, name_options
+from vitkit.runs.config import Run, changed_options, name_options
 from vitkit.runs.data_record import check_data, read_record
 from vitkit.runs.destination import require_folder
 from vitkit.runs.finish import tidy
-from vitkit.runs.folder import (
-    claim_run_folder,
-    is_new_folder,
-    is_training_data,
-    lock_run_folder,
-    numbered_folders,
-)
+from vitkit.runs.folder import Whose, claim, is_new_folder, kind_of, numbered_folders
 from vitkit.runs.machine import InterruptedTraining
+from vitkit.runs.plan import Request, settle_minutes, settle_start, with_absolute_paths
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import (
     RECORD,
@@ -45,7 +39,6 @@ from vitkit.runs.series_record import (
     choose_rate,
     explain_uneven_folds,
     is_cut_in_turn,
-    is_series,
     new_series,
     plan_members,
     read_score,
@@ -54,8 +47,7 @@ from vitkit.runs.series_record import (
     with_member,
     write_series,
 )
-from vitkit.runs.start import find_start, settle_start
-from vitkit.tasks import find_task
+from vitkit.runs.trained_model import is_training_data
 
 HELD_OUT = 0.1
 """Fraction of the training images that a sweep holds out where the run says none."""
@@ -70,6 +62,7 @@ def train_series(
     device: str = "auto",
     threads: int | None = None,
     command: str = "",
+    request: Request | None = None,
     listener: Listener = SILENT,
 ) -> Path:
     """Train several runs in place of one: try learning rates, repeat with other seeds, or go through folds.
@@ -85,7 +78,7 @@ def train_series(
         out: the folder of the series; left out, one below `runs/`.
         options: which runs; left out, a sweep.
         resume: whether `out` holds this series already; then only the path of its images may have changed.
-        device, threads, command, listener: as for `vitkit.train`.
+        device, threads, command, request, listener: as for `vitkit.train`.
 
     Returns:
         The folder of the series, with the model of the first run after the sweep; see `vitkit.read_series`.
@@ -95,27 +88,36 @@ def train_series(
         InterruptedTraining: a signal asked to stop, as in `vitkit.train`.
     """
     options, given = options or SeriesOptions(sweep=True), None if out is None else Path(out)
+    if options.sweep_data:
+        options = replace(options, sweep_data=absolute_spec(options.sweep_data))
     if given is not None:
         require_folder(given)
     require_data(run)
+    request = request or Request()
     timed = settle_minutes(
-        run, given, device=device, ending=options.ending, recorded=recorded_run, listener=listener
+        run, given, request, device=device, ending=options.ending, recorded=recorded_run, listener=listener
     )
-    asked = _with_model(with_absolute_paths(timed), given)
+    asked = _with_model(with_absolute_paths(timed), given, request)
     if options.cross_validate is not None:
         # A start on the same images may bring an earlier rule with it; a series that begins deals its folds.
         asked = replace(asked, splits=replace(asked.splits, rule=None))
     planned = None
-    if not _is_begun(asked, given, options, resume):  # what can be refused is refused before a folder is made
+    numbered = partial(_numbered, asked, options, request)
+
+    def whose(folder: Path) -> Whose:
+        return _whose(folder, asked, options, resume)
+
+    if not _is_begun(given, numbered, whose):  # what can be refused is refused before a folder is made
         with listener.progress("listing images"):
-            planned = _plan(asked, options, command, listener)
-            check_run(_member_run(asked, planned, planned.all_members[0]), device=device, threads=threads)
-    with _hold_folder(asked, given, options, resume) as folder:
+            planned = _plan(asked, options, command, request, listener)
+            first = _member_run(asked, planned, planned.all_members[0])
+            check_run(first, device=device, threads=threads, request=request)
+    with claim(given, numbered, whose) as folder:
         remove_leftovers(folder)
-        if not is_series(folder):  # another process may hold the one that was begun, or have removed it
-            write_series(folder, planned or _plan(asked, options, command, listener))
+        if recorded_run(folder) is None:  # another process may hold the one that was begun, or removed it
+            write_series(folder, planned or _plan(asked, options, command, request, listener))
         series = read_series(folder)
-        _refuse_uneven_folds(folder, asked, series)
+        _refuse_uneven_folds(folder, asked, series, request)
         if series.ended:
             listener.show([("", [f"This series of runs has finished: {folder}"])])
         try:
@@ -129,17 +131,17 @@ def train_series(
 
 def recorded_run(folder: Path) -> Run | None:
     """Read the run that a series was begun with; None where there is none."""
-    return read_series(folder).run if is_series(folder) else None
+    return read_series(folder).run if kind_of(folder).kind == "series" else None
 
 
-def _with_model(run: Run, folder: Path | None) -> Run:
+def _with_model(run: Run, folder: Path | None, request: Request) -> Run:
     """Fill in the name of the start's model where it is left open, as a series that was begun records it."""
     if run.model or not run.start.start:
         return run
     begun = None if folder is None else recorded_run(folder)
     if begun is not None:  # its start may be gone by now
         return replace(run, model=begun.model)
-    return settle_start(run, _list_images(run).class_names, None)[0]
+    return settle_start(run, request.images(run).class_names, None, request)[0]
 
 
 def _train_members(
@@ -160,12 +162,15 @@ def _train_members(
             write_series(folder, series)
             listener.show([("chosen", list(series.reasons))])
         member = series.all_members[number]
-        if member.ended and (member.diverged or model_is_whole(folder / member.folder)):
+        # Nobody needs the weights of a rate whose score is known; VTAB-1k removes those of its 76.
+        needed = not member.diverged and member not in series.rates
+        if member.ended and not (needed and not model_is_whole(folder / member.folder)):
             tidy(folder / member.folder, member.finished, listener)  # a kill may have come before
             continue
         listener.show([("run", [f"{number + 1} of {total}: {_describe(series, member)}"])])
         # Before each: they may change in the days that a series takes, and each run knows its own alone.
-        _check_images(folder, base, series, listener)
+        request = Request()
+        _check_images(folder, base, series, request, listener)
         made = _member_run(base, series, member)
         try:
             train(
@@ -175,6 +180,7 @@ def _train_members(
                 device=device,
                 threads=threads,
                 command=f"{series.command or 'vitkit.train_series(...)'} (its member {planned.folder})",
+                request=request,
                 listener=listener,
             )
         except NonFiniteError as error:
@@ -200,7 +206,7 @@ def _base(asked: Run, series: Series) -> Run:
     return replace(asked, splits=replace(asked.splits, rule=series.run.splits.rule))
 
 
-def _check_images(folder: Path, base: Run, series: Series, listener: Listener) -> None:
+def _check_images(folder: Path, base: Run, series: Series, request: Request, listener: Listener) -> None:
     """Write down the images of a series that begins, or make sure that they are still those.
 
     They are all images, by the cut of its first run and, after a sweep, of its last one: the folds of a
@@ -210,10 +216,10 @@ def _check_images(folder: Path, base: Run, series: Series, listener: Listener) -
         VitkitError: they are others, or nothing says which they were.
     """
     with listener.progress("listing images"):
-        whole = _list_images(replace(base, splits=_uncut(base.splits)))
+        whole = request.images(replace(base, splits=_uncut(base.splits)))
         first, last = series.all_members[0], series.members[-1]
         cuts = [
-            _list_images(_member_run(base, series, one))
+            request.images(_member_run(base, series, one))
             for one in ([first, last] if series.rates else [first])
         ]
     if series.rates and series.validates != ("val" in cuts[-1].splits):
@@ -227,11 +233,13 @@ def _check_images(folder: Path, base: Run, series: Series, listener: Listener) -
         if cut.folds is not None:
             digest.update(cut.folds.fold_of.astype("<i8").tobytes())
     if read_record(folder) is None:
-        _compare_with_members(folder, base, series, listener)
+        _compare_with_members(folder, base, series, request, listener)
     check_data(folder, whole, digest.hexdigest(), base.loading.check_images, listener)
 
 
-def _compare_with_members(folder: Path, base: Run, series: Series, listener: Listener) -> None:
+def _compare_with_members(
+    folder: Path, base: Run, series: Series, request: Request, listener: Listener
+) -> None:
     """Hold the images against the records of the runs that have begun, where an early version wrote down
     none for the series.
 
@@ -240,7 +248,7 @@ def _compare_with_members(folder: Path, base: Run, series: Series, listener: Lis
     """
     begun = [one for one in series.all_members if read_record(folder / one.folder) is not None]
     for member in begun:
-        data = _list_images(_member_run(base, series, member))
+        data = request.images(_member_run(base, series, member))
         check_data(folder / member.folder, data, data.fingerprint(), base.loading.check_images, listener)
     if begun:
         listener.note(
@@ -253,7 +261,7 @@ def _compare_with_members(folder: Path, base: Run, series: Series, listener: Lis
         )
 
 
-def _refuse_uneven_folds(folder: Path, asked: Run, series: Series) -> None:
+def _refuse_uneven_folds(folder: Path, asked: Run, series: Series, request: Request) -> None:
     """Refuse a cross-validation that an early version began with wrong folds; right ones go on as they were
     cut.
 
@@ -262,7 +270,7 @@ def _refuse_uneven_folds(folder: Path, asked: Run, series: Series) -> None:
     """
     if not is_cut_in_turn(series):
         return
-    folds = _list_images(_member_run(_base(asked, series), series, series.members[0])).folds
+    folds = request.images(_member_run(_base(asked, series), series, series.members[0])).folds
     if folds is not None and not folds.even:
         raise VitkitError(explain_uneven_folds(folder, folds.sizes))
 
@@ -279,22 +287,21 @@ def _finish(folder: Path, series: Series, listener: Listener) -> None:
     listener.show([("report", [str(path)])])
 
 
-def _plan(run: Run, options: SeriesOptions, command: str, listener: Listener) -> Series:
+def _plan(run: Run, options: SeriesOptions, command: str, request: Request, listener: Listener) -> Series:
     """Decide which runs a series is made of.
 
     Raises:
         VitkitError: the images do not allow them.
     """
     run = replace(run, splits=replace(run.splits, rule=run.splits.rule or NEWEST_RULE))
-    _refuse_folds(run, options, listener)
+    _refuse_folds(run, options, request, listener)
     rates = options.sweep_rates or (default_rates(run) if options.sweeps else ())
     if len(rates) == 1:
         listener.note(f"One learning rate alone is to be tried, {rates[0]:g}: no sweep is needed.")
     tried = sorted(rates) if len(rates) > 1 else []
-    final = _final_run(run, options)
-    data = _list_images(final)
+    data = request.images(_run_after_sweep(run, options))
     if tried:
-        _refuse_sweep(run, data, listener)
+        _refuse_sweep(run, options, data, request, listener)
     if options.runs > 1 and not {"val", "test"} & set(data.splits):
         raise VitkitError(
             "Several runs are compared on test or validation images, and there are none: give "
@@ -307,7 +314,7 @@ def _plan(run: Run, options: SeriesOptions, command: str, listener: Listener) ->
     return new_series(command, run, options, swept, members, "val" in data.splits)
 
 
-def _refuse_folds(run: Run, options: SeriesOptions, listener: Listener) -> None:
+def _refuse_folds(run: Run, options: SeriesOptions, request: Request, listener: Listener) -> None:
     """Refuse folds that cannot be cut, and say where a start has seen the images of all of them."""
     if options.cross_validate is None:
         return
@@ -315,21 +322,25 @@ def _refuse_folds(run: Run, options: SeriesOptions, listener: Listener) -> None:
         raise VitkitError(
             "cross_validate goes through all folds: leave --splits.folds and --splits.fold out."
         )
-    if "test" in _list_images(replace(run, splits=_uncut(run.splits))).splits:
+    if "test" in request.images(replace(run, splits=_uncut(run.splits))).splits:
         raise VitkitError("The data has a test split of its own: leave --cross-validate out.")
-    if _splits_of_start(run) is not None:
+    if _splits_of_start(run, request) is not None:
         listener.warn(
             f"{run.start.start} was trained on these images, those of the folds' test splits among them: "
             "the figures are too good."
         )
 
 
-def _refuse_sweep(run: Run, data: ImageData, listener: Listener) -> None:
+def _refuse_sweep(
+    run: Run, options: SeriesOptions, data: ImageData, request: Request, listener: Listener
+) -> None:
     """Refuse a sweep whose images or options do not allow it, and say where its start has seen them.
 
     Args:
         run: as it was asked for.
-        data: the images of the run that follows the sweep.
+        options: which runs.
+        data: the images of the run after the sweep.
+        request: what was looked at already.
         listener: is warned.
     """
     if run.training.patience is not None and "val" not in data.splits:
@@ -337,13 +348,19 @@ def _refuse_sweep(run: Run, data: ImageData, listener: Listener) -> None:
             "patience waits for a better validation, and after a sweep there are no validation images, "
             "because the last run trains on all of them: leave --patience out."
         )
-    tried = _rate_run(run, False, run.optimizer.learning_rate)
-    if "val" not in _list_images(tried).splits:
+    tried = _run_of_sweep(run, options, False, run.optimizer.learning_rate)
+    held_out = request.images(tried)
+    if held_out.class_names != data.class_names:
+        raise VitkitError(
+            f"{options.sweep_data or run.data} has other classes than {run.data}: expected the same names. "
+            "Give another --sweep-data."
+        )
+    if "val" not in held_out.splits:
         raise VitkitError(
             "There are no images to hold out for a sweep: every class has a single training image left. "
             "Train without --sweep, with a --learning-rate."
         )
-    before = _splits_of_start(run)
+    before = _splits_of_start(run, request)
     # Validation images of the data's own are not cut, so that no start was trained on them.
     if before is not None and "val" not in data.splits and before != _cut(tried.splits):
         listener.warn(
@@ -352,9 +369,9 @@ def _refuse_sweep(run: Run, data: ImageData, listener: Listener) -> None:
         )
 
 
-def _splits_of_start(run: Run) -> Splits | None:
+def _splits_of_start(run: Run, request: Request) -> Splits | None:
     """Give the splits of a run's images that its start was trained on; None where those were others."""
-    card = find_start(run).card if run.start.start else None
+    card = request.start(run).card if run.start.start else None
     if card is None or card.data is None or not is_training_data(card, run.data):
         return None
     return _cut(card.data.splits)
@@ -374,45 +391,58 @@ def _uncut(splits: Splits) -> Splits:
 
 
 def _member_run(base: Run, series: Series, member: Member) -> Run:
-    """Make the run of a member."""
-    final = _final_run(base, series.options)
+    """Make the run of a member: at a rate of the sweep, or after it with a seed or a fold of its own.
+
+    Args:
+        base: the run that `_base` gives.
+        series: decides which runs there are.
+        member: one of its members.
+    """
     if member in series.rates:
-        return _rate_run(base, series.validates, member.learning_rate)
-    splits = final.splits
+        return _run_of_sweep(base, series.options, series.validates, member.learning_rate)
+    run = _run_after_sweep(base, series.options)
     if member.fold is not None:
-        splits = replace(splits, folds=series.options.cross_validate, fold=member.fold)
+        cut = replace(run.splits, folds=series.options.cross_validate, fold=member.fold)
+        run = replace(run, splits=cut)
     return replace(
-        final,
-        splits=splits,
-        optimizer=replace(final.optimizer, learning_rate=member.learning_rate),
-        training=replace(final.training, seed=member.seed),
+        run,
+        optimizer=replace(run.optimizer, learning_rate=member.learning_rate),
+        training=replace(run.training, seed=member.seed),
     )
 
 
-def _final_run(run: Run, options: SeriesOptions) -> Run:
-    """Give the run that is evaluated on the test images: after a sweep no images are held out of it."""
-    if not options.sweeps:
-        return run
-    return replace(run, splits=replace(run.splits, val_fraction=0.0))
-
-
-def _rate_run(run: Run, validates: bool, rate: float) -> Run:
-    """Make a run of a sweep.
+def _run_of_sweep(run: Run, options: SeriesOptions, validates: bool, rate: float) -> Run:
+    """Make a run that tries a rate: it is judged on held-out images and never sees the test images.
 
     Args:
         run: as it was asked for.
-        validates: whether the run that follows the sweep has validation images.
+        options: say where the images are, if the sweep has images of its own.
+        validates: whether the run after the sweep has validation images.
         rate: the learning rate.
     """
-    # Of the images that this run is chosen by, only the last weights see anything: the run that follows has
-    # no validation to choose better ones by, unless the data has a validation split of its own.
+    # Of the images that this run is chosen by, only the last weights see anything: the run after it has no
+    # validation to choose better ones by, unless the data has a validation split of its own.
     select = run.training.select if validates else "last"
+    splits = replace(run.splits, val_fraction=run.splits.val_fraction or HELD_OUT)
+    if options.sweep_data:  # no run is tested on these images
+        splits = replace(splits, test_fraction=0.0)
     return replace(
         run,
-        splits=replace(run.splits, val_fraction=run.splits.val_fraction or HELD_OUT),
+        data=options.sweep_data or run.data,
+        splits=splits,
         optimizer=replace(run.optimizer, learning_rate=rate),
         training=replace(run.training, select=select, evaluate_test=False),
     )
+
+
+def _run_after_sweep(run: Run, options: SeriesOptions) -> Run:
+    """Make the run that is tested: after a sweep it trains on the held-out images too.
+
+    Without a sweep it is the run as it was asked for.
+    """
+    if not options.sweeps:
+        return run
+    return replace(run, splits=replace(run.splits, val_fraction=0.0))
 
 
 def _score(folder: Path, run: Run, series: Series, member: Member) -> Score | None:
@@ -426,10 +456,6 @@ def _score(folder: Path, run: Run, series: Series, member: Member) -> Score | No
     return None
 
 
-def _list_images(run: Run) -> ImageData:
-    return find_task(run.task).learning.open_data(run.data, run.splits, run.preprocessing.decode)
-
-
 def _describe(series: Series, member: Member) -> str:
     """Say in a few words what a member of a series is."""
     if member in series.rates:
@@ -439,57 +465,46 @@ def _describe(series: Series, member: Member) -> str:
     return f"{', '.join(parts)} ({member.folder})"
 
 
-def _is_begun(run: Run, given: Path | None, options: SeriesOptions, resume: bool) -> bool:
+def _numbered(run: Run, options: SeriesOptions, request: Request) -> Iterator[Path]:
+    """Yield the folders below `runs/` that a series may be kept in where none is given."""
+    return numbered_folders(run, request.images(run).name, options.ending)
+
+
+def _is_begun(
+    given: Path | None, numbered: Callable[[], Iterator[Path]], whose: Callable[[Path], Whose]
+) -> bool:
     """Whether the given folder, or where none is given one below `runs/`, holds this series already.
 
     Raises:
         VitkitError: the given folder holds another series, or something else.
     """
-    if given is not None:
-        _check_folder(given, run, options, resume)
-        return is_series(given)
-    folders = numbered_folders(run, _list_images(run).name, options.ending)
-    return any(_holds(folder, run, options) for folder in itertools.takewhile(Path.is_dir, folders))
-
-
-@contextmanager
-def _hold_folder(run: Run, given: Path | None, options: SeriesOptions, resume: bool) -> Iterator[Path]:
-    """Lock the folder of a series: the given one, else one below `runs/`.
-
-    Raises:
-        VitkitError: another process holds the folder, or something else is in it.
-    """
     if given is None:
-        name = _list_images(run).name
-        with claim_run_folder(run, name, lambda there: _holds(there, run, options), options.ending) as folder:
-            yield folder
-        return
-    with lock_run_folder(given) as folder:
-        _check_folder(folder, run, options, resume)  # another process may have begun one there since
-        yield folder
+        return any(whose(folder) == "mine" for folder in itertools.takewhile(Path.is_dir, numbered()))
+    found = whose(given)
+    if isinstance(found, VitkitError):
+        raise found
+    return found == "mine"
 
 
-def _holds(folder: Path, run: Run, options: SeriesOptions) -> bool:
-    """Whether a folder holds a series with these options."""
-    return is_series(folder) and not _changes(folder, run, options)
-
-
-def _check_folder(folder: Path, run: Run, options: SeriesOptions, resume: bool) -> None:
-    """Refuse a folder that holds another series, or something else."""
-    if is_series(folder):
+def _whose(folder: Path, run: Run, options: SeriesOptions, resume: bool) -> Whose:
+    """Say whether a folder holds a series with these options; else why it is refused."""
+    kind = kind_of(folder)
+    if kind.kind == "series":
         changes = _changes(folder, run, options, moved=resume)
-        if changes:
-            raise VitkitError(
-                f"{folder} holds another series of runs:\n  "
-                + "\n  ".join(name_options(changes))
-                + "\nGive another --out, or the options that it was begun with."
-            )
-    elif is_run(folder):
-        raise VitkitError(f"{folder} holds a single run and no series of runs. Give another --out.")
-    elif not is_new_folder(folder):
-        raise VitkitError(f"{folder} is there already and is no series of runs. Give another --out.")
-    elif resume:
-        raise VitkitError(f"{folder} is no series of runs: it has no {RECORD}.")
+        if not changes:
+            return "mine"
+        return VitkitError(
+            f"{folder} holds another series of runs:\n  "
+            + "\n  ".join(name_options(changes))
+            + "\nGive another --out, or the options that it was begun with."
+        )
+    if kind.is_run:
+        return VitkitError(f"{folder} holds a single run and no series of runs. Give another --out.")
+    if not is_new_folder(folder):
+        return VitkitError(f"{folder} is there already and is no series of runs. Give another --out.")
+    if resume:
+        return VitkitError(f"{folder} is no series of runs: it has no {RECORD}.")
+    return "new"
 
 
 def _changes(folder: Path, run: Run, options: SeriesOptions, moved: bool = False) -> list[str]:

@@ -1,4 +1,5 @@
-"""The result of VTAB-1k: accuracy by task, means by group and over all, beside the paper's Table 9."""
+"""The result of VTAB-1k: accuracy by task, means by group and over all, beside the paper's Table 9, and
+its page."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -6,9 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vitkit import config
+from vitkit._version import __version__
 from vitkit.data.listing import join_names, pluralize
 from vitkit.data.vtab_tasks import GROUPS, VTAB_TASKS, Group, TaskFolder, VtabTask, known
 from vitkit.errors import VitkitError
+from vitkit.report.tables_page import render_tables
+from vitkit.tasks.page import Number, Section, Table, Text, fraction_cell
+from vitkit.text import without_places
 
 PAPER_MODELS = ("ViT-H/14 JFT", "ViT-L/16 JFT", "ViT-L/16 I21k")
 PAPER: dict[TaskFolder, tuple[float, float, float]] = {
@@ -217,3 +222,62 @@ def _named(what: str, folders: Iterable[TaskFolder]) -> Iterator[str]:
     names = [f"{known(folder).title} ({folder})" for folder in folders]
     if names:
         yield f"Tasks {what}: {join_names(names, limit=len(VTAB_TASKS))}."
+
+
+def render_vtab(found: Vtab) -> str:
+    """Render the page as HTML, to be written as UTF-8."""
+    mean = found.mean()
+    assert mean is not None  # a result has a task at least
+    low, high = mean.interval
+    whole = "over the 19 tasks" if not mean.is_partial else f"over {mean.tasks} of 19 tasks (partial)"
+    answer = f"Mean accuracy {whole}: {mean.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%})."
+    result = Section(
+        "result",
+        "Result",
+        "Accuracy on the test images",
+        (
+            Text(answer, "answer"),
+            *(Text(sentence) for sentence in remarks(found)),
+            _table(found),
+            Text(
+                "The last columns are the paper's Table 9; its means are taken over the same tasks.",
+                "caption",
+            ),
+        ),
+    )
+    sections = [result]
+    if any(score.validation for score in found.tasks):
+        sections.append(
+            Section("sweep", "Sweep", "Accuracy on 200 validation images by rate", (_sweep(found),))
+        )
+    start, root = without_places([found.start, found.root])
+    footer = f"{start} on {root}, protocol {found.protocol}, vitkit {__version__}"
+    return render_tables("VTAB-1k", sections, footer)
+
+
+def _table(found: Vtab) -> Table:
+    headings = ("task", "accuracy", "95 % interval", "test images", "rate", *PAPER_MODELS)
+    return Table(headings, tuple(_row(name, score, paper) for _, name, score, paper in found.table()))
+
+
+def _row(name: str, score: TaskScore | Mean, paper: tuple[float, ...]) -> tuple[str | Number, ...]:
+    low, high = score.interval
+    images, rate = cells(score)
+    return (
+        name,
+        fraction_cell(score.accuracy),
+        Number(f"{low:.1%} to {high:.1%}", low),
+        Number(images, float(images or 0)),
+        Number(rate, float(rate or 0)),
+        *(fraction_cell(share) for share in paper),
+    )
+
+
+def _sweep(found: Vtab) -> Table:
+    rates = sorted({rate for score in found.tasks for rate in score.validation}, key=float)
+    rows = tuple(
+        (score.folder, *(fraction_cell(score.validation.get(rate)) for rate in rates))
+        for score in found.tasks
+        if score.validation
+    )
+    return Table(("task", *(f"rate {rate}" for rate in rates)), rows)

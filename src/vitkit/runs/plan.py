@@ -1,0 +1,269 @@
+"""A request becomes a plan, once: its run completed, its images listed, its start described, its steps fixed.
+
+What a request looks at on the way it looks at once, and hands down: nothing that a plan holds is listed,
+opened, built or read again.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitkit.config import to_json
+from vitkit.data.listing import absolute_spec
+from vitkit.data.sources import ImageData
+from vitkit.data.sources_config import NEWEST_RULE
+from vitkit.listener import SILENT, Listener
+from vitkit.models.compute_config import Compute
+from vitkit.models.image_model import ImageModel
+from vitkit.models.zoo import ModelConfig
+from vitkit.runs.budget import choose_steps, measure_pace, with_steps
+from vitkit.runs.build import build_new, model_config_of
+from vitkit.runs.config import Run, changed_options, parse_compute, write_config
+from vitkit.runs.folder import Place, kind_of, numbered_folders
+from vitkit.runs.machine import choose_for, find_device
+from vitkit.runs.outlook import require_memory
+from vitkit.runs.pixel_statistics import with_measured_pixels
+from vitkit.runs.records import StartRecord, read_start_record
+from vitkit.runs.start import Start, find_start, plan_start, start_place
+from vitkit.tasks import find_task
+
+Fit = Callable[[Run, int, int], Run]
+"""A function that gives a run another number of steps, which is its second argument; the third is the number
+of its training images."""
+
+
+class Request:
+    """The paths, images, start and model that a request has looked at: each is read, listed or built once.
+
+    It is handed from function to function and lasts as long as the request. A series makes one for each of
+    its runs, because images may change in the days that it takes.
+    """
+
+    def __init__(self, *places: Place) -> None:
+        """Begin with the paths that were looked at already."""
+        self._places = {start_place(place.name): place for place in places}
+        self._data: tuple[Any, ImageData] | None = None
+        self._start: tuple[Any, Start] | None = None
+        self._model: tuple[Any, ImageModel] | None = None
+
+    def place(self, path: str | Path) -> Place:
+        """Find out what a path is. What is no run yet is looked at again, for one may begin there."""
+        key = start_place(str(path))
+        place = self._places.get(key)
+        if place is None or not place.is_run:
+            place = self._places[key] = kind_of(path)
+        return replace(place, name=str(path))
+
+    def images(self, run: Run) -> ImageData:
+        """List the images of a run, cut as its splits say.
+
+        Raises:
+            VitkitError: as the task's `open_data`.
+        """
+        cut, rule = run.splits, run.preprocessing.decode
+        listing = (run.task, absolute_spec(run.data), rule, cut.label_separator, cut.group)
+        if self._data is not None and self._data[0] == listing and self._data[1].listed is not None:
+            return replace(self._data[1].listed.cut(cut), spec=run.data)
+        data = find_task(run.task).learning.open_data(run.data, cut, rule)
+        self._data = listing, data
+        return data
+
+    def start(self, run: Run) -> Start:
+        """Find and describe the start of a run.
+
+        Raises:
+            VitkitError: as `find_start`.
+        """
+        options = run.start
+        which = (start_place(options.start), options.start_from, options.num_heads)
+        if self._start is None or self._start[0] != which:
+            self._start = which, find_start(options, self.place(options.start))
+        return replace(self._start[1], given=options.start)
+
+    def build(self, run: Run, config: ModelConfig, listener: Listener) -> ImageModel:
+        """Build the model of a run with new weights, to be kept until it is taken."""
+        model = self.take_model(run, config) or build_new(run, config, listener)
+        self._model = (config, run.training.seed), model
+        return model
+
+    def take_model(self, run: Run, config: ModelConfig) -> ImageModel | None:
+        """Hand over the model that was built for a run; None where none was."""
+        kept, self._model = self._model, None
+        return kept[1] if kept is not None and kept[0] == (config, run.training.seed) else None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that is to be trained, complete, and all that was found out for it."""
+
+    run: Run
+    """The run with absolute paths, a number of steps, its pixel statistics, the rule by which its splits are
+    cut, and the name of its start's model."""
+    as_given: Run
+    """The same without the rule, where none was given: a run that an early version began is this one too."""
+    data: ImageData
+    config: ModelConfig
+    """The architecture of its model."""
+    start: StartRecord | None
+    """The record of what is taken over of its start; None for new weights."""
+    device: torch.device
+    request: Request
+    compute: Compute | None = None
+    """How its model computes, once it has a folder; None in a run of the first version."""
+    recorded: Mapping[str, Any] = field(default_factory=dict)
+    """The contents of the `config.json` of its folder, once it has one."""
+
+    def kept_in(self, folder: Path, command: str) -> "Plan":
+        """Give the plan of the run in a folder that is held: as it was begun there, or as it begins now.
+
+        Args:
+            folder: the run folder. A run that begins is written down there.
+            command: the command that made it, to be written down.
+        """
+        if not (folder / "config.json").exists():
+            precision, exact = self.run.training.precision, self.run.training.exact
+            compute = choose_for(self.config, self.device, precision, phase="training", exact=exact)
+            return replace(self, compute=compute, recorded=write_config(folder, self.run, command, compute))
+        place = self.request.place(folder)
+        recorded, run = place.require_config(), _with_rule(self.as_given, place)
+        data = self.data if run.splits == self.run.splits else self.request.images(run)
+        return replace(self, run=run, data=data, compute=parse_compute(recorded, folder), recorded=recorded)
+
+
+def plan_run(
+    run: Run,
+    out: Path | None,
+    *,
+    device: str = "auto",
+    request: Request | None = None,
+    listener: Listener = SILENT,
+) -> Plan:
+    """Complete a run by its images, its start, this machine, and what its folder records where it has begun.
+
+    Args:
+        run: as it was asked for.
+        out: its folder, where one is given.
+        device: where it computes.
+        request: what was looked at already; left out, nothing.
+        listener: hears how far it is.
+
+    Raises:
+        VitkitError: the images, the start or the machine do not allow the run.
+    """
+    request = request or Request()
+    run = settle_minutes(with_absolute_paths(run), out, request, device=device, listener=listener)
+    found_device = find_device(device)
+    begun = None if out is None else request.place(out)
+    with listener.progress("listing images"):
+        data = request.images(_with_rule(run, begun))
+    run, start = settle_start(with_measured_pixels(run, data, listener), data.class_names, out, request)
+    config = model_config_of(run, len(data.class_names), start)
+    return Plan(_with_rule(run, begun), run, data, config, start, found_device, request)
+
+
+def with_absolute_paths(run: Run) -> Run:
+    """Write paths down so that they hold from any folder."""
+    evaluators = {name: config.with_absolute_paths() for name, config in run.evaluators.items()}
+    start = replace(run.start, start=start_place(run.start.start))
+    return replace(run, data=absolute_spec(run.data), evaluators=evaluators, start=start)
+
+
+def settle_start(
+    run: Run, class_names: Iterable[str], folder: Path | None, request: Request
+) -> tuple[Run, StartRecord | None]:
+    """Find out what a run begins from, by its folder's record where there is one.
+
+    Returns:
+        The run with the name of the start's model where it left that open, and what is taken over; None for
+        new weights.
+
+    Raises:
+        VitkitError: there is no such start, or the run's options contradict it.
+    """
+    if not run.start.start:
+        return run, None
+    record = None if folder is None else read_start_record(folder)
+    if record is None:
+        record = plan_start(run, tuple(class_names), request.start(run))
+    return (run if run.model else replace(run, model=record.model)), record
+
+
+def settle_minutes(
+    run: Run,
+    out: Path | None,
+    request: Request,
+    *,
+    device: str = "auto",
+    ending: str = "",
+    recorded: Callable[[Path], Run | None] | None = None,
+    fit: Fit = with_steps,
+    again: bool = False,
+    listener: Listener = SILENT,
+) -> Run:
+    """Turn the minutes of a run into a number of steps, which it keeps.
+
+    Args:
+        run: left as it is where it has no `training.minutes`, or the steps beside them.
+        out: its folder. Where a run has begun there, its steps are taken.
+        request: what was looked at already.
+        device: where it computes.
+        ending: of the name of its folder, where none is given.
+        recorded: reads the run that has begun in a folder, None where none has; left out, an ordinary one.
+        fit: puts the steps into the run.
+        again: whether its steps are others, those of a recipe, and are to be chosen.
+        listener: hears what was measured.
+
+    Raises:
+        VitkitError: the images, the start or the machine do not allow the run, or not even one step.
+    """
+    if run.training.minutes is None or (run.training.steps is not None and not again):
+        return run
+
+    def read_begun(folder: Path) -> Run | None:
+        place = request.place(folder)
+        return place.run() if place.is_run else None
+
+    read = recorded or read_begun
+    begun = None if out is None else read(out)
+    rule = run.splits.rule or (NEWEST_RULE if begun is None else begun.splits.rule)
+    with listener.progress("listing images"):  # cut as the run will cut them
+        data = request.images(replace(run, splits=replace(run.splits, rule=rule)))
+    count = len(data.splits["train"])
+    if begun is not None and begun.training.steps is not None:
+        # Where the minutes are others, the folder refuses the run by that difference alone.
+        return fit(run, begun.training.steps, count)
+    named, record = settle_start(run, data.class_names, out, request)
+    if out is None:
+        for folder in numbered_folders(named, data.name, ending):
+            if not folder.is_dir():
+                break
+            there = read(folder)
+            if there is not None and there.training.steps is not None:
+                if None not in (there.start.image_mean, there.start.image_std):
+                    # The record has what was measured; that of a series leaves measuring to its runs.
+                    named = with_measured_pixels(named, data, SILENT)
+                same = with_absolute_paths(fit(named, there.training.steps, count))
+                if not changed_options(to_json(there), str(folder), same):
+                    return fit(run, there.training.steps, count)
+    place, config = find_device(device), model_config_of(named, len(data.class_names), record)
+    require_memory(config, named, place)  # before anything of the run is built
+    pace = measure_pace(named, data, record, place, request.build(named, config, listener), listener)
+    steps = choose_steps(run.training, pace, count, listener)
+    for evaluator in run.evaluators.values():
+        listener.note(
+            f"The {evaluator.describe()}, measured on the way, is not counted in these minutes: the run "
+            "takes longer by it."
+        )
+    return fit(run, steps, count)
+
+
+def _with_rule(run: Run, begun: Place | None) -> Run:
+    """Fill in the rule of the splits where none is given: what is recorded, for a new run the newest."""
+    if run.splits.rule is not None:
+        return run
+    recorded = begun is not None and (begun.is_run or (begun.path / "config.json").exists())
+    rule = begun.run().splits.rule if begun is not None and recorded else NEWEST_RULE
+    return replace(run, splits=replace(run.splits, rule=rule))

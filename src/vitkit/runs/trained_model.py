@@ -1,0 +1,123 @@
+"""Read and write what a run knows of the model that it trains: its card, its images, its evaluations."""
+
+import os
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitkit.data.decode_config import DEFAULT_RULE
+from vitkit.data.listing import absolute_spec
+from vitkit.data.sources_config import Splits
+from vitkit.durable import refuse_links, replace_json
+from vitkit.errors import VitkitError
+from vitkit.models.card import Card
+from vitkit.runs.config import Run
+from vitkit.runs.data_record import DataRecord
+from vitkit.tasks import find_task, task_of
+from vitkit.tasks.answering import Answering, Result, SplitPredictions
+from vitkit.weights.card import BUILT_IN, Described, ModelCard, TrainingData, card_of
+from vitkit.weights.preprocessing import preprocessing_of
+from vitkit.weights.pretraining import TRAINING_IMAGES
+
+if TYPE_CHECKING:
+    from vitkit.data.sources import ImageData
+
+
+def write_evaluation(run: Path, split: str, result: Result, predictions: SplitPredictions) -> None:
+    """Keep an evaluation in the run folder: the numbers as JSON, the predictions as arrays.
+
+    Raises:
+        VitkitError: a link leads out of the run folder.
+    """
+    refuse_links(run)
+    folder = run / "evaluation"
+    folder.mkdir(exist_ok=True)
+    replace_json(folder / f"{split}.json", result.to_json())
+    predictions.save(folder / f"{split}.npz")
+
+
+def read_evaluations(run: Path, answering: Answering[Any, Any]) -> dict[str, tuple[Any, Any]]:
+    """Read the evaluations that were kept, by split: numbers and predictions of the task.
+
+    Raises:
+        VitkitError: one is damaged.
+    """
+    found = {}
+    for split in ("test", "val", "train"):
+        with suppress(FileNotFoundError):  # not evaluated on this split
+            found[split] = answering.read_evaluation(run / "evaluation" / f"{split}.json")
+    return found
+
+
+def open_model_data(model: Described, spec: str | None = None, max_pixels: int | None = None) -> "ImageData":
+    """Open the data a model was trained on, cut as it was then; or other data under its class names.
+
+    Raises:
+        VitkitError: the model does not know where its data is, or the data is not there any more.
+    """
+    rule, learning = preprocessing_of(model).decode, task_of(model.card).learning
+    if max_pixels is not None:
+        rule = replace(rule, max_pixels=max_pixels)
+    names = model.card.class_names or None
+    record = card_of(model).data
+    if spec is not None and not is_training_data(model.card, spec):
+        # Nothing of it was trained on: all of it is there to evaluate, unless it has splits of its own.
+        # Of the way the training data was cut, only how labels are written holds for other data.
+        separator = None if record is None else record.splits.label_separator
+        whole = Splits(val_fraction=0, test_fraction=0, label_separator=separator)
+        return learning.open_data(spec, whole, rule, names)
+    if record is None:
+        raise VitkitError("The model does not say which data it was trained on: give it with --data.")
+    if spec is None and not record.has_place:
+        raise VitkitError(
+            f"The model does not say where its data is (its name is {record.name!r}): give it with --data."
+        )
+    place = record.spec if spec is None else spec
+    data = learning.open_data(place, record.splits, rule, names)
+    if record.fingerprint != data.fingerprint():
+        raise VitkitError(
+            f"The images in {place} are not those the model was trained with: files were added, "
+            "removed or moved, and its test images cannot be told from its training images any more. Bring "
+            "them back, or give other images with --data."
+        )
+    return data
+
+
+def is_training_data(card: Card, spec: str) -> bool:
+    """Whether a data argument names the images that a model was trained on.
+
+    A model that was given away does not say where they are, and they may have been moved: then the images are
+    listed and compared.
+    """
+    record = card.data if isinstance(card, ModelCard) else None
+    if record is None or absolute_spec(spec) == record.spec:
+        return record is not None
+    if record.spec == BUILT_IN or (record.has_place and os.access(record.spec, os.F_OK)):
+        return False
+    try:
+        data = task_of(card).learning.open_data(spec, record.splits, DEFAULT_RULE, card.class_names or None)
+    except VitkitError:  # no such classes, say
+        return False
+    return data.fingerprint() == record.fingerprint
+
+
+def run_card(run: Run, data: "ImageData | DataRecord", fingerprint: str, name: str) -> ModelCard:
+    """Make the card of a model called `name` that a run trains; its origin is completed when the run ends."""
+    return ModelCard(
+        name=name,
+        class_names=data.class_names,
+        task=find_task(run.task).learning.learned(run.objective),
+        preprocessing=run.preprocessing,
+        augmentation=run.augmentation,
+        data=TrainingData(run.data, data.name, run.splits, fingerprint),
+        origin={"recipe": run.recipe, **_new_weights(run, data)},
+    )
+
+
+def _new_weights(run: Run, data: "ImageData | DataRecord") -> dict[str, int]:
+    """Give the number of training images of a run from scratch; nothing where early versions lack it."""
+    if run.start.start:
+        return {}  # the images of its start are those of the pre-training
+    images = data.images if isinstance(data, DataRecord) else {k: len(v) for k, v in data.splits.items()}
+    return {TRAINING_IMAGES: images["train"]} if "train" in images else {}

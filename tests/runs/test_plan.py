@@ -1,0 +1,150 @@
+"""A request is planned once: nothing that it needs is listed, opened, built or read again."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitkit import durable
+from vitkit.cli.main import run as command
+from vitkit.data import repeats, sources
+from vitkit.models.vit import ViT
+from vitkit.models.vit_config import ViTConfig
+from vitkit.training import checkpoint
+from vitkit.weights import loading
+
+DEPTH = 3
+"""Layers of the model of these tests."""
+TINY = ["--data", "digits", "--batch-size", "16", "--warmup-steps", "0", "--threads", "1"]
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of one step on the digits."""
+    folder = tmp_path_factory.mktemp("plan") / "start"
+    model = ["--model", "ViT-16x3x2/2", "--image-size", "8", "--resize", "crop"]
+    assert command(["train", *TINY, *model, "--steps", "1", "--out", str(folder)]) == 0
+    return folder
+
+
+class Counts:
+    """The number of times that each thing was done, by what was done and to what."""
+
+    def __init__(self) -> None:
+        self.of: Counter[tuple[str, str]] = Counter()
+
+    def __getitem__(self, what: str) -> int:
+        """Return how often it was done to any one thing at most."""
+        return max((count for (done, _), count in self.of.items() if done == what), default=0)
+
+    def total(self, what: str) -> int:
+        return sum(count for (done, _), count in self.of.items() if done == what)
+
+    def note(self, what: str, where: object = "") -> None:
+        self.of[what, str(where)] += 1
+
+
+@pytest.fixture
+def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
+    """Count what this process does, at the places through which everything passes."""
+    counted = Counts()
+
+    def wrap(owners: list[Any], name: str, what: str, where: Callable[..., object]) -> None:
+        original = getattr(owners[0], name)
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            counted.note(what, where(*args, **kwargs))
+            return original(*args, **kwargs)
+
+        for owner in owners:
+            monkeypatch.setattr(owner, name, wrapper)
+
+    wrap([sources], "_list", "list", lambda spec, *rest, **more: spec)
+    wrap([repeats, sources], "find_repeats", "search", lambda parts: "")
+    wrap([loading], "open_source", "open", lambda path: Path(path).resolve())
+    wrap([loading], "translate", "read", lambda opened, translation: opened.path.resolve())
+    wrap([checkpoint], "load_weights", "read", lambda folder: folder.resolve())
+    wrap([ViT], "__init__", "build", lambda model, config, *rest, **more: _part_or_whole(config))
+    wrap([durable], "read_chunks", "file", lambda path: Path(path).resolve())
+    return counted
+
+
+def _part_or_whole(config: ViTConfig) -> str:
+    """Name what is built: costs are measured on models of fewer layers."""
+    return "whole" if config.depth == DEPTH else f"{config.depth} layers"
+
+
+def require_once(counts: Counts, models: int = 2) -> None:
+    """Hold a request against what it may do.
+
+    Args:
+        counts: of what it did.
+        models: the checkpoints that it builds a model of, or a run, each of which takes two.
+    """
+    assert counts["list"] <= 1, counts.of
+    assert counts.total("search") <= 1, counts.of
+    assert counts["open"] <= 2, counts.of
+    assert counts["read"] <= 1, counts.of
+    assert counts.of["build", "whole"] <= models, counts.of
+    configs = {where: n for (what, where), n in counts.of.items() if where.endswith("config.json")}
+    assert max(configs.values(), default=0) <= 1, configs
+
+
+def test_training_looks_at_everything_once(tmp_path: Path, counts: Counts) -> None:
+    out = tmp_path / "run"
+    options = ["--model", "ViT-16x3x2/2", "--image-size", "8", "--resize", "crop", "--steps", "2"]
+    assert command(["train", *TINY, *options, "--layer-decay", "0.8", "--out", str(out)]) == 0
+    require_once(counts)
+    assert counts["list"] == 1
+    assert counts.total("search") == 1
+
+
+def test_a_run_that_goes_on_looks_at_everything_once(tmp_path: Path, start: Path, counts: Counts) -> None:
+    assert command(["train", "--resume", str(start)]) == 0
+    require_once(counts)
+
+
+@pytest.mark.parametrize("length", [["--steps", "2"], ["--minutes", "0.01"]], ids=["steps", "minutes"])
+def test_fine_tuning_looks_at_everything_once(
+    tmp_path: Path, start: Path, counts: Counts, length: list[str]
+) -> None:
+    options = ["--batch-size", "16", "--threads", "1", *length]
+    assert (
+        command(["finetune", str(start), "--data", "digits", *options, "--out", str(tmp_path / "run")]) == 0
+    )
+    require_once(counts)
+    assert (counts["list"], counts.total("search"), counts["read"]) == (1, 1, 1)
+
+
+def test_fine_tuning_at_another_size_builds_no_third_model(
+    tmp_path: Path, start: Path, counts: Counts
+) -> None:
+    options = ["--batch-size", "16", "--threads", "1", "--steps", "2", "--image-size", "12"]
+    assert (
+        command(["finetune", str(start), "--data", "digits", *options, "--out", str(tmp_path / "run")]) == 0
+    )
+    require_once(counts)
+
+
+def test_evaluation_looks_at_everything_once(start: Path, counts: Counts) -> None:
+    assert command(["evaluate", str(start)]) == 0
+    require_once(counts)
+    assert counts["open"] == counts["read"] == counts["list"] == 1
+
+
+def test_prediction_looks_at_everything_once(tmp_path: Path, start: Path, counts: Counts) -> None:
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "image.png")
+    assert command(["predict", str(start), str(tmp_path / "image.png")]) == 0
+    require_once(counts)
+    assert counts["open"] == counts["read"] == 1
+
+
+def test_conversion_looks_at_everything_once(tmp_path: Path, start: Path, counts: Counts) -> None:
+    """What was written is read back, which is another checkpoint and another model."""
+    assert command(["convert", str(start), str(tmp_path / "out"), "--to", "huggingface"]) == 0
+    require_once(counts, models=2)
+    assert counts["open"] == counts["read"] == 1
