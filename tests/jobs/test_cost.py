@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from vitkit.cli.main import run
+from vitkit.jobs.cost import JFT_IMAGES, Table6Row, table6
 from vitkit.jobs.models import matching
 from vitkit.models.build import create_model
-from vitkit.models.measure import forward_flops, parameters, training_memory
+from vitkit.models.measure import forward_flops, parameters, training_flops, training_memory
 from vitkit.models.zoo import list_models, model_config
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.weights import save_model
@@ -165,3 +166,20 @@ def test_models_by_patterns_parts_and_composed_names() -> None:
     assert matching(["bit-r152*"]) == ["BiT-R152x1", "BiT-R152x2", "BiT-R152x4"]
     assert matching(["r152", "BiT-R152x1", "ViT-H/14"])[3:] == ["ViT-H/14"]
     assert matching(["ViT-96x6x3/4-gap"]) == ["ViT-96x6x3/4-gap"]
+
+
+@pytest.mark.parametrize("row", table6(), ids=lambda row: f"{row.model}-{row.epochs}")
+def test_the_papers_table_6(row: Table6Row) -> None:
+    known = {("ViT-B/32", 7): (2.0, 2.1), ("R50+ViT-L/16", 7): (-3.15, -3.0)}
+    low, high = known.get((row.model, row.epochs), (-1.0, 1.0))
+    assert low <= 100 * (row.ratio - 1) <= high
+
+
+def test_table_6_has_every_row_of_the_paper() -> None:
+    assert len(table6()) == 18
+
+
+def test_the_padding_is_what_tells_our_resnets_from_the_papers() -> None:
+    config = model_config("BiT-R50x1")
+    exa = [training_flops(config, 7 * JFT_IMAGES, padding=padding) / 1e18 for padding in (False, True)]
+    assert exa == [pytest.approx(50.2, abs=0.05), pytest.approx(52.0, abs=0.05)]

@@ -546,9 +546,10 @@ def _shaped(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     return func(*args, **kwargs)
 
 
-LAYERS, UNITS = 3, 2
-"""Encoder blocks that are built: the first, one that stands for all between, and the last, which may compute
-its class token alone. Units of a stage: the first, which changes the channels, and one for all others."""
+LAYERS, UNITS = 4, 2
+"""Encoder blocks that are built: the first, one that stands for all between, one like it where that one ends,
+and the last, which may compute its class token alone. Units of a stage: the first, which changes the
+channels, and one for all others."""
 
 
 @dataclass
@@ -692,13 +693,15 @@ def _of_few_layers(config: ModelConfig) -> ModelConfig:
     return replace(config, depth=min(config.depth, LAYERS), backbone=backbone)
 
 
-def _pass(model: ImageModel, count: int, compute: Compute, training: bool) -> tuple[int, Ledger]:
+def _pass(
+    model: ImageModel, count: int, compute: Compute, training: bool, computed: bool = False
+) -> tuple[int, Ledger]:
     """Make the passes of a step; returns the last operation of the forward pass, and the ledger."""
     config = model.config
     images = torch.empty(count, config.in_channels, *config.image_size, dtype=torch.uint8)
     model.zero_grad()
     model.train(training)
-    ledger = Ledger(model, images)
+    ledger = Ledger(model, images, computed)
     with torch.set_grad_enabled(training), ledger:
         with torch.autocast("cpu", torch.bfloat16, enabled=compute.precision == "bfloat16"):
             logits = model(images)

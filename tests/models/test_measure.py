@@ -1,0 +1,420 @@
+"""Parameters, FLOPs and memory by measure, against PyTorch's counter and what whole models keep and allocate."""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+
+from vitkit.errors import VitkitError
+from vitkit.kernels.block import Outline, compiled_block
+from vitkit.models import fast, measure
+from vitkit.models.build import build_model
+from vitkit.models.compute_config import Compute
+from vitkit.models.image_model import ImageModel
+from vitkit.models.measure import inference_memory, parameters, training_memory
+from vitkit.models.resnet import StdConv2d
+from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
+from vitkit.models.vit_config import EVA02_ROTARY, ViTConfig
+from vitkit.models.zoo import NAMES, ModelConfig, model_config, vit_config
+from vitkit.training.optim import clip_gradients, create_optimizer
+from vitkit.training.optim_config import OptimizerConfig
+
+SMALL = vit_config("ViT-24x3x2/8x4", num_classes=7, image_size=(35, 18))
+CONFIGS = [
+    SMALL,
+    dataclasses.replace(SMALL, pool="mean", register_tokens=3),
+    dataclasses.replace(SMALL, pool="none", position="relative"),
+    dataclasses.replace(SMALL, pool="map", num_classes=0),
+    dataclasses.replace(SMALL, representation_size=11, class_token_position=False),
+    dataclasses.replace(SMALL, pool="max", layer_scale=0.1, norm_before_blocks=True),
+    dataclasses.replace(SMALL, rotary=EVA02_ROTARY, extra_class_token=True, pool="mean"),
+    vit_config("ViT-32x3x2/4-conv", num_classes=7, image_size=(35, 18)),
+    dataclasses.replace(vit_config("ViT-32x3x2/4", 7, (35, 18)), stem_channels=(8, 16, 8, 24), pool="mean"),
+    dataclasses.replace(
+        vit_config("ViT-32x3x2/4", 7, (35, 18)), stem_channels=(8, 16, 8, 24), stem_strides=(2, 1, 2, 1)
+    ),
+    dataclasses.replace(SMALL, in_channels=1, image_mean=(0.5,), image_std=(0.5,), mlp_dim=50),
+]
+
+
+def on_meta(config: ModelConfig) -> ImageModel:
+    with torch.device("meta"):
+        return build_model(config)
+
+
+def counted(config: ModelConfig, model: ImageModel) -> int | None:
+    """FLOPs as PyTorch counts them, the padding of convolutions among them."""
+    images = torch.empty(1, config.in_channels, *config.image_size, device="meta")
+    return measure.executed_flops(lambda: model(images))
+
+
+@pytest.mark.parametrize(
+    "config", [*CONFIGS, *map(model_config, NAMES)], ids=[*map(str, range(len(CONFIGS))), *NAMES]
+)
+def test_against_what_runs(config: ModelConfig) -> None:
+    model = on_meta(config)
+    assert measure.parameters(config) == measure.count_parameters(model)
+    assert measure.forward_flops(config, head=True, padding=True) == counted(config, model)
+
+
+@st.composite
+def vits(draw: st.DrawFn) -> ViTConfig:
+    side = st.integers(1, 3)
+    backbone = draw(
+        st.none()
+        | st.builds(
+            BackboneConfig, st.lists(st.integers(1, 2), max_size=3).map(tuple), st.sampled_from([1.0, 1.5])
+        )
+    )
+    patch = (draw(side), draw(side))
+    stride = backbone.stride if backbone else 1
+    smallest = (patch[0] * stride, patch[1] * stride)
+    pool: Any = draw(st.sampled_from(["token", "mean", "map", "none"]))
+    everywhere = ["every_layer", "every_layer_shared"]
+    return ViTConfig(
+        image_size=(draw(st.integers(smallest[0], 70)), draw(st.integers(smallest[1], 70))),
+        patch_size=patch,
+        width=16,
+        depth=draw(st.integers(1, 2)),
+        num_heads=draw(st.sampled_from([1, 2, 4])),
+        mlp_dim=draw(st.integers(1, 40)),
+        num_classes=draw(st.integers(0, 5)),
+        backbone=backbone,
+        pool=pool,
+        register_tokens=draw(st.integers(0, 2)),
+        class_token_position=draw(st.booleans()),
+        position=draw(st.sampled_from(["learned", "learned_2d", "relative", "sincos_2d", "none"])),
+        position_at=draw(st.sampled_from(["stem", *everywhere])),
+        attention=draw(st.sampled_from(["full", "axial"])),
+        representation_size=draw(st.sampled_from([None, 6])),
+    )
+
+
+resnets = st.builds(
+    ResNetConfig,
+    # At least two positions a line in the last unit: PyTorch counts no product where there is one.
+    image_size=st.tuples(st.integers(17, 70), st.integers(17, 70)),
+    layers=st.lists(st.integers(1, 2), min_size=1, max_size=3).map(tuple),
+    num_classes=st.integers(0, 5),
+    width_factor=st.sampled_from([1.0, 1.5]),
+    mixing=st.sampled_from(["convolution", "axial"]),
+    num_heads=st.sampled_from([2, 4]),
+)
+
+
+@st.composite
+def models(draw: st.DrawFn) -> ModelConfig:
+    """Any configuration that is not refused."""
+    for _ in range(20):
+        try:
+            return draw(st.one_of(vits(), resnets))
+        except VitkitError:
+            continue
+    return SMALL
+
+
+@given(models())
+@settings(deadline=None, max_examples=40)
+def test_against_any_configuration(config: ModelConfig) -> None:
+    model = on_meta(config)
+    assert measure.parameters(config) == measure.count_parameters(model)
+    assert measure.forward_flops(config, head=True, padding=True) == counted(config, model)
+    assert measure.forward_macs(config) <= measure.forward_macs(config, padding=True)
+
+
+def test_a_model_larger_than_any_memory_is_refused_in_words() -> None:
+    config = vit_config("ViT-1048576x1x1x1/1048576", image_size=2**20)
+    with pytest.raises(VitkitError, match="larger than any memory"):
+        measure.parameters(config)
+
+
+@pytest.mark.parametrize("where", ["every_layer", "every_layer_shared"])
+def test_attention_pooling_with_positions_at_every_layer(where: Any) -> None:
+    config = dataclasses.replace(SMALL, pool="map", position_at=where)
+    assert measure.parameters(config) == measure.count_parameters(on_meta(config))
+
+
+@given(st.integers(1, 40), st.sampled_from([1, 3, 7]), st.sampled_from([1, 2]), st.booleans())
+@settings(deadline=None)
+def test_taps_that_meet_the_image(size: int, kernel: int, stride: int, symmetric: bool) -> None:
+    """A convolution of ones with an image of ones counts them."""
+    places = -(-size // stride)
+    total = 2 * (kernel // 2) if symmetric else max((places - 1) * stride + kernel - size, 0)
+    before = kernel // 2 if symmetric else total // 2
+    line = torch.nn.functional.pad(torch.ones(1, 1, size), (before, total - before))
+    taps = torch.nn.functional.conv1d(line, torch.ones(1, 1, kernel), stride=stride).sum().item()
+    with torch.device("meta"):
+        padding: Any = "symmetric" if symmetric else "same"
+        square = StdConv2d(2, 5, kernel, stride, padding=padding, standardization="std", eps=0.0)
+    assert measure._convolution_macs(square, (size, size), False) == 10 * taps**2
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_training_is_three_forward_passes(config: ViTConfig) -> None:
+    assert (
+        measure.training_flops(config, 10)
+        == 30 * measure.forward_flops(config)
+        == 60 * measure.forward_macs(config)
+    )
+
+
+# vision_transformer `models_test.py:25-57`, with 1000 classes at 224 pixels.
+PUBLISHED = {
+    "ViT-Ti/16": 5_717_416,
+    "ViT-S/16": 22_050_664,
+    "ViT-S/32": 22_878_952,
+    "ViT-B/8": 86_576_872,
+    "ViT-B/16": 86_567_656,
+    "ViT-B/32": 88_224_232,
+    "ViT-L/16": 304_326_632,
+    "ViT-L/32": 306_535_400,
+    "ViT-H/14": 632_045_800,
+    "ViT-S/16-gap": 22_049_896,
+    "ViT-S/32-gap": 22_878_184,
+    "ViT-B/16-gap": 86_566_120,
+    "ViT-B/32-gap": 88_222_696,
+    "R+ViT-Ti/16": 6_337_704,
+    "R26+ViT-S/32": 36_431_912,
+    "R26+ViT-B/32": 101_383_976,
+    "R50+ViT-B/16": 98_659_112,
+    "R50+ViT-L/32": 328_994_856,
+}
+
+
+@pytest.mark.parametrize(("name", "count"), PUBLISHED.items())
+def test_parameters_as_published(name: str, count: int) -> None:
+    assert measure.parameters(model_config(name)) == count
+
+
+@pytest.mark.parametrize(
+    ("name", "giga_macs"),
+    [
+        ("ViT-B/32", 4.408),
+        ("ViT-B/16", 17.563),
+        ("ViT-L/32", 15.377),
+        ("ViT-L/16", 61.554),
+        ("ViT-H/14", 167.294),
+        ("BiT-R50x1", 4.087),
+    ],
+)
+def test_the_papers_models(name: str, giga_macs: float) -> None:
+    assert measure.forward_macs(model_config(name), padding=True) / 1e9 == pytest.approx(giga_macs, abs=6e-4)
+
+
+VIT = vit_config("ViT-64x6x4/8", 10, 64)
+HYBRID = replace(vit_config("R26+ViT-64x2x2/32", 10, 64), backbone=BackboneConfig((1, 4, 2), 0.5))
+BIT = ResNetConfig((96, 64), (1, 4, 2), 10, 0.5)
+
+# batch, configuration
+MODELS: dict[str, tuple[int, ModelConfig]] = {
+    "vit": (16, VIT),
+    "one image": (1, VIT),
+    "narrow mlp": (8, vit_config("ViT-128x2x2x64/8", 10, (64, 32))),
+    "many classes": (16, vit_config("ViT-64x2x4/16", 5000, 64)),
+    "mean": (8, replace(VIT, pool="mean")),
+    "map": (8, replace(VIT, pool="map")),
+    "max": (8, replace(VIT, pool="max")),
+    "norm before the blocks": (8, replace(VIT, norm_before_blocks=True)),
+    "rotary": (8, replace(VIT, position="none", rotary=EVA02_ROTARY)),
+    "layer scale": (8, replace(VIT, layer_scale=0.1)),
+    "tanh layer": (8, replace(VIT, representation_size=32)),
+    "relative": (8, replace(VIT, position="relative")),
+    "every layer": (8, replace(VIT, position_at="every_layer", register_tokens=4)),
+    "axial": (8, vit_config("Axial-ViT-64x5x4/8", 10, (64, 32))),
+    "hybrid": (8, HYBRID),
+    "convolutional stem": (8, vit_config("ViT-64x3x4/8-conv", 10, 64)),
+    "deep convolutional stem": (
+        8,
+        replace(vit_config("ViT-64x1x4/4", 10, 64), stem_channels=(32, 64, 64, 64)),
+    ),
+    "convolutional stem of early strides": (
+        8,
+        replace(
+            vit_config("ViT-64x1x4/4", 10, 64), stem_channels=(32, 64, 64, 64), stem_strides=(2, 1, 2, 1)
+        ),
+    ),
+    "dropout": (8, replace(VIT, dropout=0.1, attention_dropout=0.1, drop_path=0.1)),
+    "without pooling": (4, replace(VIT, pool="none")),
+    "root alone": (4, vit_config("R+ViT-64x2x2/16", 10, 64)),
+    "bit": (4, BIT),
+    "bit, other padding": (4, replace(BIT, max_pool_padding="lowest")),
+    "axial resnet": (4, ResNetConfig((64, 32), (1, 1), 10, mixing="axial", num_heads=4)),
+}
+each_model = pytest.mark.parametrize(("batch", "config"), MODELS.values(), ids=MODELS.keys())
+
+
+def pictures(config: ModelConfig, batch: int) -> Tensor:
+    return torch.randint(0, 256, (batch, config.in_channels, *config.image_size), dtype=torch.uint8)
+
+
+def saved(model: ImageModel, images: Tensor, precision: str) -> int:
+    """Bytes that autograd keeps of a pass and its loss, each storage once, without parameters and images."""
+    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), images)}
+    found: dict[int, Tensor] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        found[tensor.untyped_storage().data_ptr()] = tensor  # held, so that no address is used twice
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss_of(model, images, precision)
+    return sum(tensor.untyped_storage().nbytes() for address, tensor in found.items() if address not in own)
+
+
+def loss_of(model: ImageModel, images: Tensor, precision: str) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
+        logits = model(images)
+        return F.cross_entropy(logits, torch.zeros_like(logits, dtype=torch.float32))
+
+
+def allocated(step: Callable[[], Any]) -> int:
+    """The most bytes that a step has allocated and not freed at one time."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        step()
+    assert profiler.profiler is not None
+    results = profiler.profiler.kineto_results
+    assert results is not None
+    changes = sorted((e.start_ns(), e.nbytes()) for e in results.events() if e.name() == "[memory]")
+    now = most = 0
+    for _, change in changes:
+        now += change
+        most = max(most, now)
+    return most
+
+
+each_precision = pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+
+
+@each_precision
+@each_model
+def test_what_autograd_keeps_of_the_whole_model(batch: int, config: ModelConfig, precision: Any) -> None:
+    found = saved(build_model(config), pictures(config, batch), precision)
+    predicted = training_memory(config, batch, Compute(precision)).activations
+    assert predicted == pytest.approx(found, rel=0.01)
+
+
+@each_precision
+@each_model
+def test_the_peak_of_a_training_step(batch: int, config: ModelConfig, precision: Any) -> None:
+    memory = training_memory(config, batch, Compute(precision))
+    compare_step(build_model(config), batch, memory, precision)
+
+
+WAYS = {
+    "explicit attention": Compute("bfloat16", attention="explicit"),
+    "class token alone": Compute("float32", last_block="class_token"),
+    "compiled": Compute("float32", block="compiled"),
+    "compiled, class token": Compute("bfloat16", "explicit", "class_token", block="compiled"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+def test_other_ways_of_computing(way: Compute) -> None:
+    block = compiled_block(way.precision) if way.block == "compiled" else None
+    if way.block == "compiled" and block is None:
+        pytest.skip("no compiler, or not for this processor")
+    model, batch = build_model(VIT), 8
+    fast.compute_as(model, way, None, block)
+    memory = training_memory(VIT, batch, way, Outline(way.precision))
+    assert memory.activations == pytest.approx(saved(model, pictures(VIT, batch), way.precision), rel=0.01)
+    compare_step(model, batch, memory, way.precision)
+
+
+def test_what_is_computed_again_is_not_kept() -> None:
+    model, batch = build_model(VIT), 8
+    model.recompute = True
+    memory = training_memory(VIT, batch, recompute=True)
+    assert memory.activations < 0.5 * training_memory(VIT, batch).activations
+    compare_step(model, batch, memory, "float32")
+
+
+def compare_step(model: ImageModel, batch: int, memory: measure.TrainingMemory, precision: str) -> None:
+    """Hold the highest moment against what PyTorch allocates."""
+    optimizer = create_optimizer(model, OptimizerConfig())
+    images = pictures(model.config, batch)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss_of(model, images, precision).backward()
+        clip_gradients(model.parameters(), 1.0)
+        optimizer.step()
+
+    step()  # makes the optimiser's state
+    optimizer.zero_grad()
+    fixed = 12 * measure.count_parameters(model) + images.numel()
+    assert memory.peak == pytest.approx(fixed + allocated(step), rel=0.05)
+    assert memory.weights + memory.optimizer_state + memory.images == fixed
+
+
+@each_precision
+@each_model
+def test_the_peak_of_prediction(batch: int, config: ModelConfig, precision: Any) -> None:
+    model = build_model(config).eval()
+    images = pictures(config, batch)
+
+    def predict() -> None:
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
+            model(images)
+
+    predict()
+    measured = 4 * parameters(config) + images.numel() + allocated(predict)
+    assert inference_memory(config, batch, Compute(precision)).peak == pytest.approx(measured, rel=0.05)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@each_precision
+@each_model
+def test_operations_that_are_not_computed_have_the_same_results(
+    batch: int, config: ModelConfig, precision: Any, training: bool
+) -> None:
+    def spans(computed: bool) -> list[tuple[int, int, int | None]]:
+        model = build_model(config)
+        _, ledger = measure._pass(model, 2, Compute(precision), training, computed=computed)
+        return [(span.born, span.bytes, span.died) for span in ledger.spans]
+
+    assert spans(computed=False) == spans(computed=True)
+
+
+@each_precision
+@each_model
+def test_every_weight_has_a_gradient(batch: int, config: ModelConfig, precision: Any) -> None:
+    memory = training_memory(config, batch, Compute(precision))
+    assert memory.gradients == memory.weights == 4 * parameters(config)
+
+
+@pytest.mark.parametrize("kind", ["adamw", "sgd"])
+@pytest.mark.parametrize("momentum", ["float32", "bfloat16"])
+def test_the_state_of_the_optimizer(kind: Any, momentum: Any) -> None:
+    options = OptimizerConfig(optimizer=kind, momentum_dtype=momentum)
+    model = build_model(VIT)
+    optimizer = create_optimizer(model, options)
+    model(pictures(VIT, 1)).sum().backward()
+    optimizer.step()
+    tensors = [value for state in optimizer.state.values() for value in state.values() if value.ndim]
+    found = sum(tensor.nbytes for tensor in tensors)
+    assert training_memory(VIT, 1, state_bytes=options.state_bytes).optimizer_state == found
+
+
+def test_an_average_is_one_more_copy_of_the_weights() -> None:
+    without, with_average = (training_memory(VIT, 4, average=average) for average in (False, True))
+    assert with_average.peak - without.peak == with_average.average == without.weights > without.average == 0
+
+
+def test_gradients_that_are_accumulated_are_there_when_activations_are() -> None:
+    plain, accumulating = (training_memory(VIT, 16, accumulate=accumulate) for accumulate in (False, True))
+    assert plain.peak < accumulating.peak <= plain.peak + plain.gradients
+
+
+def test_a_large_model_needs_less_in_bfloat16() -> None:
+    config = vit_config("ViT-L/16")
+    whole, half = (training_memory(config, 64, Compute(p)) for p in ("float32", "bfloat16"))
+    assert half.peak < 0.75 * whole.peak
+    assert half.weights == whole.weights
