@@ -26,6 +26,7 @@ from vitkit.engines import libraries
 from vitkit.jobs import evaluate as evaluation
 from vitkit.jobs.bench.contestants import peer_contestants
 from vitkit.jobs.calibration import read_calibration
+from vitkit.jobs.engines import thread_count
 from vitkit.jobs.evaluate_options import EvaluateOptions
 from vitkit.jobs.export_options import ExportOptions
 from vitkit.models.card import Task
@@ -253,6 +254,16 @@ def test_threads_are_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(OpenVINORunner, "_compile", compiled)
     vitkit.Predictor(saved(tmp_path), engine="openvino")
     assert asked == [torch.get_num_threads()]
+
+
+def test_threads_without_torch_are_those_of_openmp_or_the_engine_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert thread_count() == torch.get_num_threads()
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "torch", None)
+        patch.setenv("OMP_NUM_THREADS", "3")
+        assert thread_count() == 3
+        patch.setenv("OMP_NUM_THREADS", "2,1")  # of nested regions: the engine's own choice
+        assert thread_count() == 0
 
 
 @pytest.mark.parametrize("name", ["R26+ViT-S/32", "BiT-R26x1"])

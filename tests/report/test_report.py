@@ -28,6 +28,8 @@ from vitkit.report.fewshot import FewShotContent, render_fewshot
 from vitkit.report.page import ReportContent, render_report
 from vitkit.report.series_page import SeriesSection, render_series
 from vitkit.report.tables_page import render_tables
+from vitkit.tasks import TASKS
+from vitkit.tasks import Task as WholeTask
 from vitkit.tasks.classification.report import class_rows
 from vitkit.tasks.classification.report import report as classification_report
 from vitkit.tasks.page import Plot, Section, Table, Text
@@ -47,6 +49,7 @@ class Noise:
     ) -> None:
         rng = np.random.default_rng(0)
         self.labels: NDArray[np.int64] = rng.integers(0, classes, count)
+        self.targets = {"labels": self.labels}
         self.pixels = rng.integers(0, 256, (count, *size, 3), dtype=np.uint8)
         self.damaged = damaged
 
@@ -275,6 +278,13 @@ def test_without_evaluation_or_anything() -> None:
     for words in ("has not been evaluated", "No metrics were logged", "No file was rejected"):
         assert words in page.text
     assert len(page.all("svg")) == 2  # filters and positions need no data
+
+
+def test_a_model_that_answers_nothing_has_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = WholeTask(TASKS["classification"].learning, None)
+    monkeypatch.setattr("vitkit.report.page.task_of", lambda card: silent)
+    page = check_safe(render_report(bare()))
+    assert "was trained to give features" in page.text and "has not been evaluated" not in page.text
 
 
 def test_without_validation() -> None:

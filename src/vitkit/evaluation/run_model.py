@@ -7,6 +7,7 @@ numpy.
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -58,7 +59,7 @@ def running(
     if not isinstance(model, nn.Module):
         yield lambda images: model(images.numpy())
         return
-    compute: Callable[[Tensor], Tensor] = model.features if features else model
+    compute: Any = model.features if features else model  # what a module's attribute is, no type says
     with evaluation_mode(model), autocast(device, precision):
         yield lambda images: compute(images.to(device)).float().cpu().numpy()
 
