@@ -1,7 +1,9 @@
 """The job of training a series of runs: a sweep over learning rates, several seeds, or all folds.
 
-The members are ordinary runs, trained one after another by `vitkit.train`, each in a run folder within that
-of the series. `jobs/series_record.py` says what else is there.
+A series is asked for with one run, and its members are made from it: `_run_of_sweep` tries a rate;
+`_run_after_sweep` is tested, with a seed or a fold of its own where there are several; `_member_run` makes
+the right one of these for a member. They are ordinary runs, trained one after another by `vitkit.train`, each
+in a run folder within that of the series. `runs/series_record.py` says what else is there.
 """
 
 import hashlib
@@ -94,34 +96,31 @@ def train_series(
         require_folder(given)
     require_data(run)
     request = request or Request()
-    timed = settle_minutes(
+    run = settle_minutes(
         run, given, request, device=device, ending=options.ending, recorded=recorded_run, listener=listener
     )
-    asked = _with_model(with_absolute_paths(timed), given, request)
+    run = _with_model_name(with_absolute_paths(run), given, request)
     if options.cross_validate is not None:
         # A start on the same images may bring an earlier rule with it; a series that begins deals its folds.
-        asked = replace(asked, splits=replace(asked.splits, rule=None))
+        run = replace(run, splits=replace(run.splits, rule=None))
+    numbered = partial(_numbered, run, options, request)
+    whose = partial(_whose, run=run, options=options, resume=resume)
     planned = None
-    numbered = partial(_numbered, asked, options, request)
-
-    def whose(folder: Path) -> Whose:
-        return _whose(folder, asked, options, resume)
-
     if not _is_begun(given, numbered, whose):  # what can be refused is refused before a folder is made
         with listener.progress("listing images"):
-            planned = _plan(asked, options, command, request, listener)
-            first = _member_run(asked, planned, planned.all_members[0])
+            planned = _plan(run, options, command, request, listener)
+            first = _member_run(run, planned, planned.all_members[0])
             check_run(first, device=device, threads=threads, request=request)
     with claim(given, numbered, whose) as folder:
         remove_leftovers(folder)
         if recorded_run(folder) is None:  # another process may hold the one that was begun, or removed it
-            write_series(folder, planned or _plan(asked, options, command, request, listener))
+            write_series(folder, planned or _plan(run, options, command, request, listener))
         series = read_series(folder)
-        _refuse_uneven_folds(folder, asked, series, request)
+        _refuse_uneven_folds(folder, run, series, request)
         if series.ended:
             listener.show([("", [f"This series of runs has finished: {folder}"])])
         try:
-            series = _train_members(folder, asked, series, resume, device, threads, listener)
+            series = _train_members(folder, run, series, resume, device, threads, listener)
         except InterruptedTraining as stop:
             again = command_to_continue(folder, threads, device)
             raise InterruptedTraining(f"{stop.where}, in {folder}", again, stop.signal_number) from None
@@ -134,7 +133,7 @@ def recorded_run(folder: Path) -> Run | None:
     return read_series(folder).run if kind_of(folder).kind == "series" else None
 
 
-def _with_model(run: Run, folder: Path | None, request: Request) -> Run:
+def _with_model_name(run: Run, folder: Path | None, request: Request) -> Run:
     """Fill in the name of the start's model where it is left open, as a series that was begun records it."""
     if run.model or not run.start.start:
         return run
@@ -144,147 +143,54 @@ def _with_model(run: Run, folder: Path | None, request: Request) -> Run:
     return settle_start(run, request.images(run).class_names, None, request)[0]
 
 
-def _train_members(
-    folder: Path,
-    asked: Run,
-    series: Series,
-    resume: bool,
-    device: str,
-    threads: int | None,
-    listener: Listener,
-) -> Series:
-    """Train what has not ended yet, one after another, and write down what came of each."""
-    base = _base(asked, series)
-    total = len(series.all_members)
-    for number, planned in enumerate(series.all_members):
-        if series.rates and number == len(series.rates) and series.chosen is None:
-            series = choose_rate(series)
-            write_series(folder, series)
-            listener.show([("chosen", list(series.reasons))])
-        member = series.all_members[number]
-        # Nobody needs the weights of a rate whose score is known; VTAB-1k removes those of its 76.
-        needed = not member.diverged and member not in series.rates
-        if member.ended and not (needed and not model_is_whole(folder / member.folder)):
-            tidy(folder / member.folder, member.finished, listener)  # a kill may have come before
-            continue
-        listener.show([("run", [f"{number + 1} of {total}: {_describe(series, member)}"])])
-        # Before each: they may change in the days that a series takes, and each run knows its own alone.
-        request = Request()
-        _check_images(folder, base, series, request, listener)
-        made = _member_run(base, series, member)
-        try:
-            train(
-                made,
-                folder / member.folder,
-                resume=resume,
-                device=device,
-                threads=threads,
-                command=f"{series.command or 'vitkit.train_series(...)'} (its member {planned.folder})",
-                request=request,
-                listener=listener,
-            )
-        except NonFiniteError as error:
-            listener.warn(f"{_describe(series, member)}: training diverged. {error}")
-            member = replace(member, diverged=str(error))
-        else:
-            member = replace(
-                member, finished=True, score=_score(folder / member.folder, made, series, member)
-            )
-        series = with_member(series, member)
-        write_series(folder, series)
-        tidy(folder / member.folder, member.finished, listener)
-    if all(member.diverged for member in series.members):
-        raise VitkitError(
-            f"Training diverged in {folder / series.members[0].folder}: {series.members[0].diverged}"
-        )
-    return replace(series, spread=summarise(series))
+def _numbered(run: Run, options: SeriesOptions, request: Request) -> Iterator[Path]:
+    """Yield the folders below `runs/` that a series may be kept in where none is given."""
+    return numbered_folders(run, request.images(run).name, options.ending)
 
 
-def _base(asked: Run, series: Series) -> Run:
-    """Give the run that the members are made from: the data may have moved, and how images are loaded may be
-    changed, as in a single run."""
-    return replace(asked, splits=replace(asked.splits, rule=series.run.splits.rule))
-
-
-def _check_images(folder: Path, base: Run, series: Series, request: Request, listener: Listener) -> None:
-    """Write down the images of a series that begins, or make sure that they are still those.
-
-    They are all images, by the cut of its first run and, after a sweep, of its last one: the folds of a
-    cross-validation, and splits by groups, may change without a change to the names and labels of images.
+def _is_begun(
+    given: Path | None, numbered: Callable[[], Iterator[Path]], whose: Callable[[Path], Whose]
+) -> bool:
+    """Whether the given folder, or where none is given one below `runs/`, holds this series already.
 
     Raises:
-        VitkitError: they are others, or nothing says which they were.
+        VitkitError: the given folder holds another series, or something else.
     """
-    with listener.progress("listing images"):
-        whole = request.images(replace(base, splits=_uncut(base.splits)))
-        first, last = series.all_members[0], series.members[-1]
-        cuts = [
-            request.images(_member_run(base, series, one))
-            for one in ([first, last] if series.rates else [first])
-        ]
-    if series.rates and series.validates != ("val" in cuts[-1].splits):
-        raise VitkitError(
-            f"{folder / RECORD}: validates: expected {not series.validates}, as its images are, found "
-            f"{series.validates}. Put the original file back, or begin again with another --out."
+    if given is None:
+        return any(whose(folder) == "mine" for folder in itertools.takewhile(Path.is_dir, numbered()))
+    found = whose(given)
+    if isinstance(found, VitkitError):
+        raise found
+    return found == "mine"
+
+
+def _whose(folder: Path, run: Run, options: SeriesOptions, resume: bool) -> Whose:
+    """Say whether a folder holds a series with these options; else why it is refused."""
+    kind = kind_of(folder)
+    if kind.kind == "series":
+        changes = _changes(folder, run, options, moved=resume)
+        if not changes:
+            return "mine"
+        return VitkitError(
+            f"{folder} holds another series of runs:\n  "
+            + "\n  ".join(name_options(changes))
+            + "\nGive another --out, or the options that it was begun with."
         )
-    digest = hashlib.sha256()
-    for cut in cuts:
-        digest.update(cut.fingerprint().encode())
-        if cut.folds is not None:
-            digest.update(cut.folds.fold_of.astype("<i8").tobytes())
-    if read_record(folder) is None:
-        _compare_with_members(folder, base, series, request, listener)
-    check_data(folder, whole, digest.hexdigest(), base.loading.check_images, listener)
+    if kind.is_run:
+        return VitkitError(f"{folder} holds a single run and no series of runs. Give another --out.")
+    if not is_new_folder(folder):
+        return VitkitError(f"{folder} is there already and is no series of runs. Give another --out.")
+    if resume:
+        return VitkitError(f"{folder} is no series of runs: it has no {RECORD}.")
+    return "new"
 
 
-def _compare_with_members(
-    folder: Path, base: Run, series: Series, request: Request, listener: Listener
-) -> None:
-    """Hold the images against the records of the runs that have begun, where an early version wrote down
-    none for the series.
-
-    Raises:
-        VitkitError: they are others, or no run says which they were.
-    """
-    begun = [one for one in series.all_members if read_record(folder / one.folder) is not None]
-    for member in begun:
-        data = request.images(_member_run(base, series, member))
-        check_data(folder / member.folder, data, data.fingerprint(), base.loading.check_images, listener)
-    if begun:
-        listener.note(
-            f"{folder} did not say which images it began with: they are those of its {len(begun)} runs."
-        )
-    elif any(one.ended for one in series.all_members):
-        raise VitkitError(
-            f"{folder} and its runs do not say which images they began with: expected a data.json, found "
-            "none. Begin again with another --out."
-        )
-
-
-def _refuse_uneven_folds(folder: Path, asked: Run, series: Series, request: Request) -> None:
-    """Refuse a cross-validation that an early version began with wrong folds; right ones go on as they were
-    cut.
-
-    Raises:
-        VitkitError: the folds are empty or uneven.
-    """
-    if not is_cut_in_turn(series):
-        return
-    folds = request.images(_member_run(_base(asked, series), series, series.members[0])).folds
-    if folds is not None and not folds.even:
-        raise VitkitError(explain_uneven_folds(folder, folds.sizes))
-
-
-def _finish(folder: Path, series: Series, listener: Listener) -> None:
-    """Write what a series ends with: its record, the model to predict with, and the page."""
-    write_series(folder, series)
-    if series.options.cross_validate is None:
-        first = next(member for member in series.members if member.finished)
-        if not _is_same_file(folder / first.folder / "model.safetensors", folder / "model.safetensors"):
-            for name in ("model.safetensors", "model.json"):
-                _link(folder / first.folder / name, folder / name)
-    path = write_series_report(folder, series, listener=listener)
-    listener.show([("report", [str(path)])])
+def _changes(folder: Path, run: Run, options: SeriesOptions, moved: bool = False) -> list[str]:
+    """List the options in which a series differs from the one in a folder."""
+    there = read_series(folder)
+    changed: Sequence[str] = difference(to_json(there.options), to_json(options))
+    where = str(folder / RECORD)
+    return [*changed, *changed_options(to_json(there.run), where, run, moved)]
 
 
 def _plan(run: Run, options: SeriesOptions, command: str, request: Request, listener: Listener) -> Series:
@@ -390,11 +296,17 @@ def _uncut(splits: Splits) -> Splits:
     return Splits(0, 0, label_separator=splits.label_separator)
 
 
+def _run_for_members(run: Run, series: Series) -> Run:
+    """Give the run that the members are made from: that of this call, cut by the rule that the series began
+    with. Where the images are and how they are loaded may have changed since, as in a single run."""
+    return replace(run, splits=replace(run.splits, rule=series.run.splits.rule))
+
+
 def _member_run(base: Run, series: Series, member: Member) -> Run:
     """Make the run of a member: at a rate of the sweep, or after it with a seed or a fold of its own.
 
     Args:
-        base: the run that `_base` gives.
+        base: the run that the members are made from.
         series: decides which runs there are.
         member: one of its members.
     """
@@ -445,15 +357,63 @@ def _run_after_sweep(run: Run, options: SeriesOptions) -> Run:
     return replace(run, splits=replace(run.splits, val_fraction=0.0))
 
 
-def _score(folder: Path, run: Run, series: Series, member: Member) -> Score | None:
-    """Read what a member is judged by: the held-out images in a sweep, the test images of a fold; else the
-    test images if there are any, and the validation images where there are none."""
-    splits = ("val",) if member in series.rates else ("test",) if member.fold is not None else ("test", "val")
-    for split in splits:
-        score = read_score(folder, split, run)
-        if score is not None:
-            return score
-    return None
+def _train_members(
+    folder: Path,
+    run: Run,
+    series: Series,
+    resume: bool,
+    device: str,
+    threads: int | None,
+    listener: Listener,
+) -> Series:
+    """Train the members that have not ended, one after another, and write down the result of each."""
+    base = _run_for_members(run, series)
+    total = len(series.all_members)
+    for number in range(total):
+        # The sweep has ended: the members after it get the rate that did best.
+        if series.rates and number == len(series.rates) and series.chosen is None:
+            series = choose_rate(series)
+            write_series(folder, series)
+            listener.show([("chosen", list(series.reasons))])
+        member = series.all_members[number]
+        # A model that was lost is trained again; not that of a rate, whose score is all that anybody needs
+        # (VTAB-1k removes the weights of its 76).
+        tested = member.finished and member not in series.rates
+        is_lost = tested and not model_is_whole(folder / member.folder)
+        if member.ended and not is_lost:
+            tidy(folder / member.folder, member.finished, listener)  # a kill may have come before
+            continue
+        listener.show([("run", [f"{number + 1} of {total}: {_describe(series, member)}"])])
+        # Before each: they may change in the days that a series takes, and each run knows its own alone.
+        request = Request()
+        _check_images(folder, base, series, request, listener)
+        member_run = _member_run(base, series, member)
+        try:
+            train(
+                member_run,
+                folder / member.folder,
+                resume=resume,
+                device=device,
+                threads=threads,
+                command=f"{series.command or 'vitkit.train_series(...)'} (its member {member.folder})",
+                request=request,
+                listener=listener,
+            )
+        except NonFiniteError as error:
+            listener.warn(f"{_describe(series, member)}: training diverged. {error}")
+            member = replace(member, diverged=str(error))
+        else:
+            member = replace(
+                member, finished=True, score=_score(folder / member.folder, member_run, series, member)
+            )
+        series = with_member(series, member)
+        write_series(folder, series)
+        tidy(folder / member.folder, member.finished, listener)
+    if all(member.diverged for member in series.members):
+        raise VitkitError(
+            f"Training diverged in {folder / series.members[0].folder}: {series.members[0].diverged}"
+        )
+    return replace(series, spread=summarise(series))
 
 
 def _describe(series: Series, member: Member) -> str:
@@ -465,54 +425,96 @@ def _describe(series: Series, member: Member) -> str:
     return f"{', '.join(parts)} ({member.folder})"
 
 
-def _numbered(run: Run, options: SeriesOptions, request: Request) -> Iterator[Path]:
-    """Yield the folders below `runs/` that a series may be kept in where none is given."""
-    return numbered_folders(run, request.images(run).name, options.ending)
+def _score(folder: Path, run: Run, series: Series, member: Member) -> Score | None:
+    """Read what a member is judged by: the held-out images in a sweep, the test images of a fold; else the
+    test images if there are any, and the validation images where there are none."""
+    splits = ("val",) if member in series.rates else ("test",) if member.fold is not None else ("test", "val")
+    for split in splits:
+        score = read_score(folder, split, run)
+        if score is not None:
+            return score
+    return None
 
 
-def _is_begun(
-    given: Path | None, numbered: Callable[[], Iterator[Path]], whose: Callable[[Path], Whose]
-) -> bool:
-    """Whether the given folder, or where none is given one below `runs/`, holds this series already.
+def _check_images(folder: Path, base: Run, series: Series, request: Request, listener: Listener) -> None:
+    """Write down the images of a series that begins, or make sure that they are still those.
+
+    They are all images, by the cut of its first run and, after a sweep, of its last one: the folds of a
+    cross-validation, and splits by groups, may change without a change to the names and labels of images.
 
     Raises:
-        VitkitError: the given folder holds another series, or something else.
+        VitkitError: they are others, or nothing says which they were.
     """
-    if given is None:
-        return any(whose(folder) == "mine" for folder in itertools.takewhile(Path.is_dir, numbered()))
-    found = whose(given)
-    if isinstance(found, VitkitError):
-        raise found
-    return found == "mine"
-
-
-def _whose(folder: Path, run: Run, options: SeriesOptions, resume: bool) -> Whose:
-    """Say whether a folder holds a series with these options; else why it is refused."""
-    kind = kind_of(folder)
-    if kind.kind == "series":
-        changes = _changes(folder, run, options, moved=resume)
-        if not changes:
-            return "mine"
-        return VitkitError(
-            f"{folder} holds another series of runs:\n  "
-            + "\n  ".join(name_options(changes))
-            + "\nGive another --out, or the options that it was begun with."
+    with listener.progress("listing images"):
+        whole = request.images(replace(base, splits=_uncut(base.splits)))
+        first, last = series.all_members[0], series.members[-1]
+        cuts = [
+            request.images(_member_run(base, series, one))
+            for one in ([first, last] if series.rates else [first])
+        ]
+    if series.rates and series.validates != ("val" in cuts[-1].splits):
+        raise VitkitError(
+            f"{folder / RECORD}: validates: expected {not series.validates}, as its images are, found "
+            f"{series.validates}. Put the original file back, or begin again with another --out."
         )
-    if kind.is_run:
-        return VitkitError(f"{folder} holds a single run and no series of runs. Give another --out.")
-    if not is_new_folder(folder):
-        return VitkitError(f"{folder} is there already and is no series of runs. Give another --out.")
-    if resume:
-        return VitkitError(f"{folder} is no series of runs: it has no {RECORD}.")
-    return "new"
+    digest = hashlib.sha256()
+    for cut in cuts:
+        digest.update(cut.fingerprint().encode())
+        if cut.folds is not None:
+            digest.update(cut.folds.fold_of.astype("<i8").tobytes())
+    if read_record(folder) is None:
+        _compare_with_members(folder, base, series, request, listener)
+    check_data(folder, whole, digest.hexdigest(), base.loading.check_images, listener)
 
 
-def _changes(folder: Path, run: Run, options: SeriesOptions, moved: bool = False) -> list[str]:
-    """List the options in which a series differs from the one in a folder."""
-    there = read_series(folder)
-    changed: Sequence[str] = difference(to_json(there.options), to_json(options))
-    where = str(folder / RECORD)
-    return [*changed, *changed_options(to_json(there.run), where, run, moved)]
+def _compare_with_members(
+    folder: Path, base: Run, series: Series, request: Request, listener: Listener
+) -> None:
+    """Hold the images against the records of the runs that have begun, where an early version wrote down
+    none for the series.
+
+    Raises:
+        VitkitError: they are others, or no run says which they were.
+    """
+    begun = [one for one in series.all_members if read_record(folder / one.folder) is not None]
+    for member in begun:
+        data = request.images(_member_run(base, series, member))
+        check_data(folder / member.folder, data, data.fingerprint(), base.loading.check_images, listener)
+    if begun:
+        listener.note(
+            f"{folder} did not say which images it began with: they are those of its {len(begun)} runs."
+        )
+    elif any(one.ended for one in series.all_members):
+        raise VitkitError(
+            f"{folder} and its runs do not say which images they began with: expected a data.json, found "
+            "none. Begin again with another --out."
+        )
+
+
+def _refuse_uneven_folds(folder: Path, run: Run, series: Series, request: Request) -> None:
+    """Refuse a cross-validation that an early version began with wrong folds; right ones go on as they were
+    cut.
+
+    Raises:
+        VitkitError: the folds are empty or uneven.
+    """
+    if not is_cut_in_turn(series):
+        return
+    folds = request.images(_member_run(_run_for_members(run, series), series, series.members[0])).folds
+    if folds is not None and not folds.even:
+        raise VitkitError(explain_uneven_folds(folder, folds.sizes))
+
+
+def _finish(folder: Path, series: Series, listener: Listener) -> None:
+    """Write what a series ends with: its record, the model to predict with, and the page."""
+    write_series(folder, series)
+    if series.options.cross_validate is None:
+        first = next(member for member in series.members if member.finished)
+        if not _is_same_file(folder / first.folder / "model.safetensors", folder / "model.safetensors"):
+            for name in ("model.safetensors", "model.json"):
+                _link(folder / first.folder / name, folder / name)
+    path = write_series_report(folder, series, listener=listener)
+    listener.show([("report", [str(path)])])
 
 
 def _is_same_file(one: Path, other: Path) -> bool:
