@@ -56,7 +56,7 @@ def test_the_few_shot_accuracy_that_early_versions_recorded_is_an_evaluator() ->
         "--fewshot.data 'digits' -> ''",
         "--fewshot.shots [1, 5] -> [1, 5, 10, 25]",
     ]
-    with pytest.raises(VitkitError, match="config.json: fewshot: seeds: expected int"):
+    with pytest.raises(VitkitError, match=r"config\.json: fewshot: seeds: expected int"):
         from_json(Run, {**early, "fewshot": {**tracked, "seeds": "many"}}, "config.json")
 
 
