@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import tyro
 
@@ -16,6 +16,7 @@ from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot_config import FewShotTracking
 from vitkit.jobs.recipes import recipe
+from vitkit.models.card import TaskName
 from vitkit.runs.config import Architecture, EvaluatorConfig, Run, StartConfig
 from vitkit.runs.destination import require_folder
 from vitkit.runs.folder import Place, kind_of
@@ -227,7 +228,7 @@ def _read_series(folder: Path) -> "Series":
 
 def _parse(arguments: list[str], defaults: Run, verb: str, several: SeriesOptions) -> Asked:
     """Read a command line; options that are left out are those of a run."""
-    task = _take(list(arguments), "--task") or defaults.task
+    task = cast("TaskName", _take(list(arguments), "--task") or defaults.task)  # the parser refuses others
     kind = OBJECTIVES.get(task, ClassificationConfig)
     if not isinstance(defaults.objective, kind):  # its options are those of the task
         defaults = replace(defaults, task=task, objective=kind())
@@ -330,9 +331,14 @@ def _print_what_comes_next(folder: Path, run: Run) -> None:
     from vitkit.cli import console
 
     quoted = shlex.quote(str(folder))
+    from vitkit.tasks import find_task
+
+    use = f"predict {quoted} IMAGE_OR_FOLDER"
+    if find_task(run.task).answering is None:
+        use = f"finetune {quoted} --data FOLDER_OF_YOUR_CLASS_FOLDERS"
     lines = [
         f"Next:    open {folder / 'report.html'} in a browser",
-        f"         vitkit predict {quoted} IMAGE_OR_FOLDER",
+        f"         vitkit {use}",
         f"         vitkit inspect {quoted}",
     ]
     if run.data == "digits":

@@ -304,7 +304,9 @@ def _train_task(
         raise
     series = read_series(folder)
     assert series.chosen is not None  # a series that has ended has chosen
-    tested, _ = read_evaluations(folder / "final", find_task("classification"))["test"]
+    answering = find_task("classification").answering
+    assert answering is not None
+    tested, _ = read_evaluations(folder / "final", answering)["test"]
     return TaskScore(
         folder=task.folder,
         data=absolute_spec(str(task.path)),
