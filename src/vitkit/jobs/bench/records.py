@@ -4,8 +4,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vitkit.analysis.bench_figure import throughput_figure
 from vitkit.analysis.drawing import save_figure
+from vitkit.analysis.study_figures import throughput_figure
 from vitkit.durable import replace_json
 from vitkit.engines.engine_config import Numbers
 from vitkit.jobs.bench.contestants import BenchPhase

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from vitkit.analysis.fewshot_figure import METHOD_NAMES, fewshot_plot, pretraining_plot
+from vitkit.analysis.study_figures import METHOD_NAMES, fewshot_plot, pretraining_plot
 from vitkit.data.listing import pluralize
 from vitkit.evaluation.fewshot_scores import FewShotScore
 from vitkit.jobs.fewshot.result import FewShot, FewShotModel, pretraining_curves, remarks
-from vitkit.report.fewshot import FewShotContent, render_fewshot
+from vitkit.report.template import FewShotContent, render_fewshot
 
 
 def fewshot_page(found: FewShot) -> str:

@@ -2,7 +2,7 @@
 
 from vitkit._version import __version__
 from vitkit.jobs.vtab.result import PAPER_MODELS, Mean, TaskScore, Vtab, cells, remarks
-from vitkit.report.tables_page import render_tables
+from vitkit.report.template import render_tables
 from vitkit.tasks.page import Number, Section, Table, Text, fraction_cell
 from vitkit.text import without_places
 
