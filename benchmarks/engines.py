@@ -26,7 +26,7 @@ import torch
 from benchmarks.slow_peers import quantized_by_default
 from torch import nn
 
-from vitkit.engines import openvino_engine
+from vitkit.engines import libraries, openvino_writer
 from vitkit.engines.engine_config import Numbers
 from vitkit.engines.openvino_engine import OpenVINORunner
 from vitkit.jobs.bench.bench import describe_machine
@@ -90,12 +90,12 @@ def contestants(name: str, batch: int, numbers: list[Numbers]) -> Iterator[tuple
         theirs_converted = openvino.convert_model(theirs, example_input=floats[:1], input=[(-1, *shape)])
     noise = [generator.integers(0, 256, (1, *shape), dtype=np.uint8) for _ in range(CALIBRATION)]
     for precision in numbers:
-        their_graph, our_graph = theirs_converted, openvino_engine.convert(ours, precision)
+        their_graph, our_graph = theirs_converted, openvino_writer.convert(ours, precision)
         if precision == "int8":
             their_graph = quantized_by_default(
                 their_graph, [(one / np.float32(127.5) - 1).astype(np.float32) for one in noise]
             )
-            our_graph = openvino_engine.quantize(ours, our_graph, noise)
+            our_graph = openvino_writer.quantize(ours, our_graph, noise)
         yield f"timm openvino {precision}", openvino_step(their_graph, normalized, precision)
         yield f"vitkit openvino {precision}", openvino_step(our_graph, pixels, precision)
 
@@ -131,7 +131,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     known: list[Numbers] = (
-        ["float32", "bfloat16", "int8"] if openvino_engine.has_bfloat16() else ["float32", "int8"]
+        ["float32", "bfloat16", "int8"] if libraries.has_bfloat16() else ["float32", "int8"]
     )
     machine = describe_machine(BenchOptions(tuple(NAMES.values()), threads=options.threads, device="cpu"))
     print(f"{machine['device']}, {machine['threads']} threads, torch {machine['torch']}, openvino "

@@ -8,12 +8,22 @@ import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from vitkit.durable import read_json
 from vitkit.errors import VitkitError
 
 T = TypeVar("T")
+
+
+@runtime_checkable
+class Evolved(Protocol):
+    """A dataclass that was recorded in another form before, or whose fields have types by each other."""
+
+    @classmethod
+    def as_recorded(cls, data: Mapping[str, Any], where: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Return the fields under today's names; and the types of those for which data decides it."""
+
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
@@ -41,6 +51,9 @@ def from_json(cls: type[T], data: Mapping[str, Any], where: str) -> T:
             f"{where}: expected an object with the fields of {cls.__name__}, found {describe_value(data)}."
         )
     hints = typing.get_type_hints(cls)
+    if issubclass(cls, Evolved):
+        data, types_by_data = cls.as_recorded(data, where)
+        hints |= types_by_data
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for key in data:
         if key not in fields:

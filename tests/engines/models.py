@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from vitkit.engines.engine_model import GraphShape, shape_of
 from vitkit.engines.folder import FILES
-from vitkit.engines.graph import GraphShape, shape_of
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig, model_config
@@ -81,9 +81,9 @@ def fake_engines(
     monkeypatch.setattr("vitkit.jobs.export.make_runner", make_runner)
     monkeypatch.setattr("vitkit.jobs.export.refuse_numbers", nothing)
     monkeypatch.setattr("vitkit.engines.folder.version", lambda name: "1.0")
-    monkeypatch.setattr("vitkit.engines.serving.require_engine", nothing)
-    monkeypatch.setattr("vitkit.engines.serving.openvino_engine.read", nothing)
-    monkeypatch.setattr("vitkit.engines.serving.openvino_engine.has_bfloat16", lambda: True)
-    monkeypatch.setattr("vitkit.engines.serving.OpenVINORunner", lambda *arguments: runner)
-    monkeypatch.setattr("vitkit.engines.serving.OnnxRunner", lambda *arguments: runner)
+    monkeypatch.setattr("vitkit.engines.folder.require_engine", nothing)
+    monkeypatch.setattr("vitkit.engines.folder.openvino_engine.read", nothing)
+    monkeypatch.setattr("vitkit.engines.folder.refuse_numbers", nothing)
+    monkeypatch.setattr("vitkit.engines.folder.OpenVINORunner", lambda *arguments: runner)
+    monkeypatch.setattr("vitkit.engines.folder.OnnxRunner", lambda *arguments: runner)
     return runner

@@ -83,7 +83,7 @@ def test_a_description_of_the_first_version_is_read_and_said_to_be_unhashed(out:
 def test_a_description_of_another_graph_is_refused(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for other in (small(size=(16, 16)), small(channels=1)):
         monkeypatch.setattr(
-            "vitkit.engines.serving.OpenVINORunner", lambda *arguments, model=other: FakeRunner(model)
+            "vitkit.engines.folder.OpenVINORunner", lambda *arguments, model=other: FakeRunner(model)
         )
         with pytest.raises(VitkitError, match=r"of uint8 Nx3x16x24 to Nx5, and the graph beside it goes"):
             vitkit.Predictor(out)

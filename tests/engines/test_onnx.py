@@ -13,7 +13,7 @@ from PIL import Image
 import vitkit
 from tests.engines.models import drawn, small
 from vitkit.data.transforms_config import Preprocessing
-from vitkit.engines import onnx_engine
+from vitkit.engines import onnx_engine, onnx_writer
 from vitkit.engines.graph import example_images
 from vitkit.models.resnet import ZeroPaddedMaxPool
 from vitkit.models.resnet_config import ResNetConfig
@@ -28,7 +28,7 @@ needs_onnxruntime = pytest.mark.skipif(
 def test_zeros_are_kept_to_the_bit(size: tuple[int, int]) -> None:
     x = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(1)) - 1
     expected = ZeroPaddedMaxPool()(x)
-    assert torch.equal(onnx_engine.UnmergedMaxPool(size)(x), expected)
+    assert torch.equal(onnx_writer.UnmergedMaxPool(size)(x), expected)
     assert not torch.equal(torch.nn.functional.max_pool2d(x, 3, 2, padding=1), expected)
 
 
@@ -37,7 +37,7 @@ def test_a_bit_agrees_and_its_graph_has_no_padding_before_the_pooling(tmp_path: 
     """Later versions of ONNX Runtime merge it no more, so that the logits alone would not tell."""
     onnx = pytest.importorskip("onnx")
     model = drawn(ResNetConfig((27, 32), (1, 1), 5, width_factor=0.5))
-    onnx_engine.write(model, tmp_path)
+    onnx_writer.write(model, tmp_path)
     nodes = onnx.load(tmp_path / "graph.onnx", load_external_data=False).graph.node
     made_by = {output: node.op_type for node in nodes for output in node.output}
     pooled = [made_by[node.input[0]] for node in nodes if node.op_type == "MaxPool"]

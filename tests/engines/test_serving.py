@@ -74,7 +74,7 @@ def test_colours_of_a_terminal_do_not_stand_in_what_an_engine_says(monkeypatch: 
     def convert(*arguments: object) -> None:
         raise RuntimeError("\x1b[96mFailed\x1b[0m to\ndecompose \x1b]0;title\x07")
 
-    monkeypatch.setattr("vitkit.engines.serving.openvino_engine.convert", convert)
+    monkeypatch.setattr("vitkit.engines.serving.openvino_writer.convert", convert)
     with pytest.raises(VitkitError) as refusal:
         make_runner(small(), "openvino", "float32", 1, None)
     assert "(RuntimeError: Failed to decompose " in str(refusal.value)

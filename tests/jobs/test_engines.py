@@ -14,6 +14,7 @@ from PIL import Image
 
 import vitkit
 from tests.engines.models import NAMES, SMALL, FakeRunner, fake_engines, small
+from tests.helpers.without_torch import run_without_torch
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
 from vitkit.config import to_json
@@ -117,6 +118,23 @@ def require(engine: str) -> None:
     packages = {"openvino": ("openvino",), "onnxruntime": ("onnxruntime", "onnx", "onnxscript")}
     for package in packages[engine]:
         pytest.importorskip(package)
+
+
+@pytest.mark.parametrize("engine", ["openvino", "onnxruntime"])
+def test_an_exported_folder_predicts_the_same_without_torch(engine: Any, tmp_path: Path) -> None:
+    require(engine)
+    out = vitkit.export(saved(tmp_path), tmp_path / "out", engine).path
+    images = sorted(photos(tmp_path / "photos", 3).glob("[0-9]*.png"))
+    command = ("-m", "vitkit", "predict", str(out), *map(str, images), "--json")
+    lines = run_without_torch(tmp_path, *command).splitlines()
+    expected = vitkit.Predictor(out).many(images)
+    for line, guesses in zip(lines, expected, strict=True):
+        found = json.loads(line)["predictions"]
+        assert [one["class"] for one in found] == [one.name for one in guesses]
+        # Threads may be others, by which sums are rounded otherwise.
+        assert [one["probability"] for one in found] == pytest.approx(
+            [g.probability for g in guesses], abs=2e-6
+        )
 
 
 @pytest.mark.parametrize("engine", ["openvino", "onnxruntime"])
@@ -252,7 +270,7 @@ def test_bfloat16_is_refused_where_the_processor_lacks_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require("openvino")
-    monkeypatch.setattr("vitkit.engines.openvino_engine.has_bfloat16", lambda: False)
+    monkeypatch.setattr("vitkit.engines.libraries.has_bfloat16", lambda: False)
     with pytest.raises(vitkit.VitkitError, match="no instructions for bfloat16"):
         vitkit.Predictor(saved(tmp_path), engine="openvino", precision="bfloat16")
 

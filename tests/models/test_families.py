@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from vitkit.errors import VitkitError
-from vitkit.models.build import FAMILIES, build_empty, build_model
+from vitkit.models.build import build_empty, build_model
 from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.vit_config import ViTConfig
-from vitkit.models.zoo import NAMES, ModelConfig, model_config, vit_config
+from vitkit.models.zoo import FAMILIES, NAMES, ModelConfig, model_config, vit_config
 
 VIT = vit_config("ViT-16x2x2/4", 5, (16, 12))
 HYBRID = replace(vit_config("R26+ViT-16x2x2/32", 5, 64), backbone=BackboneConfig((1, 2), 0.5))
@@ -23,7 +23,7 @@ def test_the_first_filters_of_every_model_are_known(name: str) -> None:
     known = [key for key, _ in model.named_parameters() if key in config.first_filters]
     assert len(known) == 1
     assert dict(model.named_parameters())[known[0]].shape[1] == config.in_channels
-    assert FAMILIES[config.family].config is type(config)
+    assert FAMILIES[config.family] is type(config)
 
 
 def test_layers_are_counted_and_put_into_words() -> None:

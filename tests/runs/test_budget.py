@@ -114,9 +114,9 @@ def test_few_shot_accuracy_on_the_way_is_said_not_to_be_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_pace(monkeypatch, 1.0)
-    for followed, expected in ((FewShotTracking(data="digits"), 1), (FewShotTracking(), 0)):
+    for followed, expected in (({"fewshot": FewShotTracking(data="digits")}, 1), ({}, 0)):
         hearing = Hearing()
-        settle_minutes(replace(SMALL, fewshot=followed), tmp_path / "run", listener=hearing)
+        settle_minutes(replace(SMALL, evaluators=followed), tmp_path / "run", listener=hearing)
         assert sum("is not counted in these minutes" in note for note in hearing.notes) == expected
 
 

@@ -77,7 +77,7 @@ def test_an_objective_with_state_survives_a_kill_of_the_whole_run(
 ) -> None:
     """And what it owns is neither in the model that the run ends with, nor changed before the first step."""
     monkeypatch.setattr(
-        ClassificationLearning, "objective", lambda self, config, outputs, labels: Centred(outputs)
+        ClassificationLearning, "objective", lambda self, config, model, train: Centred(model.num_classes)
     )
     monkeypatch.setattr("vitkit.report.page.render_report", lambda *_: "a report")
     vitkit.train(RUN, tmp_path / "whole", threads=1)

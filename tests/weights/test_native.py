@@ -16,7 +16,7 @@ from vitkit.errors import VitkitError
 from vitkit.weights import save_model
 from vitkit.weights.assumptions import Assumption
 from vitkit.weights.card import ModelCard, Task, TrainingData, card_of
-from vitkit.weights.formats.native import describe, read_description
+from vitkit.weights.description import describe, read_description
 from vitkit.weights.preprocessing import preprocessing_of
 
 VERSION_1 = """{

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -60,6 +60,8 @@ def training_curves(
     metric: str = "accuracy",
     title: str = "Validation accuracy",
     label: str = "share of images right",
+    best: Literal["max", "min"] = "max",
+    is_fraction: bool = True,
 ) -> tuple[Figure, Figure, Figure]:
     """Draw loss, a validation metric and learning rate against the step, with epochs on top.
 
@@ -70,7 +72,9 @@ def training_curves(
         validation: equally long `step`, `epoch`, `loss` and `metric`; may be empty.
         altered: what makes the training loss another quantity than the validation loss ("label smoothing
             0.1"), for the legend; empty if nothing does.
-        metric: the name of a share of which the largest is the best; its curve has `title` and `label`.
+        metric: the name of the validation metric; its curve has `title` and `label`.
+        best: whether its largest or its smallest value is the best, which is marked.
+        is_fraction: whether it is written as a percentage.
 
     Long runs are drawn as means over groups of steps.
     """
@@ -89,7 +93,7 @@ def training_curves(
         if len(validation["step"]):
             loss.plot(validation["step"], validation["loss"], label="validation", **marks)
             middle.plot(validation["step"], validation[metric], **marks)
-            _mark_best(middle, validation["step"], validation[metric])
+            _mark_best(middle, validation["step"], validation[metric], best, is_fraction)
         else:
             _say(middle, "no validation was made")
         for figure, axes, heading, unit in zip(
@@ -107,7 +111,8 @@ def training_curves(
                 axes.xaxis.set_major_formatter("{x:,.0f}")
                 _epochs_on_top(axes, train)
             add_legend(figure)
-        middle.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g}%"))
+        if is_fraction:
+            middle.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g}%"))
         rate.yaxis.set_major_formatter("{x:.3g}")
         rate.set_ylim(bottom=0)
     return drawn[0], drawn[1], drawn[2]
@@ -293,12 +298,14 @@ def _smoothed(y: Floats) -> Floats:
     return smoothed
 
 
-def _mark_best(axes: Axes, steps: Floats, values: Floats) -> None:
+def _mark_best(
+    axes: Axes, steps: Floats, values: Floats, best: Literal["max", "min"], is_fraction: bool
+) -> None:
     if not np.isfinite(values).any():
         return
-    best = int(np.nanargmax(values))
-    step, value = steps[best], values[best]
-    words = f"best: {value:.1%} at step {step:,.0f}"
+    place = int(np.nanargmax(values) if best == "max" else np.nanargmin(values))
+    step, value = steps[place], values[place]
+    words = f"best: {f'{value:.1%}' if is_fraction else f'{value:.4g}'} at step {step:,.0f}"
     circle: dict[str, Any] = {"markersize": 7, "markerfacecolor": "none", "markeredgecolor": "black"}
     axes.plot([step], [value], "o", label=words, **circle)
     axes.margins(y=0.12)  # so that the circle is whole

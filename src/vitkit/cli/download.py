@@ -4,7 +4,6 @@ from pathlib import PurePosixPath
 
 from vitkit.cli import console
 from vitkit.weights.files.address import is_address
-from vitkit.weights.files.named import fetch_any
 from vitkit.weights.published import find_start_named
 
 
@@ -19,6 +18,8 @@ def download(path: str) -> None:
     start = find_start_named(path)
     address = path if start is None else start.address
     if is_address(path) and not address.startswith("hf:"):
+        from vitkit.weights.files.named import fetch_any  # torch: an exported folder is read without it
+
         name = PurePosixPath(address.split("#")[0].split("?")[0]).name
         with console.download_bar(f"fetching {name}") as progress:
             fetch_any(path, progress)

@@ -2,6 +2,7 @@
 
 import difflib
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,11 +14,12 @@ from vitkit.data.loader_config import Loading
 from vitkit.data.sources_config import FIRST_RULE
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
+from vitkit.evaluation.fewshot_config import FewShotTracking
 from vitkit.jobs.recipes import recipe
-from vitkit.runs.config import Architecture, Run, StartConfig, is_run, read_run
+from vitkit.runs.config import Architecture, EvaluatorConfig, Run, StartConfig, is_run, read_run
 from vitkit.runs.destination import require_folder
 from vitkit.runs.series_options import SeriesOptions
-from vitkit.training.objectives_config import ClassificationConfig
+from vitkit.training.objectives_config import OBJECTIVES, ClassificationConfig, ObjectiveConfig
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
 
@@ -27,8 +29,9 @@ if TYPE_CHECKING:
 
 
 # A run again, with what the option parser has to know: only the splits' options carry a prefix, because
-# their names alone would not say what is split; the name of the recipe is set by --recipe. The parser takes
-# comments inside the class for help, so these stand here.
+# their names alone would not say what is split; the name of the recipe is set by --recipe. Of the union
+# of objectives it takes the options of the default, which is the task's; of the evaluators it knows few-shot
+# accuracy alone. It takes comments inside the class for help, so these stand here.
 @dataclass(frozen=True)
 class RunOptions(Run):
     """Options of training. Those left out are the recipe's."""
@@ -39,23 +42,33 @@ class RunOptions(Run):
         default_factory=lambda: Run().preprocessing
     )
     augmentation: Annotated[Augmentation, tyro.conf.OmitArgPrefixes] = field(default_factory=Augmentation)
-    objective: Annotated[ClassificationConfig, tyro.conf.OmitArgPrefixes] = field(
+    objective: Annotated[ObjectiveConfig, tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands] = field(
         default_factory=ClassificationConfig
     )
     optimizer: Annotated[OptimizerConfig, tyro.conf.OmitArgPrefixes] = field(default_factory=OptimizerConfig)
     training: Annotated[TrainingConfig, tyro.conf.OmitArgPrefixes] = field(default_factory=TrainingConfig)
     loading: Annotated[Loading, tyro.conf.OmitArgPrefixes] = field(default_factory=Loading)
+    evaluators: Annotated[Mapping[str, EvaluatorConfig], tyro.conf.Fixed, tyro.conf.Suppress] = field(
+        default_factory=dict
+    )
+    fewshot: FewShotTracking = field(default_factory=FewShotTracking)
     recipe: Annotated[str, tyro.conf.Suppress] = ""
 
     @classmethod
     def from_run(cls, run: Run) -> "RunOptions":
         """Make options whose defaults are those of a run."""
-        return cls(**{one.name: getattr(run, one.name) for one in fields(Run)})
+        fewshot = run.evaluators.get(FEWSHOT, FewShotTracking())
+        return cls(fewshot=fewshot, **{one.name: getattr(run, one.name) for one in fields(Run)})
 
     def run(self) -> Run:
         """Return the run that the options stand for."""
-        return Run(**{one.name: getattr(self, one.name) for one in fields(Run)})
+        run = Run(**{one.name: getattr(self, one.name) for one in fields(Run)})
+        others = {name: config for name, config in run.evaluators.items() if name != FEWSHOT}
+        return replace(run, evaluators={**others, **({FEWSHOT: self.fewshot} if self.fewshot.data else {})})
 
+
+FEWSHOT = "fewshot"
+"""The name of the evaluator that --fewshot options ask for."""
 
 DESCRIPTIONS = {
     "train": """Train a Vision Transformer on your images, evaluate it, and write a report.
@@ -176,6 +189,10 @@ def _parse(
 ) -> Asked:
     """Read a command line; options that are left out are those of a run."""
     several = default_series or SeriesOptions()
+    task = _value(arguments, "--task") or defaults.task
+    kind = OBJECTIVES.get(task, ClassificationConfig)
+    if not isinstance(defaults.objective, kind):  # its options are those of the task
+        defaults = replace(defaults, task=task, objective=kind())
     default = RunOptions.from_run(defaults)
 
     def command(

@@ -61,6 +61,7 @@ def with_missing_splits(
     wanted = {split: part for split, part in wanted.items() if part and split not in listed}
     numbers, labels = listed["train"]
     total, groups = len(labels), None
+    stratified = "stratified, " if found.class_names else ""
     if wanted:
         groups, more = _kept_together(found, splits, train)
         notes += more
@@ -83,7 +84,7 @@ def with_missing_splits(
         listed[split] = (numbers[cut], labels[cut])
         groups = None if groups is None else groups[~cut]
         notes.append(
-            f"{split}: {pluralize(int(cut.sum()), 'image')} cut from train, stratified, seed {splits.seed} "
+            f"{split}: {pluralize(int(cut.sum()), 'image')} cut from train, {stratified}seed {splits.seed} "
             f"({how})."
         )
     return listed, notes, folds

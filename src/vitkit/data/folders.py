@@ -78,6 +78,28 @@ def list_folders(root: Path, partial: bool, group: str | None = None) -> Listing
     return Listing("folder of class folders", class_names, Paths(root, paths), splits, tuple(notes), numbers)
 
 
+def list_images(root: Path) -> Listing:
+    """List every image below a folder, or below train/, val/ and test/ in it; nothing is a label."""
+    with os.scandir(root) as entries:
+        named = {SPLIT_NAMES[entry.name.lower()]: entry.name for entry in entries if _is_split(entry)}
+    roots = {split: root / named[split] for split in SPLITS if split in named}
+    roots = roots if "train" in roots else {"train": root}
+    paths: list[str] = []
+    splits: dict[str, SplitListing] = {}
+    for split, folder in roots.items():
+        start = len(paths)
+        paths += (str(path.relative_to(root)) for path in image_files(folder))
+        if len(paths) == start:
+            raise VitkitError(f"No images in {folder}. Expected image files, in folders or not.")
+        numbers = np.arange(start, len(paths))
+        splits[split] = (numbers, np.zeros((len(numbers), 0), dtype=bool))
+    return Listing("folder of images", (), Paths(root, paths), splits)
+
+
+def _is_split(entry: os.DirEntry[str]) -> bool:
+    return entry.name.lower() in SPLIT_NAMES and _is_folder(entry)
+
+
 def _group_of(folder: Path, file: str, level: str) -> str:
     """Return the folders down to a level below the class folder, which name the group of a file."""
     if not level.isdecimal() or int(level) < 1:

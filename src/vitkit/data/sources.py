@@ -19,7 +19,7 @@ from vitkit.data import label_sets
 from vitkit.data.cutting import Folds, with_missing_splits
 from vitkit.data.decode import Header, decode, header
 from vitkit.data.decode_config import DEFAULT_RULE, DecodeRule
-from vitkit.data.folders import list_folders
+from vitkit.data.folders import list_folders, list_images
 from vitkit.data.label_sets import count_labels
 from vitkit.data.listing import (
     LABELS,
@@ -119,6 +119,7 @@ def open_data(
     rule: DecodeRule = DEFAULT_RULE,
     class_names: Sequence[str] | None = None,
     multi_label: bool = False,
+    labelled: bool = True,
 ) -> ImageData:
     """List the data that `spec` names: "digits", a folder, a .csv, a .parquet or a folder of those.
 
@@ -129,6 +130,8 @@ def open_data(
         class_names: those of a trained model. Labels are then mapped to them by name; a name the model does
             not know is an error, a class without images is not.
         multi_label: whether an image has several labels, or none: labels are then (N, K) bool.
+        labelled: whether images need labels; if not, a folder may hold images alone, and labels that are
+            there are left out.
 
     Raises:
         VitkitError: the data cannot be what the user meant: nothing there, no images, an empty class, a
@@ -138,17 +141,19 @@ def open_data(
         raise VitkitError(
             "label_separator separates several labels of an image: give --task multi-label, or leave it out."
         )
-    name, found = _list(spec, splits, multi_label, partial=class_names is not None)
-    if class_names is not None:
+    name, found = _list(spec, splits, multi_label, class_names is not None, labelled)
+    if not labelled:
+        found = _without_labels(found)
+    elif class_names is not None:
         found = _renamed(found, tuple(class_names))
-    elif "train" not in found.splits:
-        raise VitkitError(f"{spec} has only {', '.join(found.splits)}, no images to train on. {LAYOUTS}")
-    elif multi_label:
+    elif multi_label and "train" in found.splits:
         label_sets.refuse_single_labels(spec, found)
-    elif len(found.class_names) < 2:
+    elif len(found.class_names) < 2 and "train" in found.splits:
         raise VitkitError(
             f"{spec} has one class, {found.class_names[0]!r}; a classifier needs at least two. {LAYOUTS}"
         )
+    if class_names is None and "train" not in found.splits:
+        raise VitkitError(f"{spec} has only {', '.join(found.splits)}, no images to train on. {LAYOUTS}")
     _check_names(spec, found.class_names)
     if splits.group is not None and found.groups is None:
         raise VitkitError(
@@ -161,7 +166,7 @@ def open_data(
     return ImageData(name, spec, found.kind, found.class_names, samples, (*found.notes, *notes), folds)
 
 
-def _list(spec: str, splits: Splits, multi_label: bool, partial: bool) -> tuple[str, Listing]:
+def _list(spec: str, splits: Splits, multi_label: bool, partial: bool, labelled: bool) -> tuple[str, Listing]:
     """Name and list the data of `spec`; with `partial`, classes may be missing."""
     if spec == "digits":
         if multi_label:
@@ -173,7 +178,7 @@ def _list(spec: str, splits: Splits, multi_label: bool, partial: bool) -> tuple[
         name = named.resolve().stem if named.is_file() else named.resolve().name
         if multi_label:
             return name, _list_sets(path, splits.label_separator, splits.group)
-        return name, _list_path(path, partial, splits.group)
+        return name, _list_path(path, partial, splits.group, labelled)
     except OSError as error:
         raise VitkitError(f"{spec} cannot be listed: {error}. Is it whole, and may it be read?") from error
 
@@ -256,7 +261,7 @@ class FileSamples:
         return self.header(index).size
 
 
-def _list_path(path: Path, partial: bool, group: str | None) -> Listing:
+def _list_path(path: Path, partial: bool, group: str | None, labelled: bool) -> Listing:
     if path.suffix.lower() == ".csv":
         return list_csv(path, group)
     stage = list_of(path)
@@ -273,7 +278,7 @@ def _list_path(path: Path, partial: bool, group: str | None) -> Listing:
         return list_split_parquets(path, parquets, group=group)
     if parquets:
         return list_parquet(path, parquets, group=group)
-    return list_folders(path, partial, group)
+    return list_folders(path, partial, group) if labelled else list_images(path)
 
 
 def _list_sets(path: Path, separator: str | None, group: str | None) -> Listing:
@@ -322,6 +327,15 @@ class _Digits:
 
     def path(self, number: int) -> Path:
         raise LookupError(f"{self.key(number)} is in no file.")
+
+
+def _without_labels(found: Listing) -> Listing:
+    """Leave the labels of a listing out."""
+    splits = {
+        split: (numbers, np.zeros((len(numbers), 0), dtype=bool))
+        for split, (numbers, _) in found.splits.items()
+    }
+    return replace(found, class_names=(), splits=splits)
 
 
 def _renamed(found: Listing, class_names: tuple[str, ...]) -> Listing:

@@ -17,13 +17,15 @@ from vitkit.durable import read_chunks, read_json, replace_json
 from vitkit.engines import onnx_engine, openvino_engine
 from vitkit.engines.agreement import Agreement, Nearness
 from vitkit.engines.engine_config import GraphEngine, Numbers
-from vitkit.engines.graph import GraphShape, computed_gelu, describe_gelu, shape_of
+from vitkit.engines.engine_model import EngineModel, GraphShape, computed_gelu, describe_gelu, shape_of
+from vitkit.engines.libraries import refuse_numbers, refusing, require_engine
+from vitkit.engines.onnx_engine import OnnxRunner
+from vitkit.engines.openvino_engine import OpenVINORunner
 from vitkit.errors import VitkitError
-from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
-from vitkit.weights.card import ModelCard
+from vitkit.weights.card import Described, ModelCard
+from vitkit.weights.description import describe, read_description
 from vitkit.weights.files.checksum import HashingWriter, read_record, verify
-from vitkit.weights.formats.native import describe, read_description
 from vitkit.weights.preprocessing import preprocessing_of
 
 FORMAT = "vitkit-engine"
@@ -90,7 +92,7 @@ def refuse_engine_folder(path: str | Path) -> None:
 
 def write_description(
     folder: Path,
-    model: ImageModel,
+    model: Described,
     engine: GraphEngine,
     numbers: Numbers,
     agreement: Agreement | None,
@@ -233,3 +235,26 @@ def _require_inside(folder: Path, name: str) -> None:
             f"{path}: expected a regular file in this folder, found {found}: copy the files themselves into "
             "the folder."
         )
+
+
+def serve_folder(folder: Path, threads: int) -> tuple[EngineModel, EngineRecord]:
+    """Have an engine compute the graph in a folder that `vitkit export` wrote.
+
+    Raises:
+        VitkitError: the folder is damaged, describes another graph than there is, or the engine is not
+            installed or cannot read it.
+    """
+    record = read_description_of(folder)
+    require_engine(record.engine)
+    if record.numbers == "bfloat16":
+        refuse_numbers(record.engine, record.numbers)
+    advice = "Export the model again with the version that is installed."
+    with refusing(record.engine, f"read the graph in {folder}", advice):
+        runner: OpenVINORunner | OnnxRunner
+        if record.engine == "openvino":
+            runner = OpenVINORunner(openvino_engine.read(folder), record.numbers, threads)
+        else:
+            runner = OnnxRunner(folder, threads)
+        shape = runner.shape()
+    require_graph(record, shape, folder)
+    return EngineModel(record.config, record.card, runner), record

@@ -8,81 +8,18 @@ Shapes: B images, T tokens, D = width, h = num_heads, d = D / h.
 """
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitkit.engines.engine_config import Numbers
-from vitkit.errors import VitkitError
-from vitkit.models.card import Card
+from vitkit.engines.engine_model import computed_gelu
 from vitkit.models.compute_config import choose_compute
 from vitkit.models.image_model import ImageModel, Taps
 from vitkit.models.parts import MLP, Attention, Block
 from vitkit.models.stem import CENTRE, PatchStem
-from vitkit.models.vit_config import Gelu
-from vitkit.models.zoo import ModelConfig
-
-Runner = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
-"""A function of an engine: images `(B, C, H, W)`, contiguous, to logits `(B, K)`. B may change."""
-
-
-@dataclass(frozen=True)
-class GraphShape:
-    """The inputs and outputs of a graph."""
-
-    inputs: tuple[tuple[str, tuple[int | None, ...]], ...]
-    """The type of each input's numbers, and its sizes; None is a size that may change."""
-    outputs: tuple[tuple[int | None, ...], ...]
-    """The sizes of each output."""
-
-    def __str__(self) -> str:
-        def words(sizes: tuple[int | None, ...]) -> str:
-            return "x".join("N" if size is None else str(size) for size in sizes)
-
-        taken = " and ".join(f"{name} {words(sizes)}" for name, sizes in self.inputs)
-        return f"{taken} to {' and '.join(map(words, self.outputs))}"
-
-
-def shape_of(config: ModelConfig) -> GraphShape:
-    """Return what the graph of a model takes and gives."""
-    images = (None, config.in_channels, *config.image_size)
-    return GraphShape((("uint8", images),), ((None, config.num_classes),))
-
-
-class EngineModel(ImageModel):
-    """A model whose logits an engine computes. It has no parameters: it can neither be trained nor looked
-    into.
-
-    Args:
-        config, card: of the model that the engine's graph was made of.
-        runner: computes the logits.
-    """
-
-    def __init__(self, config: ModelConfig, card: Card, runner: Runner) -> None:
-        super().__init__(config)
-        self.card = card
-        self._runner = runner
-
-    def forward(self, images: Tensor, taps: Taps | None = None, attention_weights: object = False) -> Tensor:
-        """Compute logits `(B, K)` of uint8 images `(B, C, H, W)`.
-
-        Raises:
-            VitkitError: images of another size or type; or something between images and logits is asked for.
-        """
-        if taps is not None or attention_weights:
-            raise VitkitError(
-                "An inference engine gives logits alone: features, taps and attention weights need engine "
-                "torch."
-            )
-        self.require_size(images)
-        if images.dtype != torch.uint8:
-            raise VitkitError(f"An inference engine takes uint8 images (0 to 255), found {images.dtype}.")
-        return torch.from_numpy(self._runner(np.ascontiguousarray(images.numpy())))
 
 
 class SplitAttention(Attention):
@@ -115,27 +52,6 @@ class SplitAttention(Attention):
         mixed = F.scaled_dot_product_attention(q, k, v)
         out: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))
         return out
-
-
-def computed_gelu(config: ModelConfig, numbers: Numbers) -> Gelu | None:
-    """Return the form of GELU in the graph of a model; None where the model has none.
-
-    The tanh form becomes the exact one where numbers are short: the two differ by 5e-4 at most, less than
-    numbers of 8 bits do from each other, and OpenVINO computes the exact one in half the time.
-    """
-    gelu: Gelu | None = getattr(config, "gelu", None)
-    return "erf" if gelu == "tanh" and numbers != "float32" else gelu
-
-
-def describe_gelu(config: ModelConfig, numbers: Numbers) -> str | None:
-    """Say that the graph of a model has another form of GELU than the model; None where it has the same."""
-    own, computed = computed_gelu(config, "float32"), computed_gelu(config, numbers)
-    if own == computed:
-        return None
-    return (
-        f"in {numbers} its GELU is computed in the exact form ({computed}), the model's is the {own} form: "
-        "the two differ by 5e-4 at most"
-    )
 
 
 def graph_of(model: ImageModel, numbers: Numbers = "float32") -> ImageModel:

@@ -1,13 +1,17 @@
-"""Import the packages of engines, where they are installed."""
+"""The packages of engines: whether they are installed, what they can compute, and what they raise."""
 
+import re
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from vitkit.engines.engine_config import EXTRAS, GraphEngine
+from vitkit.engines.engine_config import EXTRAS, GraphEngine, Numbers
 from vitkit.errors import VitkitError
+from vitkit.text import visible
 
 TELEMETRY = "openvino_telemetry"
 
@@ -50,3 +54,40 @@ def import_package(name: str) -> Any:
                 f"{name} is installed and cannot be imported ({error}). Install it again: "
                 f"pip install --force-reinstall {name.partition('.')[0]}"
             ) from error
+
+
+def has_bfloat16() -> bool:
+    """Whether OpenVINO computes in bfloat16 on this processor."""
+    return "BF16" in import_package("openvino").Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+
+
+def refuse_numbers(engine: GraphEngine, numbers: Numbers) -> None:
+    """Refuse numbers that an engine, or this processor, does not compute in; and engines not installed.
+
+    Raises:
+        VitkitError: it is so.
+    """
+    if engine == "onnxruntime" and numbers != "float32":
+        raise VitkitError(
+            f"ONNX Runtime computes in float32 here, not in {numbers}. Leave the precision out, or take the "
+            "engine openvino."
+        )
+    require_engine(engine, *(("nncf",) if numbers == "int8" else ()))
+    if numbers == "bfloat16" and not has_bfloat16():
+        raise VitkitError(
+            "This processor has no instructions for bfloat16 that OpenVINO uses, so that it would be no "
+            "faster: take float32, or int8."
+        )
+
+
+@contextmanager
+def refusing(engine: GraphEngine, task: str, advice: str) -> Iterator[None]:
+    """Wrap any exception of an engine in a VitkitError."""
+    try:
+        yield
+    except (VitkitError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        # Colours for a terminal stand in some of them.
+        words = visible(" ".join(re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", str(error)).split())[:200])
+        raise VitkitError(f"{engine} cannot {task} ({type(error).__name__}: {words}). {advice}") from error

@@ -1,29 +1,26 @@
-"""Models that engines compute: made of a checkpoint in memory, or read from the folder of an export."""
+"""Have an engine compute a model in memory, and hold its logits against PyTorch's."""
 
 import math
-import re
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitkit.engines import onnx_engine, openvino_engine
+from vitkit.engines import onnx_writer, openvino_writer
 from vitkit.engines.agreement import Nearness
 from vitkit.engines.engine_config import GraphEngine, Numbers
-from vitkit.engines.folder import EngineRecord, read_description_of, require_graph
-from vitkit.engines.graph import EngineModel, Runner, example_images
-from vitkit.engines.libraries import require_engine
+from vitkit.engines.engine_model import EngineModel, Runner
+from vitkit.engines.graph import example_images
+from vitkit.engines.libraries import refusing
 from vitkit.engines.onnx_engine import OnnxRunner
 from vitkit.engines.openvino_engine import OpenVINORunner
 from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
-from vitkit.text import visible
 
 FLOAT32_TOLERANCE = 1e-4
 """Largest difference to PyTorch's logits in float32, as a share of their standard deviation: ten times as
@@ -38,25 +35,6 @@ COMPARED = 16
 COMPARED_IN_MEMORY = 4
 """The same where a graph is made for one command, which should begin soon."""
 MADE_UP = "images that are made up"
-
-
-def refuse_numbers(engine: GraphEngine, numbers: Numbers) -> None:
-    """Refuse numbers that an engine, or this processor, does not compute in; and engines not installed.
-
-    Raises:
-        VitkitError: it is so.
-    """
-    if engine == "onnxruntime" and numbers != "float32":
-        raise VitkitError(
-            f"ONNX Runtime computes in float32 here, not in {numbers}. Leave the precision out, or take the "
-            "engine openvino."
-        )
-    require_engine(engine, *(("nncf",) if numbers == "int8" else ()))
-    if numbers == "bfloat16" and not openvino_engine.has_bfloat16():
-        raise VitkitError(
-            "This processor has no instructions for bfloat16 that OpenVINO uses, so that it would be no "
-            "faster: take float32, or int8."
-        )
 
 
 def refuse_model(engine: GraphEngine, config: ModelConfig) -> None:
@@ -111,30 +89,17 @@ def make_runner(
     Raises:
         VitkitError: the engine cannot convert the model.
     """
-    with _refusing(engine, "convert this model", "Take engine torch."):
+    with refusing(engine, "convert this model", "Take engine torch."):
         if engine == "openvino":
-            graph = openvino_engine.convert(model, numbers)
+            graph = openvino_writer.convert(model, numbers)
             if numbers == "int8":
-                graph = openvino_engine.quantize(model, graph, images)
+                graph = openvino_writer.quantize(model, graph, images)
             if folder is not None:
-                openvino_engine.write(graph, folder)
+                openvino_writer.write(graph, folder)
             return OpenVINORunner(graph, numbers, threads)
         assert folder is not None
-        onnx_engine.write(model, folder)
+        onnx_writer.write(model, folder)
         return OnnxRunner(folder, threads)
-
-
-@contextmanager
-def _refusing(engine: GraphEngine, task: str, advice: str) -> Iterator[None]:
-    """Turn what an engine raises, which is what it likes, into words for whoever asked for it."""
-    try:
-        yield
-    except (VitkitError, OSError, MemoryError):
-        raise
-    except Exception as error:
-        # Colours for a terminal stand in some of them.
-        words = visible(" ".join(re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", str(error)).split())[:200])
-        raise VitkitError(f"{engine} cannot {task} ({type(error).__name__}: {words}). {advice}") from error
 
 
 def require_same(
@@ -186,26 +151,3 @@ def require_same(
             "engine torch."
         )
     return nearness
-
-
-def serve_folder(folder: Path, threads: int) -> tuple[EngineModel, EngineRecord]:
-    """Have an engine compute the graph in a folder that `vitkit export` wrote.
-
-    Raises:
-        VitkitError: the folder is damaged, describes another graph than there is, or the engine is not
-            installed or cannot read it.
-    """
-    record = read_description_of(folder)
-    require_engine(record.engine)
-    if record.numbers == "bfloat16":
-        refuse_numbers(record.engine, record.numbers)
-    advice = "Export the model again with the version that is installed."
-    with _refusing(record.engine, f"read the graph in {folder}", advice):
-        runner: OpenVINORunner | OnnxRunner
-        if record.engine == "openvino":
-            runner = OpenVINORunner(openvino_engine.read(folder), record.numbers, threads)
-        else:
-            runner = OnnxRunner(folder, threads)
-        shape = runner.shape()
-    require_graph(record, shape, folder)
-    return EngineModel(record.config, record.card, runner), record

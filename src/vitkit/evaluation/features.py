@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
-from torch import Tensor
 
 from vitkit.config import to_json
 from vitkit.data.batch import Batch
@@ -109,42 +108,33 @@ class FeatureExtractor:
         """
         rejects: dict[str, str] = {}
         rows: list[NDArray[np.float32]] = []
+        readable: list[NDArray[np.bool_]] = []
         pixels: list[tuple[int, int]] = []
-        done = 0
 
-        def features(batch: Batch) -> Tensor:
-            output = self.model.features(batch.images)
-            if output.ndim != 2:
-                raise VitkitError(
-                    "Expected one row of features per image, found an output of shape "
-                    f"{tuple(output.shape)}: choose pool token, mean or map when the model is made."
-                )
-            return output
-
-        def keep(found: NDArray[np.float32], batch: Batch, mask: NDArray[np.bool_]) -> None:
-            rows.append(found)
+        def take(outputs: NDArray[np.float32], batch: Batch) -> None:
+            mask = batch.mask.numpy().copy()  # its memory may be a worker's
+            rows.append(outputs[mask])
+            readable.append(mask)
             shown = batch.images.numpy()
             digests = [xxhash.xxh3_128_intdigest(shown[i].tobytes()) for i in np.flatnonzero(mask)]
-            pixels.extend(divmod(digest, 1 << 64) for digest in digests)  # 128 bits in two columns
-
-        def count(images: int) -> None:
-            nonlocal done
-            done += images
+            pixels.extend(divmod(digest, 1 << 64) for digest in digests)
             if progress is not None:
-                progress(done)
+                progress(sum(map(len, readable)))
 
         batches = evaluation_batches(samples, self.preprocessing, batch_size, workers, rejects, indices)
-        images = run_model(
-            self.model,
-            features,
-            batches,
-            keep,
-            what="features",
-            device=self.device,
-            precision=self.precision,
-            progress=count,
-        )
-        found, mask = np.concatenate(rows), images.readable
+        run_model(self.model, batches, take, device=self.device, precision=self.precision, features=True)
+        if not readable:
+            raise VitkitError(
+                "There are no images to compute features of: the data, or this split, is empty."
+            )
+        found, mask = np.concatenate(rows), np.concatenate(readable)
+        wrong = int((~np.isfinite(found).all(1)).sum())
+        if wrong:
+            raise VitkitError(
+                f"The model's features are not finite (NaN or infinite) for {wrong:,} of {len(found):,} "
+                "images. Its weights have diverged, or overflow in this precision: take another checkpoint, "
+                "or float32."
+            )
         reasons = tuple(rejects[samples.key(index)] for index in indices[~mask].tolist())
         return Features(found, mask, np.array(pixels, np.uint64).reshape(-1, 2), reasons)
 

@@ -1,7 +1,8 @@
 """The options of few-shot evaluation."""
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from vitkit.errors import VitkitError
 
@@ -12,6 +13,14 @@ L2 = 1024.0
 METHODS: tuple[Method, ...] = get_args(Method)
 SHOTS = (1, 5, 10, 25)
 """The numbers of shots of the original code (big_vision `configs/common_fewshot.py`)."""
+
+
+if TYPE_CHECKING:
+    import torch
+
+    from vitkit.data.transforms_config import Preprocessing
+    from vitkit.models.precision_config import Precision
+    from vitkit.weights.card import TrainingData
 
 
 @dataclass(frozen=True)
@@ -35,6 +44,56 @@ class FewShotTracking:
             )
         if self.every is not None and self.every < 1:
             raise VitkitError(f"The few-shot evaluation is made every 1 or more steps, found {self.every}.")
+
+    def with_absolute_paths(self) -> "FewShotTracking":
+        """Write paths down so that they hold from any folder."""
+        from vitkit.data.listing import absolute_spec  # numpy: help texts do not wait for it
+
+        return replace(self, data=absolute_spec(self.data))
+
+    def check(self) -> None:
+        """Refuse, before anything is made, what could not be measured.
+
+        Raises:
+            VitkitError: the images are not there, or leave nothing to test on.
+        """
+        from vitkit.evaluation.fewshot_data import open_fewshot_data
+
+        open_fewshot_data(self.data)
+
+    def build(
+        self,
+        preprocessing: "Preprocessing",
+        *,
+        device: "torch.device",
+        precision: "Precision",
+        batch_size: int,
+        workers: int,
+        trained_on: "Sequence[TrainingData]",
+    ) -> "Callable[[Any, Any], Mapping[str, float]]":
+        """Make the function of model and objective that measures; see `fewshot_evaluator`."""
+        from vitkit.evaluation.fewshot_evaluator import fewshot_evaluator
+
+        return fewshot_evaluator(
+            self.data,
+            preprocessing,
+            shots=self.shots,
+            seeds=self.seeds,
+            device=device,
+            precision=precision,
+            batch_size=batch_size,
+            workers=workers,
+            trained_on=trained_on,
+        )
+
+    def line(self, measured: Mapping[str, float]) -> str:
+        """Write the accuracy of the most shots in a few words: "25 shots 43.2%"."""
+        name, accuracy = list(measured.items())[-1]
+        return f"{name.split('_')[1]} shots {accuracy:.1%}"
+
+    def describe(self) -> str:
+        """Name what is measured, for a sentence: "few-shot accuracy on digits"."""
+        return f"few-shot accuracy on {self.data}"
 
 
 def listed(values: tuple[object, ...]) -> str:

@@ -18,9 +18,6 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.precision_config import Precision
 from vitkit.weights.card import TrainingData
 
-FEWSHOT = "fewshot"
-"""The evaluator's name in `metrics.jsonl`."""
-
 
 def fewshot_evaluator(
     data: str,
@@ -78,9 +75,3 @@ def fewshot_evaluator(
         return {f"{score.method}_{score.shots}_shots": score.mean for score in scores}
 
     return evaluate
-
-
-def tell_fewshot(measured: Mapping[str, float]) -> str:
-    """Say the accuracy of the most shots in a few words: "25 shots 43.2%"."""
-    name, accuracy = list(measured.items())[-1]
-    return f"{name.split('_')[1]} shots {accuracy:.1%}"

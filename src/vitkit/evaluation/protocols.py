@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from vitkit import config
 from vitkit.data.imagenet import LabelledImages, imagenet_wnids, is_wnid
@@ -71,24 +69,6 @@ class ProtocolResult:
         """Return all numbers as plain data."""
         plain: dict[str, Any] = config.to_json(self)
         return plain
-
-
-class ChosenOutputs(nn.Module):
-    """A model of which some outputs are kept, in another order.
-
-    Args:
-        model: images `(B, 3, H, W)` to logits `(B, K)`.
-        columns: `(C,)` outputs that are kept.
-    """
-
-    def __init__(self, model: nn.Module, columns: NDArray[np.int64]) -> None:
-        super().__init__()
-        self.model = model
-        self.columns = torch.from_numpy(columns)
-
-    def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.model(images)
-        return logits[:, self.columns.to(logits.device)]
 
 
 def outputs_of_classes(

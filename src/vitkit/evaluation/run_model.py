@@ -1,13 +1,13 @@
-"""Run a model over batches of images once: one loop, for logits of classes, logits of labels, and features.
+"""Run a model over batches of images once: the one loop for classes, labels and features.
 
-Shapes: N images, n of them readable; K classes or labels.
+A model is a module of PyTorch, or a function of an engine from pixels to logits; what comes out are arrays of
+numpy.
 """
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +24,11 @@ from vitkit.models.card import LossFunction
 from vitkit.models.precision import autocast
 from vitkit.models.precision_config import Precision
 
+Rows = NDArray[np.float32]
+Model = nn.Module | Callable[[NDArray[np.uint8]], Rows]
+"""A module from images `(B, C, H, W)` to logits `(B, K)`, or an engine's function from uint8 images to the
+same."""
+
 
 @contextlib.contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
@@ -39,89 +44,65 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-@dataclass(frozen=True, eq=False)
-class Images:
-    """The images that a model was run over."""
+@contextlib.contextmanager
+def running(
+    model: Model, device: torch.device, precision: Precision, features: bool = False
+) -> Iterator[Callable[[Tensor], Rows]]:
+    """Give the function that computes a model's outputs of a batch of images, as float32 in numpy.
 
-    readable: NDArray[np.bool_]
-    """`(N,)`: which could be read, in the order in which they came."""
-    ids: NDArray[np.int64]
-    """`(n,)` of the readable ones, sorted."""
-    order: NDArray[np.int64]
-    """`(n,)`: the image of `ids[i]` came as number `order[i]` of the readable ones."""
-    bad: NDArray[np.int64]
-    """The ids of the others, sorted."""
-
-
-Rows = NDArray[np.float32]
-"""The output of a model: a row of logits or features for each image."""
+    Args:
+        model: a module is already on `device`.
+        device: where images are moved to.
+        precision: that a module computes in.
+        features: Whether it computes the features of a module and not its logits.
+    """
+    if not isinstance(model, nn.Module):
+        yield lambda images: model(images.numpy())
+        return
+    compute: Any = model.features if features else model  # what a module's attribute is, no type says
+    with evaluation_mode(model), autocast(device, precision):
+        yield lambda images: compute(images.to(device)).float().cpu().numpy()
 
 
 def run_model(
-    model: nn.Module,
-    compute: Callable[[Batch], Tensor],
+    model: Model,
     batches: Iterable[Batch],
-    keep: Callable[[Rows, Batch, NDArray[np.bool_]], None],
+    take: Callable[[Rows, Batch], None],
     *,
-    what: Literal["logits", "features"] = "logits",
-    device: torch.device | str,
-    precision: Precision,
-    progress: Callable[[int], None] | None,
-) -> Images:
-    """Run a model over a data set once, in evaluation mode and without gradients.
+    device: torch.device | str = "cpu",
+    precision: Precision = "float32",
+    progress: Callable[[int], None] | None = None,
+    features: bool = False,
+) -> None:
+    """Run a model over all batches of a data set.
 
     Args:
-        model: already on `device`; in the mode that it was in afterwards.
-        compute: gives the model's output `(B, K)` for a batch on `device`, and refuses another shape.
+        model, precision, features: as for `running`.
         batches: every image once. Unreadable images take part in the forward pass, so that batches keep their
-            shape, and are dropped after it.
-        keep: is given the rows `(n, K)` of a batch's readable images on the CPU, the batch and its mask, as
-            long as all rows so far are finite. It copies what it keeps: a batch lies in memory that is shared
-            with the worker that made it, and holds a file descriptor as long as anything refers to it.
-        what: names the rows in errors.
+            shape.
+        take: called with the outputs `(B, K)` of each batch, of unreadable images too, and the batch.
         device: where batches are moved to.
-        precision: that the model computes in; the rows are float32 either way.
         progress: called after each batch with the number of its images.
 
     Raises:
-        NonFiniteError: logits are not finite.
-        VitkitError: features are not finite; there is no image; or as `compute` and `keep`.
+        VitkitError: the model gives no single row for each image.
     """
     device = torch.device(device)
-    masks: list[NDArray[np.bool_]] = []
-    came: list[NDArray[np.int64]] = []
-    not_finite = 0
-    with evaluation_mode(model), autocast(device, precision):
+    with running(model, device, precision, features) as compute:
         for batch in batches:
-            moved = batch.to(device)
-            rows = compute(moved)[moved.mask].float().cpu().numpy()
-            mask = batch.mask.cpu().numpy().copy()
-            masks.append(mask)
-            came.append(batch.ids.cpu().numpy().copy())
-            not_finite += int((~np.isfinite(rows).all(1)).sum())
-            if not not_finite:  # else there will be no result: such images are only counted, for the error
-                keep(rows, batch, mask)
+            rows = compute(batch.to(device).images)
+            if rows.ndim != 2:
+                raise VitkitError(
+                    f"Expected one row of {'features' if features else 'logits'} per image, found an output "
+                    f"of shape {rows.shape}: choose pool token, mean or map when the model is made."
+                )
+            take(rows, batch)
             if progress is not None:
-                progress(len(mask))
-    if not masks:
-        purpose = "evaluate on" if what == "logits" else "compute features of"
-        raise VitkitError(f"There is no image to {purpose}: the data set (or this split of it) is empty.")
-    readable, everything = np.concatenate(masks), np.concatenate(came)
-    ids = everything[readable]
-    if not_finite:
-        # A sweep passes over a learning rate whose logits diverge. Features that are not finite are computed
-        # before or beside training: they say nothing about the rate, and end it.
-        kind = NonFiniteError if what == "logits" else VitkitError
-        raise kind(
-            f"The model's {what} are not finite (NaN or infinite) for {not_finite:,} of {len(ids):,} images. "
-            "Its weights have diverged, or overflow in this precision: take another checkpoint, or float32."
-        )
-    order = ids.argsort(kind="stable")
-    return Images(readable, ids[order], order, np.sort(everything[~readable]))
+                progress(len(batch))
 
 
 def predict(
-    model: nn.Module,
+    model: Model,
     batches: Iterable[Batch],
     *,
     device: torch.device | str = "cpu",
@@ -130,62 +111,51 @@ def predict(
     loss: LossFunction = "softmax",
     keep_logits: bool = True,
     folder: Path | None = None,
+    columns: NDArray[np.int64] | None = None,
 ) -> Predictions:
-    """Run a classifier over a data set once.
-
-    Each batch is scored as it comes, so that memory holds some numbers for each image and no more.
+    """Score the class of every image, each batch as it comes: memory holds a few numbers for each image.
 
     Args:
-        model, batches, device, precision, progress: as for `run_model`; images `(B, 3, H, W)` to logits
-            `(B, K)`.
+        model, batches, device, precision, progress: as for `run_model`.
         loss: the one that the model was trained with, which decides what its logits mean.
-        keep_logits: whether the logits can be asked for afterwards; more than 64 MiB of them are kept in a
+        keep_logits: Whether the logits can be asked for afterwards; more than 64 MiB of them are kept in a
             file.
         folder: where that file is made, without a name; None: the system's folder for temporary files.
+        columns: the logits that stand for the classes, in their order; None: all of them.
 
     Raises:
         VitkitError: the model gives no single row of logits per image, logits that are not finite, or fewer
-            than the labels need; there is no image; the logits find no room.
+            than the labels need; the logits find no room.
     """
+    seen, scores = _Seen(), list[ImageScores]()
     logits = LogitsAsTheyCome(folder) if keep_logits else None
-    labels: list[NDArray[np.int64]] = []
-    scores: list[ImageScores] = []
-    classes = 0
 
-    def compute(batch: Batch) -> Tensor:
-        nonlocal classes
-        output: Tensor = model(batch.images)
-        if output.ndim != 2:
-            raise VitkitError(
-                f"Classification needs one row of logits per image, found an output of shape "
-                f"{tuple(output.shape)}: choose pool='token' or 'mean'."
-            )
-        classes = output.shape[1]
-        return output
-
-    def keep(rows: Rows, batch: Batch, mask: NDArray[np.bool_]) -> None:
-        labels.append(batch.labels.cpu().numpy()[mask])  # indexing copies
-        check_labels(labels[-1], rows.shape[1])
-        scores.append(image_scores(rows, labels[-1], loss))
+    def take(outputs: Rows, batch: Batch) -> None:
+        rows, labels = seen.add(outputs if columns is None else outputs[:, columns], batch)
+        if seen.not_finite:
+            return  # there will be no result: such images are only counted, for the error
+        check_labels(labels, rows.shape[1])
+        scores.append(image_scores(rows, labels, loss))
         if logits is not None:
             logits.add(rows)
 
-    images = run_model(model, compute, batches, keep, device=device, precision=precision, progress=progress)
+    run_model(model, batches, take, device=device, precision=precision, progress=progress)
+    order = seen.order()
     if logits is not None:
-        logits.arrange(images.order)
+        logits.arrange(order)
     return Predictions(
         logits,
-        labels=np.concatenate(labels)[images.order],
-        ids=images.ids,
-        bad=images.bad,
+        labels=np.concatenate(seen.targets)[order],
+        ids=np.concatenate(seen.ids)[order],
+        bad=np.sort(np.concatenate(seen.bad)),
         loss=loss,
-        classes=classes,
-        scores=ImageScores.concatenate(scores).select(images.order),
+        classes=seen.outputs,
+        scores=ImageScores.concatenate(scores).select(order),
     )
 
 
 def predict_labels(
-    model: nn.Module,
+    model: Model,
     batches: Iterable[Batch],
     *,
     device: torch.device | str = "cpu",
@@ -193,36 +163,73 @@ def predict_labels(
     progress: Callable[[int], None] | None = None,
     folder: Path | None = None,
 ) -> LabelPredictions:
-    """Run a model that finds labels over a data set once.
+    """Keep the logits of every label of every image.
 
     Args:
-        model, batches, device, precision, progress: as for `run_model`; images `(B, 3, H, W)` to logits
-            `(B, K)`, and labels `(B, K)` bool.
+        model, batches, device, precision, progress: as for `run_model`; the labels are `(B, K)` bool.
         folder: where logits too many for memory are kept; None: the system's folder for temporary files.
 
     Raises:
         VitkitError: the model gives other than one logit for each label, or logits that are not finite; there
             is no image; the logits find no room.
     """
-    logits = LogitsAsTheyCome(folder)
-    targets: list[NDArray[np.bool_]] = []
+    seen, logits = _Seen(), LogitsAsTheyCome(folder)
 
-    def compute(batch: Batch) -> Tensor:
-        output: Tensor = model(batch.images)
-        if output.shape != batch.labels.shape:
+    def take(outputs: Rows, batch: Batch) -> None:
+        if outputs.shape != batch.labels.shape:
             raise VitkitError(
                 f"Expected one logit for each image and label, {tuple(batch.labels.shape)}, found an "
-                f"output of shape {tuple(output.shape)}: evaluate on data with the labels that the model "
-                "was trained on."
+                f"output of shape {outputs.shape}: evaluate on data with the labels that the model was "
+                "trained on."
             )
-        return output
+        logits.add(seen.add(outputs, batch)[0])
 
-    def keep(rows: Rows, batch: Batch, mask: NDArray[np.bool_]) -> None:
-        logits.add(rows)
-        targets.append(batch.labels.cpu().numpy()[mask])  # indexing copies
+    run_model(model, batches, take, device=device, precision=precision, progress=progress)
+    order = seen.order()
+    logits.arrange(order)
+    targets, ids, bad = (np.concatenate(part) for part in (seen.targets, seen.ids, seen.bad))
+    return LabelPredictions(logits, targets[order].astype(bool), ids[order], np.sort(bad))
 
-    images = run_model(model, compute, batches, keep, device=device, precision=precision, progress=progress)
-    logits.arrange(images.order)
-    return LabelPredictions(
-        logits, np.concatenate(targets)[images.order].astype(bool), images.ids, images.bad
-    )
+
+class _Seen:
+    """The targets and ids of the images that a model ran over, batch by batch.
+
+    Everything is copied: a batch lies in memory that is shared with the worker that made it, and holds a file
+    descriptor for as long as anything refers to it.
+    """
+
+    def __init__(self) -> None:
+        self.outputs = self.not_finite = 0
+        self.targets: list[NDArray[np.int64]] = []
+        self.ids: list[NDArray[np.int64]] = []
+        self.bad: list[NDArray[np.int64]] = []
+
+    def add(self, outputs: Rows, batch: Batch) -> tuple[Rows, NDArray[np.int64]]:
+        """Count a batch, and return the outputs and targets of its readable images."""
+        mask, ids = batch.mask.cpu().numpy(), batch.ids.cpu().numpy()
+        rows, targets = outputs[mask], batch.labels.cpu().numpy()[mask]  # indexing copies
+        self.outputs = rows.shape[1]
+        self.targets.append(targets)
+        self.ids.append(ids[mask])
+        self.bad.append(ids[~mask])
+        self.not_finite += int((~np.isfinite(rows).all(1)).sum())
+        return rows, targets
+
+    def order(self) -> NDArray[np.int64]:
+        """Return the order of the readable images by id.
+
+        Raises:
+            VitkitError: there were none, or outputs were not finite.
+        """
+        if not self.ids:
+            raise VitkitError(
+                "There is no image to evaluate on: the data set (or this split of it) is empty."
+            )
+        ids = np.concatenate(self.ids)
+        if self.not_finite:
+            raise NonFiniteError(
+                f"The model's logits are not finite (NaN or infinite) for {self.not_finite} of {len(ids)} "
+                "images. Its weights have diverged, or overflow in this precision: evaluate an earlier "
+                "checkpoint, or in float32."
+            )
+        return ids.argsort(kind="stable")

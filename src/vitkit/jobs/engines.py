@@ -1,20 +1,28 @@
-"""Load what predicts: a model that PyTorch computes, or one that an inference engine does."""
+"""Load what predicts: a model that PyTorch computes, or one that an inference engine does.
 
-from dataclasses import dataclass, replace
+An exported folder is read without PyTorch, which is imported where a checkpoint is.
+"""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from vitkit.engines.engine_config import Engine, GraphEngine, Numbers
-from vitkit.engines.folder import DESCRIPTION, is_engine_folder
-from vitkit.engines.graph import describe_gelu
-from vitkit.engines.serving import refuse_numbers, serve, serve_folder
+from vitkit.engines.engine_model import EngineModel, describe_gelu
+from vitkit.engines.folder import is_engine_folder, serve_folder
+from vitkit.engines.libraries import refuse_numbers
 from vitkit.errors import VitkitError
 from vitkit.models.compute_config import Phase
 from vitkit.models.precision_config import Precision
-from vitkit.runs.checkpoints import load_any
-from vitkit.runs.machine import find_device, prepare
-from vitkit.weights import Identity, Loaded, LoadOptions
+from vitkit.weights.load_options import LoadOptions
+
+if TYPE_CHECKING:
+    import torch
+
+    from vitkit.models.image_model import ImageModel
 
 DEVICES = ("auto", "cpu")
 """The devices on which engines other than PyTorch compute: the processor."""
@@ -24,9 +32,12 @@ DEVICES = ("auto", "cpu")
 class Ready:
     """A model that is ready to compute logits of uint8 images."""
 
-    loaded: Loaded
-    """The model, what it is, and the notes for the user."""
-    device: torch.device
+    model: "ImageModel | EngineModel"
+    notes: tuple[str, ...]
+    """Phrases that the user should know about the weights, each of which follows the path."""
+    left_out: Mapping[str, Sequence[str]]
+    """Tensors of the checkpoint that no model takes, by the reason why."""
+    device: "torch.device | str"
     """The device that images are moved to."""
     precision: Precision
     """The precision that autocast is to be entered with."""
@@ -59,18 +70,25 @@ def load_ready(
     if is_engine_folder(path):
         return _from_folder(Path(path), options, device, engine, precision, exact)
     if engine is None or engine == "torch":
+        from vitkit.runs.checkpoints import load_any
+        from vitkit.runs.machine import find_device, prepare
+
         place = find_device(device)
         loaded = load_any(path, options)
         loaded.model.to(place)
-        return Ready(loaded, place, prepare(loaded.model, place, precision, exact, phase))
+        chosen = prepare(loaded.model, place, precision, exact, phase)
+        return Ready(loaded.model, loaded.notes, loaded.identity.left_out, place, chosen)
     numbers: Numbers = "float32" if precision == "auto" else precision
     refuse_options(engine, device, exact)
     refuse_numbers(engine, numbers)  # before the weights are read
+    from vitkit.engines.serving import serve
+    from vitkit.runs.checkpoints import load_any
+
     loaded = load_any(path, options)
-    model = serve(loaded.model, engine, numbers, torch.get_num_threads())
+    model = serve(loaded.model, engine, numbers, thread_count())
     gelu = describe_gelu(model.config, numbers)
     notes = loaded.notes if gelu is None else (*loaded.notes, gelu)
-    return Ready(replace(loaded, model=model, notes=notes), torch.device("cpu"), "float32")
+    return Ready(model, notes, loaded.identity.left_out, "cpu", "float32")
 
 
 def refuse_options(engine: GraphEngine, device: str, exact: bool) -> None:
@@ -90,6 +108,19 @@ def refuse_options(engine: GraphEngine, device: str, exact: bool) -> None:
         )
 
 
+def thread_count() -> int:
+    """Return the number of threads for an engine: PyTorch's where it is imported, else that of OpenMP.
+
+    0 leaves the number to the engine.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        threads: int = torch.get_num_threads()
+        return threads
+    given = os.environ.get("OMP_NUM_THREADS", "")  # the variable that PyTorch goes by
+    return int(given) if given.isdecimal() else 0
+
+
 def _from_folder(
     folder: Path,
     options: LoadOptions,
@@ -99,7 +130,7 @@ def _from_folder(
     exact: bool,
 ) -> Ready:
     """Load the folder of an export, in which engine, numbers and image size are decided."""
-    model, record = serve_folder(folder, torch.get_num_threads())
+    model, record = serve_folder(folder, thread_count())
     for name, asked, there in (
         ("engine", engine or record.engine, record.engine),
         ("precision", record.numbers if precision == "auto" else precision, record.numbers),
@@ -113,6 +144,4 @@ def _from_folder(
                 "model again."
             )
     refuse_options(record.engine, device, exact)
-    file = folder / DESCRIPTION
-    identity = Identity(file, record.engine, record.config, record.card, {}, record.notes)
-    return Ready(Loaded(model, identity, identity.notes), torch.device("cpu"), "float32")
+    return Ready(model, record.notes, {}, "cpu", "float32")

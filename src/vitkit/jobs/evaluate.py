@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from vitkit.data.loader_config import WORKER_TIMEOUT
@@ -13,11 +12,10 @@ from vitkit.data.repeats import Images, repeats_of_training
 from vitkit.data.sources import ImageData
 from vitkit.engines.engine_config import Engine
 from vitkit.errors import VitkitError
-from vitkit.jobs.engines import load_ready
+from vitkit.jobs.engines import Ready, load_ready
 from vitkit.jobs.evaluate_options import EvaluateOptions
 from vitkit.listener import SILENT, Listener
 from vitkit.models.image_config import height_and_width
-from vitkit.models.image_model import ImageModel
 from vitkit.models.precision_config import Precision
 from vitkit.runs.config import is_run, is_unfinished
 from vitkit.runs.finish import evaluate_split, find_training_images, with_repeats
@@ -25,7 +23,7 @@ from vitkit.runs.folder import is_training_data, open_model_data, write_evaluati
 from vitkit.tasks import answering_of
 from vitkit.tasks.answering import Answering
 from vitkit.weights import LoadOptions
-from vitkit.weights.card import card_of
+from vitkit.weights.card import Described, card_of
 from vitkit.weights.loading import log_notes
 
 NAMES_SHOWN = 10
@@ -110,7 +108,8 @@ def evaluate(
 
 def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Evaluation:
     """Evaluate a checkpoint; errors are those of `evaluate`."""
-    model, device, precision = load_for_evaluation(options)
+    ready = load_for_evaluation(options)
+    model = ready.model
     answering = answering_of(model.card)
     reason = answering.explain_unfit(model.config)
     if reason:
@@ -133,12 +132,12 @@ def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Eva
         model,
         data,
         split,
-        device,
+        ready.device,
         rejects,
         batch_size=options.batch_size,
         workers=options.workers,
         worker_timeout=options.worker_timeout,
-        precision=precision,
+        precision=ready.precision,
         listener=listener,
     )
     whole = not trained_on and list(data.splits) == ["train"]
@@ -154,12 +153,8 @@ def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Eva
     return Evaluation(split, data, answering, result, predictions, rejects, whole)
 
 
-def load_for_evaluation(options: EvaluateOptions) -> tuple[ImageModel, torch.device, Precision]:
-    """Load the model of an evaluation, to be computed as its options say; what is worth knowing is logged.
-
-    Returns:
-        The model, the device that images are moved to, and the precision of autocast.
-    """
+def load_for_evaluation(options: EvaluateOptions) -> Ready:
+    """Load the model of an evaluation, to be computed as its options say; what is worth knowing is logged."""
     ready = load_ready(
         options.model,
         LoadOptions(image_size=options.image_size, num_heads=options.num_heads),
@@ -169,10 +164,11 @@ def load_for_evaluation(options: EvaluateOptions) -> tuple[ImageModel, torch.dev
         exact=options.exact,
         phase="evaluation",
     )
-    return log_notes(options.model, ready.loaded), ready.device, ready.precision
+    log_notes(options.model, ready.notes, ready.left_out)
+    return ready
 
 
-def _find_among_others(model: ImageModel, others: Images, listener: Listener) -> NDArray[np.int64] | None:
+def _find_among_others(model: Described, others: Images, listener: Listener) -> NDArray[np.int64] | None:
     """Find the training images of a model among those of other data; None where they cannot be compared."""
     try:
         trained = open_model_data(model).splits["train"]
@@ -214,7 +210,7 @@ def keep_evaluation(options: EvaluateOptions, found: Evaluation, listener: Liste
     return run / "evaluation"
 
 
-def _match_by_order(path: str, model: ImageModel, data: ImageData) -> str:
+def _match_by_order(path: str, model: Described, data: ImageData) -> str:
     """Return the sentence that a model without class names takes the classes in their order, if it can."""
     names, outputs = data.class_names, model.config.num_classes
     shown = ", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else "")

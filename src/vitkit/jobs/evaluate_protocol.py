@@ -11,7 +11,6 @@ from vitkit.data.loader import evaluation_batches
 from vitkit.errors import VitkitError
 from vitkit.evaluation import run_model
 from vitkit.evaluation.protocols import (
-    ChosenOutputs,
     ProtocolResult,
     count_right,
     five_likeliest,
@@ -84,7 +83,8 @@ def run_protocol(
     given = None if options.wnids is None else read_wnids(options.wnids)
     with listener.progress("listing images"):
         images = list_labelled(name, data, options.labels)
-    model, device, precision = load_for_evaluation(options)
+    ready = load_for_evaluation(options)
+    model = ready.model
     reason = answering_of(model.card).explain_unfit(model.config)
     if reason:
         raise VitkitError(f"{options.model} {reason}.")
@@ -108,10 +108,11 @@ def run_protocol(
     )
     with listener.progress(f"evaluating {name}", len(samples)) as progress:
         found = run_model.predict(
-            ChosenOutputs(model, columns[candidates]),
+            model,
             batches,
-            device=device,
-            precision=precision,
+            device=ready.device,
+            precision=ready.precision,
+            columns=columns[candidates],
             progress=added_up(progress),
         )
     words = [names[column] for column in columns] if names and not is_wnid(names[columns[0]]) else []

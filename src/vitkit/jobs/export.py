@@ -14,16 +14,11 @@ from numpy.typing import NDArray
 
 from vitkit.engines.agreement import LOWEST_AGREEMENT, Agreement, Nearness, compare_logits
 from vitkit.engines.engine_config import GraphEngine, Numbers
+from vitkit.engines.engine_model import Runner, describe_gelu
 from vitkit.engines.folder import write_description
-from vitkit.engines.graph import Runner, describe_gelu, example_images
-from vitkit.engines.serving import (
-    COMPARED,
-    MADE_UP,
-    make_runner,
-    refuse_model,
-    refuse_numbers,
-    require_same,
-)
+from vitkit.engines.graph import example_images
+from vitkit.engines.libraries import refuse_numbers
+from vitkit.engines.serving import COMPARED, MADE_UP, make_runner, refuse_model, require_same
 from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.jobs.calibration import CalibrationImages, read_calibration, read_own_images

@@ -1,13 +1,13 @@
 """Name what is in images: `vitkit.Predictor` for a program, `predict_images` for many files."""
 
 import os
+import sys
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -16,19 +16,23 @@ from vitkit.data.decode import DecodeError, decode, decode_image
 from vitkit.data.image_paths import find_images, refuse_address
 from vitkit.data.transforms import preprocess
 from vitkit.engines.engine_config import Engine
+from vitkit.engines.engine_model import EngineModel
 from vitkit.errors import VitkitError
-from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.jobs.engines import load_ready
 from vitkit.jobs.predict_options import PredictOptions
 from vitkit.listener import SILENT, Listener
-from vitkit.models.precision import autocast
 from vitkit.models.precision_config import Precision
 from vitkit.tasks import answering_of
 from vitkit.tasks.answering import Answering, Guess
-from vitkit.weights import LoadOptions
+from vitkit.weights.load_options import LoadOptions
 from vitkit.weights.preprocessing import preprocessing_of
 
-ImageLike = str | os.PathLike[str] | bytes | IO[bytes] | Image.Image | NDArray[np.uint8] | torch.Tensor
+if TYPE_CHECKING:
+    import torch
+
+ImageLike: TypeAlias = (
+    "str | os.PathLike[str] | bytes | IO[bytes] | Image.Image | NDArray[np.uint8] | torch.Tensor"
+)
 """A path, the bytes of a file, a file opened for reading bytes, a Pillow image, an array (height, width, C)
 or (height, width) of uint8, or a tensor (C, height, width) of uint8, with the C channels of the model."""
 
@@ -109,8 +113,9 @@ class Predictor:
             has it.
         exact: Whether it computes as the first version did, without the faster ways to the same result.
         engine: the program that computes: "torch", or an extra, "openvino" or "onnxruntime", on the processor
-            with the number of threads that PyTorch has. Left out, the one that an exported folder is for,
-            else "torch".
+            with the number of threads that PyTorch has; an exported folder, which is read without PyTorch,
+            goes by OMP_NUM_THREADS where that is not imported. Left out, the one that an exported folder is
+            for, else "torch".
 
     `notes` holds what the user should know about the weights, as `vitkit.load_model` logs it.
 
@@ -139,7 +144,7 @@ class Predictor:
             exact=exact,
             phase="prediction",
         )
-        self.notes, self.model = ready.loaded.notes, ready.loaded.model
+        self.notes, self.model = ready.notes, ready.model
         self.device, self.precision = ready.device, ready.precision
         self.answering = answering_of(self.model.card)
         reason = self.answering.explain_unfit(self.model.config)
@@ -171,23 +176,32 @@ class Predictor:
         if not len(images):
             return []
         pixels = np.stack([preprocess(self._pixels(image), self.preprocessing) for image in images])
-        batch = torch.from_numpy(pixels).permute(0, 3, 1, 2).to(self.device)
-        with evaluation_mode(self.model), autocast(self.device, self.precision):
-            logits = self.model(batch).float()
-        wrong = int((~logits.isfinite().all(-1)).sum())
+        logits = self._logits(pixels.transpose(0, 3, 1, 2))
+        wrong = int((~np.isfinite(logits).all(-1)).sum())
         if wrong:
             raise VitkitError(
                 f"The model's logits are not finite (NaN or infinite) for {wrong} of {len(logits)} images, "
                 "so it cannot name anything: its weights overflow or are damaged. Use another checkpoint."
             )
-        return self.answering.guesses(logits.cpu().numpy(), self.model.card, top)
+        return self.answering.guesses(logits, self.model.card, top)
+
+    def _logits(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Compute the logits `(B, K)` of images `(B, C, H, W)`."""
+        if isinstance(self.model, EngineModel):
+            return self.model(images)
+        import torch
+
+        from vitkit.evaluation.run_model import running
+
+        with running(self.model, torch.device(self.device), self.precision) as compute:
+            return compute(torch.from_numpy(images))
 
     def _pixels(self, image: Any) -> NDArray[np.uint8]:
         """Return one image as `(height, width, C)`, whatever it is given as."""
         rule = self.preprocessing.decode
         if isinstance(image, Image.Image):
             return decode_image(image, rule)
-        if isinstance(image, torch.Tensor):
+        if _is_tensor(image):
             return _from_tensor(image, rule.channels)
         if isinstance(image, np.ndarray):
             return _from_array(image, rule.channels)
@@ -212,6 +226,12 @@ class Predictor:
         )
 
 
+def _is_tensor(image: object) -> "TypeGuard[torch.Tensor]":
+    """Whether an image is a tensor; there are none where PyTorch was not imported."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(image, torch.Tensor)
+
+
 def _from_array(image: NDArray[Any], channels: int) -> NDArray[np.uint8]:
     if image.dtype == np.uint8 and image.size:
         if image.ndim == 3 and image.shape[2] == channels:
@@ -225,15 +245,16 @@ def _from_array(image: NDArray[Any], channels: int) -> NDArray[np.uint8]:
     )
 
 
-def _from_tensor(image: torch.Tensor, channels: int) -> NDArray[np.uint8]:
-    if image.dtype == torch.uint8 and image.numel():
+def _from_tensor(image: "torch.Tensor", channels: int) -> NDArray[np.uint8]:
+    kind = str(image.dtype).removeprefix("torch.")
+    if kind == "uint8" and image.numel():
         if image.ndim == 3 and image.shape[0] in (1, channels):
             return _from_array(image.permute(1, 2, 0).cpu().numpy(), channels)
         if image.ndim == 2:
             return _from_array(image.cpu().numpy(), channels)
     raise VitkitError(
         f"A tensor is an image if it is ({channels}, height, width){_or_grey(channels)}, of uint8 in 0..255; "
-        f"found {tuple(image.shape)} of {str(image.dtype).removeprefix('torch.')}."
+        f"found {tuple(image.shape)} of {kind}."
     )
 
 

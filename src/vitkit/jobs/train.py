@@ -13,7 +13,6 @@ from vitkit.data.sources import ImageData
 from vitkit.data.sources_config import NEWEST_RULE
 from vitkit.data.transforms_config import refuse_augmentation
 from vitkit.errors import VitkitError
-from vitkit.evaluation.fewshot_data import open_fewshot_data
 from vitkit.jobs.finetune_recipes import departures
 from vitkit.jobs.report import write_report
 from vitkit.listener import SILENT, Listener
@@ -201,7 +200,7 @@ def _complete(
     listener.show(estimate(run, parts.data, outlook))
     for sentence in differences:
         listener.warn(sentence)
-    fit(trainer, find_task(run.task).learning.progress, parts.rejects, position, stop, listener)
+    fit(trainer, parts.rejects, position, stop, listener)
     position.point = "after the last step, which is committed, before the report was written"
     weights = take_final_weights(model, trainer, listener)
     # The order matters after a kill: `is_complete` looks for the report, which is written last, so that each
@@ -282,12 +281,14 @@ def _refuse_run(run: Run, data: ImageData, config: ModelConfig, device: torch.de
             "patience waits for a better validation, but there are no validation images: give "
             "--splits.val-fraction, or leave patience out."
         )
-    find_task(run.task).learning.learned(
-        run.objective
-    )  # refuses options of the loss that do not fit the task
+    learning = find_task(run.task).learning
+    unfit = learning.explain_unfit(config)
+    if unfit:
+        raise VitkitError(f"{run.model} {unfit}.")
+    learning.learned(run.objective)  # refuses options of the loss that do not fit the task
     refuse_ridge_head(run)
-    if run.fewshot.data:
-        open_fewshot_data(run.fewshot.data)
+    for evaluator in run.evaluators.values():
+        evaluator.check()
     if run.optimizer.freezes and not run.start.start:
         raise VitkitError(
             "freeze and freeze_layers keep weights as they are, and new ones know nothing: give a start "

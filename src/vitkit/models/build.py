@@ -1,7 +1,6 @@
 """Models with new weights: the one place where a model is composed of its parts."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -34,23 +33,16 @@ def build_vit(config: ViTConfig, generator: torch.Generator | None = None) -> Vi
     return ViT(config, stem, blocks, generator)
 
 
-@dataclass(frozen=True)
-class Family:
-    """A kind of model: what describes it, and what builds it with new weights."""
-
-    config: type[ModelConfig]
-    build: Callable[[Any, torch.Generator | None], ImageModel]
-
-
-FAMILIES = {
-    family.config.family: family for family in (Family(ViTConfig, build_vit), Family(ResNetConfig, ResNet))
+BUILDERS: dict[str, Callable[[Any, torch.Generator | None], ImageModel]] = {
+    ViTConfig.family: build_vit,
+    ResNetConfig.family: ResNet,
 }
-"""The families by the name that a configuration gives its family, which `model.json` records."""
+"""The functions that build a model with new weights, by the name of its family."""
 
 
 def build_model(config: ModelConfig, generator: torch.Generator | None = None) -> ImageModel:
     """Build the model of a configuration, with new weights, composed of its parts."""
-    return FAMILIES[config.family].build(config, generator)
+    return BUILDERS[config.family](config, generator)
 
 
 Model = TypeVar("Model", bound=ImageModel)

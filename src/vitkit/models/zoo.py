@@ -29,6 +29,8 @@ from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.vit_config import STEM_GROUP, ViTConfig
 
 ModelConfig = ViTConfig | ResNetConfig
+FAMILIES: dict[str, type[ModelConfig]] = {config.family: config for config in (ViTConfig, ResNetConfig)}
+"""The configurations by the name of their family, which `model.json` records."""
 
 # width, depth, MLP width, heads. Base, Large, Huge: the paper's Table 1. b: Figure 4. Ti, S: the official
 # releases. The others: big_vision models/vit.py.

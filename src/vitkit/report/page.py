@@ -9,7 +9,7 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -167,7 +167,7 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
         "curve": task.learning.curve,
         "curves": _curves(content.metrics, task.learning.curve, _altered(content.config)),
         "altered": _altered(content.config),
-        "loss": figures.LOSS_LABELS[model.card.loss],
+        "loss": task.learning.curve.loss or figures.LOSS_LABELS[model.card.loss],
         "weights": str(card.origin.get("weights", "")).removeprefix("weights "),
         "left_out": content.left_out,
         "expected": content.expected,
@@ -188,8 +188,7 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
         "environment": content.environment,
     }
     say("pictures of images")
-    followed = fewshot_section(content.followed, content.config)
-    sections = told.sections if followed is None else (followed, *told.sections)
+    sections = (*fewshot_sections(content.followed, content.config), *told.sections)
     page["sections"] = [_drawn(section, evaluation) for section in sections]
     if evaluation is not None:
         say("attention rollout")
@@ -239,7 +238,9 @@ def _curves(metrics: Sequence[Mapping[str, Any]], curve: Curve, altered: str) ->
     if not len(train["step"]) and not len(validation["step"]):
         return []
     steps = int(max([*train["step"], *validation["step"]]))
-    drawn = figures.training_curves(train, validation, altered, curve.metric, curve.title, curve.label)
+    drawn = figures.training_curves(
+        train, validation, altered, curve.metric, curve.title, curve.label, curve.best, curve.is_fraction
+    )
     names = {"loss": "Loss", "metric": curve.title, "rate": "Learning rate"}
     return [
         drawing(figure, name, f"{what} over {steps:,} steps of training.")
@@ -473,19 +474,27 @@ def attention_batch(model: ViT) -> int:
     return max(1, min(32, ATTENTION_FLOATS // (config.num_heads * config.num_tokens**2)))
 
 
-def fewshot_section(followed: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> Section | None:
-    """Make the section of the page; None where nothing was measured.
+def fewshot_sections(followed: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> Iterator[Section]:
+    """Make a section of the page for each evaluator that measured it.
 
     Args:
         followed: the lines of evaluators in metrics.jsonl. Among lines of the same step the last one counts.
         config: of the run, as nested plain data.
     """
-    measured = {line["step"]: line for line in followed if line.get("evaluator") == "fewshot"}
-    lines = [measured[step] for step in sorted(measured)]
-    names = [name for name in dict.fromkeys(key for line in lines for key in line) if name.endswith("_shots")]
-    if not names:
-        return None
-    options = config.get("fewshot", {})
+    for evaluator in dict.fromkeys(str(line.get("evaluator")) for line in followed):
+        measured = {line["step"]: line for line in followed if line.get("evaluator") == evaluator}
+        lines = [measured[step] for step in sorted(measured)]
+        keys = dict.fromkeys(key for line in lines for key in line)
+        names = [name for name in keys if name.endswith("_shots")]
+        if names:
+            # Runs of the time before evaluators were a mapping hold the options of this one at the top.
+            options = config.get("evaluators", config).get(evaluator, {})
+            yield _fewshot_section(evaluator, lines, names, options)
+
+
+def _fewshot_section(
+    evaluator: str, lines: Sequence[Mapping[str, Any]], names: Sequence[str], options: Mapping[str, Any]
+) -> Section:
     images = PurePath(str(options.get("data", ""))).name or "other images"
     shares = {_label(name): [_share(line.get(name)) for line in lines] for name in names}
     steps = [int(line["step"]) for line in lines]
@@ -497,11 +506,11 @@ def fewshot_section(followed: Sequence[Mapping[str, Any]], config: Mapping[str, 
     alt = f"Few-shot accuracy over {len(steps)} measurements; at step {steps[-1]:,}: {last}."
     draws = options.get("seeds", 1)
     return Section(
-        "fewshot",
+        evaluator,
         "Few-shot",
         "Few-shot accuracy while it was trained",
         (
-            Plot(tracking_plot(steps, shares, images), "fewshot", alt),
+            Plot(tracking_plot(steps, shares, images), evaluator, alt),
             Text(
                 "Least squares in closed form (the paper's few-shot accuracy) on the features of the model "
                 f"as it was, with the same images of each class at every step; the mean of {draws} "

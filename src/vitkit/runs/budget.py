@@ -130,10 +130,10 @@ def settle_minutes(
                     return fit(run, there.training.steps, count)
     pace = measure_pace(named, data, record, find_device(device), listener)
     steps = _choose_steps(run.training, pace, count, listener)
-    if run.fewshot.data:
+    for evaluator in run.evaluators.values():
         listener.note(
-            f"The few-shot accuracy on {run.fewshot.data}, measured on the way, is not counted in these "
-            "minutes: the run takes longer by it."
+            f"The {evaluator.describe()}, measured on the way, is not counted in these minutes: the run "
+            "takes longer by it."
         )
     return fit(run, steps, count)
 

@@ -13,7 +13,6 @@ from vitkit.data.listing import absolute_spec
 from vitkit.data.loader import TrainLoader, evaluation_batches, worker_count
 from vitkit.data.memory_samples import MemorySamples, check_decode_memory, keep_in_memory, largest_decoding
 from vitkit.data.sources import ImageData, Samples
-from vitkit.evaluation.fewshot_evaluator import FEWSHOT, fewshot_evaluator
 from vitkit.listener import Listener
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
@@ -27,6 +26,7 @@ from vitkit.runs.start import start_place
 from vitkit.tasks import find_task
 from vitkit.tasks.learning import Validation
 from vitkit.training.evaluators import Evaluator
+from vitkit.training.step_numbers import step_seed
 from vitkit.training.trainer import Trainer
 from vitkit.weights.card import card_of
 
@@ -48,9 +48,9 @@ class Parts:
 
 def with_absolute_paths(run: Run) -> Run:
     """Write paths down so that they hold from any folder."""
-    tracked = replace(run.fewshot, data=absolute_spec(run.fewshot.data))
+    evaluators = {name: config.with_absolute_paths() for name, config in run.evaluators.items()}
     start = replace(run.start, start=start_place(run.start.start))
-    return replace(run, data=absolute_spec(run.data), fewshot=tracked, start=start)
+    return replace(run, data=absolute_spec(run.data), evaluators=evaluators, start=start)
 
 
 def build_parts(
@@ -120,21 +120,23 @@ def compute_as_begun(parts: Parts, device: torch.device) -> None:
 
 def build_trainer(parts: Parts, device: torch.device) -> Trainer:
     """Move the model to its device, and build what trains it."""
-    run, data = parts.run, parts.data
-    validated = "val" in data.splits
+    run, data, learning = parts.run, parts.data, find_task(parts.run.task).learning
+    with torch.random.fork_rng():
+        # Its weights follow from the seed of the run alone, as the model's do; by a hash of it, so that they
+        # are other numbers. No update has the number -1.
+        torch.manual_seed(step_seed(run.training.seed, -1, 0))
+        objective = learning.objective(run.objective, parts.model.config, data.splits["train"])
     parts.model.recompute = run.training.recompute
     return Trainer(
         parts.folder,
         parts.model.to(device),
-        find_task(run.task).learning.objective(
-            run.objective, len(data.class_names), data.splits["train"].labels
-        ),
+        objective,
         build_loader(parts),
         len(data.splits["train"]),
         run.training,
         run.optimizer,
         build_evaluators(parts, device),
-        find_task(run.task).learning.monitor if validated else None,
+        learning.monitor if "val" in data.splits else None,
         configuration=to_json(run),
         compute=parts.model.chosen,
     )
@@ -162,20 +164,17 @@ def build_evaluators(parts: Parts, device: torch.device) -> dict[str, Evaluator]
     run, evaluators = parts.run, dict[str, Evaluator]()
     if "val" in parts.data.splits:
         evaluators |= find_task(run.task).learning.evaluators(build_validation(parts, device))
-    if run.fewshot.data:
-        own = card_of(parts.model).data
-        measure = fewshot_evaluator(
-            run.fewshot.data,
+    own = card_of(parts.model).data
+    for name, config in run.evaluators.items():
+        measure = config.build(
             run.preprocessing,
-            shots=run.fewshot.shots,
-            seeds=run.fewshot.seeds,
             device=device,
             precision=run.training.precision,
             batch_size=run.training.micro_batch_size or run.training.batch_size,
             workers=run.loading.workers or 0,
             trained_on=() if own is None else (own,),
         )
-        evaluators[FEWSHOT] = Evaluator(measure, run.fewshot.every)
+        evaluators[name] = Evaluator(measure, config.every, config.line)
     return evaluators
 
 

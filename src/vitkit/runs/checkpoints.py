@@ -292,7 +292,9 @@ def load_model(
         VitkitError: no checkpoint there, one of another architecture, or a damaged one.
     """
     options = LoadOptions(num_classes, image_size, head, num_heads, interpolation, image_mean, image_std)
-    return log_notes(path, load_any(path, options))
+    loaded = load_any(path, options)
+    log_notes(path, loaded.notes, loaded.identity.left_out)
+    return loaded.model
 
 
 def read_snapshot(folder: Path) -> Snapshot:

@@ -23,9 +23,14 @@ from vitkit.models.compute_config import Compute
 from vitkit.models.vit_config import ImagePoolKind, Interpolation, PositionKind
 from vitkit.models.zoo import ModelConfig, changed_name, model_config
 from vitkit.text import without_places
-from vitkit.training.objectives_config import ClassificationConfig
+from vitkit.training.evaluators import VALIDATION
+from vitkit.training.objectives_config import OBJECTIVES, ClassificationConfig, ObjectiveConfig
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
+
+EvaluatorConfig = FewShotTracking
+"""The configuration of any evaluator that a run may have, whatever it learns: `FewShotTracking` shows what
+each has to say."""
 
 
 @dataclass(frozen=True)
@@ -137,13 +142,37 @@ class Run:
     architecture: Architecture = field(default_factory=Architecture)
     preprocessing: Preprocessing = field(default_factory=lambda: Preprocessing(image_size=(224, 224)))
     augmentation: Augmentation = field(default_factory=Augmentation)
-    objective: ClassificationConfig = field(default_factory=ClassificationConfig)
+    objective: ObjectiveConfig = field(default_factory=ClassificationConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     splits: Splits = field(default_factory=Splits)
     loading: Loading = field(default_factory=Loading)
-    fewshot: FewShotTracking = field(default_factory=FewShotTracking)
+    evaluators: Mapping[str, EvaluatorConfig] = field(default_factory=dict)
+    """Measurements beside the validation while the model is trained, by name: they are logged and decide
+    nothing."""
     recipe: str = ""
+
+    def __post_init__(self) -> None:
+        expected = OBJECTIVES.get(self.task, ClassificationConfig)
+        if not isinstance(self.objective, expected):
+            raise VitkitError(
+                f"The objective of {self.task} is made from a {expected.__name__}, found a "
+                f"{type(self.objective).__name__}: give both task and objective."
+            )
+        if VALIDATION in self.evaluators:
+            raise VitkitError(f"{VALIDATION!r} is the name of the task's own evaluator: choose another name.")
+
+    @classmethod
+    def as_recorded(cls, data: Mapping[str, Any], where: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Read the objective as that of the task; and the field `fewshot` of the time before evaluators."""
+        task = data.get("task", "classification")
+        kind = OBJECTIVES.get(task) if isinstance(task, str) else None
+        if "fewshot" in data:
+            tracked = from_json(FewShotTracking, data["fewshot"], f"{where}: fewshot")
+            data = {key: value for key, value in data.items() if key != "fewshot"}
+            # Without data nothing was measured.
+            data |= {"evaluators": {**({"fewshot": to_json(tracked)} if tracked.data else {})}}
+        return data, {"objective": kind or ClassificationConfig}
 
 
 def new_model_config(run: Run, num_classes: int) -> ModelConfig:
@@ -256,12 +285,16 @@ def changed_options(recorded: Mapping[str, Any], where: str, run: Run, moved: bo
         VitkitError: what was recorded `where` is no run.
     """
     # Parsed into a Run first: options that are newer than the record then take their defaults.
-    there, here = to_json(from_json(Run, recorded, where)), to_json(run)
+    recorded_run = from_json(Run, recorded, where)
+    there, here = to_json(recorded_run), to_json(run)
     if run.splits.rule is None:  # whoever gives none takes the one that the run was begun with
         here["splits"]["rule"] = there["splits"]["rule"]
     if None not in (there["training"]["steps"], here["training"]["steps"]):
         here["training"]["epochs"] = there["training"]["epochs"]  # the steps stand in their place
     for options in (there, here):
+        for name, config in {**run.evaluators, **recorded_run.evaluators}.items():
+            # One that measures nothing, so that the options of the other are listed one by one.
+            options["evaluators"].setdefault(name, to_json(type(config)()))
         del options["loading"], options["training"]["micro_batch_size"], options["training"]["recompute"]
         if moved:
             del options["data"], options["start"]["start"]
@@ -296,7 +329,8 @@ def train_longer(changes: Sequence[str], folder: Path) -> str:
 
 
 def _option(name: str) -> str:
-    """Name the option of a field; those of splits and of few-shot evaluation carry their section's name."""
+    """Name the option of a field; those of splits and of evaluators carry their section's name."""
     section, _, field_name = name.rpartition(".")
-    prefix = f"{section}." if section in ("splits", "fewshot") else ""
+    carries = section.startswith(("splits", "evaluators."))
+    prefix = f"{section.removeprefix('evaluators.')}." if carries else ""
     return f"--{prefix}{field_name.replace('_', '-')}"

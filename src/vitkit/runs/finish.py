@@ -14,6 +14,7 @@ from vitkit.data.loader import evaluation_batches, worker_count
 from vitkit.data.loader_config import WORKER_TIMEOUT
 from vitkit.data.repeats import describe_repeats, repeats_of_training
 from vitkit.data.sources import ImageData
+from vitkit.engines.engine_model import EngineModel
 from vitkit.listener import SILENT, Listener, added_up
 from vitkit.models.image_model import ImageModel
 from vitkit.models.precision_config import Precision
@@ -156,10 +157,10 @@ def with_repeats(
 
 
 def evaluate_split(
-    model: ImageModel,
+    model: ImageModel | EngineModel,
     data: ImageData,
     split: str,
-    device: torch.device,
+    device: torch.device | str,
     rejects: dict[str, str],
     *,
     batch_size: int = 128,

@@ -30,13 +30,12 @@ from vitkit.data.sources_config import Splits
 from vitkit.durable import refuse_links, replace_json, require_regular_file
 from vitkit.errors import VitkitError
 from vitkit.models.card import Card
-from vitkit.models.image_model import ImageModel
 from vitkit.runs.config import Run
 from vitkit.runs.data_record import DataRecord
 from vitkit.runs.destination import make_folder
 from vitkit.tasks import find_task, task_of
 from vitkit.tasks.answering import Answering, Result, SplitPredictions
-from vitkit.weights.card import BUILT_IN, ModelCard, TrainingData, card_of
+from vitkit.weights.card import BUILT_IN, Described, ModelCard, TrainingData, card_of
 from vitkit.weights.preprocessing import preprocessing_of
 from vitkit.weights.pretraining import TRAINING_IMAGES
 
@@ -185,7 +184,7 @@ def read_evaluations(run: Path, answering: Answering[Any, Any]) -> dict[str, tup
     return found
 
 
-def open_model_data(model: ImageModel, spec: str | None = None, max_pixels: int | None = None) -> "ImageData":
+def open_model_data(model: Described, spec: str | None = None, max_pixels: int | None = None) -> "ImageData":
     """Open the data a model was trained on, cut as it was then; or other data under its class names.
 
     Raises:

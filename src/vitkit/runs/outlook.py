@@ -93,7 +93,7 @@ def first_screen(
     return [
         ("data", [_images(data)]),
         ("", list(data.notes)),
-        ("classes", [_classes(data.class_names)]),
+        *([("classes", [_classes(data.class_names)])] if data.class_names else []),
         *([] if start is None else [("start", list(start.lines))]),
         ("model", [_model(run.model, model), *_warnings(run, model.config, _total_steps(run, data))]),
         *learning,

@@ -11,8 +11,7 @@ from vitkit.config import from_json, read_if_there, to_json
 from vitkit.data.listing import pluralize
 from vitkit.durable import read_json, read_regular_file, replace_json
 from vitkit.errors import VitkitError
-from vitkit.models.build import FAMILIES
-from vitkit.models.zoo import ModelConfig, changed_name
+from vitkit.models.zoo import FAMILIES, ModelConfig, changed_name
 from vitkit.runs.config import Run, new_model_config
 from vitkit.runs.data_record import require_counts
 from vitkit.weights.card import ModelCard
@@ -269,7 +268,7 @@ class StartRecord:
         """The configuration of the run's own model."""
         if self.family not in FAMILIES:
             raise VitkitError(f"{START_FILE}: no family of models is named '{self.family}'.")
-        config: ModelConfig = from_json(FAMILIES[self.family].config, self.architecture, START_FILE)
+        config: ModelConfig = from_json(FAMILIES[self.family], self.architecture, START_FILE)
         return config
 
 

@@ -5,14 +5,13 @@ speed.jsonl   images/s and memory by the clock, a line for each that the metrics
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vitkit.durable import open_to_append
-from vitkit.evaluation.fewshot_evaluator import FEWSHOT, tell_fewshot
 from vitkit.listener import Listener
 from vitkit.runs.data_record import RejectedFiles
 from vitkit.runs.machine import InterruptedTraining, memory_used
@@ -37,7 +36,6 @@ class RunPosition:
 
 def fit(
     trainer: Trainer,
-    tell_validation: Callable[[Mapping[str, float]], str],
     rejects: RejectedFiles,
     position: RunPosition,
     stop: StopSignals,
@@ -47,7 +45,6 @@ def fit(
 
     Args:
         trainer: where it stands.
-        tell_validation: writes the numbers of a validation in the task's words.
         rejects: the files that cannot be read, which are written down at every checkpoint.
         position: where the run stands, which is kept up to date.
         stop: the signals that ask to stop.
@@ -58,7 +55,8 @@ def fit(
         VitkitError: as `Trainer.fit`.
     """
     batch_size, log_every, device = trainer.config.batch_size, trainer.config.log_every, trainer.device
-    start, found, tracked = trainer.state.progress.step, "", ""
+    start = trainer.state.progress.step
+    lines = dict.fromkeys(trainer.evaluators, "")  # what each evaluator measured last, in words
     with (
         listener.progress("training", trainer.total_steps) as progress,
         stop.held(),
@@ -71,16 +69,14 @@ def fit(
         seconds, steps = 0.0, 0
         for report in trainer.fit(lambda: stop.number is not None):
             steps, seconds = steps + 1, seconds + report.seconds
-            if report.validation is not None:
-                found = f"  {tell_validation(report.validation)}"
-            if FEWSHOT in report.measured:
-                tracked = f"  {tell_fewshot(report.measured[FEWSHOT])}"
+            for name, numbers in report.measured.items():
+                lines[name] = trainer.evaluators[name].line(numbers)
+            measured = "".join(f"  {line}" for line in lines.values() if line)
             speed = steps * batch_size / max(seconds, 1e-9)
             memory = memory_used(device)
             progress(
                 report.step,
-                detail=f"loss {report.loss:.3f}{found}{tracked}  {speed:,.0f} images/s  "
-                f"{format_bytes(memory)}",
+                detail=f"loss {report.loss:.3f}{measured}  {speed:,.0f} images/s  {format_bytes(memory)}",
                 milestone=bool(report.measured),
             )
             if report.lowered_to is not None:

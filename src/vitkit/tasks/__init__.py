@@ -19,7 +19,7 @@ from vitkit.tasks.multi_label.learning import MultiLabelLearning
 class Task:
     """A task in two halves."""
 
-    learning: Learning
+    learning: Learning[Any]
     """The half that a trainer needs."""
     answering: Answering[Any, Any] | None
     """The half that a user of the finished model needs; None where it answers nothing, as after

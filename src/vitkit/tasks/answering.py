@@ -19,9 +19,9 @@ from vitkit.tasks.page import Table, TaskReport
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
 
     from vitkit.data.batch import Batch
+    from vitkit.evaluation.run_model import Model
 
 
 class Result(Protocol):
@@ -85,10 +85,10 @@ class Answering(Protocol[R, P]):
 
     def predict(
         self,
-        model: "nn.Module",
+        model: "Model",
         batches: Iterable["Batch"],
         *,
-        device: "torch.device",
+        device: "torch.device | str",
         precision: Precision,
         learned: card.Task,
         progress: Callable[[int], None] | None = None,

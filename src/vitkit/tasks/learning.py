@@ -6,7 +6,7 @@ model can be asked for its answers (`vitkit.tasks.answering`) without it.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from vitkit.data.decode_config import DecodeRule
 from vitkit.data.sources_config import Splits
@@ -14,38 +14,42 @@ from vitkit.models import card
 from vitkit.models.precision_config import Precision
 from vitkit.models.zoo import ModelConfig
 from vitkit.tasks.page import Curve
-from vitkit.training.objectives_config import ClassificationConfig
+from vitkit.training.objectives_config import ObjectiveConfig
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
     from vitkit.data.batch import Batch
-    from vitkit.data.listing import Labels
-    from vitkit.data.sources import ImageData
+    from vitkit.data.sources import ImageData, Samples
     from vitkit.training.evaluators import Evaluator, Monitor
 
 
+C = TypeVar("C", bound=ObjectiveConfig)
+C_contra = TypeVar("C_contra", bound=ObjectiveConfig, contravariant=True)
+
+
 @dataclass(frozen=True)
-class Validation:
+class Validation(Generic[C]):
     """The values from which the evaluators of a run are made."""
 
-    objective: ClassificationConfig
-    """The options of the loss."""
+    objective: C
+    """The options of the objective."""
     class_names: tuple[str, ...]
     batches: Callable[[], Iterable["Batch"]]
-    """Opens the validation images: every one once, in the same order at each call. A batch's `labels` are
-    rows of the `labels` of the split, as `open_data` listed them."""
+    """Opens the validation images: every one once, in the same order at each call."""
     device: "torch.device"
     precision: Precision
 
 
-class Learning(Protocol):
-    """The half of a task that is trained."""
+class Learning(Protocol[C_contra]):
+    """The half of a task that is trained; `C_contra` is the configuration of its objective, which
+    `vitkit.training.objectives_config.OBJECTIVES` names too."""
 
     @property
     def monitor(self) -> "Monitor":
-        """The number of its evaluators that decides which weights are best."""
+        """The number of its evaluators that decides which weights are best, and whether more or less of it is
+        better."""
 
     @property
     def curve(self) -> Curve:
@@ -56,8 +60,9 @@ class Learning(Protocol):
     ) -> "ImageData":
         """List images and their targets.
 
-        The `labels` of a split are an array whose first axis is the images, `(N,)` int64 for one class each;
-        the loader cuts batches from it. Everything else of the data does not look at them.
+        The `targets` of a split are arrays whose first axis is the images, from which the loader cuts those
+        of a batch. Images whose targets are made of themselves need none: `open_data` of
+        `vitkit.data.sources` then opens images without labels.
 
         Args:
             spec: what a person gave as --data.
@@ -69,7 +74,7 @@ class Learning(Protocol):
             VitkitError: the data is not there, or cannot be what was meant.
         """
 
-    def learned(self, config: ClassificationConfig) -> card.Task:
+    def learned(self, config: C_contra) -> card.Task:
         """Make what the card of a model says of the task; `card.loss` decides what the logits mean.
 
         It is called before anything is written, so that options that do not fit the task are refused here.
@@ -78,26 +83,23 @@ class Learning(Protocol):
             VitkitError: these options do not fit the task.
         """
 
-    def objective(self, config: ClassificationConfig, num_outputs: int, labels: "Labels") -> "nn.Module":
-        """Build what is minimised: a module that is called with `(model, batch)`.
+    def objective(self, config: C_contra, model_config: ModelConfig, train: "Samples") -> "nn.Module":
+        """Build what is minimised: a module as `vitkit.training.objectives` describes it.
 
-        `vitkit.training.objectives` says what it may do and what it returns.
+        Its new weights are drawn from PyTorch's default generator, which the seed of the run has set.
 
         Args:
             config: its options.
-            num_outputs: K of the model's logits `(B, K)`.
-            labels: of the training images, as `open_data` listed them.
+            model_config: the configuration of the model that it trains.
+            train: the training images with their targets.
         """
 
-    def evaluators(self, validation: Validation) -> Mapping[str, "Evaluator"]:
-        """Make what is measured while a model is trained, by name.
+    def evaluators(self, validation: Validation[Any]) -> Mapping[str, "Evaluator"]:
+        """Make what is measured while a model is trained, by name; each is called with model and objective.
 
         The one named "validation" is the monitor's. It measures `loss` too, which the report draws beside the
         training loss.
         """
-
-    def progress(self, metrics: Mapping[str, float]) -> str:
-        """Tell the last validation in a word or two, for the line of a training run: "val 97.2%"."""
 
     def explain_unfit(self, config: ModelConfig) -> str:
         """Say why a model of this configuration cannot do the task, in words that follow its name; "" if it

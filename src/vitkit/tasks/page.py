@@ -98,12 +98,18 @@ class Curve:
     """The validation metric that is drawn over the steps, beside the loss and the learning rate."""
 
     metric: str
-    """Its name in metrics.jsonl: a fraction from 0 to 1, of which the largest is the best."""
+    """Its name in metrics.jsonl."""
     title: str
     label: str
     """Label of its axis."""
     caption: str
     """The words that follow "Middle: "."""
+    best: Literal["max", "min"] = "max"
+    """Which of its values is marked as the best."""
+    is_fraction: bool = True
+    """Whether it is from 0 to 1, and written as a percentage; else it has any value."""
+    loss: str = ""
+    """The words for the loss in the caption beside; left out, those for the loss of the model's card."""
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,12 @@
-"""The configuration of the objectives. It needs no torch."""
+"""The configurations of the objectives, and which of them a task has. It needs no torch."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from vitkit.config import require_finite
 from vitkit.errors import VitkitError
+from vitkit.models.card import TaskName
 
 
 @dataclass(frozen=True)
@@ -50,3 +52,13 @@ class ClassificationConfig:
                 "Expected label_smoothing from 0 to below 1, mixup and cutmix of 0 or more, found "
                 f"{self.label_smoothing}, {self.mixup} and {self.cutmix}."
             )
+
+
+ObjectiveConfig = ClassificationConfig
+"""The configuration of any task's objective."""
+
+OBJECTIVES: Mapping[TaskName, type[ObjectiveConfig]] = {
+    "classification": ClassificationConfig,
+    "multi-label": ClassificationConfig,
+}
+"""Which of them the objective of a task is made from."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from vitkit.config import to_json
 from vitkit.data.sources_config import Splits
@@ -10,7 +10,6 @@ from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.models.card import Card
 from vitkit.models.card import LossFunction as LossFunction
 from vitkit.models.card import Task as Task
-from vitkit.models.image_model import ImageModel
 from vitkit.text import without_places
 from vitkit.weights.assumptions import Assumption
 
@@ -73,7 +72,19 @@ def to_give_away(card: ModelCard) -> ModelCard:
     return replace(card, data=data, origin=without_places(card.origin))
 
 
-def card_of(model: ImageModel) -> ModelCard:
+class Described(Protocol):
+    """A model, whatever computes it: its configuration and its card."""
+
+    @property
+    def config(self) -> Any:
+        """Return the family's configuration, an `ImageConfig`."""
+
+    @property
+    def card(self) -> Card:
+        """Return the name and the classes; a `ModelCard` where more is known of the model."""
+
+
+def card_of(model: Described) -> ModelCard:
     """Return what is known about a model; one that was never saved or trained knows at most its classes."""
     card = model.card
     return card if isinstance(card, ModelCard) else ModelCard(card.name, card.class_names, card.task)

@@ -9,7 +9,7 @@ changes weights, configuration or card for that is called `fit_...`, here, in `m
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -136,13 +136,12 @@ def identify(
         return identity
 
 
-def log_notes(path: str | Path, loaded: Loaded) -> ImageModel:
-    """Log what the user should know about a checkpoint, as warnings; returns the model."""
-    for reason, keys in loaded.identity.left_out.items():
+def log_notes(path: str | Path, notes: Sequence[str], left_out: Mapping[str, Sequence[str]]) -> None:
+    """Log what the user should know about a checkpoint as warnings, and the tensors that no model takes."""
+    for reason, keys in left_out.items():
         _log.info("%s: left out on purpose, %s: %s", path, reason, ", ".join(keys))
-    for note in loaded.notes:
+    for note in notes:
         _log.warning("%s: %s", path, note)
-    return loaded.model
 
 
 @contextmanager

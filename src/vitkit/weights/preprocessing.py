@@ -7,11 +7,10 @@ from typing import Any
 from vitkit.config import difference, to_json
 from vitkit.data.transforms_config import Preprocessing
 from vitkit.models.image_config import ImageConfig
-from vitkit.models.image_model import ImageModel
-from vitkit.weights.card import card_of
+from vitkit.weights.card import Described, card_of
 
 
-def preprocessing_of(model: ImageModel) -> Preprocessing:
+def preprocessing_of(model: Described) -> Preprocessing:
     """Return how images become the model's input.
 
     Size and channels are the model's: it may have been loaded for others than its weights were made for.
@@ -46,7 +45,7 @@ def changed_pixels(before: Preprocessing, after: Preprocessing) -> list[str]:
     return [f"preprocessing's {line.replace('->', 'becomes')}" for line in lines]
 
 
-def changed_pixels_noted(model: ImageModel, written: Preprocessing, file: str) -> list[str]:
+def changed_pixels_noted(model: Described, written: Preprocessing, file: str) -> list[str]:
     """Say in one note what a file cannot say of a model's preprocessing; nothing if the card has none."""
     lost = card_of(model).preprocessing is not None
     changes = changed_pixels(preprocessing_of(model), written) if lost else []

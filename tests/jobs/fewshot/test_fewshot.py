@@ -337,22 +337,22 @@ def test_the_evaluator_measures_what_the_command_does_and_changes_nothing(data: 
     preprocessing = Preprocessing(SIZE, antialias=False)
     evaluate = fewshot_evaluator(data, preprocessing, shots=(1, 5), methods=("ridge", "knn"))
     before, state = [p.clone() for p in model.parameters()], torch.get_rng_state()
-    measured = evaluate(model)
+    measured = evaluate(model, torch.nn.Module())
     assert model.training
     assert torch.equal(state, torch.get_rng_state())
     assert all(map(torch.equal, before, model.parameters()))
     found = vitkit.fewshot(start, data, shots=(1, 5), methods=("ridge", "knn"))
     assert measured == {f"{score.method}_{score.shots}_shots": score.mean for score in found.models[0].scores}
-    assert evaluate(model) == measured
+    assert evaluate(model, torch.nn.Module()) == measured
     with torch.no_grad():
         model.get_parameter("blocks.0.mlp.fc1.weight").normal_()
-    assert evaluate(model) != measured
+    assert evaluate(model, torch.nn.Module()) != measured
     assert not Path("cache/features").exists() or len(list(Path("cache/features").iterdir())) == 2
 
 
 def test_the_evaluator_needs_features(data: str) -> None:
     with pytest.raises(VitkitError, match="found Linear"):
-        fewshot_evaluator(data, Preprocessing(SIZE))(torch.nn.Linear(2, 2))
+        fewshot_evaluator(data, Preprocessing(SIZE))(torch.nn.Linear(2, 2), torch.nn.Module())
 
 
 # At the command line
@@ -463,7 +463,7 @@ def _training(data: str, followed: FewShotTracking | None = None) -> Run:
         preprocessing=Preprocessing(SIZE),
         training=TrainingConfig(steps=6, batch_size=4, evaluate_every=2),
         loading=Loading(workers=0),
-        fewshot=followed or FewShotTracking(),
+        evaluators={} if followed is None else {"fewshot": followed},
     )
 
 
@@ -490,7 +490,7 @@ def test_few_shot_accuracy_is_logged_while_a_model_is_trained(data: str, tmp_pat
     for line in measured:
         assert f">{line['ridge_4_shots']:.1%}</td>" in page
     assert "Few-shot accuracy while" not in (alone / "report.html").read_text()
-    assert json.loads((followed / "config.json").read_text())["run"]["fewshot"]["data"] == other
+    assert json.loads((followed / "config.json").read_text())["run"]["evaluators"]["fewshot"]["data"] == other
     with pytest.raises(VitkitError, match="No data at"):
         vitkit.train(_training(data, FewShotTracking("nowhere")), "nothing")
     assert not Path("nothing").exists()
@@ -501,7 +501,7 @@ def test_the_options_of_following_are_those_of_the_command(data: str, tmp_path: 
     command = f"train --data {data} --model ViT-16x2x2/4 --image-size 8 12 --steps 2 --batch-size 4 --out run"
     followed = "--fewshot.data other --fewshot.every 1 --fewshot.shots 1,3 --fewshot.seeds 1"
     assert run([*command.split(), *followed.split()]) == 0
-    recorded = json.loads(Path("run/config.json").read_text())["run"]["fewshot"]
+    recorded = json.loads(Path("run/config.json").read_text())["run"]["evaluators"]["fewshot"]
     assert recorded == {"data": str(tmp_path / "other"), "every": 1, "shots": [1, 3], "seeds": 1}
     log = Path("run/metrics.jsonl").read_text()
     assert log.count("ridge_3_shots") == 2

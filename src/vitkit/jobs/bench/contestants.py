@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from vitkit.engines.engine_config import EXTRAS, GraphEngine
 from vitkit.engines.engine_config import Numbers as EngineNumbers
+from vitkit.engines.engine_model import EngineModel
 from vitkit.engines.serving import serve
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
@@ -237,15 +238,16 @@ def served_contestants(
     if phase == "training" or images.device.type != "cpu":
         return
     model, pixels = graph_to_export(config), (images * 64 + 128).clamp(0, 255).to(torch.uint8)
+    shown = pixels.numpy()
     for precision in numbers:
         if engine == "onnxruntime" and precision != "float32":
             continue
         served = serve(model, engine, precision, torch.get_num_threads())
-        served(pixels), served(pixels)  # the second one of a size is compiled for it
+        served(shown), served(shown)  # the second one of a size is compiled for it
         library = f"vitkit {engine}"
 
-        def logits(images: Tensor, served: nn.Module = served) -> Any:
-            return served(pixels)
+        def logits(images: Tensor, served: EngineModel = served) -> Any:
+            return torch.from_numpy(served(shown))
 
         yield Contestant(f"{library} {precision}", library, precision, None, logits)
 

@@ -25,9 +25,9 @@ from vitkit.tasks.page import TaskReport
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
 
     from vitkit.data.batch import Batch
+    from vitkit.evaluation.run_model import Model
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class ClassificationAnswering:
 
     def predict(
         self,
-        model: "nn.Module",
+        model: "Model",
         batches: Iterable["Batch"],
         *,
-        device: "torch.device",
+        device: "torch.device | str",
         precision: Precision,
         learned: card.Task,
         progress: Callable[[int], None] | None = None,

@@ -19,8 +19,7 @@ from vitkit.training.objectives_config import ClassificationConfig
 if TYPE_CHECKING:
     from torch import nn
 
-    from vitkit.data.listing import Labels
-    from vitkit.data.sources import ImageData
+    from vitkit.data.sources import ImageData, Samples
 
 # With few validation images the accuracy soon stops changing; among equal accuracies the smaller loss wins.
 MONITOR = Monitor("accuracy", "max", tie_breaker="loss", tie_direction="min")
@@ -52,13 +51,15 @@ class ClassificationLearning:
         """Record the loss; both losses fit this task."""
         return card.Task("classification", config.loss)
 
-    def objective(self, config: ClassificationConfig, num_outputs: int, labels: "Labels") -> "nn.Module":
+    def objective(
+        self, config: ClassificationConfig, model_config: ModelConfig, train: "Samples"
+    ) -> "nn.Module":
         """Build the cross entropy, or the sum of the classes' binary cross entropies."""
         from vitkit.training.objectives import Classification
 
-        return Classification(config, num_outputs, labels.astype(np.int64))
+        return Classification(config, model_config.num_classes, train.labels.astype(np.int64))
 
-    def evaluators(self, validation: Validation) -> Mapping[str, Evaluator]:
+    def evaluators(self, validation: Validation[ClassificationConfig]) -> Mapping[str, Evaluator]:
         """Measure loss and accuracy on the validation images."""
         from vitkit.evaluation.run_model import predict
 
@@ -79,12 +80,12 @@ class ClassificationLearning:
             result = classification(predictions, validation.class_names)
             return {"loss": result.loss, "accuracy": result.accuracy}
 
-        return {self.monitor.evaluator: Evaluator(measure)}
-
-    def progress(self, metrics: Mapping[str, float]) -> str:
-        """Tell the accuracy."""
-        return f"val {metrics['accuracy']:.1%}"
+        return {self.monitor.evaluator: Evaluator(measure, line=_line)}
 
     def explain_unfit(self, config: ModelConfig) -> str:
         """Say why a model cannot classify: it needs a head and one row of logits for each image."""
         return explain_no_classes(config)
+
+
+def _line(measured: Mapping[str, float]) -> str:
+    return f"val {measured['accuracy']:.1%}"

@@ -26,9 +26,9 @@ from vitkit.tasks.page import Table, TaskReport, percent
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
 
     from vitkit.data.batch import Batch
+    from vitkit.evaluation.run_model import Model
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class MultiLabelAnswering:
 
     def predict(
         self,
-        model: "nn.Module",
+        model: "Model",
         batches: Iterable["Batch"],
         *,
-        device: "torch.device",
+        device: "torch.device | str",
         precision: Precision,
         learned: card.Task,
         progress: Callable[[int], None] | None = None,

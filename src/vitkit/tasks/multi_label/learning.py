@@ -19,8 +19,7 @@ from vitkit.training.objectives_config import ClassificationConfig
 if TYPE_CHECKING:
     from torch import nn
 
-    from vitkit.data.listing import Labels
-    from vitkit.data.sources import ImageData
+    from vitkit.data.sources import ImageData, Samples
 
 MONITOR = Monitor("mean_average_precision", "max", tie_breaker="loss", tie_direction="min")
 
@@ -56,13 +55,15 @@ class MultiLabelLearning:
             )
         return card.Task("multi-label", "sigmoid")
 
-    def objective(self, config: ClassificationConfig, num_outputs: int, labels: "Labels") -> "nn.Module":
+    def objective(
+        self, config: ClassificationConfig, model_config: ModelConfig, train: "Samples"
+    ) -> "nn.Module":
         """Sum the labels' binary cross entropies."""
         from vitkit.training.objectives import MultiLabel
 
         return MultiLabel(config)
 
-    def evaluators(self, validation: Validation) -> Mapping[str, Evaluator]:
+    def evaluators(self, validation: Validation[ClassificationConfig]) -> Mapping[str, Evaluator]:
         """Measure loss, mean average precision and F1 on the validation images."""
         from vitkit.evaluation.run_model import predict_labels
 
@@ -78,12 +79,12 @@ class MultiLabelLearning:
                 "macro_f1": result.macro_f1 or 0.0,
             }
 
-        return {self.monitor.evaluator: Evaluator(measure)}
-
-    def progress(self, metrics: Mapping[str, float]) -> str:
-        """Tell the mean average precision."""
-        return f"val mAP {metrics['mean_average_precision']:.1%}"
+        return {self.monitor.evaluator: Evaluator(measure, line=_line)}
 
     def explain_unfit(self, config: ModelConfig) -> str:
         """Say why a model cannot do it: it needs a head and one row of logits for each image."""
         return explain_no_classes(config)
+
+
+def _line(measured: Mapping[str, float]) -> str:
+    return f"val mAP {measured['mean_average_precision']:.1%}"

@@ -1,0 +1,91 @@
+"""Make OpenVINO's graphs of a model: convert it, quantise it, write it."""
+
+import warnings
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitkit.engines.engine_config import Numbers
+from vitkit.engines.graph import example_images, graph_of
+from vitkit.engines.libraries import import_package
+from vitkit.engines.openvino_engine import FILES, OpenVINORunner
+from vitkit.models.conv_stem import ConvStem
+from vitkit.models.image_model import ImageModel
+
+TRIED = 32
+"""Images on which two ways of quantising a model are tried, before the better takes its ranges from all."""
+
+
+def convert(model: ImageModel, numbers: Numbers) -> Any:
+    """Make OpenVINO's graph of a model, for any number of images: an `openvino.Model`.
+
+    Args:
+        model: with its weights, which stay float32 in the graph.
+        numbers: that it will be computed in.
+    """
+    openvino = import_package("openvino")
+    shape = [-1, model.config.in_channels, *model.config.image_size]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the checks of shapes are traced as constants, on purpose
+        return openvino.convert_model(
+            graph_of(model, numbers), example_input=example_images(model), input=[(shape, openvino.Type.u8)]
+        )
+
+
+def write(graph: Any, folder: Path) -> None:
+    """Write `FILES` of a graph into a folder, weights as they are."""
+    import_package("openvino").save_model(graph, folder / FILES[0], compress_to_fp16=False)
+
+
+def quantize(model: ImageModel, graph: Any, images: Sequence[NDArray[np.uint8]]) -> Any:
+    """Have NNCF quantise the matrix products of a graph to int8: weights by output channel.
+
+    NNCF can first move outliers of activations into the weights ("smoothing"). That helps some models and
+    ruins others, so both are tried on some images, and the one whose logits are nearer to float32 is taken.
+
+    Args:
+        model: that the graph was made of.
+        graph: of `convert`; it is left as it is.
+        images: `(1, C, H, W)` each, on which the ranges of the activations are found.
+    """
+    some = images[:TRIED]
+    plain = OpenVINORunner(graph, "float32", torch.get_num_threads())
+    expected = np.concatenate([plain(image) for image in some])
+    tried = [quantize_once(model, graph, some, smooth) for smooth in (False, True)]
+    errors = []
+    for one in tried:
+        runner = OpenVINORunner(one, "int8", torch.get_num_threads())
+        found = np.concatenate([runner(image) for image in some])
+        errors.append(float(np.square(found.astype(np.float64) - expected).sum()))
+    smooth = errors[1] < errors[0]
+    return tried[smooth] if len(some) == len(images) else quantize_once(model, graph, images, smooth)
+
+
+def quantize_once(model: ImageModel, graph: Any, images: Sequence[NDArray[np.uint8]], smooth: bool) -> Any:
+    """Quantise as `quantize` does, with smoothing or without it."""
+    nncf = import_package("nncf")
+    ranges = import_package("nncf.quantization.range_estimator").RangeEstimatorParametersSet
+    more = {} if smooth else {"smooth_quant_alphas": nncf.AdvancedSmoothQuantParameters(matmul=-1)}
+    convolutional = isinstance(getattr(model, "stem", None), ConvStem)
+    with warnings.catch_warnings(), redirect_stdout(StringIO()):  # its progress bars are drawn on stdout
+        warnings.simplefilter("ignore")
+        return nncf.quantize(
+            graph,
+            nncf.Dataset(images),
+            model_type=nncf.ModelType.TRANSFORMER,
+            subset_size=len(images),
+            # All that follows is made of what a convolutional stem gives: with it in float, the error of the
+            # logits was less than half.
+            ignored_scope=nncf.IgnoredScope(types=["Convolution"]) if convolutional else None,
+            # Histograms cut off outliers where that loses least; least and largest numbers keep them all,
+            # and the error of the logits was three times as large.
+            advanced_parameters=nncf.AdvancedQuantizationParameters(
+                activations_range_estimator_params=ranges.HISTOGRAM, **more
+            ),
+        )

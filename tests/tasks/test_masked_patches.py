@@ -1,0 +1,183 @@
+"""What a task without labels and without answers costs: masked patch prediction, in 2 new files and 3 edited ones.
+
+The two files and the edits are applied to a copy of the package, which then trains as the package itself does.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import vitkit
+
+NEW = {
+    "training/masked_patches.py": "objective.py.txt",
+    "tasks/masked_patches.py": "learning.py.txt",
+}
+"""The files of the task in the package, and what is written into them."""
+
+EDITED = {
+    "models/card.py": [('"multi-label"]', '"multi-label", "masked-patches"]')],
+    "training/objectives_config.py": [
+        (
+            "ObjectiveConfig = ClassificationConfig\n",
+            '''@dataclass(frozen=True)
+class MaskedPatchesConfig:
+    """Masked patch prediction."""
+
+    mask_fraction: float = 0.5
+    """Fraction of the patches whose colour is predicted."""
+
+
+ObjectiveConfig = ClassificationConfig | MaskedPatchesConfig
+''',
+        ),
+        (
+            '    "multi-label": ClassificationConfig,\n',
+            '    "multi-label": ClassificationConfig,\n    "masked-patches": MaskedPatchesConfig,\n',
+        ),
+    ],
+    "tasks/__init__.py": [
+        (
+            "from vitkit.tasks.learning import Learning\n",
+            "from vitkit.tasks.learning import Learning\n"
+            "from vitkit.tasks.masked_patches import MaskedPatchesLearning\n",
+        ),
+        ("\n}\n", '\n    "masked-patches": Task(MaskedPatchesLearning(), None),\n}\n'),
+    ],
+}
+"""The files of the package that know tasks by name, and what changes in them."""
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+from vitkit.cli.main import run
+from vitkit.training.trainer import Trainer
+
+OPTIONS = (
+    "--model ViT-16x1x2/4 --image-size 16 --steps 12 --batch-size 8 --micro-batch-size 4 --warmup-steps 1 "
+    "--learning-rate 0.02 --polyak 0.9 --evaluate-every 3 --checkpoint-every 2 --workers 0 --threads 1"
+).split()
+
+def vitkit(*arguments):
+    print("$", *arguments, flush=True)
+    return run(list(arguments))
+
+def train(out, *more):
+    return vitkit("train", "--task", "masked-patches", "--data", "images", *OPTIONS, "--out", out, *more)
+
+codes = {"whole": train("whole", "--mask-fraction", "0.4")}
+launch, seen = Trainer.launch, {}
+
+def killed(self, batch, step, rate):
+    if step == 7:
+        raise KeyError("killed")
+    return launch(self, batch, step, rate)
+
+Trainer.launch = killed
+try:
+    train("killed", "--mask-fraction", "0.4")
+except KeyError:
+    pass
+Trainer.launch = launch
+begun = Path("killed/model.safetensors").exists()
+codes["resumed"] = vitkit("train", "--resume", "killed")
+codes["again"] = vitkit("train", "--resume", "killed")  # it has finished: nothing is computed
+codes["report"] = vitkit("report", "killed")
+codes["predict"] = vitkit("predict", "whole", "images/0.png")
+codes["evaluate"] = vitkit("evaluate", "whole")
+codes["finetune"] = vitkit("finetune", "whole", "--data", "classes", "--steps", "2", "--batch-size", "4", "--out", "tuned")
+codes["resnet"] = vitkit(
+    "train", "--task", "masked-patches", "--data", "images", "--model", "BiT-R50x1", "--out", "resnet"
+)
+codes["wrong"] = train("wrong", "--mixup", "0.5")
+print(json.dumps({"codes": codes, "begun": begun}))
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], str]:
+    """A folder with runs of the task, how each command ended, and all that was printed."""
+    folder = tmp_path_factory.mktemp("masked")
+    source = Path(vitkit.__file__).parent
+    package = folder / "source" / "vitkit"
+    shutil.copytree(source, package, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, written in NEW.items():
+        assert not (package / name).exists()
+        shutil.copyfile(Path(__file__).parent / "masked_patches" / written, package / name)
+    for name, changes in EDITED.items():
+        text = (package / name).read_text()
+        for old, new in changes:
+            assert text.count(old) == 1, (name, old)
+            text = text.replace(old, new)
+        (package / name).write_text(text)
+    draw = np.random.default_rng(0)
+    for number in range(48):
+        # Two colours an image, so that patches that are seen tell the colour of those that are not.
+        pixels = draw.choice(draw.integers(0, 256, (2, 3)), 16, p=(0.9, 0.1)).repeat(64, 0).astype(np.uint8)
+        for path in (f"images/{number}.png", f"classes/{'ab'[number % 2]}/{number}.png"):
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels.reshape(32, 32, 3)).save(folder / path)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder / "source")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder, json.loads(done.stdout.splitlines()[-1]), done.stdout + done.stderr
+
+
+def test_it_costs_two_files_and_three_edits() -> None:
+    assert len(NEW) <= 2 and len(EDITED) <= 3
+
+
+def test_it_is_trained_stopped_and_resumed_to_the_same_bits(
+    trained: tuple[Path, dict[str, Any], str],
+) -> None:
+    folder, found, printed = trained
+    assert found["codes"]["whole"] == found["codes"]["resumed"] == 0 and not found["begun"], printed
+    last = "checkpoints/step-00000012"
+    kept = {path.name for path in (folder / "whole" / last).glob("*.safetensors")}
+    assert kept >= {"objective.safetensors", "averaged_objective.safetensors", "average.safetensors"}
+    for name in ("model.safetensors", "metrics.jsonl", *(f"{last}/{name}" for name in kept)):
+        assert (folder / "killed" / name).read_bytes() == (folder / "whole" / name).read_bytes(), name
+    run = json.loads((folder / "whole/config.json").read_text())["run"]
+    assert run["task"] == "masked-patches" and run["objective"] == {"mask_fraction": 0.4}
+
+
+def test_its_loss_falls_and_its_own_head_is_validated(trained: tuple[Path, dict[str, Any], str]) -> None:
+    folder, _, _ = trained
+    lines = [json.loads(line) for line in (folder / "whole/metrics.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in lines if line["kind"] == "validation"]
+    assert len(losses) == 4 and losses == sorted(losses, reverse=True)
+    assert losses[-1] < losses[0] - 0.05
+    progress = json.loads((folder / "whole/checkpoints/step-00000012/state.json").read_text())
+    assert (progress["best_value"], progress["best_step"]) == (losses[-1], 12)  # the lowest is the best
+
+
+def test_what_needs_no_answers_works_without(trained: tuple[Path, dict[str, Any], str]) -> None:
+    """The run ends, is known to be complete, has a page and is a start; nothing is predicted."""
+    folder, found, printed = trained
+    codes = found["codes"]
+    assert codes["again"] == codes["report"] == codes["finetune"] == 0, printed
+    assert "This run has finished: killed" in printed
+    assert not (folder / "whole/evaluation").exists() and (folder / "tuned/model.safetensors").exists()
+    page = (folder / "killed/report.html").read_text()
+    assert "Validation loss" in page and "mean colours of masked patches" in page and "best: " in page
+    for name, sentence in (
+        ("predict", "answers nothing"),
+        ("evaluate", "answers nothing"),
+        ("resnet", "no patches that could be masked"),
+        ("wrong", "--mixup"),
+    ):
+        assert codes[name] != 0 and sentence in printed, (name, printed)
