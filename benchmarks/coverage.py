@@ -22,12 +22,12 @@ import numpy as np
 from vitkit.config import from_json
 from vitkit.data.vtab_tasks import VTAB_TASKS
 from vitkit.evaluation.calibration import overconfidence
+from vitkit.evaluation.classify import compare_with_guessing
 from vitkit.evaluation.fewshot import Draws
 from vitkit.evaluation.fewshot_config import Method
 from vitkit.evaluation.fewshot_scores import LabelledFeatures, measure
-from vitkit.evaluation.guessing import compare_with_guessing
 from vitkit.evaluation.intervals import wilson_interval
-from vitkit.evaluation.ranking import Interval, Ranking, intervals_95
+from vitkit.evaluation.multilabel import Interval, Ranking, intervals_95
 from vitkit.jobs.advice.forecast import FINETUNED, Outcome, fit, predict
 from vitkit.jobs.vtab.result import PAPER, TaskScore, mean_of
 

@@ -150,3 +150,10 @@ def without_places(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [without_places(part) for part in value]
     return value
+
+
+def first_line(error: object) -> str:
+    """Return the first line of a server's or library's message, cut short, without control characters."""
+    # A library's reason fits into 200 characters; what is longer is a page, or a file's content.
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return visible(lines[0][:200]).rstrip(".")

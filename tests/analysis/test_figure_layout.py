@@ -13,10 +13,15 @@ from matplotlib.path import Path
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from vitkit.analysis import drawing, figures, label_figures, model_figures
-from vitkit.analysis.bench_figure import throughput_figure
-from vitkit.analysis.fewshot_figure import METHOD_NAMES, fewshot_plot, pretraining_plot, tracking_plot
-from vitkit.analysis.series_figure import rate_plot
+from vitkit.analysis import drawing, figures, model_figures
+from vitkit.analysis.study_figures import (
+    METHOD_NAMES,
+    fewshot_plot,
+    pretraining_plot,
+    rate_plot,
+    throughput_figure,
+    tracking_plot,
+)
 from vitkit.evaluation.classify import classification
 from vitkit.evaluation.fewshot_scores import FewShotScore
 from vitkit.evaluation.multilabel import LabelScore
@@ -149,9 +154,7 @@ def labels(word: str) -> list[Figure]:
         LabelScore(f"{i} {word}", 1234, 20, 10, i / 60, (i / 70, i / 55), 0.5, 0.5, 0.5, 0.5, 0.5)
         for i in range(50)
     ]
-    return [
-        label_figures.label_precision(part, 12345, "12,345 validation images") for part in (found[:2], found)
-    ]
+    return [figures.label_precision(part, 12345, "12,345 validation images") for part in (found[:2], found)]
 
 
 def few_shot(method: Any = "ridge", level: float = 0.5) -> list[FewShotScore]:

@@ -13,7 +13,7 @@ from PIL import Image
 
 from vitkit.data.decode import DecodeError, decode, header
 from vitkit.data.decode_config import DecodeRule
-from vitkit.data.files import UnreadableFileError, read_regular_file, regular_file
+from vitkit.data.files import UnreadableFileError, read_unchanged_file, regular_file
 from vitkit.errors import VitkitError
 
 pytestmark = pytest.mark.timeout(600)
@@ -61,11 +61,11 @@ def test_what_is_no_regular_file_is_a_bad_image(name: str, tmp_path: Path) -> No
 def test_a_regular_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"12345")
     (tmp_path / "link").symlink_to("x")
-    assert read_regular_file(tmp_path / "link", 5) == b"12345"
+    assert read_unchanged_file(tmp_path / "link", 5) == b"12345"
     with regular_file(tmp_path / "x") as stream:
         assert stream.read() == b"12345"
     (tmp_path / "empty").touch()
-    assert read_regular_file(tmp_path / "empty", 5) == b""
+    assert read_unchanged_file(tmp_path / "empty", 5) == b""
 
 
 def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
     with pytest.raises(DecodeError, match=r"42,949,672,960 bytes, more than the 528,000,000 allowed"):
         decode(tmp_path / "x.png")
     with pytest.raises(UnreadableFileError, match="more than the 4 allowed"):
-        read_regular_file(tmp_path / "x.png", 4)
+        read_unchanged_file(tmp_path / "x.png", 4)
     assert DecodeRule(max_pixels=1).max_bytes == 144_000_000
 
 

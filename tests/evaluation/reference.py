@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.evaluation.calibration import CALIBRATION_BINS, CalibrationBin, Overconfidence
-from vitkit.evaluation.classify import Classification, ClassScore
-from vitkit.evaluation.guessing import Guessing
+from vitkit.evaluation.classify import Classification, ClassScore, Guessing
 from vitkit.evaluation.intervals import overconfidence_interval, sign_test, wilson_interval
 from vitkit.models.card import LossFunction
 

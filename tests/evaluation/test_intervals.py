@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from vitkit.evaluation.calibration import overconfidence
-from vitkit.evaluation.classify import classification
-from vitkit.evaluation.guessing import compare_with_guessing
+from vitkit.evaluation.classify import classification, compare_with_guessing
 from vitkit.evaluation.intervals import overconfidence_interval, sign_test
 from vitkit.evaluation.predictions import Predictions
 from vitkit.models.card import Card

@@ -19,8 +19,7 @@ from vitkit import config
 from vitkit.data.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.evaluation.label_predictions import LabelPredictions
-from vitkit.evaluation.multilabel import MultiLabel, multi_label
-from vitkit.evaluation.ranking import Ranking, intervals_95
+from vitkit.evaluation.multilabel import MultiLabel, Ranking, intervals_95, multi_label
 from vitkit.evaluation.run_model import predict_labels
 from vitkit.models.card import Card, Task
 from vitkit.tasks import answering_of
@@ -288,7 +287,7 @@ def test_predictions_come_back_from_their_file(tmp_path: Path) -> None:
 
 
 def test_the_figure_shows_the_worst_labels_with_intervals() -> None:
-    from vitkit.analysis.label_figures import BARS_SHOWN, label_precision
+    from vitkit.analysis.figures import BARS_SHOWN, label_precision
 
     logits, targets = simulated(60, 4, BARS_SHOWN + 6)
     targets[:, 0] = False  # a label without images is left out

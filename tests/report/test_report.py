@@ -24,10 +24,8 @@ from vitkit.models.build import build_model, create_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.vit import ViT
-from vitkit.report.fewshot import FewShotContent, render_fewshot
 from vitkit.report.page import ReportContent, render_report
-from vitkit.report.series_page import SeriesSection, render_series
-from vitkit.report.tables_page import render_tables
+from vitkit.report.template import FewShotContent, SeriesSection, render_fewshot, render_series, render_tables
 from vitkit.tasks import TASKS
 from vitkit.tasks import Task as WholeTask
 from vitkit.tasks.classification.report import class_rows

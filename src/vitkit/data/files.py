@@ -39,7 +39,7 @@ def regular_file(path: Path) -> Iterator[BinaryIO]:
         yield stream
 
 
-def read_regular_file(path: Path, limit: int) -> bytes:
+def read_unchanged_file(path: Path, limit: int) -> bytes:
     """Read a regular file of at most `limit` bytes.
 
     Raises:

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.data.files import UnreadableFileError, read_regular_file
+from vitkit.data.files import UnreadableFileError, read_unchanged_file
 from vitkit.data.folders import image_files
 from vitkit.data.listing import SPLIT_NAMES, SPLITS, Files, Listing, Paths, join_names, pluralize
 from vitkit.data.tables import check_label, name_labels, read_csv
@@ -194,7 +194,7 @@ def _split_of(image: str) -> str:
 
 def _read_labels(path: Path, separator: str | None) -> list[str]:
     try:
-        text = read_regular_file(path, _LARGEST_LABEL_FILE).decode("utf-8-sig")
+        text = read_unchanged_file(path, _LARGEST_LABEL_FILE).decode("utf-8-sig")
     except UnreadableFileError as error:
         raise VitkitError(f"{path}: the labels cannot be read: {error}.") from error
     except UnicodeDecodeError as error:

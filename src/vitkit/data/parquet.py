@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.data.decode import DecodeError
-from vitkit.data.files import UnreadableFileError, read_regular_file, regular_file
+from vitkit.data.files import UnreadableFileError, read_unchanged_file, regular_file
 from vitkit.data.listing import (
     SPLIT_NAMES,
     Listing,
@@ -563,7 +563,7 @@ def _names_in_readme(root: Path, column: str) -> tuple[str, ...] | None:
     if card is None:
         return None
     try:
-        text = read_regular_file(card, _LARGEST_CARD).decode("utf-8", "replace")
+        text = read_unchanged_file(card, _LARGEST_CARD).decode("utf-8", "replace")
     except UnreadableFileError as error:
         raise VitkitError(f"{card}: the names of the classes cannot be read: {error}.") from error
     names: dict[int, str] = {}

@@ -15,7 +15,7 @@ Conventions:
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,12 +31,45 @@ from vitkit.evaluation.calibration import (
     calibration_error,
     overconfidence,
 )
-from vitkit.evaluation.guessing import Guessing, compare_with_guessing
-from vitkit.evaluation.intervals import wilson_interval
+from vitkit.evaluation.intervals import sign_test, wilson_interval
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import check_labels
 from vitkit.models.card import LossFunction
 from vitkit.models.zoo import ModelConfig
+
+SIGNIFICANT = 0.05
+"""Above this p a difference is not told from chance; the level that goes with 95% intervals."""
+
+
+@dataclass(frozen=True)
+class Guessing:
+    """A model beside the guess that is right most often: always the most frequent class of these images."""
+
+    class_name: str
+    """The largest class; the first where several are equally large."""
+    accuracy: float
+    """Its share of the images."""
+    model_only: int
+    """Images that the model alone is right on."""
+    guess_only: int
+    """Images that the guess alone is right on."""
+    p_value: float
+    """Two-sided, of McNemar's exact test on the same images."""
+
+    @property
+    def verdict(self) -> str:
+        """Whether the model is better than the guess, worse, or not told from it."""
+        if self.p_value >= SIGNIFICANT:
+            return "not distinguishable from guessing"
+        return "better than guessing" if self.model_only > self.guess_only else "worse than guessing"
+
+    def sentence(self) -> str:
+        """Tell the verdict and what it rests on, in words without a full stop."""
+        p = "p < 0.001" if self.p_value < 0.001 else f"p = {self.p_value:.2g}"
+        return (
+            f"{self.verdict}: always answering {self.class_name!r} is right on {self.accuracy:.1%} "
+            f"(McNemar's exact test, {p})"
+        )
 
 
 @dataclass(frozen=True)
@@ -205,6 +238,85 @@ def mark_repeats(result: Classification, predictions: Predictions, rows: NDArray
     others, hits = result.count - count, result.correct - correct
     found = Repeated(count, correct, _ratio(hits, others), wilson_interval(hits, others))
     return replace(result, repeated=found)
+
+
+def check_evaluation(result: Classification, predictions: Predictions, where: str) -> None:
+    """Refuse numbers that cannot be those of the predictions beside them.
+
+    Raises:
+        VitkitError: the first field that is wrong, what was expected and what was found.
+    """
+    for name, expected, found, right in _checks(result, predictions):
+        if not right:
+            raise VitkitError(
+                f"{where}: {name}: expected {expected}, found {str(found)[:200]}. Run the evaluation "
+                "again to write it anew."
+            )
+
+
+def _checks(result: Classification, predictions: Predictions) -> Iterator[tuple[str, str, Any, bool]]:
+    """Yield each field with what is expected, what it holds and whether that is right, the simplest first."""
+    count, unreadable, classes = len(predictions), len(predictions.bad), predictions.classes
+    yield "count", f"{count}, as in the .npz file", result.count, result.count == count > 0
+    yield "bad", f"{unreadable}, as in the .npz file", result.bad, result.bad == unreadable
+    yield "correct", f"0 to {count}", result.correct, 0 <= result.correct <= count
+    yield "per_class", f"{classes} classes", len(result.per_class), len(result.per_class) == classes
+    yield "loss", "0 or more", result.loss, -1e-9 <= result.loss < math.inf
+    for name in ("accuracy", "top5_accuracy", "balanced_accuracy", "macro_f1", "calibration_error"):
+        value = getattr(result, name)
+        yield name, "a share from 0 to 1", value, _is_share(value)
+    interval = result.accuracy_interval
+    yield "accuracy_interval", "two shares from 0 to 1", interval, all(map(_is_share, interval))
+    for i, score in enumerate(result.per_class):
+        counts = 0 <= score.correct <= min(score.count, score.predicted)
+        shares = all(map(_is_share, (score.precision, score.recall, score.f1)))
+        yield f"per_class: {i}", "counts and shares of one class", score, counts and shares
+    for i, one in enumerate(result.calibration):
+        means = (one.confidence, one.accuracy)
+        known = all(mean is not None if one.count > 0 else mean is None for mean in means)
+        edges = 0 <= one.lower < one.upper <= 1 and one.count >= 0
+        yield f"calibration: {i}", "a bin of confidences", one, edges and known and all(map(_is_share, means))
+    for i, (true, predicted, cell) in enumerate(result.confusion_cells):
+        inside = 0 <= true < classes and 0 <= predicted < classes and cell > 0
+        yield f"confusion_cells: {i}", "two classes and a count", (true, predicted, cell), inside
+    if result.repeated is not None:
+        repeated = result.repeated
+        sizes = 0 <= repeated.correct <= repeated.count <= count
+        whole = all(map(_is_share, (repeated.accuracy_without, *repeated.interval_without)))
+        yield "repeated", "counts and shares of some of the images", repeated, sizes and whole
+    if result.guessing is not None:
+        numbers = result.guessing.p_value, result.guessing.accuracy
+        yield "guessing", "a share and a p from 0 to 1", numbers, all(map(_is_share, numbers))
+    for name, total in (
+        ("per_class", sum(score.count for score in result.per_class)),
+        ("calibration", sum(one.count for one in result.calibration)),
+        ("confusion_cells", sum(cell for _, _, cell in result.confusion_cells)),
+    ):
+        yield name, f"counts that sum to {count}", total, total == count
+
+
+def _is_share(value: float | None) -> bool:
+    """Whether a fraction is from 0 to 1, or not defined; rounding may leave it a little above."""
+    return value is None or 0 <= value <= 1 + 1e-9
+
+
+def compare_with_guessing(class_names: Sequence[str], counts: Sequence[int], hits: Sequence[int]) -> Guessing:
+    """Compare a model with always answering the most frequent class.
+
+    Args:
+        class_names: K names.
+        counts: images of each class, not all 0.
+        hits: those of them that the model is right on.
+    """
+    most = max(range(len(counts)), key=counts.__getitem__)  # the first of several
+    model_only, guess_only = sum(hits) - hits[most], counts[most] - hits[most]
+    return Guessing(
+        class_names[most],
+        counts[most] / sum(counts),
+        model_only,
+        guess_only,
+        sign_test(model_only, guess_only),
+    )
 
 
 def _class_scores(

@@ -1,42 +1,86 @@
 """Render one page about a run: how good the model is, where it fails, what it looks at, and how it was made.
 
-The page's content security policy runs no script but the one that sorts tables.
+The page's content security policy runs no script but the one that sorts tables. Below the page stand its
+pictures, which a task chooses, and the section on few-shot accuracy that was measured while the model was
+trained.
 """
 
 import base64
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
 import torch
 from markupsafe import Markup
 from numpy.typing import NDArray
+from PIL import Image
 
 from vitkit.analysis import figures, inspect, model_figures
+from vitkit.analysis.drawing import enlarged, image_data_uri
+from vitkit.analysis.study_figures import tracking_plot
 from vitkit.config import to_json
+from vitkit.data.channels import to_rgb
+from vitkit.data.decode import DecodeError
 from vitkit.data.sources import Samples
+from vitkit.data.transforms import preprocess
 from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import forward_flops
-from vitkit.report.pictures import (
-    ShownEvaluation,
-    attention_batch,
-    model_images,
-    pictures,
-    rollouts,
-)
+from vitkit.models.vit import ViT
 from vitkit.report.template import Drawing, drawing, fill
-from vitkit.report.tracking import fewshot_sections
 from vitkit.tasks import task_of
-from vitkit.tasks.page import NOTHING_ANSWERED, Curve, Plot, Section, Table, Text
+from vitkit.tasks.answering import Result, SplitPredictions
+from vitkit.tasks.page import (
+    NOTHING_ANSWERED,
+    Curve,
+    Number,
+    Pictures,
+    Plot,
+    Section,
+    ShownImage,
+    Table,
+    Text,
+    describe_images,
+    fraction_cell,
+)
 from vitkit.weights.card import card_of, to_give_away
+from vitkit.weights.preprocessing import preprocessing_of
 
 DISTANCE_IMAGES = 128  # as many as the paper (D.7)
 REJECTS_SHOWN = 200
 LEVELS_SHOWN = 8
+THUMBNAIL = 192  # pixels
+ATTENTION_FLOATS = 1 << 26  # of one layer's attention at a time: 256 MiB
+
+
+@dataclass(frozen=True)
+class Picture:
+    sources: tuple[str, ...]  # data URIs, side by side
+    alt: str
+    key: str
+    true: str
+    predicted: str
+    confidence: float
+
+
+@dataclass(frozen=True)
+class ShownEvaluation:
+    """The evaluation that the page is about, and the pictures that belong to it."""
+
+    split: str
+    result: Result
+    predictions: SplitPredictions
+    samples: Samples | None
+
+    @property
+    def images(self) -> str:
+        """The images that were evaluated, for titles and sentences: "360 test images"."""
+        return describe_images(self.result.count, self.split)
+
 
 SORT_SCRIPT = """
 for (const table of document.querySelectorAll("table.sortable")) {
@@ -339,3 +383,156 @@ def _duration(seconds: float) -> str:
     if minutes < 120:
         return f"{minutes} min"
     return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.1f} days"
+
+
+def pictures(evaluation: ShownEvaluation, chosen: Pictures) -> list[Picture]:
+    """Show those images of a task's choice that can be read, as many as it wants."""
+    made = []
+    for shown in chosen.images:
+        image = _decode(evaluation, shown.index)
+        if image is not None:
+            source = image_data_uri(_shrunk(to_rgb(image)))
+            made.append(_picture(evaluation, shown, "", (source,)))
+        if len(made) == chosen.most:
+            break
+    return made
+
+
+def rollouts(model: ViT, evaluation: ShownEvaluation, chosen: Pictures) -> list[Picture]:
+    """Show images of a task's choice, and where the model looks.
+
+    Args:
+        model: with attention between all tokens.
+        evaluation: what it predicted.
+    """
+    indices = [shown.index for shown in chosen.images]
+    positions, images = model_images(model, evaluation, indices, chosen.most)
+    if not positions:
+        return []
+    pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
+    size = attention_batch(model)
+    maps = [inspect.attention_rollout(model, pixels[i : i + size]) for i in range(0, len(pixels), size)]
+    made = []
+    for position, image, heat in zip(positions, images, np.concatenate(maps), strict=True):
+        large = enlarged(to_rgb(image), THUMBNAIL)
+        overlay = model_figures.heat_overlay(large, heat)
+        sources = tuple(image_data_uri(_shrunk(part)) for part in (large, overlay))
+        made.append(_picture(evaluation, chosen.images[position], "with its attention map, ", sources))
+    return made
+
+
+def _decode(evaluation: ShownEvaluation, index: int) -> NDArray[np.uint8] | None:
+    """Decode an image (H, W, C) of the split; None if the data is gone or cannot be read."""
+    if evaluation.samples is None:
+        return None
+    try:
+        return evaluation.samples.decode(index)
+    except DecodeError:
+        return None
+
+
+def model_images(
+    model: ImageModel, evaluation: ShownEvaluation, indices: Sequence[int], count: int
+) -> tuple[list[int], list[NDArray[np.uint8]]]:
+    """Read the first `count` of the images `indices` that can be read.
+
+    Returns:
+        Their positions among `indices`, and the images `(H, W, C)` as the model sees them.
+    """
+    preprocessing = preprocessing_of(model)
+    readable, images = [], []
+    for position, index in enumerate(indices):
+        image = _decode(evaluation, index)
+        if image is not None:
+            readable.append(position)
+            images.append(preprocess(image, preprocessing))
+        if len(images) == count:
+            break
+    return readable, images
+
+
+def _picture(evaluation: ShownEvaluation, shown: ShownImage, what: str, sources: tuple[str, ...]) -> Picture:
+    assert evaluation.samples is not None  # it was decoded
+    return Picture(
+        sources=sources,
+        alt=f"An image of {shown.true}, {what}predicted to be {shown.predicted}.",
+        key=evaluation.samples.key(shown.index),
+        true=shown.true,
+        predicted=shown.predicted,
+        confidence=shown.confidence,
+    )
+
+
+def _shrunk(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    thumbnail = Image.fromarray(image)
+    thumbnail.thumbnail((THUMBNAIL, THUMBNAIL))  # never enlarges
+    return np.asarray(thumbnail)
+
+
+def attention_batch(model: ViT) -> int:
+    """Return the number of images whose attention in one layer fits the memory allowed for it."""
+    config = model.config
+    return max(1, min(32, ATTENTION_FLOATS // (config.num_heads * config.num_tokens**2)))
+
+
+def fewshot_sections(followed: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> Iterator[Section]:
+    """Make a section of the page for each evaluator that measured it.
+
+    Args:
+        followed: the lines of evaluators in metrics.jsonl. Among lines of the same step the last one counts.
+        config: of the run, as nested plain data.
+    """
+    for evaluator in dict.fromkeys(str(line.get("evaluator")) for line in followed):
+        measured = {line["step"]: line for line in followed if line.get("evaluator") == evaluator}
+        lines = [measured[step] for step in sorted(measured)]
+        keys = dict.fromkeys(key for line in lines for key in line)
+        names = [name for name in keys if name.endswith("_shots")]
+        if names:
+            # Runs of the time before evaluators were a mapping hold the options of this one at the top.
+            options = config.get("evaluators", config).get(evaluator, {})
+            yield _fewshot_section(evaluator, lines, names, options)
+
+
+def _fewshot_section(
+    evaluator: str, lines: Sequence[Mapping[str, Any]], names: Sequence[str], options: Mapping[str, Any]
+) -> Section:
+    images = PurePath(str(options.get("data", ""))).name or "other images"
+    shares = {_label(name): [_share(line.get(name)) for line in lines] for name in names}
+    steps = [int(line["step"]) for line in lines]
+    rows = tuple(
+        (Number(f"{step:,}", step), *(_cell(one[i]) for one in shares.values()))
+        for i, step in enumerate(steps)
+    )
+    last = ", ".join(f"{name} {one[-1]:.1%}" for name, one in shares.items())
+    alt = f"Few-shot accuracy over {len(steps)} measurements; at step {steps[-1]:,}: {last}."
+    draws = options.get("seeds", 1)
+    return Section(
+        evaluator,
+        "Few-shot",
+        "Few-shot accuracy while it was trained",
+        (
+            Plot(tracking_plot(steps, shares, images), evaluator, alt),
+            Text(
+                "Least squares in closed form (the paper's few-shot accuracy) on the features of the model "
+                f"as it was, with the same images of each class at every step; the mean of {draws} "
+                f"draw{'s' * (draws != 1)}. It decided nothing in the training.",
+                "caption",
+            ),
+            Table(("step", *shares), rows, sortable=True),
+        ),
+    )
+
+
+def _label(name: str) -> str:
+    """Turn "ridge_5_shots" into "5 shots"."""
+    shots = name.split("_")[1]
+    return "1 shot" if shots == "1" else f"{shots} shots"
+
+
+def _cell(share: float) -> Number:
+    return fraction_cell(None if math.isnan(share) else share)
+
+
+def _share(value: object) -> float:
+    """Return a fraction as it was logged; NaN where there is none."""
+    return float(value) if isinstance(value, int | float) else math.nan

@@ -31,7 +31,7 @@ from vitkit.tasks import find_task
 from vitkit.weights import LoadOptions
 from vitkit.weights.card import ModelCard, card_of
 from vitkit.weights.files.address import is_address
-from vitkit.weights.files.source import read_json as read_settings
+from vitkit.weights.files.source import read_json_object as read_settings
 from vitkit.weights.loading import fit_statistics, fit_weights, identify, read_weights
 from vitkit.weights.preprocessing import fit_preprocessing
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from vitkit.analysis.drawing import save_figure
-from vitkit.analysis.fewshot_figure import fewshot_plot
+from vitkit.analysis.study_figures import fewshot_plot
 from vitkit.data.decode_config import DecodeRule
 from vitkit.data.listing import absolute_spec, pluralize
 from vitkit.data.sources import Samples

@@ -20,7 +20,7 @@ def write_series_report(folder: Path, series: Series, *, listener: Listener = SI
     """
     if not series.ended:
         listener.note(explain_no_model(folder, series))
-    from vitkit.report.series_page import SeriesSection, render_series
+    from vitkit.report.template import SeriesSection, render_series
 
     sections = []
     with listener.progress("writing the report"):
@@ -125,7 +125,7 @@ def _interval(interval: Sequence[float]) -> str:
 
 def _plot(series: Series) -> Plot | None:
     """Draw the scores against the rates; nothing where fewer than two have one."""
-    from vitkit.analysis.series_figure import rate_plot
+    from vitkit.analysis.study_figures import rate_plot
 
     scored = [(m.learning_rate, m.score) for m in series.rates if m.score and m.score.value is not None]
     if len(scored) < 2 or series.chosen is None:

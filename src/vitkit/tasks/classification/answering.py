@@ -12,10 +12,10 @@ from vitkit.config import from_json
 from vitkit.data.listing import pluralize
 from vitkit.durable import read_json
 from vitkit.evaluation import classify
+from vitkit.evaluation.classify import check_evaluation
 from vitkit.evaluation.intervals import wilson_interval
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import likeliest, probabilities
-from vitkit.evaluation.stored import check_evaluation
 from vitkit.models import card
 from vitkit.models.card import Card
 from vitkit.models.precision_config import Precision

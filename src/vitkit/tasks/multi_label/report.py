@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.analysis import figures, label_figures
+from vitkit.analysis import figures
 from vitkit.evaluation.label_predictions import LabelPredictions
 from vitkit.evaluation.multilabel import MultiLabel
 from vitkit.evaluation.scores import probabilities
@@ -179,7 +179,7 @@ def _labels(result: MultiLabel, images: str) -> Section:
         "Label by label",
         (
             Plot(
-                label_figures.label_precision(result.per_label, result.count, images),
+                figures.label_precision(result.per_label, result.count, images),
                 "labels",
                 f"Average precision by label on {images}.",
             ),

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitkit.errors import VitkitError
+from vitkit.text import first_line
 
 MAX_ARRAY_HEADER = 10_000
 """Bytes of one array's header in an .npz, numpy's own bound; real ones have 118."""
@@ -169,8 +170,3 @@ def _read_header(member: IO[bytes], info: zipfile.ZipInfo) -> _Header:
             f"{name} claims the shape {tuple(shape)}, which takes {expected:,} bytes, in {info.file_size:,}"
         )
     return _Header(before, tuple(shape), column_major, dtype)
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of a library's message about a file, without its full stop."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

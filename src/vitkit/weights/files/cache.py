@@ -8,7 +8,7 @@ from typing import Any
 
 from vitkit.durable import replace_json
 from vitkit.errors import VitkitError
-from vitkit.weights.files.source import read_json
+from vitkit.weights.files.source import read_json_object
 
 
 def cache_folder() -> Path:
@@ -22,7 +22,7 @@ def cache_folder() -> Path:
 def read_note(path: Path) -> dict[str, Any]:
     """Read a small JSON file; empty where it is missing or damaged."""
     try:
-        return read_json(path)
+        return read_json_object(path)
     except VitkitError:
         return {}
 

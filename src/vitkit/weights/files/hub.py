@@ -13,9 +13,9 @@ from urllib.parse import unquote
 
 from vitkit.durable import replace_json
 from vitkit.errors import VitkitError
+from vitkit.text import first_line
 from vitkit.weights.files.cache import cache_folder, read_note, remembered_digest
-from vitkit.weights.files.source import ENDINGS, SETTINGS, choose_weights, read_json, weight_names
-from vitkit.weights.files.transport import first_line
+from vitkit.weights.files.source import ENDINGS, SETTINGS, choose_weights, read_json_object, weight_names
 
 _log = logging.getLogger("vitkit")
 _ADDRESS = re.compile(r"hf:(?://)?([\w.-]+/[\w.-]+)(?:@([^/@]+))?(?:/(.+))?")
@@ -63,7 +63,7 @@ def from_hub(address: str, wanted: str | None = None) -> tuple[Path, Mapping[str
         needed = {chosen, *(str(folder / name) for name in SETTINGS)} & set(announced)
         if chosen.endswith(".index.json"):
             index = Path(hub.hf_hub_download(repository, chosen, revision=revision))
-            shards = set(map(str, read_json(index).get("weight_map", {}).values()))
+            shards = set(map(str, read_json_object(index).get("weight_map", {}).values()))
             needed |= {str(folder / shard) for shard in shards} & set(announced)
         patterns = [glob.escape(name) for name in sorted(needed)]
         snapshot = Path(hub.snapshot_download(repository, revision=revision, allow_patterns=patterns))

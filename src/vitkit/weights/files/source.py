@@ -19,7 +19,8 @@ from torch import Tensor
 
 from vitkit import durable
 from vitkit.errors import VitkitError
-from vitkit.weights.files.archives import Opened, first_line, open_npz
+from vitkit.text import first_line
+from vitkit.weights.files.archives import Opened, open_npz
 from vitkit.weights.files.torch_files import open_torch
 from vitkit.weights.published import near_published
 
@@ -94,7 +95,7 @@ class SettingsFiles(Mapping[str, dict[str, Any]]):
         if name not in self._names:
             raise KeyError(name)
         if name not in self._read:
-            self._read[name] = read_json(self._folder / name)
+            self._read[name] = read_json_object(self._folder / name)
         return self._read[name]
 
     def __contains__(self, name: object) -> bool:
@@ -182,7 +183,7 @@ def disguise(path: Path) -> str | None:
     return None
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json_object(path: Path) -> dict[str, Any]:
     """Read a file that holds one JSON object.
 
     Raises:
@@ -266,7 +267,7 @@ def _kind(path: Path) -> str:
 
 def _open_shards(index: Path, stack: ExitStack, notes: list[str]) -> Opened:
     """Several files as one: `weight_map` of the index says which tensor is in which file beside it."""
-    where = read_json(index).get("weight_map")
+    where = read_json_object(index).get("weight_map")
     if not isinstance(where, dict) or not where or not all(isinstance(name, str) for name in where.values()):
         raise VitkitError(f"{index}: expected a 'weight_map' of tensor names to file names, found none.")
     shapes: dict[str, tuple[int, ...]] = {}

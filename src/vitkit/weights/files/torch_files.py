@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from vitkit.errors import VitkitError
-from vitkit.weights.files.archives import Opened, check_archive, first_line
+from vitkit.text import first_line
+from vitkit.weights.files.archives import Opened, check_archive
 
 AVERAGES = ("state_dict_ema", "model_ema")
 WRAPPERS = (*AVERAGES, "state_dict", "model", "model_state_dict")

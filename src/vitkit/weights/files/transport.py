@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from vitkit.text import visible
+from vitkit.text import first_line, visible
 
 CHUNK = 1 << 20
 TIMEOUT = 30.0
@@ -71,12 +71,6 @@ class StaleError(FetchError):
 
 class RefusedError(FetchError):
     """The server has given its answer: it will be the same next time."""
-
-
-def first_line(error: object) -> str:
-    """Return the first line of a server's or library's message, cut short, without control characters."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return visible(lines[0][:SHOWN]).rstrip(".")
 
 
 class _Watchdog:

@@ -87,7 +87,7 @@ def _rule(source: Source, processor: Processor, size: tuple[int, int]) -> tuple[
     return ours, differences
 
 
-def nearest_rule(rule: Preprocessing) -> Preprocessing:
+def nearest_processor(rule: Preprocessing) -> Preprocessing:
     """Return the settings of a transformers processor that come nearest to our preprocessing."""
     (rows, columns), fraction = rule.image_size, rule.crop_fraction
     kind = rule.interpolation
@@ -103,7 +103,7 @@ def write_processor(model: ImageModel, notes: list[str]) -> dict[str, Any]:
     """`preprocessor_config.json`: as we prepare images, as near as theirs can; a difference is noted."""
     config = model.config
     rows, columns = config.image_size
-    theirs = nearest_rule(preprocessing_of(model))
+    theirs = nearest_processor(preprocessing_of(model))
     notes += changed_pixels_noted(model, theirs, "preprocessor_config.json")
     written: dict[str, Any] = {
         "image_processor_type": "ViTImageProcessor",

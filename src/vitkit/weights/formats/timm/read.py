@@ -8,6 +8,7 @@ norms of queries and keys, parallel blocks, relative and learned rotary position
 Facts: timm 1.0, `models/vision_transformer.py`, `vision_transformer_hybrid.py`, `eva.py`, `resnetv2.py`.
 """
 
+import math
 import re
 from typing import Any, Literal
 
@@ -19,7 +20,6 @@ from vitkit.models.zoo import ModelConfig
 from vitkit.weights.card import ModelCard
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats.resnet_channels import absent_from_libraries, with_channels
-from vitkit.weights.formats.timm.grid import find_image_size
 from vitkit.weights.formats.timm.names import BACKBONE, QKVBias, bit_rows, vit_rows
 from vitkit.weights.formats.timm.settings import (
     GROUP_NORM_EPS,
@@ -42,7 +42,6 @@ from vitkit.weights.table import (
 
 UNLIKE_NAMES = re.compile(r"rope|relpos|_pe_|_xp_|_rpn_|naflex|samvit|radio")
 """Architectures whose numerics differ where their tensors may not."""
-
 READ_ARGUMENTS = {
     *("img_size", "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "num_heads", "mlp_ratio"),
     *("class_token", "global_pool", "fc_norm", "no_embed_class", "reg_tokens", "pool_include_prefix"),
@@ -65,7 +64,6 @@ USUAL_RESNET_ARGUMENTS = {"preact": True, "output_stride": 32, "bottle_ratio": 0
 """Those of timm's class ResNetV2 whose usual value is not an empty one: any other is refused."""
 CUSTOM_RESNET = "resnetv2_custom"
 """The name of a ResNetV2 that is none of timm's own architectures: all of it is in `model_args`."""
-
 DEEP_STEM = "stem.conv1.weight"
 """The first of three convolutions of a ResNet, in the place of BiT's one."""
 UNKNOWN_PARTS = {
@@ -283,6 +281,79 @@ def _pooling(source: Source, settings: Settings) -> tuple[PoolKind, int]:
             "ours sees all (timm: pool_include_prefix=True)."
         )
     return POOLS[name], registers
+
+
+def find_image_size(
+    source: Source,
+    settings: Settings,
+    hints: Hints,
+    prefix: int,
+    patch: tuple[int, int],
+    backbone: BackboneConfig | None,
+) -> tuple[tuple[int, int], bool]:
+    """Find the image size of the position embeddings, and whether the `prefix` tokens have rows as well."""
+    given = [size for size in (settings.image_size, hints.image_size) if size]
+    if "pos_embed" not in source:
+        if given:
+            return given[0], True
+        raise NotRecordedError(
+            f"{source.path}: no position embeddings tell its image size: give image_size. The usual: 224."
+        )
+    count = source.shapes["pos_embed"][1]
+    if settings.image_size and (reading := _reading(settings.image_size, count, prefix, patch, backbone)):
+        return settings.image_size, reading == "inside"
+    usual, other = _square_side(count - prefix), _square_side(count) if prefix else None
+    if hints.image_size and (reading := _reading(hints.image_size, count, prefix, patch, backbone)):
+        rows, columns = _grid(hints.image_size, patch, backbone)
+        # A rectangle that was only asked for may have as many places as the square that the weights know.
+        if rows == columns or usual is None:
+            return hints.image_size, reading == "inside"
+    stride = backbone.stride if backbone else 1
+    if usual is not None and other is None:
+        return (usual * patch[0] * stride, usual * patch[1] * stride), True
+    raise NotRecordedError(
+        f"{source.path}: its {count} position embeddings are {_readings(count, prefix, usual, other)}, and "
+        "nothing says which: give the image size they were made for, image_size=(height, width) "
+        "(--image-size HEIGHT WIDTH)."
+    )
+
+
+def _grid(size: tuple[int, int], patch: tuple[int, int], backbone: BackboneConfig | None) -> tuple[int, int]:
+    """Rows and columns of tokens of an image."""
+    height, width = backbone.feature_map(size) if backbone else size
+    return height // patch[0], width // patch[1]
+
+
+def _reading(
+    size: tuple[int, int],
+    count: int,
+    prefix: int,
+    patch: tuple[int, int],
+    backbone: BackboneConfig | None,
+) -> Literal["inside", "outside"] | None:
+    """Match `count` position embeddings to an image size, with or without rows for the prefix tokens."""
+    rows, columns = _grid(size, patch, backbone)
+    if rows * columns == count - prefix:
+        return "inside"
+    return "outside" if rows * columns == count else None
+
+
+def _square_side(places: int) -> int | None:
+    """Return the side of the square grid with so many patches; None where no square has that many."""
+    side = math.isqrt(max(places, 0))
+    return side if side and side * side == places else None
+
+
+def _readings(count: int, prefix: int, usual: int | None, other: int | None) -> str:
+    """List in words the grids that so many position embeddings may belong to."""
+    tokens = f"{prefix} token{'s' if prefix > 1 else ''} before the patches"
+
+    def shape(side: int | None) -> str:
+        return "a grid that is no square" if side is None else f"a grid of {side}x{side}"
+
+    if not prefix:
+        return shape(usual)
+    return f"{shape(usual)} and {tokens}, or {shape(other)} without a position for the {tokens}"
 
 
 def _num_heads(source: Source, settings: Settings, hints: Hints, width: int) -> int:

@@ -109,7 +109,7 @@ def _write(model: ImageModel, path: Path, notes: list[str], described: _Describe
         VitkitError: the folder holds a model of our own format.
     """
     config = model.config
-    theirs = nearest_rule(preprocessing_of(model), config.image_mean)
+    theirs = nearest_transform(preprocessing_of(model), config.image_mean)
     notes += changed_pixels_noted(model, theirs, "config.json")
     pretrained: dict[str, Any] = {
         "custom_load": False,
@@ -255,7 +255,7 @@ def _unsupported_vit(config: ViTConfig) -> list[str]:
     return words
 
 
-def nearest_rule(rule: Preprocessing, mean: tuple[float, ...]) -> Preprocessing:
+def nearest_transform(rule: Preprocessing, mean: tuple[float, ...]) -> Preprocessing:
     """timm's evaluation transform that is nearest to a rule of ours."""
     size, kind = rule.image_size, rule.interpolation
     if rule.resize == "stretch":
