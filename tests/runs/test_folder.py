@@ -329,7 +329,7 @@ def test_a_path_is_one_kind_of_thing(tmp_path: Path) -> None:
         return tmp_path / name
 
     run, weights = '{"run": {}}', {"model_safetensors": "", "model_json": "{}"}
-    expected = {
+    expected: dict[str | Path, str] = {
         folder("run", config_json=run, **weights): "run",
         folder("going", config_json=run, model_safetensors=""): "unfinished run",
         folder("series", series_json="{}", **weights): "series",
