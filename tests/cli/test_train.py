@@ -1,14 +1,20 @@
 """The options of `vitkit train`: those of a run, and nothing of the parser in a run."""
 
 import dataclasses
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 import vitkit
-from vitkit.cli.train import RunOptions
+from vitkit.cli.main import run as command
+from vitkit.cli.train import PREFIXED, RunOptions, parse_line
 from vitkit.runs.config import Run
+from vitkit.runs.series_options import SeriesOptions
 
 
 @pytest.mark.parametrize("run", [Run(), vitkit.recipe("digits"), vitkit.recipe("imagenet-vit-b16")])
@@ -18,6 +24,43 @@ def test_options_stand_for_the_run_that_they_were_made_of(run: Run) -> None:
     assert [one.name for one in dataclasses.fields(RunOptions)] == [
         one.name for one in dataclasses.fields(Run)
     ]
+
+
+def leaves(part: Any, prefix: str = "") -> Iterator[str]:
+    """Yield the options of the fields of a run, by which those that are given are told."""
+    for one in dataclasses.fields(part):
+        value = getattr(part, one.name)
+        if dataclasses.is_dataclass(value):
+            yield from leaves(value, f"{one.name}." if one.name in PREFIXED else prefix)
+        elif one.name != "recipe":
+            yield f"--{prefix}{one.name.replace('_', '-')}"
+
+
+def test_every_option_is_known_by_the_name_of_its_field(capsys: pytest.CaptureFixture[str]) -> None:
+    """An option that had another name would be lost where the defaults of a start are put below it."""
+    assert command(["train", "--help"]) == 0
+    shown = set(re.findall(r"--[a-z0-9.-]+", capsys.readouterr().out))
+    assert [option for option in leaves(Run()) if option not in shown] == []
+
+
+def test_what_is_given_stays_over_other_defaults() -> None:
+    line = ["--learning_rate=0.5", "--splits.seed", "3", "--no-flip", "--fewshot.every", "7"]
+    line += ["--image-size", "32", "--max-pixels", "99", "--warmup-steps", "10000"]
+    asked = parse_line(line, Run(), "train", SeriesOptions())
+    base = vitkit.recipe("imagenet-vit-b16")
+    assert base.optimizer.warmup_steps == 10_000  # the same as the base's, and given all the same
+    preprocessing = replace(base.preprocessing, image_size=(32, 32))
+    expected = replace(
+        base,
+        optimizer=replace(base.optimizer, learning_rate=0.5),
+        splits=replace(base.splits, seed=3),
+        augmentation=replace(base.augmentation, flip=False),
+        fewshot=replace(base.fewshot, every=7),
+        preprocessing=replace(preprocessing, decode=replace(preprocessing.decode, max_pixels=99)),
+    )
+    assert asked.over(base).run == expected
+    longer = replace(base, optimizer=replace(base.optimizer, warmup_steps=5))
+    assert asked.over(longer).run.optimizer.warmup_steps == 10_000
 
 
 def test_a_run_needs_no_option_parser() -> None:

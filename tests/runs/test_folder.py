@@ -319,3 +319,38 @@ def test_an_evaluation_that_cannot_be_kept_is_not_lost(tmp_path: Path) -> None:
     assert keep_fewshot(FewShotOptions((str(folder),), "photos"), few, heard) == []
     assert "fewshot is a link that leads out" in heard.notes[-1]
     assert not list((tmp_path / "mine").iterdir())
+
+
+def test_a_path_is_one_kind_of_thing(tmp_path: Path) -> None:
+    def folder(name: str, **files: str) -> Path:
+        (tmp_path / name).mkdir()
+        for end, content in files.items():
+            (tmp_path / name / end.replace("_", ".")).write_text(content)
+        return tmp_path / name
+
+    run, weights = '{"run": {}}', {"model_safetensors": "", "model_json": "{}"}
+    expected: dict[str | Path, str] = {
+        folder("run", config_json=run, **weights): "run",
+        folder("going", config_json=run, model_safetensors=""): "unfinished run",
+        folder("series", series_json="{}", **weights): "series",
+        folder("export", engine_json="{}"): "exported model",
+        folder("other-library", config_json='{"model_type": "vit"}', model_safetensors=""): "checkpoint",
+        folder("damaged", config_json="{"): "checkpoint",
+        folder("empty"): "checkpoint",
+        tmp_path / "run" / "model.safetensors": "checkpoint",
+        tmp_path / "none": "nothing",
+        Path("x" * 5000): "nothing",
+        "hf:org/name": "address",
+        "https://example.org/a.npz": "address",
+        "vit-b16-in21k": "published name",
+    }
+    assert {path: kind_of(path).kind for path in expected} == expected
+    assert [path.name for path in map(Path, expected) if kind_of(path).is_run] == ["run", "going"]
+
+
+def test_a_file_of_the_name_of_a_published_checkpoint_goes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "vit-b16-in21k").mkdir()
+    assert kind_of("vit-b16-in21k").kind == "checkpoint"

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tyro
 from PIL import Image
 
 from vitkit import durable
@@ -69,6 +70,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
     wrap([loading], "translate", "read", lambda opened, translation: opened.path.resolve())
     wrap([checkpoint], "load_weights", "read", lambda folder: folder.resolve())
     wrap([ViT], "__init__", "build", lambda model, config, *rest, **more: _part_or_whole(config))
+    wrap([tyro], "cli", "parse", lambda *rest, **more: "")
     wrap([durable], "read_chunks", "file", lambda path: Path(path).resolve())
     return counted
 
@@ -87,6 +89,7 @@ def require_once(counts: Counts, models: int = 2) -> None:
     """
     assert counts["list"] <= 1, counts.of
     assert counts.total("search") <= 1, counts.of
+    assert counts.total("parse") == 1, counts.of
     assert counts["open"] <= 2, counts.of
     assert counts["read"] <= 1, counts.of
     assert counts.of["build", "whole"] <= models, counts.of

@@ -156,7 +156,7 @@ def run_verb(arguments: list[str], verb: str) -> None:
         default = _trained_for_longer(trained)
     else:
         default = recipe(name) if name else Run()
-    asked = _parse(arguments, default, verb, SeriesOptions() if series is None else series.options)
+    asked = parse_line(arguments, default, verb, SeriesOptions() if series is None else series.options)
 
     from vitkit.cli.listener import TerminalListener
 
@@ -226,7 +226,7 @@ def _read_series(folder: Path) -> "Series":
     return read_series(folder)
 
 
-def _parse(arguments: list[str], defaults: Run, verb: str, several: SeriesOptions) -> Asked:
+def parse_line(arguments: list[str], defaults: Run, verb: str, several: SeriesOptions) -> Asked:
     """Read a command line; options that are left out are those of a run."""
     task = cast("TaskName", _take(list(arguments), "--task") or defaults.task)  # the parser refuses others
     kind = OBJECTIVES.get(task, ClassificationConfig)
