@@ -619,3 +619,24 @@ except VitkitError as error:
     )
     assert "'caf\\xe9' is UTF-8, but the locale of this process" in done.stdout
     assert "LC_ALL=C.UTF-8" in done.stdout
+
+
+def test_images_without_labels_open_where_none_are_needed(tmp_path: Path) -> None:
+    """A flat folder, or folders whose names mean nothing; train/, val/ and test/ are splits all the same."""
+    for name in ("1.png", "2.png", "deep/3.png", "4.png"):
+        for root in ("flat", "cut/train", "cut/val"):
+            path = tmp_path / root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (2, 2), tuple(os.urandom(3))).save(path)
+    with pytest.raises(VitkitError, match="there are no labels"):
+        open_data(str(tmp_path / "flat" / "deep"))
+    found = open_data(str(tmp_path / "flat"), Splits(val_fraction=0.25, test_fraction=0), labelled=False)
+    assert {split: len(samples) for split, samples in found.splits.items()} == {"train": 3, "val": 1}
+    keys = sorted(samples.key(i) for samples in found.splits.values() for i in range(len(samples)))
+    assert keys == ["1.png", "2.png", "4.png", "deep/3.png"] and found.class_names == ()
+    assert not found.splits["train"].targets and "stratified" not in " ".join(found.notes)
+    cut = open_data(str(tmp_path / "cut"), Splits(val_fraction=0, test_fraction=0), labelled=False)
+    assert [cut.splits["val"].key(i) for i in (0, 3)] == ["val/1.png", "val/deep/3.png"]
+    digits = open_data("digits", labelled=False)
+    assert digits.class_names == () and not digits.splits["train"].targets
+    assert open_data("digits").splits["train"].targets.keys() == {"labels"}

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from vitkit.cli.main import run
-from vitkit.config import difference, to_json
+from vitkit.config import difference, from_json, to_json
+from vitkit.errors import VitkitError
+from vitkit.evaluation.fewshot_config import FewShotTracking
 from vitkit.runs.config import Run, changed_options, name_options, train_longer
+from vitkit.training.objectives_config import OBJECTIVES, ClassificationConfig
 
 
 def test_every_field_of_a_run_is_called_by_its_option(capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,3 +41,31 @@ def test_what_only_follows_from_another_length_is_left_out() -> None:
     changes = changed_options(to_json(begun), "config.json", warm)
     assert len(name_options(changes)) == 1 and name_options(changes)[0].startswith("--warmup-steps ")
     assert train_longer(changes, Path("run")) == ""
+
+
+def test_the_few_shot_accuracy_that_early_versions_recorded_is_an_evaluator() -> None:
+    """As a7c5a4b wrote it, at the top of the run; without data nothing was measured."""
+    early = {key: value for key, value in to_json(Run()).items() if key != "evaluators"}
+    tracked = {"data": "", "every": None, "shots": [1, 5], "seeds": 3}
+    assert from_json(Run, {**early, "fewshot": tracked}, "config.json") == Run()
+    followed = {**early, "fewshot": {**tracked, "data": "digits"}}
+    run = from_json(Run, followed, "config.json")
+    assert run.evaluators == {"fewshot": FewShotTracking("digits", None, (1, 5), 3)}
+    assert from_json(Run, to_json(run), "config.json") == run
+    assert name_options(changed_options(followed, "config.json", replace(run, evaluators={}))) == [
+        "--fewshot.data 'digits' -> ''",
+        "--fewshot.shots [1, 5] -> [1, 5, 10, 25]",
+    ]
+    with pytest.raises(VitkitError, match=r"config\.json: fewshot: seeds: expected int"):
+        from_json(Run, {**early, "fewshot": {**tracked, "seeds": "many"}}, "config.json")
+
+
+def test_objective_and_task_belong_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Other(ClassificationConfig):
+        """The configuration of another task's objective."""
+
+    monkeypatch.setitem(OBJECTIVES, "multi-label", Other)  # type: ignore[arg-type]
+    with pytest.raises(VitkitError, match=r"multi-label is made from a Other, found a ClassificationConfig"):
+        Run(task="multi-label")
+    with pytest.raises(VitkitError, match="name of the task's own evaluator"):
+        Run(evaluators={"validation": FewShotTracking("digits")})

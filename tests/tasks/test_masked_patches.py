@@ -1,6 +1,6 @@
-"""What a task without labels and without answers costs: masked patch prediction, in 2 new files and 3 edited ones.
+"""A task without labels and without answers, masked patch prediction, costs 2 new files and 3 edited ones.
 
-The two files and the edits are applied to a copy of the package, which then trains as the package itself does.
+The files and the edits are applied to a copy of the package, which then trains as the package itself does.
 """
 
 import json
@@ -93,7 +93,11 @@ codes["again"] = vitkit("train", "--resume", "killed")  # it has finished: nothi
 codes["report"] = vitkit("report", "killed")
 codes["predict"] = vitkit("predict", "whole", "images/0.png")
 codes["evaluate"] = vitkit("evaluate", "whole")
-codes["finetune"] = vitkit("finetune", "whole", "--data", "classes", "--steps", "2", "--batch-size", "4", "--out", "tuned")
+codes["finetune"] = vitkit(
+    "finetune", "whole", "--data", "classes", "--steps", "2", "--batch-size", "4", "--out", "tuned"
+)
+codes["sweep"] = train("sweep", "--sweep-rates", "0.001,0.05")
+codes["folds"] = train("folds", "--cross-validate", "2")
 codes["resnet"] = vitkit(
     "train", "--task", "masked-patches", "--data", "images", "--model", "BiT-R50x1", "--out", "resnet"
 )
@@ -174,7 +178,13 @@ def test_what_needs_no_answers_works_without(trained: tuple[Path, dict[str, Any]
     assert not (folder / "whole/evaluation").exists() and (folder / "tuned/model.safetensors").exists()
     page = (folder / "killed/report.html").read_text()
     assert "Validation loss" in page and "mean colours of masked patches" in page and "best: " in page
+    series = json.loads((folder / "sweep/series.json").read_text())
+    # The smallest loss is the best; it is no fraction.
+    score, rate = min((one["score"]["value"], one["learning_rate"]) for one in series["rates"])
+    assert codes["sweep"] == 0 and series["metric"] == "loss" and series["chosen"] == rate
+    assert series["reasons"][0] == f"Learning rate {rate:g} is the best on 5 held-out images: {score:.4g}."
     for name, sentence in (
+        ("folds", "leave --cross-validate out"),
         ("predict", "answers nothing"),
         ("evaluate", "answers nothing"),
         ("resnet", "no patches that could be masked"),

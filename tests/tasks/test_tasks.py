@@ -43,7 +43,7 @@ def test_the_table_names_its_tasks_as_cards_do() -> None:
         assert task.learning.monitor.evaluator in task.learning.evaluators(_validation())
 
 
-def _validation() -> Validation:
+def _validation() -> Validation[ClassificationConfig]:
     def batches() -> Iterator[Batch]:
         yield from ()
 

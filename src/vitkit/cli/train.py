@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import tyro
 
@@ -16,6 +16,7 @@ from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot_config import FewShotTracking
 from vitkit.jobs.recipes import recipe
+from vitkit.models.card import TaskName
 from vitkit.runs.config import Architecture, EvaluatorConfig, Run, StartConfig, is_run, read_run
 from vitkit.runs.destination import require_folder
 from vitkit.runs.series_options import SeriesOptions
@@ -189,7 +190,7 @@ def _parse(
 ) -> Asked:
     """Read a command line; options that are left out are those of a run."""
     several = default_series or SeriesOptions()
-    task = _value(arguments, "--task") or defaults.task
+    task = cast("TaskName", _value(arguments, "--task") or defaults.task)  # the parser refuses other words
     kind = OBJECTIVES.get(task, ClassificationConfig)
     if not isinstance(defaults.objective, kind):  # its options are those of the task
         defaults = replace(defaults, task=task, objective=kind())
@@ -293,9 +294,14 @@ def _print_what_comes_next(folder: Path, run: Run) -> None:
     from vitkit.cli import console
 
     quoted = shlex.quote(str(folder))
+    from vitkit.tasks import find_task
+
+    use = f"predict {quoted} IMAGE_OR_FOLDER"
+    if find_task(run.task).answering is None:
+        use = f"finetune {quoted} --data FOLDER_OF_YOUR_CLASS_FOLDERS"
     lines = [
         f"Next:    open {folder / 'report.html'} in a browser",
-        f"         vitkit predict {quoted} IMAGE_OR_FOLDER",
+        f"         vitkit {use}",
         f"         vitkit inspect {quoted}",
     ]
     if run.data == "digits":

@@ -26,6 +26,7 @@ from vitkit.runs.start import start_place
 from vitkit.tasks import find_task
 from vitkit.tasks.learning import Validation
 from vitkit.training.evaluators import Evaluator
+from vitkit.training.objectives_config import ObjectiveConfig
 from vitkit.training.step_numbers import step_seed
 from vitkit.training.trainer import Trainer
 from vitkit.weights.card import card_of
@@ -178,7 +179,7 @@ def build_evaluators(parts: Parts, device: torch.device) -> dict[str, Evaluator]
     return evaluators
 
 
-def build_validation(parts: Parts, device: torch.device) -> Validation:
+def build_validation(parts: Parts, device: torch.device) -> Validation[ObjectiveConfig]:
     """Give the task what it needs to measure a model on the validation images."""
     run, samples = parts.run, parts.data.splits["val"]
 

@@ -170,6 +170,8 @@ def _pass_seconds(
 
 def _advice(data: ImageData) -> list[str]:
     """Say that there are too few images to train from scratch, if there are."""
+    if not data.class_names:
+        return []  # advice is about classes
     advice = advise_on_start(data.spec, len(data.splits["train"]), len(data.class_names))
     return [f"! {advice}", where_to_ask(data.spec)] if advice else []
 

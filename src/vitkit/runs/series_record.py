@@ -25,6 +25,7 @@ from vitkit.durable import read_json, replace_json
 from vitkit.errors import VitkitError
 from vitkit.runs.config import Run, is_run, is_unfinished
 from vitkit.runs.data_record import read_record
+from vitkit.runs.records import read_metrics
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.tasks import find_task
 from vitkit.tasks.answering import Pooled
@@ -258,8 +259,11 @@ def _wrong_result(series: Series, member: Member) -> str:
         )
     if score.split not in (("val",) if member in series.rates else ("test", "val")):
         return f"score: expected images that the run is judged by, found {describe_value(score.split)}"
-    if score.value is not None and not 0 <= score.value <= 1:
+    is_fraction = find_task(series.run.task).learning.curve.is_fraction
+    if score.value is not None and is_fraction and not 0 <= score.value <= 1:
         return f"score: expected a value from 0 to 1, found {score.value}"
+    if score.value is not None and not math.isfinite(score.value):
+        return f"score: expected a finite number, found {score.value}"
     if score.interval is not None and not -math.inf < score.interval[0] <= score.interval[1] < math.inf:
         return f"score: expected an interval, found {score.interval}"
     if not 1 <= score.count <= 2**53:  # above it no float64 counts images
@@ -363,7 +367,7 @@ def read_score(folder: Path, split: str, run: Run) -> Score | None:
     task = find_task(run.task)
     path = folder / "evaluation" / f"{split}.json"
     if task.answering is None:
-        return None
+        return _validated(folder, run, split)
     try:
         result, _ = task.answering.read_evaluation(path)
     except FileNotFoundError:
@@ -378,6 +382,23 @@ def read_score(folder: Path, split: str, run: Run) -> Score | None:
         None if tie is None else numbers[tie],
         result.count,
     )
+
+
+def _validated(folder: Path, run: Run, split: str) -> Score | None:
+    """Read the last validation of the weights that a run ended with, whose task has no other measure."""
+    record, monitor = read_record(folder), find_task(run.task).learning.monitor
+    names = (monitor.metric, monitor.tie_breaker or monitor.metric)
+    best: tuple[float, float] | None = None
+    for line in read_metrics(folder).lines if split == "val" else ():
+        numbers = {name: line[name] for name in names if isinstance(line.get(name), float)}
+        if line["kind"] != "validation" or not set(names) <= numbers.keys():
+            continue
+        if run.training.select == "last" or monitor.is_better(numbers, *(best or (None, None))):
+            best = (numbers[names[0]], numbers[names[1]])
+    if best is None or record is None:
+        return None
+    tie = None if monitor.tie_breaker is None else best[1]
+    return Score(split, best[0], None, tie, record.images.get(split, 0))
 
 
 def choose_rate(series: Series) -> Series:
@@ -440,7 +461,7 @@ def _reasons(series: Series, best: Member) -> list[str]:
     score, rate = best.score, best.learning_rate
     assert score is not None and score.value is not None
     images = f"{score.count:,} held-out image{'s' * (score.count != 1)}"
-    said = [f"Learning rate {rate:g} is the best on {images}: {_percent(score.value)}."]
+    said = [f"Learning rate {rate:g} is the best on {images}: {shown_value(series.run, score.value)}."]
     others = {
         one.learning_rate: one.score
         for one in series.rates
@@ -481,5 +502,6 @@ def _listed(members: Sequence[Member]) -> str:
     return ", ".join(f"{one.learning_rate:g}" for one in members)
 
 
-def _percent(share: float) -> str:
-    return f"{share:.2%}"
+def shown_value(run: Run, value: float) -> str:
+    """Write a value of the metric that decides: a fraction as a percentage."""
+    return f"{value:.2%}" if find_task(run.task).learning.curve.is_fraction else f"{value:.4g}"

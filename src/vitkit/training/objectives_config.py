@@ -6,7 +6,6 @@ from typing import Literal
 
 from vitkit.config import require_finite
 from vitkit.errors import VitkitError
-from vitkit.models.card import TaskName
 
 
 @dataclass(frozen=True)
@@ -57,8 +56,8 @@ class ClassificationConfig:
 ObjectiveConfig = ClassificationConfig
 """The configuration of any task's objective."""
 
-OBJECTIVES: Mapping[TaskName, type[ObjectiveConfig]] = {
+OBJECTIVES: Mapping[str, type[ObjectiveConfig]] = {
     "classification": ClassificationConfig,
     "multi-label": ClassificationConfig,
 }
-"""Which of them the objective of a task is made from."""
+"""Which of them the objective of a task is made from, by the name of the task."""

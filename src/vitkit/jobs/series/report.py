@@ -6,7 +6,7 @@ from pathlib import Path
 from vitkit.durable import replace_file
 from vitkit.listener import SILENT, Listener
 from vitkit.runs.config import shown_command
-from vitkit.runs.series_record import Member, Series, explain_no_model
+from vitkit.runs.series_record import Member, Series, explain_no_model, shown_value
 from vitkit.tasks.page import Plot, Table
 
 SPLIT_NAMES = {"val": "validation", "test": "test"}
@@ -77,12 +77,16 @@ def conclusions(series: Series) -> list[str]:
     if spread.deviation is None:
         (score,) = ended
         interval = "" if score.interval is None else f" (95 % interval {_interval(score.interval)})"
-        said.append(f"{spread.mean:.2%} {metric} on {score.count:,} {where} images{interval}.")
+        said.append(
+            f"{shown_value(series.run, spread.mean)} {metric} on {score.count:,} {where} images{interval}."
+        )
     else:
         what = "folds" if series.options.cross_validate is not None else "seeds"
+        numbers = (spread.mean, spread.deviation, spread.lowest, spread.highest)
+        mean, deviation, lowest, highest = (shown_value(series.run, one) for one in numbers)
         said.append(
-            f"{spread.mean:.2%} {metric} on {where} images, the mean of {spread.runs} {what}; standard "
-            f"deviation {spread.deviation:.2%}, from {spread.lowest:.2%} to {spread.highest:.2%}."
+            f"{mean} {metric} on {where} images, the mean of {spread.runs} {what}; standard deviation "
+            f"{deviation}, from {lowest} to {highest}."
         )
         if spread.pooled is not None:
             right, images = spread.pooled.right, spread.pooled.images
@@ -110,7 +114,7 @@ def _cells(series: Series, member: Member) -> tuple[str, str, str, str]:
         remark = "not trained yet"
     if score is None:
         return "–", "–", "–", remark
-    value = "–" if score.value is None else f"{score.value:.2%}"
+    value = "–" if score.value is None else shown_value(series.run, score.value)
     tie = "–" if score.tie is None else f"{score.tie:.4f}"
     return value, "–" if score.interval is None else _interval(score.interval), tie, remark
 

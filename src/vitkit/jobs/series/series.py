@@ -311,6 +311,8 @@ def _refuse_folds(run: Run, options: SeriesOptions, listener: Listener) -> None:
     """Refuse folds that cannot be cut, and say where a start has seen the images of all of them."""
     if options.cross_validate is None:
         return
+    if find_task(run.task).answering is None:
+        raise VitkitError(f"{run.task} gives no answers to count over folds: leave --cross-validate out.")
     if run.splits.folds is not None:
         raise VitkitError(
             "cross_validate goes through all folds: leave --splits.folds and --splits.fold out."
