@@ -105,7 +105,7 @@ class Curve:
     caption: str
     """The words that follow "Middle: "."""
     best: Literal["max", "min"] = "max"
-    """Which of its values is marked as the best."""
+    """The value that is marked as the best: the largest or the smallest."""
     is_fraction: bool = True
     """Whether it is from 0 to 1, and written as a percentage; else it has any value."""
     loss: str = ""
