@@ -120,9 +120,7 @@ def test_few_shot_accuracy_on_the_way_is_said_not_to_be_counted(
     set_pace(monkeypatch, 1.0)
     for followed, expected in (({"fewshot": FewShotTracking(data="digits")}, 1), ({}, 0)):
         hearing = Hearing()
-        settle_minutes(
-            replace(SMALL, evaluators=followed), tmp_path / "run", Request(), listener=hearing
-        )
+        settle_minutes(replace(SMALL, evaluators=followed), tmp_path / "run", Request(), listener=hearing)
         assert sum("is not counted in these minutes" in note for note in hearing.notes) == expected
 
 

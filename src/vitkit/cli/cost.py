@@ -71,13 +71,11 @@ def print_costs(costs: "list[Cost]", options: CostOptions) -> None:
         _print_one(costs[0], options)
     else:
         _print_many(costs, options.batch_size)
-    more = _why_not_less(costs)
-    if more:
-        console.out.print(f"\n{more}", markup=False)
     console.out.print(
         "\nA multiply-accumulate is 2 FLOPs; those of convolutions with the zeros of padding are left "
-        "out (other counters have them, 3 to 4 % more for a ResNet). Memory is an estimate: what PyTorch "
-        "and its libraries take comes on top, and for bfloat16 it was never compared with a GPU."
+        "out (other counters have them, 3 to 4 % more for a ResNet). Memory is an estimate, "
+        "measured as a processor computes, in the way that a run on this machine would choose: what PyTorch "
+        "and its libraries take comes on top, and it was never compared with a GPU."
     )
     if options.images_seen is not None:
         console.out.print(
@@ -155,21 +153,6 @@ def _print_one(cost: "Cost", options: CostOptions) -> None:
     )
     console.out.print()
     console.out.print(memory)
-
-
-def _why_not_less(costs: "list[Cost]") -> str:
-    """Name the models that need more memory in bfloat16, and why; empty without such."""
-    more = [
-        cost.model
-        for cost in costs
-        if cost.training_memory["bfloat16"].peak > cost.training_memory["float32"].peak
-    ]
-    if not more:
-        return ""
-    return (
-        f"{', '.join(more)}: more in bfloat16, because norms stay in float32 and each convolution keeps a "
-        "bfloat16 copy of what it reads beside that."
-    )
 
 
 def _print_many(costs: "list[Cost]", batch_size: int) -> None:

@@ -570,7 +570,7 @@ class Repeated:
 
 @dataclass
 class Observed:
-    """What a few layers showed, for any number of images and of layers."""
+    """The storages that a few layers showed, for any number of images and of layers."""
 
     turn: int
     """The last operation of the forward pass."""
