@@ -1,4 +1,4 @@
-"""Parameters, FLOPs and memory by measure, against PyTorch's counter and what whole models keep and allocate."""
+"""Parameters, FLOPs and memory against PyTorch's counter and what whole models keep and allocate."""
 
 import dataclasses
 from collections.abc import Callable
