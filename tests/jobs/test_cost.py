@@ -123,6 +123,26 @@ def test_a_resnet_needs_less_in_bfloat16(capsys: pytest.CaptureFixture[str]) -> 
     assert half["activations"] < 0.6 * whole["activations"] and half["peak"] < whole["peak"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("VitB16",), "Did you mean"),
+        ((), "Name a model"),
+        (("nothere.pth",), "No checkpoint at nothere.pth"),
+        (("runs/digits",), "No checkpoint at runs/digits"),
+        (("https://example.org/weights.txt",), "expected the address of one file"),
+        (("ViT-B/16", "--num-heads", "3"), "--num-heads is for a checkpoint"),
+        (("ViT-B/16", "--image-size", "8"), "hold no patch of 16x16"),
+        (("ViT-B/16", "--epochs", "3"), "--epochs and --images together"),
+        (("ViT-B/16", "--epochs", "0", "--images", "5"), "above 0"),
+        (("ViT-B/16", "--batch-size", "0"), "batch_size is at least 1"),
+        (("ViT-1000000000x1000000000x1/16",), "width of at most 1,048,576"),
+        (("ViT-8x1000000000x1/16",), "depth of at most 1,000"),
+        (("BiT-R50x99999999999",), "width_factor is at most 1,024"),
+        (("ViT-B/16-reg99999999999",), "register_tokens is from 0 to"),
+        (("ViT-B/16", "--utilization", "40"), "fraction above 0"),
+    ],
+)
 def test_what_cannot_be_costed(
     arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

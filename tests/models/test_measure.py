@@ -1,4 +1,4 @@
-"""Parameters, FLOPs and memory by measure, against PyTorch's counter and what whole models keep and allocate."""
+"""Parameters, FLOPs and memory against PyTorch's counter and what whole models keep and allocate."""
 
 import dataclasses
 from collections.abc import Callable
@@ -257,7 +257,7 @@ def pictures(config: ModelConfig, batch: int) -> Tensor:
 
 def saved(model: ImageModel, images: Tensor, precision: str) -> int:
     """Bytes that autograd keeps of a pass and its loss, each storage once, without parameters and images."""
-    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), images)}
+    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers(), images)}
     found: dict[int, Tensor] = {}
 
     def pack(tensor: Tensor) -> Tensor:
