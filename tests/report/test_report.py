@@ -45,6 +45,7 @@ class Noise:
     ) -> None:
         rng = np.random.default_rng(0)
         self.labels: NDArray[np.int64] = rng.integers(0, classes, count)
+        self.targets = {"labels": self.labels}
         self.pixels = rng.integers(0, 256, (count, *size, 3), dtype=np.uint8)
         self.damaged = damaged
 
