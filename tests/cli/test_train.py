@@ -13,6 +13,7 @@ import pytest
 import vitkit
 from vitkit.cli.main import run as command
 from vitkit.cli.train import PREFIXED, RunOptions, parse_line
+from vitkit.evaluation.fewshot_tracking import FewShotTracking
 from vitkit.runs.config import Run
 from vitkit.runs.series_options import SeriesOptions
 
@@ -44,7 +45,8 @@ def test_every_option_is_known_by_the_name_of_its_field(capsys: pytest.CaptureFi
 
 
 def test_what_is_given_stays_over_other_defaults() -> None:
-    line = ["--learning_rate=0.5", "--splits.seed", "3", "--no-flip", "--fewshot.every", "7"]
+    line = ["--learning_rate=0.5", "--splits.seed", "3", "--no-flip"]
+    line += ["--fewshot.data", "digits", "--fewshot.every", "7"]
     line += ["--image-size", "32", "--max-pixels", "99", "--warmup-steps", "10000"]
     asked = parse_line(line, Run(), "train", SeriesOptions())
     base = vitkit.recipe("imagenet-vit-b16")
@@ -55,8 +57,8 @@ def test_what_is_given_stays_over_other_defaults() -> None:
         optimizer=replace(base.optimizer, learning_rate=0.5),
         splits=replace(base.splits, seed=3),
         augmentation=replace(base.augmentation, flip=False),
-        fewshot=replace(base.fewshot, every=7),
         preprocessing=replace(preprocessing, decode=replace(preprocessing.decode, max_pixels=99)),
+        evaluators={"fewshot": FewShotTracking(data="digits", every=7)},
     )
     assert asked.over(base).run == expected
     longer = replace(base, optimizer=replace(base.optimizer, warmup_steps=5))

@@ -21,6 +21,7 @@ from vitkit.cli import main as cli
 from vitkit.data import decode as decoding
 from vitkit.data.sources import open_data
 from vitkit.data.sources_config import Splits
+from vitkit.engines.engine_model import EngineModel
 from vitkit.errors import VitkitError
 from vitkit.evaluation.predictions import Predictions
 from vitkit.jobs import train as training
@@ -145,7 +146,8 @@ def export(checkpoint: Path, out: Path, engine: Any) -> None:
 def logits_of_export(folder: Path) -> list[list[float]]:
     """Compute the logits of one made-up image from the folder of an export. Raises Refusal."""
     model = vitkit.Predictor(folder).model
-    images = torch.arange(3 * 8 * 8, dtype=torch.uint8).reshape(1, 3, 8, 8)
+    images = np.arange(3 * 8 * 8, dtype=np.uint8).reshape(1, 3, 8, 8)
+    assert isinstance(model, EngineModel)
     found: list[list[float]] = model(images).tolist()
     return found
 

@@ -523,6 +523,7 @@ def test_predictions_are_probabilities_by_the_loss_of_the_model(
     pixels = preprocess(
         decode(photos / "sky" / "3.png", predictor.preprocessing.decode), predictor.preprocessing
     )
+    assert isinstance(predictor.model, torch.nn.Module)
     with torch.no_grad():
         logits = predictor.model(torch.from_numpy(pixels).permute(2, 0, 1)[None])[0]
     shares = logits.sigmoid() if loss == "sigmoid" else logits.softmax(0)

@@ -161,10 +161,13 @@ def test_evaluation_and_prediction_choose_and_can_be_exact(tmp_path: Path) -> No
 
     images = [np.full((8, 8, 3), level, np.uint8) for level in (0, 200)]
     plain = vitkit.Predictor(folder, exact=True)
+    assert isinstance(plain.model, ImageModel)
     assert plain.model.chosen == PLAIN and plain.precision == "float32"
     alone = vitkit.Predictor(folder)
+    assert isinstance(alone.model, ImageModel)
     assert alone.model.chosen == Compute(last_block="class_token", pixels="folded")
     chosen = vitkit.Predictor(folder, precision="bfloat16")
+    assert isinstance(chosen.model, ImageModel)
     assert (
         chosen.model.chosen == replace(FAST, gelu="pytorch", pixels="folded", block="modules")
         and chosen.precision == "bfloat16"

@@ -9,7 +9,7 @@ import pytest
 from vitkit.cli.main import run
 from vitkit.config import difference, from_json, to_json
 from vitkit.errors import VitkitError
-from vitkit.evaluation.fewshot_config import FewShotTracking
+from vitkit.evaluation.fewshot_tracking import FewShotTracking
 from vitkit.runs.config import Run, changed_options, name_options, train_longer
 from vitkit.training.objectives_config import OBJECTIVES, ClassificationConfig
 
@@ -64,7 +64,7 @@ def test_objective_and_task_belong_together(monkeypatch: pytest.MonkeyPatch) -> 
     class Other(ClassificationConfig):
         """The configuration of another task's objective."""
 
-    monkeypatch.setitem(OBJECTIVES, "multi-label", Other)  # type: ignore[arg-type]
+    monkeypatch.setitem(OBJECTIVES, "multi-label", Other)
     with pytest.raises(VitkitError, match=r"multi-label is made from a Other, found a ClassificationConfig"):
         Run(task="multi-label")
     with pytest.raises(VitkitError, match="name of the task's own evaluator"):

@@ -14,7 +14,7 @@ from vitkit.data.loader_config import Loading
 from vitkit.data.sources_config import FIRST_RULE
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.evaluation.fewshot_config import FewShotTracking
+from vitkit.evaluation.fewshot_tracking import FewShotTracking
 from vitkit.jobs.recipes import recipe
 from vitkit.models.card import TaskName
 from vitkit.runs.config import Architecture, EvaluatorConfig, Run, StartConfig

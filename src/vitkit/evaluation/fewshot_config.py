@@ -1,10 +1,6 @@
 """The options of few-shot evaluation."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
-
-from vitkit.errors import VitkitError
+from typing import Literal, get_args
 
 Method = Literal["ridge", "knn", "logistic"]
 """How the classes are learned from the features of the shots."""
@@ -13,87 +9,6 @@ L2 = 1024.0
 METHODS: tuple[Method, ...] = get_args(Method)
 SHOTS = (1, 5, 10, 25)
 """The numbers of shots of the original code (big_vision `configs/common_fewshot.py`)."""
-
-
-if TYPE_CHECKING:
-    import torch
-
-    from vitkit.data.transforms_config import Preprocessing
-    from vitkit.models.precision_config import Precision
-    from vitkit.weights.card import TrainingData
-
-
-@dataclass(frozen=True)
-class FewShotTracking:
-    """Few-shot accuracy on other images while the model is trained; it is logged and decides nothing."""
-
-    data: str = ""
-    """Images with labels, other ones than those trained on; left out, none is measured."""
-    every: int | None = None
-    """Steps between two measurements; left out, as often as the validation."""
-    shots: tuple[int, ...] = SHOTS
-    """Numbers of images of each class to learn from, with commas between."""
-    seeds: int = 3
-    """Number of times the shots are drawn, each with another seed."""
-
-    def __post_init__(self) -> None:
-        if not self.shots or min(self.shots) < 1 or self.seeds < 1:
-            raise VitkitError(
-                "The few-shot evaluation expects shots and seeds of 1 or more, found "
-                f"{listed(self.shots)} and {self.seeds}."
-            )
-        if self.every is not None and self.every < 1:
-            raise VitkitError(f"The few-shot evaluation is made every 1 or more steps, found {self.every}.")
-
-    def with_absolute_paths(self) -> "FewShotTracking":
-        """Write paths down so that they hold from any folder."""
-        from vitkit.data.listing import absolute_spec  # numpy: help texts do not wait for it
-
-        return replace(self, data=absolute_spec(self.data))
-
-    def check(self) -> None:
-        """Refuse, before anything is made, what could not be measured.
-
-        Raises:
-            VitkitError: the images are not there, or leave nothing to test on.
-        """
-        from vitkit.evaluation.fewshot_data import open_fewshot_data
-
-        open_fewshot_data(self.data)
-
-    def build(
-        self,
-        preprocessing: "Preprocessing",
-        *,
-        device: "torch.device",
-        precision: "Precision",
-        batch_size: int,
-        workers: int,
-        trained_on: "Sequence[TrainingData]",
-    ) -> "Callable[[Any, Any], Mapping[str, float]]":
-        """Make the function of model and objective that measures; see `fewshot_evaluator`."""
-        from vitkit.evaluation.fewshot_evaluator import fewshot_evaluator
-
-        return fewshot_evaluator(
-            self.data,
-            preprocessing,
-            shots=self.shots,
-            seeds=self.seeds,
-            device=device,
-            precision=precision,
-            batch_size=batch_size,
-            workers=workers,
-            trained_on=trained_on,
-        )
-
-    def line(self, measured: Mapping[str, float]) -> str:
-        """Write the accuracy of the most shots in a few words: "25 shots 43.2%"."""
-        name, accuracy = list(measured.items())[-1]
-        return f"{name.split('_')[1]} shots {accuracy:.1%}"
-
-    def describe(self) -> str:
-        """Name what is measured, for a sentence: "few-shot accuracy on digits"."""
-        return f"few-shot accuracy on {self.data}"
 
 
 def listed(values: tuple[object, ...]) -> str:

@@ -16,17 +16,16 @@ from vitkit.data.sources_config import Splits
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.durable import read_json, replace_json
 from vitkit.errors import VitkitError
-from vitkit.evaluation.fewshot_config import FewShotTracking
+from vitkit.evaluation.fewshot_tracking import FewShotTracking
 from vitkit.models.card import TaskName
 from vitkit.models.channels_config import with_channels, with_statistics
 from vitkit.models.compute_config import Compute
 from vitkit.models.vit_config import ImagePoolKind, Interpolation, PositionKind
 from vitkit.models.zoo import ModelConfig, changed_name, model_config
 from vitkit.text import without_places
-from vitkit.training.evaluators import VALIDATION
 from vitkit.training.objectives_config import OBJECTIVES, ClassificationConfig, ObjectiveConfig
 from vitkit.training.optim_config import OptimizerConfig
-from vitkit.training.trainer_config import TrainingConfig
+from vitkit.training.trainer_config import VALIDATION, TrainingConfig
 
 EvaluatorConfig = FewShotTracking
 """The configuration of any evaluator that a run may have, whatever it learns: `FewShotTracking` shows what

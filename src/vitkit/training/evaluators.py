@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING, Literal
 
 from vitkit.errors import VitkitError
 from vitkit.training.checkpoint import Progress
+from vitkit.training.trainer_config import VALIDATION
 
 if TYPE_CHECKING:
     from torch import nn
-
-VALIDATION = "validation"
-"""The evaluator that decides what is best, unless a monitor names another. Its lines in `metrics.jsonl` are
-of the kind "validation"; those of others are of the kind "evaluation" and say which evaluator measured."""
 
 Measure = Callable[["nn.Module", "nn.Module"], Mapping[str, float]]
 """A function that measures a model, with the objective that it is trained by: names and values. It neither

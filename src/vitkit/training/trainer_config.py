@@ -11,6 +11,10 @@ from vitkit.models.precision_config import Precision
 MOST_STEPS = 10**12
 """Largest number of steps; no run comes near it, so a larger one is a mistyped option."""
 
+VALIDATION = "validation"
+"""The evaluator that decides what is best, unless a monitor names another. Its lines in `metrics.jsonl` are
+of the kind "validation"; those of others are of the kind "evaluation" and say which evaluator measured."""
+
 
 @dataclass(frozen=True)
 class TrainingConfig:

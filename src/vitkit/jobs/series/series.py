@@ -50,6 +50,7 @@ from vitkit.runs.series_record import (
     write_series,
 )
 from vitkit.runs.trained_model import is_training_data
+from vitkit.tasks import find_task
 
 HELD_OUT = 0.1
 """Fraction of the training images that a sweep holds out where the run says none."""
