@@ -58,7 +58,7 @@ labelled the images."""
 LABELS = "labels"
 """The name of the target of images that have labels."""
 Targets = Mapping[str, NDArray[Any]]
-"""What is to be learned of the images of a split: `(N, ...)` each, by name."""
+"""The arrays from which a loader cuts the targets of the images of a split: `(N, ...)` each, by name."""
 
 # A split as listed: numbers of its files, and their labels.
 SplitListing = tuple[NDArray[np.int64], Labels]

@@ -105,7 +105,7 @@ class Curve:
     caption: str
     """The words that follow "Middle: "."""
     best: Literal["max", "min"] = "max"
-    """Which of its values is marked as the best."""
+    """Whether its largest or its smallest value is marked as the best."""
     is_fraction: bool = True
     """Whether it is from 0 to 1, and written as a percentage; else it has any value."""
     loss: str = ""

@@ -60,4 +60,4 @@ OBJECTIVES: Mapping[str, type[ObjectiveConfig]] = {
     "classification": ClassificationConfig,
     "multi-label": ClassificationConfig,
 }
-"""Which of them the objective of a task is made from, by the name of the task."""
+"""The configuration that the objective of a task is made from, by the name of the task."""
