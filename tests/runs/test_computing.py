@@ -17,6 +17,7 @@ from vitkit.config import to_json
 from vitkit.jobs import train as training
 from vitkit.kernels.block import compiled_block
 from vitkit.models.compute_config import PLAIN, Compute
+from vitkit.models.image_model import ImageModel
 from vitkit.runs import machine as computing
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig

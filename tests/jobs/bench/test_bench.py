@@ -74,7 +74,8 @@ def test_the_class_token_alone_in_the_last_block_executes_fewer() -> None:
     config = vit_config("ViT-Ti/16", 1000, 64)
     chosen, plain = vitkit_contestants(config, CPU, "inference", ("float32",))
     images = torch.zeros(1, 3, 64, 64)
-    counted, whole = executed_flops(lambda: chosen.logits(images)), executed_flops(lambda: plain.logits(images))
+    counted = executed_flops(lambda: chosen.logits(images))
+    whole = executed_flops(lambda: plain.logits(images))
     assert 11 / 12 * 0.97 < counted / whole < 11 / 12 * 1.03
     assert executed_flops(lambda: plain.logits(images)) == whole  # each is prepared anew
 
