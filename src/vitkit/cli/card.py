@@ -31,11 +31,11 @@ def main(arguments: list[str]) -> None:
         from vitkit.jobs.card import read_card, record
 
     download(options.file)
-    identity = read_card(CardOptions(options.file, options.image_size, options.num_heads))
+    identity = read_card(options)
     if options.json_output:
         console.print_json(record(identity))
     else:
-        print_card(identity, options.file)
+        print_card(identity, str(options.file))
 
 
 def print_card(identity: "Identity", file: str) -> None:

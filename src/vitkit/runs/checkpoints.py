@@ -240,9 +240,7 @@ def load_any(path: str | Path, options: LoadOptions | None = None) -> Loaded:
     return fit_to_options(folder, identity, tensors, options)
 
 
-def identify_any(
-    path: str | Path, image_size: tuple[int, int] | None = None, num_heads: int | None = None
-) -> Identity:
+def identify_any(path: str | Path, options: LoadOptions | None = None) -> Identity:
     """Find out what a checkpoint is, as `vitkit.weights.identify` does, or a run that has not finished.
 
     Raises:
@@ -252,7 +250,7 @@ def identify_any(
     refuse_engine_folder(path)
     if is_unfinished(path):
         return _identity(Path(path), read_snapshot(Path(path)))
-    identity = identify(path, image_size, num_heads)
+    identity = identify(path, options)
     return replace(identity, card=find_data(identity.card, path))
 
 

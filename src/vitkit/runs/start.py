@@ -114,7 +114,7 @@ def find_start(run: Run) -> Start:
             stopped.sha256,
             stopped.read,
         )
-    identity = identify(options.start, num_heads=options.num_heads)
+    identity = identify(options.start, LoadOptions(num_heads=options.num_heads))
     return Start(
         options.start,
         identity.card.name or identity.config.family,

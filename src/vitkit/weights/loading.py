@@ -181,19 +181,18 @@ def log_notes(path: str | Path, loaded: Loaded) -> ImageModel:
     return loaded.model
 
 
-def identify(
-    path: str | Path, image_size: tuple[int, int] | None = None, num_heads: int | None = None
-) -> Identity:
+def identify(path: str | Path, options: LoadOptions | None = None) -> Identity:
     """Describe a checkpoint: format, architecture, numerics, card. The weights stay on the disk.
 
     Args:
         path: as for `load`.
-        image_size, num_heads: what the file does not record, as for `vitkit.load_model`.
+        options: image size and number of heads, where the file does not record them.
 
     Raises:
         VitkitError: as `vitkit.load_model`.
     """
-    with _opened(path, Hints(image_size, num_heads)) as (_source, identity, _translation):
+    hints = Hints() if options is None else Hints(options.size, options.num_heads)
+    with _opened(path, hints) as (_source, identity, _translation):
         return identity
 
 
