@@ -22,7 +22,7 @@ from vitkit.evaluation.fewshot_config import Method
 from vitkit.jobs.options import Place, Places
 from vitkit.jobs.vtab.options import Rates
 from vitkit.listener import Listener
-from vitkit.models.image_config import Size
+from vitkit.models.image_config import Size, height_and_width
 from vitkit.signals import stop_signals
 
 AS_TEXT: dict[Any, Any] = {
@@ -36,7 +36,9 @@ AS_TEXT: dict[Any, Any] = {
 
 COMMA_SEPARATED: dict[Any, Any] = {
     tuple[int, ...]: int,
+    Sequence[int]: int,
     tuple[Method, ...]: Method,
+    Sequence[Method]: Method,
     tuple[TaskFolder, ...]: TaskFolder,
     Rates | None: float,
 }
@@ -72,8 +74,8 @@ def _optional_size(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Size | N
         nargs=2,
         metavar="INT INT",
         instance_from_str=lambda words: (int(words[0]), int(words[1])),
-        is_instance=lambda value: value is None or isinstance(value, tuple),
-        str_from_instance=lambda size: ["None"] if size is None else [str(length) for length in size],
+        is_instance=lambda value: value is None or isinstance(value, int | tuple),
+        str_from_instance=lambda size: [str(length) for length in height_and_width(size) or [None]],
     )
 
 

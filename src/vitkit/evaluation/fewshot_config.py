@@ -1,5 +1,6 @@
 """The options of few-shot evaluation."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -37,6 +38,6 @@ class FewShotTracking:
             raise VitkitError(f"The few-shot evaluation is made every 1 or more steps, found {self.every}.")
 
 
-def listed(values: tuple[object, ...]) -> str:
+def listed(values: Sequence[object]) -> str:
     """Write values with commas between; none in words."""
     return ", ".join(map(str, values)) or "none"

@@ -8,15 +8,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitkit.data.loader_config import WORKER_TIMEOUT
 from vitkit.data.repeats import Images, repeats_of_training
 from vitkit.data.sources import ImageData
-from vitkit.engines.engine_config import Engine
 from vitkit.errors import VitkitError
 from vitkit.jobs.engines import load_ready
-from vitkit.jobs.evaluate_options import EvaluateOptions
-from vitkit.listener import SILENT, Listener
-from vitkit.models.image_config import height_and_width
+from vitkit.jobs.evaluate_options import EvaluateOptions, MeasuringOptions
+from vitkit.jobs.options import from_options
+from vitkit.listener import Listener
 from vitkit.models.image_model import ImageModel
 from vitkit.models.precision_config import Precision
 from vitkit.runs.config import is_run, is_unfinished
@@ -24,7 +22,6 @@ from vitkit.runs.finish import evaluate_split, find_training_images, with_repeat
 from vitkit.runs.folder import is_training_data, open_model_data, write_evaluation
 from vitkit.tasks import task_of
 from vitkit.tasks.task import Task
-from vitkit.weights import LoadOptions
 from vitkit.weights.card import card_of
 from vitkit.weights.loading import log_notes
 
@@ -50,74 +47,22 @@ class Evaluation:
     it."""
 
 
-def evaluate(
-    path: str | Path,
-    data: str | None = None,
-    split: str | None = None,
-    *,
-    device: str = "auto",
-    batch_size: int = 128,
-    workers: int = 0,
-    image_size: int | tuple[int, int] | None = None,
-    num_heads: int | None = None,
-    precision: Precision = "auto",
-    max_pixels: int | None = None,
-    worker_timeout: float = WORKER_TIMEOUT,
-    exact: bool = False,
-    engine: Engine | None = None,
-    listener: Listener = SILENT,
-) -> Evaluation:
-    """Evaluate a checkpoint.
-
-    Args:
-        path: anything `load_model` reads, or a folder that `vitkit export` wrote. A run folder knows its
-            data, and so does what was exported of it.
-        data: other data, by the class names of the model; left out, the data it was trained on, cut as then.
-        split: left out, "test" if there is one, else "val".
-        device: where it computes: "auto" (a GPU if there is one), "cpu", "cuda".
-        batch_size: images at a time.
-        workers: processes that decode images.
-        image_size, num_heads: as for `load_model`.
-        precision: number format of the computation: "float32", "bfloat16", or "auto": bfloat16 on a GPU that
-            has it.
-        max_pixels: larger images are refused; left out, the limit that the model was saved with.
-        worker_timeout: seconds to wait for a batch before its worker is considered stuck; 0: for ever.
-        exact: Whether it computes as the first version did, without the faster ways to the same result.
-        engine: the program that computes, as for `vitkit.Predictor`.
-        listener: hears the progress and what is worth knowing.
+def run_evaluate(options: EvaluateOptions) -> Evaluation:
+    """Evaluate a checkpoint. A run folder knows its data, and so does what was exported of it.
 
     Raises:
         VitkitError: the model names no classes; the data is not there, has classes the model does not know,
             or lacks the split.
     """
-    options = EvaluateOptions(
-        model=str(path),
-        data=data,
-        split=split,
-        device=device,
-        precision=precision,
-        exact=exact,
-        engine=engine,
-        batch_size=batch_size,
-        workers=workers,
-        image_size=height_and_width(image_size),
-        num_heads=num_heads,
-        max_pixels=max_pixels,
-        worker_timeout=worker_timeout,
-    )
-    return run_evaluation(options, listener)
-
-
-def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Evaluation:
-    """Evaluate a checkpoint; errors are those of `evaluate`."""
+    listener = options.listener
     model, device, precision = load_for_evaluation(options)
     reason = task_of(model.card).explain_unfit(model.config)
     if reason:
-        raise VitkitError(f"{options.model} {reason}.")
+        raise VitkitError(f"{options.path} {reason}.")
     with listener.progress("listing images"):
         data = open_model_data(model, options.data, options.max_pixels)
     if not model.card.class_names:
-        listener.note(_match_by_order(options.model, model, data))
+        listener.note(_match_by_order(str(options.path), model, data))
     recorded = card_of(model).data
     trained_on = options.data is None or is_training_data(model.card, options.data)
     split = options.split
@@ -153,22 +98,25 @@ def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Eva
     return Evaluation(split, data, task_of(model.card), result, predictions, rejects, whole)
 
 
-def load_for_evaluation(options: EvaluateOptions) -> tuple[ImageModel, torch.device, Precision]:
+evaluate = from_options(EvaluateOptions)(run_evaluate)
+
+
+def load_for_evaluation(options: MeasuringOptions) -> tuple[ImageModel, torch.device, Precision]:
     """Load the model of an evaluation, to be computed as its options say; what is worth knowing is logged.
 
     Returns:
         The model, the device that images are moved to, and the precision of autocast.
     """
     ready = load_ready(
-        options.model,
-        LoadOptions(image_size=options.image_size, num_heads=options.num_heads),
+        options.path,
+        options.load_options,
         device=options.device,
         engine=options.engine,
         precision=options.precision,
         exact=options.exact,
         phase="evaluation",
     )
-    return log_notes(options.model, ready.loaded), ready.device, ready.precision
+    return log_notes(options.path, ready.loaded), ready.device, ready.precision
 
 
 def _find_among_others(model: ImageModel, others: Images, listener: Listener) -> NDArray[np.int64] | None:
@@ -185,7 +133,7 @@ def _find_among_others(model: ImageModel, others: Images, listener: Listener) ->
         return repeats_of_training({"train": trained, "others": others}, ("others",)).get("others")
 
 
-def keep_evaluation(options: EvaluateOptions, found: Evaluation, listener: Listener = SILENT) -> Path | None:
+def keep_evaluation(options: EvaluateOptions, found: Evaluation) -> Path | None:
     """Keep the evaluation of a run, of the model as it is and on its own data, in the run folder.
 
     PyTorch's numbers alone, which are those that its report and another evaluation of it are compared with.
@@ -194,7 +142,7 @@ def keep_evaluation(options: EvaluateOptions, found: Evaluation, listener: Liste
         The folder that holds it; None if it is of something else, the run has not finished, or its folder may
         not be written.
     """
-    run, changed = Path(options.model), (options.data, options.image_size, options.max_pixels)
+    run, changed = Path(options.path), (options.data, options.image_size, options.max_pixels)
     if (
         options.engine not in (None, "torch")
         or not is_run(run)
@@ -205,10 +153,10 @@ def keep_evaluation(options: EvaluateOptions, found: Evaluation, listener: Liste
     try:
         write_evaluation(run, found.split, found.result, found.predictions)
     except OSError as error:  # somebody else's run, say: the numbers are of use all the same
-        listener.note(f"Not kept in {run}: {error.strerror}.")
+        options.listener.note(f"Not kept in {run}: {error.strerror}.")
         return None
     except VitkitError as error:
-        listener.note(f"Not kept: {error}")
+        options.listener.note(f"Not kept: {error}")
         return None
     return run / "evaluation"
 

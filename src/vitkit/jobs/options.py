@@ -10,11 +10,12 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import KW_ONLY, dataclass, field, is_dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
+from vitkit.engines.engine_config import Engine
 from vitkit.listener import SILENT, Listener
 from vitkit.models.image_config import Size
 from vitkit.models.precision_config import Precision
@@ -59,7 +60,7 @@ def method_from_options(
     """Do the same for a method that takes the options beside `self`."""
 
     def publish(job: Callable[[Self, Options], None]) -> Callable[Concatenate[Self, P], None]:
-        def function(self: Self, *args: P.args, **kwargs: P.kwargs) -> None:
+        def function(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> None:
             job(self, options(*args, **kwargs))
 
         _describe(function, job, options)
@@ -124,12 +125,18 @@ class JobOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointOptions:
-    """What a checkpoint is loaded with."""
+class SizeOptions:
+    """The size of a model's images."""
 
     image_size: Size | None = None
-    """height and width in pixels, or one number for both: 384, or 224 320; left out, the checkpoint's.
-    Position embeddings are resized."""
+    """height and width in pixels, or one number for both: 384, or 224 320; left out, that of the checkpoint,
+    recipe or protocol, else 224. Position embeddings are resized."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointOptions(SizeOptions):
+    """What a checkpoint is loaded with."""
+
     num_heads: int | None = None
     """number of attention heads, where the file does not record it."""
 
@@ -139,21 +146,63 @@ class CheckpointOptions:
         return LoadOptions(image_size=self.image_size, num_heads=self.num_heads)
 
 
+@dataclass(frozen=True)
+class PathOptions:
+    """A model by its place. As the last class that a dataclass extends, its field comes first."""
+
+    path: Place
+    """a run folder, any checkpoint that vitkit convert reads, or a folder of vitkit export."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class DeviceOptions:
-    """The place of a computation."""
+    """Where something is computed."""
 
     device: str = "auto"
     """where to compute: auto (a GPU if there is one), cpu, cuda or cuda:1."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComputeOptions(DeviceOptions):
-    """The way of a computation."""
+class PrecisionOptions(DeviceOptions):
+    """Where a model is computed, and in which numbers."""
 
     precision: Precision = "auto"
     """number format of the computation: float32, bfloat16, or auto: bfloat16 on a GPU that has it, else
     float32."""
+
+
+@dataclass(frozen=True)
+class ModelOptions(CheckpointOptions, PrecisionOptions, PathOptions):
+    """The model that an evaluation and a prediction have in common."""
+
+    _: KW_ONLY
+    exact: bool = False
+    """compute with the operations of the first version of vitkit, without the faster ways to the same
+    result."""
+    engine: Engine | None = None
+    """what computes: torch, or an extra, openvino or onnxruntime; left out, the one that a folder of vitkit
+    export is for, else torch."""
+    max_pixels: int | None = None
+    """largest number of pixels of an image; larger ones are refused. Left out, the limit that the model was
+    saved with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchOptions:
+    """How images are brought to a model."""
+
+    batch_size: int = 128
+    """images that are computed at a time."""
+    workers: int = 0
+    """processes that decode images; with 0 the main process decodes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheOptions:
+    """Whether features are computed again."""
+
+    cache: bool = True
+    """keep the features of images in the user's cache folder, and use those that are there."""
 
 
 def as_names(places: Places) -> tuple[str, ...]:
