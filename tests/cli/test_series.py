@@ -68,7 +68,7 @@ def wait_for(process: "subprocess.Popen[str]", path: Path) -> None:
 def test_a_series_that_is_killed_goes_on_to_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Killed within the sweep; asked to stop within the second of its runs; killed within the last run."""
+    """Killed within the sweep; asked to stop within the second of its runs."""
     assert run([*SERIES, "--out", str(tmp_path / "whole")]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "is the best on 180 held-out images" in said and "the mean of 2 seeds; standard deviation" in said
@@ -76,7 +76,7 @@ def test_a_series_that_is_killed_goes_on_to_the_same_bits(
 
     out = tmp_path / "killed"
     ended: dict[str, int] = {}
-    for member, number in ((0, signal.SIGKILL), (1, signal.SIGTERM), (3, signal.SIGKILL)):
+    for member, number in ((0, signal.SIGKILL), (1, signal.SIGTERM)):
         process = started(out)
         wait_for(process, out / MEMBERS[member] / "checkpoints" / "step-00000005")
         os.killpg(process.pid, number)
@@ -92,7 +92,7 @@ def test_a_series_that_is_killed_goes_on_to_the_same_bits(
     assert run(["train", "--resume", str(out), "--threads", "1"]) == 0
     assert results(out) == results(tmp_path / "whole")
     # What had ended before was not trained again.
-    assert ended == {one: (out / one / "model.safetensors").stat().st_mtime_ns for one in MEMBERS[:3]}
+    assert ended == {one: (out / one / "model.safetensors").stat().st_mtime_ns for one in MEMBERS[:1]}
 
 
 def test_a_series_is_resumed_with_its_own_options(

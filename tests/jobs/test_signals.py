@@ -142,7 +142,14 @@ STEP_KEPT = {
 }
 
 
-@pytest.mark.parametrize("moment", STEP_KEPT)
+# One moment before the first step, two between steps, one after the last; the others take the same ways.
+QUICK = ("reading", "validation", "save", "evaluation")
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [moment if moment in QUICK else pytest.param(moment, marks=pytest.mark.slow) for moment in STEP_KEPT],
+)
 def test_stopped_anywhere_nothing_is_lost(
     forked: Runs, images: Path, tmp_path: Path, whole: dict[str, bytes], moment: str
 ) -> None:

@@ -31,6 +31,7 @@ results = try_all(runner, mutants, folder / "work/results.jsonl", "tree", "far",
 """
 
 
+@pytest.mark.slow  # tests/mutants/test_list.py holds the list against the source
 def test_mutants_are_tried_on_a_copy_with_the_tests_that_run_their_lines(tmp_path: Path) -> None:
     """In an interpreter of its own: it forks, which a process with threads must not."""
     source, tests = tmp_path / "tree/src/toy/room/maths.py", tmp_path / "tree/tests"

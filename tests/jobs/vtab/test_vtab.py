@@ -425,6 +425,7 @@ def killed(start: Path, root: Path, tmp_path: Path) -> Iterator[tuple[list[str],
     yield line, out
 
 
+@pytest.mark.slow  # a task is trained as a series is: tests/cli/test_series.py kills one
 def test_a_killed_process_goes_on_where_it_was(
     killed: tuple[list[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
