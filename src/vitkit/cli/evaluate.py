@@ -1,7 +1,7 @@
 """`vitkit evaluate`: measure a model on images it was not trained on."""
 
 import shlex
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
@@ -13,6 +13,7 @@ from vitkit.cli.options import importing, parse
 from vitkit.data.imagenet_config import ProtocolName
 from vitkit.errors import VitkitError
 from vitkit.jobs.evaluate_options import EvaluateOptions, ProtocolFiles, ProtocolOptions
+from vitkit.jobs.options import as_arguments
 from vitkit.text import visible
 
 if TYPE_CHECKING:
@@ -54,8 +55,7 @@ def main(arguments: list[str]) -> None:
 
     download(options.path)
     if options.protocol is not None:
-        values = {one.name: getattr(options, one.name) for one in fields(ProtocolOptions)}
-        result, rejects = run_protocol(ProtocolOptions(**values))
+        result, rejects = run_protocol(ProtocolOptions(**as_arguments(ProtocolOptions, options)))
         if options.json_output:
             console.print_json({"rejects": rejects, **result.to_json()})
         else:

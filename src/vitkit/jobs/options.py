@@ -10,7 +10,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass, field, is_dataclass
+from dataclasses import KW_ONLY, dataclass, field, fields, is_dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
@@ -74,9 +74,9 @@ def _describe(function: Callable[..., Any], job: Callable[..., Any], options: Ca
     function.__name__ = function.__qualname__ = job.__name__.removeprefix("run_")
     function.__module__ = job.__module__
     before = list(inspect.signature(job).parameters.values())[:-1]  # self
-    fields = inspect.signature(options)
+    parameters = inspect.signature(options).parameters.values()
     # The listener comes last, as the least of what a caller cares for.
-    ordered = sorted(fields.parameters.values(), key=lambda one: (one.kind, one.name == "listener"))
+    ordered = sorted(parameters, key=lambda one: (one.kind, one.name == "listener"))
     result = inspect.signature(job).return_annotation
     function.__dict__["__signature__"] = inspect.Signature([*before, *ordered], return_annotation=result)
     function.__doc__ = _with_arguments(job.__doc__ or "", [one.name for one in ordered], options)
@@ -91,7 +91,7 @@ def _with_arguments(text: str, names: Sequence[str], options: Any) -> str:
         if name in texts
     ]
     head, heading, rest = re.split(
-        r"^((?:Returns|Raises):\n|\Z)", inspect.cleandoc(text), maxsplit=1, flags=re.MULTILINE
+        r"(^(?:Returns|Raises):\n|\Z)", inspect.cleandoc(text), maxsplit=1, flags=re.MULTILINE
     )
     return "\n".join([head.rstrip(), "", "Args:", *lines, "", heading + rest]).rstrip() + "\n"
 
@@ -203,6 +203,11 @@ class CacheOptions:
 
     cache: bool = True
     """keep the features of images in the user's cache folder, and use those that are there."""
+
+
+def as_arguments(options: type, given: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass, with the values that options of more fields have for them."""
+    return {one.name: getattr(given, one.name) for one in fields(options)}
 
 
 def as_names(places: Places) -> tuple[str, ...]:
