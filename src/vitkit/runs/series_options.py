@@ -26,6 +26,9 @@ class SeriesOptions:
     cross_validate: int | None = None
     """Cut the images into so many folds and train as many runs, each tested on another fold, so that every
     image is tested exactly once. Every class is dealt round the folds."""
+    sweep_data: str = ""
+    """Images to try the rates on, where the training images have validation images apart from them (VTAB-1k:
+    800 and 200 of the 1,000); left out, the part of the training images that is not held out."""
 
     def __post_init__(self) -> None:
         require_finite(self)
@@ -35,6 +38,8 @@ class SeriesOptions:
             raise VitkitError(
                 "sweep_rates has a rate twice, or two that agree in six digits: give each once."
             )
+        if self.sweep_data and not self.sweeps:
+            raise VitkitError("sweep_data has the images of a sweep: give --sweep as well, or leave it out.")
         if self.runs < 1:
             raise VitkitError(f"runs is at least 1, found {self.runs}.")
         if self.cross_validate is not None and self.cross_validate < 2:

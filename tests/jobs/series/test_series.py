@@ -414,6 +414,7 @@ def test_the_exact_update_of_the_original_is_an_option() -> None:
         ({"runs": 0}, "runs is at least 1, found 0"),
         ({"sweep_rates": (0.1, 0.0)}, "sweep_rates are above 0, found 0"),
         ({"sweep_rates": (0.1, 0.1)}, "has a rate twice"),
+        ({"sweep_data": "photos"}, "sweep_data has the images of a sweep: give --sweep as well"),
         ({"cross_validate": 1}, "folds from 2, found 1"),
         ({"cross_validate": 3, "runs": 2}, "give one of the two"),
         ({"cross_validate": 3, "sweep": True}, "has seen the test images of all folds but one"),
@@ -543,12 +544,14 @@ def test_a_kill_while_checkpoints_are_removed_leaves_a_run_that_has_finished(
 
 
 def test_a_member_whose_model_is_lost_is_trained_again_to_the_same_bits(tmp_path: Path) -> None:
-    options = SeriesOptions(sweep_rates=(0.01,))
-    out = train_series(SMALL, tmp_path / "one", options)
+    """But no rate: its score is on the disk, and nobody needs its weights."""
+    out = train_series(SMALL, tmp_path / "sweep", SWEEP)
     before = {name: (out / "final" / name).read_bytes() for name in ("model.safetensors", "metrics.jsonl")}
-    (out / "final/model.safetensors").unlink()
-    train_series(SMALL, out, options)
+    for member in ("final", "rate-0.02"):
+        (out / member / "model.safetensors").unlink()
+    train_series(SMALL, out, SWEEP)
     assert before == {name: (out / "final" / name).read_bytes() for name in before}
+    assert not (out / "rate-0.02/model.safetensors").exists()
 
 
 def test_a_member_that_diverged_keeps_its_checkpoints(tmp_path: Path) -> None:
@@ -604,6 +607,35 @@ def test_rates_are_judged_by_held_out_images_and_folds_by_test_images(
     assert [one.score for one in folds.members] == [None] * 3 and folds.spread is None
     seeds = read_series(train_series(run, tmp_path / "seeds", SeriesOptions(runs=2)))
     assert seeds.spread is not None and seeds.spread.split == "val"
+
+
+def test_a_sweep_may_have_images_of_its_own(tmp_path: Path, pretended: Pretended) -> None:
+    """Judged on their validation split; the last run trains on the images of the run. Both are remembered."""
+    tried, other = photos(tmp_path / "tried", "train", "val"), photos(tmp_path / "other", "train", "val")
+    run = replace(SMALL, data=str(photos(tmp_path / "all", "train", "test")))
+    options = replace(SWEEP, sweep_data=str(tried))
+    out = train_series(run, tmp_path / "sweep", options)
+    assert [Path(made.data).name for made in pretended.runs] == ["tried", "tried", "all"]
+    assert counts(out / "rate-0.02") == {"train": 30, "val": 30}
+    assert counts(out / "final") == {"train": 30, "test": 30}
+    with pytest.raises(VitkitError, match=r"--sweep-data '.*tried' -> '.*other'"):
+        train_series(run, out, replace(SWEEP, sweep_data=str(other)))
+    (other / "train/dark").rename(other / "train/black")
+    (other / "val/dark").rename(other / "val/black")
+    with pytest.raises(VitkitError, match=r"other has other classes than .*all: expected the same names"):
+        train_series(run, tmp_path / "new", replace(SWEEP, sweep_data=str(other)))
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_images_of_a_sweep_are_the_same_when_it_goes_on(tmp_path: Path, pretended: Pretended) -> None:
+    tried = photos(tmp_path / "tried", "train", "val")
+    run = replace(SMALL, data=str(photos(tmp_path / "all", "train", "test")))
+    options, pretended.stop_at = replace(SWEEP, sweep_data=str(tried)), 2
+    with pytest.raises(KeyboardInterrupt):
+        train_series(run, tmp_path / "sweep", options)
+    (tried / "val/dark/0.png").unlink()
+    with pytest.raises(VitkitError, match=r"are not those that .*sweep was started with"):
+        train_series(run, tmp_path / "sweep", options)
 
 
 def add_images(data: Path) -> None:

@@ -2,13 +2,11 @@
 
 import csv
 import json
-import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -23,18 +21,20 @@ from vitkit.cli.main import run as command
 from vitkit.config import to_json
 from vitkit.data.sources import open_data
 from vitkit.data.vtab_tasks import VTAB_TASKS, TaskFolder
+from vitkit.durable import hash_file
 from vitkit.errors import VitkitError
-from vitkit.jobs import train as training
-from vitkit.jobs.vtab import task as job
+from vitkit.jobs.series import series as series_job
 from vitkit.jobs.vtab.data import TaskData, find_tasks
 from vitkit.jobs.vtab.options import VtabOptions
 from vitkit.jobs.vtab.page import render_vtab
 from vitkit.jobs.vtab.result import PAPER, TaskScore, Vtab, mean_of, remarks
-from vitkit.jobs.vtab.task_run import UNCUT, departures, task_run
-from vitkit.jobs.vtab.vtab import CROPS, begin, vtab
+from vitkit.jobs.vtab.vtab import CROPS, UNCUT, begin, complete_task, departures, task_run, vtab
+from vitkit.listener import SILENT
 from vitkit.models.build import create_model
 from vitkit.runs.config import read_run
+from vitkit.runs.data_record import check_data
 from vitkit.runs.machine import InterruptedTraining
+from vitkit.runs.series_record import read_series
 from vitkit.weights import save_model
 
 SMALL: dict[str, Any] = {"image_size": 8, "steps": 4, "batch_size": 16, "workers": 0, "threads": 1}
@@ -141,7 +141,7 @@ def test_the_protocol_is_the_papers(start: Path, root: Path) -> None:
     """B.1.1 and Table 4: SGD, momentum 0.9, cosine, batch 512, no decay, clip 1, 2,500 steps, 0.01, 384."""
     options = VtabOptions(str(start), root=str(root))
     task = TaskData("clevr_count", root / "clevr_count", {"train800val200": root / "x.txt"})
-    run = task_run(options, task, root / "x.txt", None)
+    run = task_run(options, task)
     made, training = run.optimizer, run.training
     assert (made.optimizer, made.momentum, made.schedule, made.learning_rate) == ("sgd", 0.9, "cosine", 0.01)
     assert (made.weight_decay, made.clip_norm, made.polyak) == (0.0, 1.0, None)
@@ -149,8 +149,8 @@ def test_the_protocol_is_the_papers(start: Path, root: Path) -> None:
     assert (run.preprocessing.image_size, run.preprocessing.resize) == ((384, 384), "stretch")
     assert not list(departures(run, options, task))
     smaller = replace(options, steps=100, image_size=(32, 48), batch_size=64, sweep=True)
-    run = task_run(smaller, task, root / "x.txt", 0.03)
-    assert (run.optimizer.warmup_steps, run.optimizer.learning_rate) == (10, 0.03)
+    run = task_run(smaller, task)
+    assert (run.optimizer.warmup_steps, run.optimizer.learning_rate) == (10, 0.01)
     assert list(departures(run, smaller, task)) == [
         "batch 64 (512)",
         "pixels 32x48 (384x384)",
@@ -165,7 +165,7 @@ def test_crops_and_flips_are_bits_where_they_keep_the_label(start: Path, root: P
     rules = {}
     for one in VTAB_TASKS:
         task = TaskData(one.folder, root, {"train800val200": root / "x.txt"})
-        run = task_run(options, task, root / "x.txt", None)
+        run = task_run(options, task)
         assert not list(departures(run, options, task)) and run.augmentation.shift == 0
         assert run.augmentation.crop_aspect is None
         rules[one.folder] = run.augmentation.crop_area, run.augmentation.flip
@@ -225,7 +225,7 @@ def test_each_task_is_trained_on_1000_and_tested_once(start: Path, root: Path, t
     for name in ("vtab.json", "vtab.csv", "vtab.html", "clevr_count/result.json"):
         said = (tmp_path / "out" / name).read_text()
         assert not any(str(place) in said for place in (tmp_path, start.parent, root.parent))
-    assert "clevr_count, train800val200: training" in hearing.loops
+    assert "clevr_count: training" in hearing.loops
     assert hearing.notes[-1].startswith("task 2 of 2, clevr_count: ") and not hearing.rows
 
 
@@ -241,14 +241,14 @@ def test_the_sweep_chooses_on_200_images(start: Path, root: Path, tmp_path: Path
         assert (stored["accuracy"], stored["count"]) == (accuracy, 10)
         assert not (member / "evaluation/test.json").exists()
         assert json.loads((member / "data.json").read_text())["images"] == {"train": 40, "val": 10}
-        assert not (member / "checkpoints").exists() and not (member / "model.safetensors").exists()
-    tried = json.loads((tmp_path / "out/clevr_count/sweep.json").read_text())
-    best = max(tried["accuracy"], key=lambda rate: (tried["accuracy"][rate], -tried["loss"][rate]))
-    assert (
-        one.learning_rate
-        == float(best)
-        == read_run(tmp_path / "out/clevr_count/final").optimizer.learning_rate
-    )
+        assert not [*member.glob("checkpoints/step-*")] and not (member / "model.safetensors").exists()
+    series = read_series(tmp_path / "out/clevr_count")
+    assert {member.folder: member.score.value for member in series.rates if member.score is not None} == {
+        f"rate-{name}": accuracy for name, accuracy in one.validation.items()
+    }
+    final = read_run(tmp_path / "out/clevr_count/final")
+    assert one.learning_rate == series.chosen == final.optimizer.learning_rate
+    assert json.loads((tmp_path / "out/clevr_count/final/data.json").read_text())["images"]["train"] == 50
     assert "1e-09" in (tmp_path / "out/vtab.html").read_text()
 
 
@@ -258,9 +258,11 @@ def test_a_rate_that_diverges_is_passed_over(start: Path, root: Path, tmp_path: 
     found = vtab(start, root, out=tmp_path / "some", rates=(1e38, 0.01), listener=hearing, **asked)
     assert found.tasks[0].learning_rate == 0.01 and {*found.tasks[0].validation} == {"0.01"}
     (said,) = hearing.warnings
-    assert said.startswith("This rate is passed over: clevr_count, train800 at rate 1e+38: Step ")
-    said = refusal(start, root, out=tmp_path / "none", rates=(1e38,), **asked)
-    assert "clevr_count: the loss was not finite at any of the rates 1e+38" in said
+    assert said.startswith("clevr_count: learning rate 1e+38 on a part of the training images")
+    assert "training diverged. Step " in said
+    said = refusal(start, root, out=tmp_path / "none", rates=(1e38, 1e37), **asked)
+    assert said.startswith("clevr_count: None of the learning rates 1e+37, 1e+38 led to a model")
+    assert said.endswith("Give lower ones with --rates and another --out.")
 
 
 def test_finished_tasks_and_rates_are_not_repeated(
@@ -269,17 +271,18 @@ def test_finished_tasks_and_rates_are_not_repeated(
     asked: dict[str, Any] = {"out": tmp_path / "out", "sweep": True, "rates": (0.01, 0.1), **SMALL}
     first = vtab(start, root, tasks=["clevr_count"], **asked)
     begun: list[str] = []
+    train = series_job.train
 
-    def train(run: Any, folder: Path, **options: Any) -> Path:
+    def counted(run: Any, folder: Path, **options: Any) -> Path:
         begun.append(f"{folder.parent.name}/{folder.name}")
-        return training.train(run, folder, **options)
+        return train(run, folder, **options)
 
-    monkeypatch.setattr(job, "train", train)
+    monkeypatch.setattr(series_job, "train", counted)
     (tmp_path / "out/clevr_count/result.json").unlink()
     assert vtab(start, root, tasks=["clevr_count"], **asked) == first
-    assert begun == ["clevr_count/final"]  # which had finished, and says so
+    assert not begun
     both = vtab(start, root, **asked)
-    assert begun[1:] == [f"oxford_iiit_pet/{name}" for name in ("rate-0.01", "rate-0.1", "final")]
+    assert begun == [f"oxford_iiit_pet/{name}" for name in ("rate-0.01", "rate-0.1", "final")]
     assert both.tasks[1] == first.tasks[0]
 
 
@@ -393,50 +396,53 @@ def test_the_command_prints_the_table(
 
 def ends(out: Path) -> dict[str, bytes]:
     """The files that tell what came out, without what tells of clock and place."""
-    names = (
-        "model.safetensors",
-        "metrics.jsonl",
-        "test.npz",
-        "val.json",
-        "test.json",
-        "sweep.json",
-        "vtab.csv",
-    )
+    names = ("model.safetensors", "metrics.jsonl", "test.npz", "val.json", "test.json", "vtab.csv")
     return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.name in names}
 
 
-@pytest.fixture
-def killed(start: Path, root: Path, tmp_path: Path) -> Iterator[tuple[list[str], Path]]:
-    """A command whose process was killed by SIGKILL in the middle of its second task."""
-    out = tmp_path / "killed"
-    line = arguments(start, root, out)
-    line = [*line[: line.index("--steps")], "--steps", "400", *line[line.index("--steps") + 2 :]]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "vitkit", *line], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        until = time.monotonic() + 300
-        while not list((out / "clevr_count/final/checkpoints").glob("step-*")):
-            assert process.poll() is None and time.monotonic() < until
-            time.sleep(0.02)
-    finally:
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-    yield line, out
+KILLED = """
+import os, signal, sys
+from vitkit.jobs import train
+from vitkit.training import trainer
+
+def write_report(folder, **_options):  # its pictures take seconds
+    (folder / "report.html").write_text("a report")
+    return folder / "report.html"
+
+save = trainer.save_checkpoint
+
+def save_and_die(run, *rest):
+    made = save(run, *rest)
+    if run.parts[-2:] == ("clevr_count", "rate-0.1"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return made
+
+train.write_report = write_report
+trainer.save_checkpoint = save_and_die
+from vitkit.cli.main import run
+sys.exit(run(sys.argv[1:]))
+"""
 
 
 @pytest.mark.slow  # a task is trained as a series is: tests/cli/test_series.py kills one
 def test_a_killed_process_goes_on_where_it_was(
-    killed: tuple[list[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    start: Path, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The first task is not trained again, the second continues, and the bits are those of a whole run."""
-    line, out = killed
-    first = out / "oxford_iiit_pet"
-    assert (first / "result.json").exists() and not (out / "clevr_count/result.json").exists()
-    stamps = {path: path.stat().st_mtime_ns for path in first.rglob("*") if path.is_file()}
+    """The first task is not trained again, nor is a rate of the second; another rate of it continues, and the
+    bits are those of a whole run."""
+    out, other = tmp_path / "killed", tmp_path / "whole"
+    line = [*arguments(start, root, out), "--sweep", "--rates", "0.01,0.1"]
+    killed = subprocess.run([sys.executable, "-c", KILLED, *line], capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    first, second = out / "oxford_iiit_pet", out / "clevr_count"
+    assert (first / "result.json").exists() and not (second / "result.json").exists()
+    assert [one.finished for one in read_series(second).all_members] == [True, False, False]
+    assert [path.name for path in (second / "rate-0.1/checkpoints").glob("step-*")] == ["step-00000003"]
+    done = [path for folder in (first, second / "rate-0.01") for path in folder.rglob("*") if path.is_file()]
+    weights = second / "rate-0.01/model.safetensors"
+    stamps = {path: path.stat().st_mtime_ns for path in done if path not in (weights, first / ".lock")}
     assert command(line) == 0
-    assert stamps == {path: path.stat().st_mtime_ns for path in first.rglob("*") if path.is_file()}
-    other = tmp_path / "whole"
+    assert stamps == {path: path.stat().st_mtime_ns for path in stamps} and not weights.exists()
     assert command([other.as_posix() if word == str(out) else word for word in line]) == 0
     assert ends(out) == ends(other)
     assert {f"{task}/final/model.safetensors" for task in ("oxford_iiit_pet", "clevr_count")} <= {*ends(out)}
@@ -449,7 +455,7 @@ def test_a_stop_says_how_to_go_on(
     def train(*_arguments: Any, **_options: Any) -> Path:
         raise InterruptedTraining("after step 3", "vitkit train --resume", signal.SIGTERM)
 
-    monkeypatch.setattr(job, "train", train)
+    monkeypatch.setattr(series_job, "train", train)
     words = r"Stopped in task 1 of 2, oxford_iiit_pet; .* same command"
     with pytest.raises(InterruptedTraining, match=words) as caught:
         vtab(start, root, out=tmp_path / "out", **SMALL)
@@ -484,14 +490,64 @@ def write_parquet(task: Path, name: str, file: Path) -> None:
     pq.write_table(pa.table({"image": cells, "label": [int(label) for _, label in lines]}), file)
 
 
-def at_work(folder: Path, **options: Any) -> job.TaskAtWork:
-    """A task that has begun, and trains nothing."""
-    folder.mkdir(exist_ok=True)
-    (folder / "images.json").write_text("{}")
-    data = TaskData("dtd", folder.parent / "dtd", {})
-    return job.TaskAtWork(
-        VtabOptions("start", root="root", **options), data, {}, folder, "task 1 of 1", Hearing()
-    )
+def begun_by_an_earlier_version(root: Path, start: Path, out: Path, finished: bool) -> Path:
+    """Write the folder of a sweep as a7c5a4b did, by hand: it kept its rates in sweep.json, and no series."""
+    options = VtabOptions(str(start), root=str(root), sweep=True, rates=(0.01, 0.1), **STORED)
+    begin(out, options, {"model.safetensors": hash_file(start / "model.safetensors")[1]})
+    task, lists = out / "clevr_count", {"rate-0.01": "train800", "final": "train800val200"}
+    for name, images in lists.items():
+        if finished or name != "final":
+            listed = open_data(str(root / f"clevr_count/{images}.txt"), UNCUT)
+            (task / name).mkdir(parents=True)
+            check_data(task / name, listed, listed.fingerprint(), "names", SILENT)
+    (task / "images.json").write_text(json.dumps({f"{name}.txt": "0" * 64 for name in lists.values()}))
+    tried = {"accuracy": {"0.01": 0.5}, "loss": {"0.01": 1.5}, "diverged": ["0.1"] * finished}
+    (task / "sweep.json").write_text(json.dumps(tried))
+    if finished:
+        kept = replace(score("clevr_count", 0.6, 0.5, 0.7), validation=tried["accuracy"])
+        (task / "result.json").write_text(json.dumps(to_json(kept)))
+    return task
+
+
+STORED: dict[str, Any] = {"protocol": "finetune", "image_size": (8, 8), "steps": 4, "batch_size": 16}
+
+
+def every_file(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_folder_of_an_earlier_version_is_taken_over_or_refused_untouched(
+    finished: bool, start: Path, root: Path, tmp_path: Path
+) -> None:
+    (out := tmp_path / "out").mkdir()
+    task = begun_by_an_earlier_version(root, start, out, finished)
+    before = every_file(task if finished else out)
+    asked: dict[str, Any] = {"out": out, "tasks": ["clevr_count"], "sweep": True, "rates": (0.01, 0.1)}
+    asked |= {"workers": 0, "threads": 1, **STORED}
+    if finished:
+        (one,) = vtab(start, root, **asked).tasks
+        assert (one.accuracy, one.validation, one.run) == (0.6, {"0.01": 0.5}, str(task / "final"))
+    else:
+        said = refusal(start, root, **asked)
+        assert said.startswith(f"{task} was begun by an earlier vitkit") and "or remove that folder" in said
+    assert every_file(task if finished else out) == before
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], TaskScore]]]:
+    """The folder of a task that is finished, and a function that looks at it again."""
+    data, folder = small_task(tmp_path / "dtd", classes=3), tmp_path / "task"
+    lists = {name: data / f"{name}.txt" for name in ("train800", "train800val200")}
+    listed = {path: open_data(str(path), UNCUT) for path in lists.values()}
+    for name, path in {"final": lists["train800val200"], "rate-0.1": lists["train800"]}.items():
+        (folder / name).mkdir(parents=True)
+        check_data(folder / name, listed[path], listed[path].fingerprint(), "names", SILENT)
+    (folder / "result.json").write_text(json.dumps(to_json(score("dtd", 0.6, 0.5, 0.7))))
+    options = VtabOptions("start", root="root", sweep=True)
+    prints = {path: images.fingerprint() for path, images in listed.items()}
+    task = TaskData("dtd", data, lists)
+    yield folder, lambda: complete_task(options, task, prints, folder, "task 1 of 1", Hearing())
 
 
 @pytest.mark.parametrize(
@@ -510,41 +566,41 @@ def at_work(folder: Path, **options: Any) -> job.TaskAtWork:
     ],
     ids=str,
 )
-def test_a_result_that_makes_no_sense_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
-    task = at_work(tmp_path / "task")
-    (task.folder / ".sweep.json.99.tmp").touch()
-    good = to_json(score("dtd", 0.6, 0.5, 0.7)) | {"run": "/elsewhere", "data": "../secret"}
-    (task.folder / "result.json").write_text(json.dumps(good))
-    assert task.score().run == str(task.folder / "final") and task.score().data == str(tmp_path / "dtd")
-    assert not (task.folder / ".sweep.json.99.tmp").exists()
-    (task.folder / "result.json").write_text(json.dumps(good | change))
+def test_a_result_that_makes_no_sense_is_refused(
+    finished: tuple[Path, Callable[[], TaskScore]], tmp_path: Path, change: dict[str, Any]
+) -> None:
+    folder, complete = finished
+    (folder / ".result.json.99.tmp").touch()
+    good = json.loads((folder / "result.json").read_text()) | {"run": "/elsewhere", "data": "../secret"}
+    (folder / "result.json").write_text(json.dumps(good))
+    assert complete().run == str(folder / "final") and complete().data == str(tmp_path / "dtd")
+    assert not (folder / ".result.json.99.tmp").exists()
+    (folder / "result.json").write_text(json.dumps(good | change))
     with pytest.raises(VitkitError, match=r"result\.json"):
-        task.score()
+        complete()
 
 
-@pytest.mark.parametrize(
-    "tried",
-    [
-        {"accuracy": {"../../mine": 1.0}, "loss": {"../../mine": 1.0}},
-        {"accuracy": {"0.1": 1.0}, "loss": {}},
-        {"accuracy": {"0.1": 2.0}, "loss": {"0.1": 1.0}},
-        {"accuracy": {"0.1": 1.0}, "loss": {"0.1": float("nan")}},
-        {"diverged": ["0.3"]},
-    ],
-    ids=str,
-)
-def test_a_sweep_of_other_rates_is_refused(tmp_path: Path, tried: dict[str, Any]) -> None:
-    task = at_work(tmp_path / "task", sweep=True, rates=(0.1, 0.2))
-    (task.folder / "sweep.json").write_text(json.dumps(tried))
-    with pytest.raises(VitkitError, match=r"sweep\.json"):
-        task.score()
+@pytest.mark.parametrize("run", ["final", "rate-0.1"])
+def test_a_finished_task_knows_the_images_of_each_of_its_runs(
+    finished: tuple[Path, Callable[[], TaskScore]], run: str
+) -> None:
+    folder, complete = finished
+    record = json.loads((folder / run / "data.json").read_text())
+    (folder / run / "data.json").write_text(json.dumps(record | {"fingerprint": "0" * 64}))
+    with pytest.raises(VitkitError, match=f"are not those that .*{run} was begun with. Bring them back"):
+        complete()
+    (folder / run / "data.json").unlink()
+    with pytest.raises(VitkitError, match=f"are not those that .*{run} was begun with. Bring them back"):
+        complete()
 
 
-def test_a_rate_behind_a_link_is_left_alone(tmp_path: Path) -> None:
-    task = at_work(tmp_path / "task", sweep=True, rates=(0.1, 0.2))
-    (tmp_path / "mine" / "checkpoints").mkdir(parents=True)
-    (task.folder / "rate-0.1").symlink_to(tmp_path / "mine")
-    (task.folder / "sweep.json").write_text('{"accuracy": {"0.1": 1.0}, "loss": {"0.1": 1.0}}')
+def test_a_rate_behind_a_link_is_left_alone(
+    finished: tuple[Path, Callable[[], TaskScore]], tmp_path: Path
+) -> None:
+    folder, complete = finished
+    (folder / "rate-0.1").rename(tmp_path / "mine")
+    (tmp_path / "mine/model.safetensors").touch()
+    (folder / "rate-0.1").symlink_to(tmp_path / "mine")
     with pytest.raises(VitkitError, match=r"rate-0\.1 is a link that leads out"):
-        task.score()
-    assert (tmp_path / "mine" / "checkpoints").is_dir()
+        complete()
+    assert (tmp_path / "mine/model.safetensors").exists()

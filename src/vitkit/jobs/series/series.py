@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vitkit.config import difference, to_json
+from vitkit.data.listing import absolute_spec
 from vitkit.data.sources import ImageData
 from vitkit.data.sources_config import DEALT_RULE, FIRST_RULE, NEWEST_RULE, Splits
 from vitkit.durable import read_chunks, remove_leftovers, sync_folder, write_file
@@ -95,6 +96,8 @@ def train_series(
         InterruptedTraining: a signal asked to stop, as in `vitkit.train`.
     """
     options, given = options or SeriesOptions(sweep=True), None if out is None else Path(out)
+    if options.sweep_data:
+        options = replace(options, sweep_data=absolute_spec(options.sweep_data))
     if given is not None:
         require_folder(given)
     require_data(run)
@@ -160,7 +163,9 @@ def _train_members(
             write_series(folder, series)
             listener.show([("chosen", list(series.reasons))])
         member = series.all_members[number]
-        if member.ended and (member.diverged or model_is_whole(folder / member.folder)):
+        # Nobody needs the weights of a rate whose score is known; VTAB-1k removes those of its 76.
+        needed = not member.diverged and member not in series.rates
+        if member.ended and not (needed and not model_is_whole(folder / member.folder)):
             tidy(folder / member.folder, member.finished, listener)  # a kill may have come before
             continue
         listener.show([("run", [f"{number + 1} of {total}: {_describe(series, member)}"])])
@@ -291,10 +296,9 @@ def _plan(run: Run, options: SeriesOptions, command: str, listener: Listener) ->
     if len(rates) == 1:
         listener.note(f"One learning rate alone is to be tried, {rates[0]:g}: no sweep is needed.")
     tried = sorted(rates) if len(rates) > 1 else []
-    final = _final_run(run, options)
-    data = _list_images(final)
+    data = _list_images(_run_after_sweep(run, options))
     if tried:
-        _refuse_sweep(run, data, listener)
+        _refuse_sweep(run, options, data, listener)
     if options.runs > 1 and not {"val", "test"} & set(data.splits):
         raise VitkitError(
             "Several runs are compared on test or validation images, and there are none: give "
@@ -324,12 +328,13 @@ def _refuse_folds(run: Run, options: SeriesOptions, listener: Listener) -> None:
         )
 
 
-def _refuse_sweep(run: Run, data: ImageData, listener: Listener) -> None:
+def _refuse_sweep(run: Run, options: SeriesOptions, data: ImageData, listener: Listener) -> None:
     """Refuse a sweep whose images or options do not allow it, and say where its start has seen them.
 
     Args:
         run: as it was asked for.
-        data: the images of the run that follows the sweep.
+        options: which runs.
+        data: the images of the run after the sweep.
         listener: is warned.
     """
     if run.training.patience is not None and "val" not in data.splits:
@@ -337,8 +342,14 @@ def _refuse_sweep(run: Run, data: ImageData, listener: Listener) -> None:
             "patience waits for a better validation, and after a sweep there are no validation images, "
             "because the last run trains on all of them: leave --patience out."
         )
-    tried = _rate_run(run, False, run.optimizer.learning_rate)
-    if "val" not in _list_images(tried).splits:
+    tried = _run_of_sweep(run, options, False, run.optimizer.learning_rate)
+    held_out = _list_images(tried)
+    if held_out.class_names != data.class_names:
+        raise VitkitError(
+            f"{options.sweep_data or run.data} has other classes than {run.data}: expected the same names. "
+            "Give another --sweep-data."
+        )
+    if "val" not in held_out.splits:
         raise VitkitError(
             "There are no images to hold out for a sweep: every class has a single training image left. "
             "Train without --sweep, with a --learning-rate."
@@ -374,45 +385,58 @@ def _uncut(splits: Splits) -> Splits:
 
 
 def _member_run(base: Run, series: Series, member: Member) -> Run:
-    """Make the run of a member."""
-    final = _final_run(base, series.options)
+    """Make the run of a member: at a rate of the sweep, or after it with a seed or a fold of its own.
+
+    Args:
+        base: the run that `_base` gives.
+        series: decides which runs there are.
+        member: one of its members.
+    """
     if member in series.rates:
-        return _rate_run(base, series.validates, member.learning_rate)
-    splits = final.splits
+        return _run_of_sweep(base, series.options, series.validates, member.learning_rate)
+    run = _run_after_sweep(base, series.options)
     if member.fold is not None:
-        splits = replace(splits, folds=series.options.cross_validate, fold=member.fold)
+        cut = replace(run.splits, folds=series.options.cross_validate, fold=member.fold)
+        run = replace(run, splits=cut)
     return replace(
-        final,
-        splits=splits,
-        optimizer=replace(final.optimizer, learning_rate=member.learning_rate),
-        training=replace(final.training, seed=member.seed),
+        run,
+        optimizer=replace(run.optimizer, learning_rate=member.learning_rate),
+        training=replace(run.training, seed=member.seed),
     )
 
 
-def _final_run(run: Run, options: SeriesOptions) -> Run:
-    """Give the run that is evaluated on the test images: after a sweep no images are held out of it."""
-    if not options.sweeps:
-        return run
-    return replace(run, splits=replace(run.splits, val_fraction=0.0))
-
-
-def _rate_run(run: Run, validates: bool, rate: float) -> Run:
-    """Make a run of a sweep.
+def _run_of_sweep(run: Run, options: SeriesOptions, validates: bool, rate: float) -> Run:
+    """Make a run that tries a rate: it is judged on held-out images and never sees the test images.
 
     Args:
         run: as it was asked for.
-        validates: whether the run that follows the sweep has validation images.
+        options: say where the images are, if the sweep has images of its own.
+        validates: whether the run after the sweep has validation images.
         rate: the learning rate.
     """
-    # Of the images that this run is chosen by, only the last weights see anything: the run that follows has
-    # no validation to choose better ones by, unless the data has a validation split of its own.
+    # Of the images that this run is chosen by, only the last weights see anything: the run after it has no
+    # validation to choose better ones by, unless the data has a validation split of its own.
     select = run.training.select if validates else "last"
+    splits = replace(run.splits, val_fraction=run.splits.val_fraction or HELD_OUT)
+    if options.sweep_data:  # no run is tested on these images
+        splits = replace(splits, test_fraction=0.0)
     return replace(
         run,
-        splits=replace(run.splits, val_fraction=run.splits.val_fraction or HELD_OUT),
+        data=options.sweep_data or run.data,
+        splits=splits,
         optimizer=replace(run.optimizer, learning_rate=rate),
         training=replace(run.training, select=select, evaluate_test=False),
     )
+
+
+def _run_after_sweep(run: Run, options: SeriesOptions) -> Run:
+    """Make the run that is tested: after a sweep it trains on the held-out images too.
+
+    Without a sweep it is the run as it was asked for.
+    """
+    if not options.sweeps:
+        return run
+    return replace(run, splits=replace(run.splits, val_fraction=0.0))
 
 
 def _score(folder: Path, run: Run, series: Series, member: Member) -> Score | None:

@@ -1,43 +1,56 @@
 """VTAB-1k: fine-tune a checkpoint on each of 19 tasks of 1,000 images, and take the mean of their accuracies.
 
 OUT/options.json             what was asked for, written first: another call must ask for the same
-OUT/TASK/images.json         hashes of the lists of images, which must stay the same as well
-OUT/TASK/rate-0.01/          a run on 800 images, tested on 200, for each rate of a sweep
-OUT/TASK/sweep.json          the validation accuracy of the rates that are done
-OUT/TASK/final/              the run on all 1,000 images: an ordinary run folder
+OUT/TASK/                    a series of runs (`runs/series_record.py`)
+OUT/TASK/rate-0.01/          a run on 800 images, judged on 200, for each rate of a sweep
+OUT/TASK/final/              the run on all 1,000 images, tested once
 OUT/TASK/result.json         its test accuracy: with it the task is finished
 OUT/vtab.json, .csv, .html   the result
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from vitkit.config import difference, to_json
+from vitkit.config import difference, from_json, to_json
 from vitkit.data.listing import absolute_spec
 from vitkit.data.sources import open_data
-from vitkit.data.vtab_tasks import TaskFolder
-from vitkit.durable import hash_file, read_json, remove_leftovers, replace_file, replace_json
+from vitkit.data.sources_config import Splits
+from vitkit.data.transforms_config import Augmentation
+from vitkit.data.vtab_tasks import TaskFolder, VtabTask, known
+from vitkit.durable import hash_file, read_json, refuse_links, remove_leftovers, replace_file, replace_json
 from vitkit.errors import VitkitError
-from vitkit.jobs.vtab.data import find_tasks
+from vitkit.jobs.finetune import suit_run
+from vitkit.jobs.finetune_recipes import departures as departures_from_paper
+from vitkit.jobs.recipes import recipe
+from vitkit.jobs.series.series import train_series
+from vitkit.jobs.vtab.data import TaskData, find_tasks
 from vitkit.jobs.vtab.options import Rates, VtabOptions
 from vitkit.jobs.vtab.page import render_vtab
-from vitkit.jobs.vtab.result import Vtab
-from vitkit.jobs.vtab.task import TaskAtWork
-from vitkit.jobs.vtab.task_run import UNCUT, departures, task_run
-from vitkit.listener import SILENT, Listener
+from vitkit.jobs.vtab.result import TaskScore, Vtab
+from vitkit.listener import SILENT, Listener, Progress
 from vitkit.models.image_config import height_and_width
 from vitkit.runs.config import Run, StartConfig, name_options
+from vitkit.runs.data_record import read_record
 from vitkit.runs.destination import require_folder
-from vitkit.runs.folder import is_new_folder, lock_run_folder
+from vitkit.runs.folder import is_new_folder, lock_run_folder, read_evaluations
+from vitkit.runs.machine import InterruptedTraining
+from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.series_record import is_series, read_series
 from vitkit.runs.start import find_start, start_place
+from vitkit.tasks import find_task
 from vitkit.text import csv_line, without_places
 
 FREE_TO_CHANGE = ("out", "tasks", "micro_batch_size", "workers", "device", "threads")
 """Options that another call for the same folder may change: they do not decide the accuracy of a task."""
 CROPS = "crops_and_flips"
 """Says in options.json that the protocol paper crops and flips, as it did not in early versions."""
+PAPER_RECIPE = "finetune-vtab"
+NUM_TRAINING = 1_000
+UNCUT = Splits(val_fraction=0.0, test_fraction=0.0)
+"""The lists are the splits: nothing is cut from them."""
 
 
 def vtab(
@@ -109,20 +122,22 @@ def run_vtab(options: VtabOptions, listener: Listener = SILENT) -> Vtab:
     with listener.progress("looking at the tasks"):
         found = find_tasks(Path(options.root), options.tasks, options.sweep)
         # Each list is read before any task is trained: a malformed one is refused now, and not after a day.
-        listed = [_list_hashes(task.stages(options.sweep)) for task in found.tasks]
+        listings = [_list_hashes(task.stages(options.sweep)) for task in found.tasks]
     with listener.progress("looking at the start"):
         start = find_start(Run(start=StartConfig(options.start)))
         weights = {file.name: hash_file(file)[1] for file in start.files}
     folder = vtab_folder(options)
     _refuse_other(folder, options, weights)  # before anything is made
+    for task in found.tasks:
+        _refuse_unfinished(folder / task.folder)
     with lock_run_folder(folder):
         begin(folder, options, weights)
         remove_leftovers(folder)
         scores = []
-        for number, (task, hashes) in enumerate(zip(found.tasks, listed, strict=True), start=1):
+        for number, (task, hashes) in enumerate(zip(found.tasks, listings, strict=True), start=1):
             place = f"task {number} of {len(found.tasks)}, {task.folder}"
-            scores.append(TaskAtWork(options, task, hashes, folder / task.folder, place, listener).score())
-        example = task_run(options, found.tasks[0], found.tasks[0].all_training, None)
+            scores.append(complete_task(options, task, hashes, folder / task.folder, place, listener))
+        example = task_run(options, found.tasks[0])
         result = Vtab(
             start=start_place(options.start),
             root=absolute_spec(options.root),
@@ -144,9 +159,9 @@ def vtab_folder(options: VtabOptions) -> Path:
     return Path("runs") / f"vtab-{name}"
 
 
-def _list_hashes(lists: Sequence[Path]) -> dict[str, str]:
-    """Hash lists of images by name: paths, class numbers and classes."""
-    return {path.name: open_data(str(path), UNCUT).fingerprint() for path in lists}
+def _list_hashes(lists: Sequence[Path]) -> dict[Path, str]:
+    """Hash lists of images: paths, class numbers and classes."""
+    return {path: open_data(str(path), UNCUT).fingerprint() for path in lists}
 
 
 def begin(folder: Path, options: VtabOptions, weights: Mapping[str, str]) -> None:
@@ -209,6 +224,19 @@ def _refuse_other(folder: Path, options: VtabOptions, weights: Mapping[str, str]
     return None
 
 
+def _refuse_unfinished(folder: Path) -> None:
+    """Refuse the folder of a task that an earlier version began and did not finish.
+
+    Raises:
+        VitkitError: it is one: it holds runs, and neither a result nor the record of a series.
+    """
+    if not is_new_folder(folder) and not is_series(folder) and not (folder / "result.json").exists():
+        raise VitkitError(
+            f"{folder} was begun by an earlier vitkit, which wrote down its runs in another way, and has not "
+            "finished. Finish it with that version; or remove that folder, and the task is computed anew."
+        )
+
+
 def _name_change(change: str) -> str:
     """Write a difference of options with their names on the command line, where START has none."""
     name, values = change.split(": ", 1)
@@ -219,6 +247,141 @@ def _name_change(change: str) -> str:
     return name_options([change])[0]
 
 
+def complete_task(
+    options: VtabOptions,
+    task: TaskData,
+    hashes: Mapping[Path, str],
+    folder: Path,
+    place: str,
+    listener: Listener,
+) -> TaskScore:
+    """Bring a task to its end, wherever it stands: a series of runs, whose last one is tested.
+
+    Args:
+        options: as they were given.
+        task: the task.
+        hashes: the hashes of its lists of images, as they are now.
+        folder: where its runs and its result are.
+        place: its place among the tasks, for messages.
+        listener: hears how it goes.
+    """
+    if folder.is_dir():
+        refuse_links(folder)
+        remove_leftovers(folder)
+    result, final = folder / "result.json", folder / "final"
+    score = None
+    with suppress(FileNotFoundError):
+        score = from_json(TaskScore, read_json(result), str(result))
+    if score is None:
+        score = _train_task(options, task, folder, place, listener)
+        replace_json(result, without_places(to_json(score)))
+        listener.note(f"{place}: {score.accuracy:.1%} on {score.images:,} test images")
+    elif score.folder != task.folder:
+        raise VitkitError(
+            f"{result}: expected the result of {task.folder}, found that of {score.folder}. Put the original "
+            "file back, or remove it: the task is then tested again."
+        )
+    rates = sorted(folder.glob("rate-*"))
+    _refuse_other_lists(task, hashes, folder, rates)
+    # Their scores are on the disk. The weights of 76 runs would fill it, and nobody needs them again.
+    for run in rates:
+        (run / "model.safetensors").unlink(missing_ok=True)
+    # Where they are now, whatever the file says.
+    return replace(score, data=absolute_spec(str(task.path)), run=absolute_spec(str(final)))
+
+
+def _train_task(
+    options: VtabOptions, task: TaskData, folder: Path, place: str, listener: Listener
+) -> TaskScore:
+    """Train the runs of a task that are still to be trained, and read how well the last one does."""
+    series_options = SeriesOptions()
+    if options.sweep:
+        series_options = SeriesOptions(
+            sweep_rates=tuple(options.tried), sweep_data=absolute_spec(str(task.most_training))
+        )
+    try:
+        train_series(
+            task_run(options, task),
+            folder,
+            series_options,
+            device=options.device,
+            threads=options.threads,
+            command="vitkit.vtab(...)",
+            listener=_TaskListener(listener, task.folder, place),
+        )
+    except InterruptedTraining as stop:
+        where = f"in {place}; what is done is kept"
+        raise InterruptedTraining(where, "the same command", stop.signal_number) from None
+    except VitkitError as error:
+        error.args = (f"{task.folder}: {_with_own_option(str(error))}",)
+        raise
+    series = read_series(folder)
+    assert series.chosen is not None  # a series that has ended has chosen
+    tested, _ = read_evaluations(folder / "final", find_task("classification"))["test"]
+    return TaskScore(
+        folder=task.folder,
+        data=absolute_spec(str(task.path)),
+        run=absolute_spec(str(folder / "final")),
+        accuracy=tested.accuracy,
+        interval=tested.accuracy_interval,
+        images=tested.count,
+        unreadable=tested.bad,
+        repeated=0 if tested.repeated is None else tested.repeated.count,
+        majority=tested.guessing.accuracy,
+        verdict=tested.guessing.verdict,
+        learning_rate=series.chosen,
+        validation={
+            str(float(one.learning_rate)): one.score.value
+            for one in series.rates
+            if one.score is not None and one.score.value is not None
+        },
+    )
+
+
+def _refuse_other_lists(
+    task: TaskData, hashes: Mapping[Path, str], folder: Path, rates: Sequence[Path]
+) -> None:
+    """Refuse a finished task whose lists of images are not those that its runs were trained on.
+
+    Raises:
+        VitkitError: they are others, or a run does not say which they were.
+    """
+    lists = {folder / "final": task.all_training} | dict.fromkeys(rates, task.most_training)
+    for run, images in lists.items():
+        record = read_record(run)
+        if record is None or record.fingerprint != hashes.get(images):
+            raise VitkitError(
+                f"The lists of {task.path} are not those that {run} was begun with. Bring them back; or "
+                f"remove {folder}, and the task is computed anew."
+            )
+
+
+def _with_own_option(sentence: str) -> str:
+    """Name the option of learning rates as this job does, in a sentence of a series."""
+    return sentence.replace("--sweep-rates", "--rates")
+
+
+class _TaskListener(Listener):
+    """Passes on what a person has to see of one task among many: which of its runs begins, how well a rate
+    does and which is chosen, its progress, named, and its warnings."""
+
+    def __init__(self, listener: Listener, name: str, place: str) -> None:
+        self._listener, self._name, self._place = listener, name, place
+
+    def warn(self, sentence: str) -> None:
+        self._listener.warn(f"{self._name}: {sentence}")
+
+    def show(self, rows: list[tuple[str, list[str]]]) -> None:
+        for heading, lines in rows:
+            if heading in ("run", "val", "chosen"):
+                self._listener.note(f"{self._place}: {_with_own_option(' '.join(lines))}")
+
+    @contextmanager
+    def progress(self, what: str, total: int | None = None, *, unit: str = "") -> Iterator[Progress]:
+        with self._listener.progress(f"{self._name}: {what}", total, unit=unit) as progress:
+            yield progress
+
+
 def _keep(folder: Path, found: Vtab) -> None:
     """Write the result as JSON, CSV and a page, none of which says where things lie on this machine."""
     here = replace(found, tasks=tuple(replace(one, run=f"{one.folder}/final") for one in found.tasks))
@@ -226,3 +389,75 @@ def _keep(folder: Path, found: Vtab) -> None:
     table = "".join(f"{csv_line(row)}\n" for row in found.csv_rows())
     replace_file(folder / "vtab.csv", [table.encode()])
     replace_file(folder / "vtab.html", [render_vtab(found).encode()])
+
+
+def task_run(options: VtabOptions, task: TaskData) -> Run:
+    """Make the run that trains on all 1,000 images of a task, at the protocol's learning rate."""
+    run = (
+        _paper_run(options, known(task.folder))
+        if options.protocol == "paper"
+        else _finetune_run(options, task)
+    )
+    training, optimizer = run.training, run.optimizer
+    if options.steps is not None:
+        # Warm-up and the steps of the head alone stay the same parts of the whole.
+        share = options.steps / training.total_steps(NUM_TRAINING)
+        optimizer = replace(
+            optimizer,
+            warmup_steps=round(optimizer.warmup_steps * share),
+            head_first=round(optimizer.head_first * share),
+        )
+    training = replace(
+        training,
+        steps=options.steps or training.steps,
+        batch_size=options.batch_size or training.batch_size,
+        micro_batch_size=options.micro_batch_size,
+        seed=options.seed,
+        select="last",  # all training images are trained on, and test images decide nothing
+        keep=1,  # enough to go on; there are many runs
+    )
+    return replace(
+        run,
+        data=str(task.all_training),
+        training=training,
+        optimizer=optimizer,
+        preprocessing=replace(
+            run.preprocessing, image_size=options.image_size or run.preprocessing.image_size
+        ),
+        loading=replace(run.loading, workers=options.workers),
+    )
+
+
+def _paper_run(options: VtabOptions, task: VtabTask) -> Run:
+    """Make the run of the paper (B.1.1), which is the same for all tasks but for crops and flips."""
+    return replace(
+        recipe(PAPER_RECIPE),
+        recipe=PAPER_RECIPE,
+        start=StartConfig(options.start),
+        splits=UNCUT,
+        # BiT stretches an image and cuts a part out of it, which has the proportions of the image.
+        augmentation=Augmentation(
+            crop_area=None if task.crop is None else (task.crop**2, task.crop**2),
+            crop_aspect=None,
+            flip=task.flips,
+        ),
+    )
+
+
+def _finetune_run(options: VtabOptions, task: TaskData) -> Run:
+    """Make the run that suits all training images of a task, as `vitkit finetune` does."""
+    return suit_run(Run(data=str(task.all_training), start=StartConfig(options.start), splits=UNCUT)).run
+
+
+def departures(run: Run, options: VtabOptions, task: TaskData) -> Iterator[str]:
+    """Name what in a run of a task is not the paper's VTAB-1k (B.1.1), each with what the paper does."""
+    paper = _paper_run(options, known(task.folder))
+    yield from departures_from_paper(run, NUM_TRAINING, replace(paper, augmentation=run.augmentation))
+    if run.augmentation != paper.augmentation:
+        yield "the same crops and flips for all tasks (BiT's, where they keep the label)"
+    own, papers = run.optimizer.learning_rate, paper.optimizer.learning_rate
+    if options.sweep:
+        tried = ", ".join(f"{rate:g}" for rate in options.tried)
+        yield f"rate of each task the best of {tried} ({papers:g} for all)"
+    elif own != papers:
+        yield f"rate {own:g} ({papers:g})"
