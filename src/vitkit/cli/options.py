@@ -39,7 +39,7 @@ COMMA_SEPARATED: dict[Any, Any] = {
     Sequence[int]: int,
     tuple[Method, ...]: Method,
     Sequence[Method]: Method,
-    tuple[TaskFolder, ...]: TaskFolder,
+    Sequence[TaskFolder]: TaskFolder,
     Rates | None: float,
 }
 """Types of options whose several values are one word with commas, as in `--shots 1,5,10`, and those of a

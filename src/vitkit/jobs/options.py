@@ -163,6 +163,14 @@ class DeviceOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MachineOptions(DeviceOptions):
+    """Where something is trained."""
+
+    threads: int | None = None
+    """CPU threads; left out, as many as PyTorch chooses."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PrecisionOptions(DeviceOptions):
     """Where a model is computed, and in which numbers."""
 
