@@ -13,7 +13,7 @@ from vitkit.cli.options import importing, parse
 from vitkit.data.decode_config import DecodeRule
 from vitkit.data.sources_config import Splits
 from vitkit.jobs.advice.options import AdviseOptions
-from vitkit.jobs.options import Places, as_names
+from vitkit.jobs.options import StrPaths, as_names
 from vitkit.text import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Command(AdviseOptions):
     Images are counted and looked at, this machine's speed is measured, and frozen features of each start are
     probed on training images. --go trains as advised."""
 
-    starts: tyro.conf.Positional[Places] = ()
+    starts: tyro.conf.Positional[StrPaths] = ()
     splits: Splits = field(default_factory=Splits)
     decode: Annotated[DecodeRule, tyro.conf.OmitArgPrefixes] = field(default_factory=DecodeRule)
     go: bool = False

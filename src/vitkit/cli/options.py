@@ -19,18 +19,18 @@ from vitkit.cli.listener import TerminalListener
 from vitkit.data.vtab_tasks import TaskFolder
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot_config import Method
-from vitkit.jobs.options import Place, Places
+from vitkit.jobs.options import StrPath, StrPaths
 from vitkit.jobs.vtab.options import Rates
 from vitkit.listener import Listener
 from vitkit.models.image_config import Size, height_and_width
 from vitkit.signals import stop_signals
 
 AS_TEXT: dict[Any, Any] = {
-    Place: str,
-    Place | None: str | None,
-    Places: tuple[str, ...],
-    Sequence[Place]: tuple[str, ...],
-    Sequence[Place] | None: tuple[str, ...] | None,
+    StrPath: str,
+    StrPath | None: str | None,
+    StrPaths: tuple[str, ...],
+    Sequence[StrPath]: tuple[str, ...],
+    Sequence[StrPath] | None: tuple[str, ...] | None,
 }
 """Types of options that functions of Python are more generous with, and what is read of a command line."""
 

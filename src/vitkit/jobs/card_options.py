@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from vitkit.jobs.options import CheckpointOptions, Place
+from vitkit.jobs.options import CheckpointOptions, StrPath
 
 
 @dataclass(frozen=True)
 class CardOptions(CheckpointOptions):
     """The options of `vitkit card`; the texts below the fields are their help."""
 
-    file: Place
+    file: StrPath
     """a run folder, a checkpoint file or folder of any library, or an address (hf:OWNER/NAME,
     https://...)."""

@@ -3,7 +3,7 @@
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
-from vitkit.jobs.options import CheckpointOptions, JobOptions, Place
+from vitkit.jobs.options import CheckpointOptions, JobOptions, StrPath
 from vitkit.models.vit_config import Interpolation
 from vitkit.weights.format_names import Format, Library, format_for
 
@@ -12,10 +12,10 @@ from vitkit.weights.format_names import Format, Library, format_for
 class ConvertOptions(CheckpointOptions, JobOptions):
     """The options of a conversion; the texts below the fields are their help."""
 
-    source: Place
+    source: StrPath
     """a run folder, a checkpoint file or folder of any library, or an address (hf:OWNER/NAME,
     https://...)."""
-    out: Place
+    out: StrPath
     """file or folder to write; it must not exist yet."""
     to: Format | None = None
     """format to write; left out, official for a name ending in .npz, torchvision for .pth, else vitkit."""

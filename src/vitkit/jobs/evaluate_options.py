@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 from vitkit.data.imagenet_config import ProtocolName
 from vitkit.data.loader_config import WORKER_TIMEOUT
 from vitkit.errors import VitkitError
-from vitkit.jobs.options import BatchOptions, JobOptions, ModelOptions, Place
+from vitkit.jobs.options import BatchOptions, JobOptions, ModelOptions, StrPath
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class EvaluateOptions(MeasuringOptions):
 class ProtocolFiles:
     """The files that a protocol reads beside the images."""
 
-    labels: Place | None = None
+    labels: StrPath | None = None
     """with a protocol, real.json of imagenet-real or the folder mappings of objectnet; left out, beside the
     images."""
-    wnids: Place | None = None
+    wnids: StrPath | None = None
     """with a protocol, the WordNet ids of the model's outputs in order: a file with one at the beginning of
     each line, or a folder of class folders; left out, the model's class names or ImageNet's usual order."""
 
@@ -53,7 +53,7 @@ class ProtocolFiles:
 class ProtocolOptions(ProtocolFiles, MeasuringOptions):
     """The options of an evaluation as one of ImageNet's test sets is scored."""
 
-    data: Place
+    data: StrPath
     """the folder of the test set's images."""
     protocol: ProtocolName
     """the test set: imagenet-real, imagenet-a, objectnet and so on."""

@@ -4,7 +4,7 @@ from dataclasses import KW_ONLY, dataclass
 
 from vitkit.engines.engine_config import GraphEngine, Numbers
 from vitkit.errors import VitkitError
-from vitkit.jobs.options import CheckpointOptions, JobOptions, Place
+from vitkit.jobs.options import CheckpointOptions, JobOptions, StrPath
 
 FEWEST = 10
 """Images below which neither ranges nor agreement say anything."""
@@ -14,9 +14,9 @@ FEWEST = 10
 class ExportOptions(CheckpointOptions, JobOptions):
     """The options of an export; the texts below the fields are their help."""
 
-    source: Place
+    source: StrPath
     """a run folder, or any checkpoint that vitkit convert reads."""
-    out: Place
+    out: StrPath
     """folder to write; it must not exist yet."""
     engine: GraphEngine = "openvino"
     """what is to compute it: openvino or onnxruntime, extras of the same names."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitkit.jobs.options import CheckpointOptions, JobOptions, Place
+from vitkit.jobs.options import CheckpointOptions, JobOptions, StrPath
 from vitkit.weights.files.address import is_address
 
 
@@ -12,11 +12,11 @@ from vitkit.weights.files.address import is_address
 class InspectOptions(CheckpointOptions, JobOptions):
     """The options of an inspection; the texts below the fields are their help."""
 
-    path: Place
+    path: StrPath
     """a run folder, or any checkpoint that vitkit convert reads."""
-    images: Sequence[Place] | None = None
+    images: Sequence[StrPath] | None = None
     """image files or folders for the attention pictures; left out, test images of the run."""
-    out: Place | None = None
+    out: StrPath | None = None
     """folder to write the pictures to; left out, inspect/ in the run folder or beside the checkpoint."""
 
     @property

@@ -21,9 +21,9 @@ from vitkit.models.image_config import Size
 from vitkit.models.precision_config import Precision
 from vitkit.weights.load_options import LoadOptions
 
-Place: TypeAlias = str | Path
+StrPath: TypeAlias = str | Path
 """A file, a folder, an address, or the name of a published checkpoint."""
-Places: TypeAlias = Place | Sequence[Place]
+StrPaths: TypeAlias = StrPath | Sequence[StrPath]
 """One of them or several."""
 
 P = ParamSpec("P")
@@ -150,7 +150,7 @@ class CheckpointOptions(SizeOptions):
 class PathOptions:
     """A model by its place. As the last class that a dataclass extends, its field comes first."""
 
-    path: Place
+    path: StrPath
     """a run folder, any checkpoint that vitkit convert reads, or a folder of vitkit export."""
 
 
@@ -218,6 +218,6 @@ def as_arguments(options: type, given: Any) -> dict[str, Any]:
     return {one.name: getattr(given, one.name) for one in fields(options)}
 
 
-def as_names(places: Places) -> tuple[str, ...]:
-    """Return the names of one place or several as text."""
-    return (str(places),) if isinstance(places, str | Path) else tuple(map(str, places))
+def as_names(paths: StrPaths) -> tuple[str, ...]:
+    """Return one path or several as text."""
+    return (str(paths),) if isinstance(paths, str | Path) else tuple(map(str, paths))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vitkit.errors import VitkitError
-from vitkit.jobs.options import JobOptions, ModelOptions, Place
+from vitkit.jobs.options import JobOptions, ModelOptions, StrPath
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class PredictorOptions(ModelOptions):
 class PredictOptions(PredictorOptions, JobOptions):
     """The options of a prediction; the texts below the fields are their help."""
 
-    images: Sequence[Place]
+    images: Sequence[StrPath]
     """image files, folders, or - for a list of paths on standard input."""
     top: int = 5
     """number of classes to name for each image; a multi-label model always names all labels."""

@@ -6,7 +6,7 @@ from vitkit.config import require_finite
 from vitkit.data.decode_config import DecodeRule
 from vitkit.data.sources_config import Splits
 from vitkit.errors import VitkitError
-from vitkit.jobs.options import CacheOptions, DeviceOptions, JobOptions, Places
+from vitkit.jobs.options import CacheOptions, DeviceOptions, JobOptions, StrPaths
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class AdviseOptions(CacheOptions, DeviceOptions, JobOptions):
     data: str
     """images to train on: digits (built in), a folder of class folders, a .csv, or a folder of .parquet
     files."""
-    starts: Places = ()
+    starts: StrPaths = ()
     """run folders, files or addresses of weights to begin from; of several the best one is advised."""
     _: KW_ONLY
     splits: Splits | None = None

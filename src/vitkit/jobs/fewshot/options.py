@@ -10,8 +10,8 @@ from vitkit.jobs.options import (
     CacheOptions,
     CheckpointOptions,
     JobOptions,
-    Places,
     PrecisionOptions,
+    StrPaths,
     as_names,
 )
 
@@ -20,7 +20,7 @@ from vitkit.jobs.options import (
 class FewShotOptions(CheckpointOptions, PrecisionOptions, BatchOptions, CacheOptions, JobOptions):
     """The options of a few-shot evaluation; the texts below the fields are their help."""
 
-    starts: Places
+    starts: StrPaths
     """run folders, or any checkpoints that vitkit convert reads; several are compared on the same images."""
     data: str = ""
     """images with labels: "digits" (built in), a folder of class folders, a .csv or a folder of .parquet. The

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from vitkit.data.vtab_tasks import TaskFolder
 from vitkit.errors import VitkitError
-from vitkit.jobs.options import JobOptions, MachineOptions, Place, SizeOptions
+from vitkit.jobs.options import JobOptions, MachineOptions, SizeOptions, StrPath
 
 Rates: TypeAlias = Sequence[float]
 RATES: dict[str, Rates] = {
@@ -21,15 +21,15 @@ RATES: dict[str, Rates] = {
 class VtabOptions(SizeOptions, MachineOptions, JobOptions):
     """The options of VTAB-1k; the texts below the fields are their help."""
 
-    start: Place
+    start: StrPath
     """run folder, file or folder of weights, or an address (hf:org/name, https://...)."""
-    root: Place = ""
+    root: StrPath = ""
     """folder with a folder for each task, such as cifar/ and dtd/, which holds images/, train800.txt,
     val200.txt, train800val200.txt and test.txt, or Parquet files of these names, or of train and test."""
     _: KW_ONLY
     tasks: Sequence[TaskFolder] = ()
     """folders of the tasks, with commas between; left out, all that are there."""
-    out: Place | None = None
+    out: StrPath | None = None
     """folder for the runs and the result; left out, runs/vtab-START. The same command again continues
     there."""
     protocol: Literal["paper", "finetune"] = "paper"
