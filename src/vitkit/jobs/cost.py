@@ -9,6 +9,7 @@ from vitkit.analysis.cost import forward_flops, parameters, training_flops
 from vitkit.analysis.memory import InferenceMemory, TrainingMemory, inference_memory, training_memory
 from vitkit.errors import VitkitError
 from vitkit.jobs.cost_options import CostOptions
+from vitkit.models.channels_config import with_image_size
 from vitkit.models.zoo import ModelConfig, model_config
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.weights import LoadOptions, identify
@@ -92,8 +93,8 @@ def configuration(name: str, options: LoadOptions) -> ModelConfig:
             )
         return model_config(name, 1000 if classes is None else classes, size or 224)
     config = identify(name, options).config
-    classes = config.num_classes if classes is None else classes
-    return replace(config, image_size=size or config.image_size, num_classes=classes)
+    config = with_image_size(config, size or config.image_size)
+    return replace(config, num_classes=config.num_classes if classes is None else classes)
 
 
 def is_checkpoint(name: str) -> bool:

@@ -4,7 +4,7 @@ This file imports no torch, because help texts must not wait for it.
 """
 
 import math
-from typing import ClassVar, Protocol, Self, TypeAlias
+from typing import ClassVar, Protocol, Self, TypeAlias, overload
 
 from vitkit.errors import VitkitError
 
@@ -115,6 +115,12 @@ def check_images(config: ImageConfig) -> None:
         )
 
 
+@overload
+def height_and_width(size: Size) -> tuple[int, int]: ...
+@overload
+def height_and_width(size: None) -> None: ...
+@overload
+def height_and_width(size: Size | None) -> tuple[int, int] | None: ...
 def height_and_width(size: Size | None) -> tuple[int, int] | None:
     """Return a size as `(height, width)`: one number is both of them, and None stays None."""
     return (size, size) if isinstance(size, int) else size

@@ -12,11 +12,12 @@ from pathlib import Path
 
 from torch import Tensor
 
+from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models import channels_config
 from vitkit.models.build import build_empty, build_model
 from vitkit.models.channels import fit_filters
-from vitkit.models.channels_config import with_channels
+from vitkit.models.channels_config import with_channels, with_image_size
 from vitkit.models.image_config import format_size
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit_config import Interpolation
@@ -156,11 +157,12 @@ def adapt(config: ModelConfig, card: ModelCard, tensors: dict[str, Tensor], opti
     # The original begins with a head of zeros, so a head that is still zero was never trained.
     elif "head.weight" in tensors and not tensors["head.weight"].any():
         notes.append("its head is all zeros: it was never trained, and all classes look alike")
-    if size is not None and size != config.image_size:
-        config, tensors = _at_size(config, tensors, size, options.interpolation, notes)
-    # The card says how pictures become the model's input, so its size and channels follow the model's.
-    if card.preprocessing is not None:
-        card = replace(card, preprocessing=fitting(card.preprocessing, config))
+    preprocessing = fitting(card.preprocessing, config)
+    if size is not None and size != preprocessing.image_size:
+        preprocessing = replace(preprocessing, image_size=size)
+        config, tensors = _made_for(preprocessing, config, tensors, options.interpolation, notes)
+    if card.preprocessing is not None:  # where nothing is recorded, nothing was assumed either
+        card = replace(card, preprocessing=preprocessing)
     return Adapted(config, tensors, card, tuple(notes))
 
 
@@ -302,18 +304,18 @@ def _with_new_head(
     return config, kept
 
 
-def _at_size(
+def _made_for(
+    preprocessing: Preprocessing,
     config: ModelConfig,
     tensors: dict[str, Tensor],
-    size: tuple[int, int],
     interpolation: Interpolation,
     notes: list[str],
 ) -> tuple[ModelConfig, dict[str, Tensor]]:
-    """Fit weights to another image size: resize the parameters that depend on it (paper 3.2).
+    """Fit weights to the image size of a preprocessing: resize the parameters that depend on it (paper 3.2).
 
     `notes` receives what was resized, and what of the images is cut off.
     """
-    resized = replace(config, image_size=size)
+    resized = with_image_size(config, preprocessing.image_size)
     if resized.cut_off:
         notes.append(f"{resized.cut_off}: they are cut off")
     (kind, old), (_, new) = config.position_extent, resized.position_extent

@@ -9,27 +9,23 @@ from vitkit.analysis.drawing import save_figure
 from vitkit.durable import replace_json
 from vitkit.engines.engine_config import Numbers
 from vitkit.jobs.bench.contestants import BenchPhase
-from vitkit.jobs.bench.speed import Speed
+from vitkit.jobs.bench.speed import Speed, Timed
 from vitkit.jobs.bench.timing import Latency
 
 
 @dataclass(frozen=True)
-class Response:
+class Response(Timed):
     """The time from one image to its logits."""
 
-    model: str
-    image_size: tuple[int, int]
     name: str
     precision: Numbers
     latency: Latency
 
 
 @dataclass(frozen=True)
-class Memory:
+class Memory(Timed):
     """The memory of a step of vitkit."""
 
-    model: str
-    image_size: tuple[int, int]
     phase: BenchPhase
     name: str
     precision: Numbers
