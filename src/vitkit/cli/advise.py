@@ -13,7 +13,7 @@ from vitkit.cli.options import importing, parse
 from vitkit.data.decode_config import DecodeRule
 from vitkit.data.sources_config import Splits
 from vitkit.jobs.advice.options import AdviseOptions
-from vitkit.jobs.options import StrPaths, as_names
+from vitkit.jobs.options import MachineOptions, StrPaths, as_names
 from vitkit.text import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Command(AdviseOptions):
+class Command(MachineOptions, AdviseOptions):
     """Say what to do with images and what to expect, before anyone waits for a run.
 
     Images are counted and looked at, this machine's speed is measured, and frozen features of each start are
@@ -34,8 +34,6 @@ class Command(AdviseOptions):
     """train as advised; what was expected is compared with what came out."""
     out: str | None = None
     """run folder of --go; left out, runs/DATA-MODEL."""
-    threads: int | None = None
-    """CPU threads; left out, as many as PyTorch chooses."""
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
     """print everything as JSON."""
 

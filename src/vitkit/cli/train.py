@@ -13,6 +13,7 @@ from vitkit.data.loader_config import Loading
 from vitkit.data.sources_config import FIRST_RULE
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
+from vitkit.jobs.options import MachineOptions
 from vitkit.jobs.recipes import recipe
 from vitkit.runs.config import Architecture, Run, StartConfig, is_run, read_run
 from vitkit.runs.destination import require_folder
@@ -176,13 +177,12 @@ def _parse(
 ) -> Asked:
     """Read a command line; options that are left out are those of a run."""
     several = default_series or SeriesOptions()
-    default = RunOptions.from_run(defaults)
+    default, here = RunOptions.from_run(defaults), MachineOptions()
 
     def command(
         run: Annotated[RunOptions, tyro.conf.arg(name="")] = default,
         out: str | None = None,
-        device: str = "auto",
-        threads: int | None = None,
+        machine: Annotated[MachineOptions, tyro.conf.arg(name="")] = here,
         from_scratch: bool = False,
         series: Annotated[SeriesOptions, tyro.conf.arg(name="")] = several,
     ) -> Asked:
@@ -191,12 +191,11 @@ def _parse(
         Args:
             run: the options.
             out: run folder to write; left out, runs/DATA-MODEL. The same command again continues there.
-            device: where to compute: auto (a GPU if there is one), cpu, cuda or cuda:1.
-            threads: CPU threads; left out, as many as PyTorch chooses.
+            machine: where it is trained.
             from_scratch: begin again at step 0 where every checkpoint of the run is damaged; they are kept.
             series: several runs in place of one.
         """
-        return Asked(run.run(), out, device, threads, from_scratch, series)
+        return Asked(run.run(), out, machine.device, machine.threads, from_scratch, series)
 
     return tyro.cli(
         command,

@@ -2,13 +2,9 @@
 
 from dataclasses import dataclass
 
-from vitkit.jobs.options import CheckpointOptions, StrPath
+from vitkit.jobs.options import CheckpointOptions, SourceOptions
 
 
 @dataclass(frozen=True)
-class CardOptions(CheckpointOptions):
-    """The options of `vitkit card`; the texts below the fields are their help."""
-
-    file: StrPath
-    """a run folder, a checkpoint file or folder of any library, or an address (hf:OWNER/NAME,
-    https://...)."""
+class CardOptions(CheckpointOptions, SourceOptions):
+    """The options of `vitkit card`."""

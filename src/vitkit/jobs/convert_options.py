@@ -3,18 +3,15 @@
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
-from vitkit.jobs.options import CheckpointOptions, JobOptions, StrPath
+from vitkit.jobs.options import CheckpointOptions, JobOptions, SourceOptions, StrPath
 from vitkit.models.vit_config import Interpolation
 from vitkit.weights.format_names import Format, Library, format_for
 
 
 @dataclass(frozen=True)
-class ConvertOptions(CheckpointOptions, JobOptions):
+class ConvertOptions(CheckpointOptions, JobOptions, SourceOptions):
     """The options of a conversion; the texts below the fields are their help."""
 
-    source: StrPath
-    """a run folder, a checkpoint file or folder of any library, or an address (hf:OWNER/NAME,
-    https://...)."""
     out: StrPath
     """file or folder to write; it must not exist yet."""
     to: Format | None = None

@@ -4,20 +4,18 @@ from dataclasses import KW_ONLY, dataclass
 
 from vitkit.engines.engine_config import GraphEngine, Numbers
 from vitkit.errors import VitkitError
-from vitkit.jobs.options import CheckpointOptions, JobOptions, StrPath
+from vitkit.jobs.options import CheckpointOptions, JobOptions, SourceOptions, StrPath
 
 FEWEST = 10
 """Images below which neither ranges nor agreement say anything."""
 
 
 @dataclass(frozen=True)
-class ExportOptions(CheckpointOptions, JobOptions):
+class ExportOptions(CheckpointOptions, JobOptions, SourceOptions):
     """The options of an export; the texts below the fields are their help."""
 
-    source: StrPath
-    """a run folder, or any checkpoint that vitkit convert reads."""
     out: StrPath
-    """folder to write; it must not exist yet."""
+    """folder of the graph, which must not exist yet."""
     engine: GraphEngine = "openvino"
     """what is to compute it: openvino or onnxruntime, extras of the same names."""
     precision: Numbers = "float32"

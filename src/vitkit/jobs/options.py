@@ -86,7 +86,7 @@ def _with_arguments(text: str, names: Sequence[str], options: Any) -> str:
     """Put the texts of the fields into a docstring, before what is returned and raised."""
     texts = read_field_texts(options)
     lines = [
-        textwrap.fill(f"{name}: {texts[name]}", 108, initial_indent=" " * 4, subsequent_indent=" " * 8)
+        textwrap.fill(f"    {name}: {texts[name]}", 108, subsequent_indent=" " * 8, break_on_hyphens=False)
         for name in names
         if name in texts
     ]
@@ -147,8 +147,17 @@ class CheckpointOptions(SizeOptions):
 
 
 @dataclass(frozen=True)
+class SourceOptions:
+    """A checkpoint. As the last class that a dataclass extends, its field comes first."""
+
+    source: StrPath
+    """a run folder, a checkpoint file or folder of any library, or an address (hf:OWNER/NAME,
+    https://...)."""
+
+
+@dataclass(frozen=True)
 class PathOptions:
-    """A model by its place. As the last class that a dataclass extends, its field comes first."""
+    """A model, which may be an exported one. Its field comes first in the same way."""
 
     path: StrPath
     """a run folder, any checkpoint that vitkit convert reads, or a folder of vitkit export."""
