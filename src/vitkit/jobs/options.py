@@ -135,7 +135,7 @@ class SizeOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointOptions(SizeOptions):
-    """What a checkpoint is loaded with."""
+    """The options of loading a checkpoint."""
 
     num_heads: int | None = None
     """number of attention heads, where the file does not record it."""
@@ -165,7 +165,7 @@ class PathOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceOptions:
-    """Where something is computed."""
+    """The device of a computation."""
 
     device: str = "auto"
     """where to compute: auto (a GPU if there is one), cpu, cuda or cuda:1."""
@@ -173,7 +173,7 @@ class DeviceOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineOptions(DeviceOptions):
-    """Where something is trained."""
+    """The part of the machine that trains."""
 
     threads: int | None = None
     """CPU threads; left out, as many as PyTorch chooses."""
@@ -181,7 +181,7 @@ class MachineOptions(DeviceOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class PrecisionOptions(DeviceOptions):
-    """Where a model is computed, and in which numbers."""
+    """The device of a model, and the numbers it computes in."""
 
     precision: Precision = "auto"
     """number format of the computation: float32, bfloat16, or auto: bfloat16 on a GPU that has it, else
@@ -206,7 +206,7 @@ class ModelOptions(CheckpointOptions, PrecisionOptions, PathOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchOptions:
-    """How images are brought to a model."""
+    """The number of images that a model is given, and of processes that read them."""
 
     batch_size: int = 128
     """images that are computed at a time."""
@@ -216,7 +216,7 @@ class BatchOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class CacheOptions:
-    """Whether features are computed again."""
+    """The cache of features."""
 
     cache: bool = True
     """keep the features of images in the user's cache folder, and use those that are there."""
