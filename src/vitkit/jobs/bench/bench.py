@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from vitkit._version import __version__
-from vitkit.analysis.bench_figure import throughput_figure
 from vitkit.analysis.drawing import save_figure
+from vitkit.analysis.study_figures import throughput_figure
 from vitkit.durable import replace_json
 from vitkit.engines.engine_config import Numbers as EngineNumbers
 from vitkit.errors import VitkitError

@@ -8,12 +8,12 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from vitkit import config
-from vitkit.analysis.fewshot_figure import METHOD_NAMES, fewshot_plot, pretraining_plot
+from vitkit.analysis.study_figures import METHOD_NAMES, fewshot_plot, pretraining_plot
 from vitkit.data.listing import join_names, pluralize
 from vitkit.evaluation.fewshot import MAX_ITERATIONS
 from vitkit.evaluation.fewshot_config import Method
 from vitkit.evaluation.fewshot_scores import FewShotScore
-from vitkit.report.fewshot import FewShotContent, render_fewshot
+from vitkit.report.template import FewShotContent, render_fewshot
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from vitkit._version import __version__
 from vitkit.data.listing import join_names, pluralize
 from vitkit.data.vtab_tasks import GROUPS, VTAB_TASKS, Group, TaskFolder, VtabTask, known
 from vitkit.errors import VitkitError
-from vitkit.report.tables_page import render_tables
+from vitkit.report.template import render_tables
 from vitkit.tasks.page import Number, Section, Table, Text, fraction_cell
 from vitkit.text import without_places
 
