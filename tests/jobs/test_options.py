@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.jobs.recorder import Recorder
-from vitkit.jobs import options as options_module
 from vitkit.jobs.options import (
     JobOptions,
     SizeOptions,
@@ -79,7 +78,7 @@ def test_without_its_source_a_function_works_and_has_no_args(monkeypatch: pytest
     def nowhere(_: object) -> str:
         raise OSError
 
-    monkeypatch.setattr(options_module.inspect, "getsource", nowhere)
+    monkeypatch.setattr("vitkit.jobs.options.inspect.getsource", nowhere)
     assert read_field_texts(Painting) == {}
     assert from_options(Painting)(run_paint)("red") == ("red", 1.5)
 

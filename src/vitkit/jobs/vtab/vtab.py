@@ -19,7 +19,7 @@ from vitkit.data.listing import absolute_spec
 from vitkit.data.sources import open_data
 from vitkit.data.sources_config import Splits
 from vitkit.data.transforms_config import Augmentation
-from vitkit.data.vtab_tasks import VtabTask, known
+from vitkit.data.vtab_tasks import TaskFolder, VtabTask, known
 from vitkit.durable import hash_file, read_json, refuse_links, remove_leftovers, replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune import suit_run
