@@ -65,7 +65,7 @@ def run_finetune(options: FinetuneOptions) -> Path:
     require_threads(threads)
     request = Request()
     with listener.progress("looking at the start"):
-        run = run_finetune_run(options, request)
+        run = _suited_run(options, request)
     if options.minutes is not None:
         if threads is not None:
             torch.set_num_threads(threads)  # the speed depends on them
@@ -91,16 +91,20 @@ def run_finetune(options: FinetuneOptions) -> Path:
 finetune = from_options(FinetuneOptions)(run_finetune)
 
 
-def run_finetune_run(options: FinetuneRunOptions, request: Request | None = None) -> Run:
+def run_finetune_run(options: FinetuneRunOptions) -> Run:
     """Make the run that fine-tunes a start on images, to be changed and handed to `vitkit.train`.
-
-    Args:
-        options: the start, its images, and what is not chosen by these.
-        request: keeps what is looked at here; left out, nothing is kept.
 
     Raises:
         VitkitError: there is no such start, no such data or no such recipe.
     """
+    return _suited_run(options, Request())
+
+
+finetune_run = from_options(FinetuneRunOptions)(run_finetune_run)
+
+
+def _suited_run(options: FinetuneRunOptions, request: Request) -> Run:
+    """Make the run that fine-tunes a start on images; the request keeps what is looked at for that."""
     begun = options.start if isinstance(options.start, StartConfig) else StartConfig(options.start)
     if not begun.start:
         raise VitkitError(
@@ -113,9 +117,6 @@ def run_finetune_run(options: FinetuneRunOptions, request: Request | None = None
     if size is not None:
         run = replace(run, preprocessing=replace(run.preprocessing, image_size=size))
     return run
-
-
-finetune_run = from_options(FinetuneRunOptions)(run_finetune_run)
 
 
 @dataclass(frozen=True)
