@@ -14,11 +14,11 @@ import torch
 import vitkit
 from tests.jobs.hearing import Hearing
 from vitkit.config import to_json
-from vitkit.jobs import train as training
 from vitkit.kernels.block import compiled_block
 from vitkit.models.compute_config import PLAIN, Compute
 from vitkit.models.image_model import ImageModel
 from vitkit.runs import machine as computing
+from vitkit.runs import plan
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
 
@@ -88,7 +88,7 @@ def test_a_choice_is_written_down_and_kept(
     assert shown[0].startswith(f"cpu, {expected.precision}, ")
 
     # A machine where something else would be chosen.
-    monkeypatch.setattr(training, "choose_for", lambda *args, **kwargs: pytest.fail("was chosen already"))
+    monkeypatch.setattr(plan, "choose_for", lambda *args, **kwargs: pytest.fail("was chosen already"))
     cut_back(whole, tmp_path / "killed")
     heard = Hearing()
     vitkit.train(short(**options), tmp_path / "killed", listener=heard)

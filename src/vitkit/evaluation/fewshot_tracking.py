@@ -1,16 +1,24 @@
-"""The few-shot accuracy that is followed while a model is trained: an evaluator's options, without torch."""
+"""Few-shot accuracy while a model is trained: the number by which the paper follows pre-training (4.1).
+
+The command line reads the options, which does not wait for torch: it is imported where accuracy is measured.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitkit.errors import VitkitError
-from vitkit.evaluation.fewshot_config import SHOTS, listed
+from vitkit.evaluation.fewshot_config import SHOTS, Method, listed
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
+    from torch import nn
 
+    from vitkit.data.sources import Samples
     from vitkit.data.transforms_config import Preprocessing
+    from vitkit.evaluation.features import Features
     from vitkit.models.precision_config import Precision
     from vitkit.weights.card import TrainingData
 
@@ -62,10 +70,8 @@ class FewShotTracking:
         batch_size: int,
         workers: int,
         trained_on: "Sequence[TrainingData]",
-    ) -> "Callable[[Any, Any], Mapping[str, float]]":
+    ) -> "Callable[[nn.Module, nn.Module], Mapping[str, float]]":
         """Make the function of model and objective that measures; see `fewshot_evaluator`."""
-        from vitkit.evaluation.fewshot_evaluator import fewshot_evaluator
-
         return fewshot_evaluator(
             self.data,
             preprocessing,
@@ -86,3 +92,68 @@ class FewShotTracking:
     def describe(self) -> str:
         """Name what is measured, for a sentence: "few-shot accuracy on digits"."""
         return f"few-shot accuracy on {self.data}"
+
+
+def fewshot_evaluator(
+    data: str,
+    preprocessing: "Preprocessing",
+    *,
+    shots: Sequence[int] = SHOTS,
+    seeds: int = 3,
+    methods: Sequence[Method] = ("ridge",),
+    device: "torch.device | str" = "cpu",
+    precision: "Precision" = "auto",
+    batch_size: int = 128,
+    workers: int = 0,
+    trained_on: "Sequence[TrainingData]" = (),
+) -> "Callable[[nn.Module, nn.Module], Mapping[str, float]]":
+    """Make a function that measures the few-shot accuracy of a model: an evaluator for the trainer.
+
+    Shots and test images are the same at each call. Nothing is kept on the disk: the weights are others each
+    time. The model is left in the mode it is in, and no random number is drawn that training would miss.
+
+    Args:
+        data: names images with labels, as for `vitkit.fewshot`; other images than those trained on.
+        preprocessing: from an image to the model's input, as in training.
+        shots, seeds, methods: as for `vitkit.fewshot`.
+        device: where the model is.
+        precision: of its arithmetic.
+        batch_size: images at a time.
+        workers: processes that decode images.
+        trained_on: what the model is trained on, should that be the same images after all: none of its
+            training images are then tested on.
+
+    Returns:
+        A function of the model to names and values, the mean accuracies over the seeds: "ridge_5_shots" and
+        the like.
+
+    Raises:
+        VitkitError: the data is not there, or leaves nothing to test on.
+    """
+    import torch
+
+    from vitkit.evaluation.features import FeatureExtractor
+    from vitkit.evaluation.fewshot_data import open_fewshot_data, shot_features, test_features
+    from vitkit.evaluation.fewshot_scores import measure
+    from vitkit.models.image_model import ImageModel
+
+    shots = sorted(set(shots))
+    opened = open_fewshot_data(data, trained_on).decoded_by(preprocessing.decode)
+    draws = opened.draws(seeds)
+
+    def evaluate(model: "nn.Module", objective: "nn.Module") -> Mapping[str, float]:
+        if not isinstance(model, ImageModel):
+            raise VitkitError(f"Few-shot accuracy needs a model with features, found {type(model).__name__}.")
+        extractor = FeatureExtractor(model, preprocessing, torch.device(device), precision)
+
+        def compute(samples: "Samples", indices: "NDArray[np.int64]", _: str) -> "Features":
+            return extractor.compute(samples, indices, batch_size=batch_size, workers=workers)
+
+        drawn = shot_features(opened, draws, max(shots), compute)
+        test, _ = test_features(opened, compute)
+        scores = measure(
+            draws, shots, methods, drawn.features, test, opened.classes, unreadable=list(drawn.unreadable)
+        )
+        return {f"{score.method}_{score.shots}_shots": score.mean for score in scores}
+
+    return evaluate

@@ -24,8 +24,7 @@ from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.evaluation import fewshot_data
 from vitkit.evaluation.fewshot import Draws, fit
-from vitkit.evaluation.fewshot_evaluator import fewshot_evaluator
-from vitkit.evaluation.fewshot_tracking import FewShotTracking
+from vitkit.evaluation.fewshot_tracking import FewShotTracking, fewshot_evaluator
 from vitkit.jobs.fewshot.result import fewshot_page, short_names
 from vitkit.runs.config import Run
 from vitkit.training.trainer_config import TrainingConfig
