@@ -115,7 +115,7 @@ def _overlaid(base: Any, run: Any, given: frozenset[str], prefix: str = "") -> A
     changes = {}
     for one in fields(base):
         there, here = getattr(base, one.name), getattr(run, one.name)
-        if type(there) is not type(here):  # the objective of another task
+        if is_dataclass(there) and type(there) is not type(here):  # the objective of another task
             changes[one.name] = here
         elif is_dataclass(there):
             changes[one.name] = _overlaid(
