@@ -133,12 +133,12 @@ def products(
     return step, sum(2 * rows * k * n for k, n in shapes)
 
 
-def _executed(contestant: Contestant, image: Tensor) -> int | None:
-    """Count the FLOPs that a forward pass of an image executes; None for engines."""
+def count_executed(contestant: Contestant, images: Tensor) -> int | None:
+    """Count the FLOPs that a forward pass of images executes; None for engines."""
     if contestant.model is None:
         return None
     contestant.prepare()
-    return executed_flops(lambda: contestant.logits(image))
+    return executed_flops(lambda: contestant.logits(images))
 
 
 def best_name(names: Sequence[Contestant], seconds: Mapping[str, Sequence[float]]) -> str:
@@ -178,7 +178,7 @@ def compare(
     batch, device = len(images), images.device
     optimizers: dict[nn.Module, torch.optim.Optimizer] = {}
     turns = {c.name: Turn(step_of(c, phase, images, optimizers), c.prepare) for c in contestants}
-    executed = {c.name: _executed(c, images[:1]) for c in contestants}
+    executed = {c.name: count_executed(c, images[:1]) for c in contestants}
     ceilings = {
         precision: made
         for precision in dict.fromkeys(c.precision for c in contestants)
