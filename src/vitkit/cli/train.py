@@ -116,19 +116,10 @@ def _overlaid(base: Any, run: Any, given: frozenset[str], prefix: str = "") -> A
     changes = {}
     for one in fields(base):
         there, here = getattr(base, one.name), getattr(run, one.name)
-<<<<<<< HEAD
         if is_dataclass(there):
             within = f"{one.name}." if one.name in PREFIXED else prefix
             same = type(there) is type(here)  # else it is the objective of another task
             changes[one.name] = _overlaid(there, here, given, within) if same else here
-=======
-        if is_dataclass(there) and type(there) is not type(here):  # the objective of another task
-            changes[one.name] = here
-        elif is_dataclass(there):
-            changes[one.name] = _overlaid(
-                there, here, given, f"{one.name}." if one.name in PREFIXED else prefix
-            )
->>>>>>> fixA
         elif given & {f"--{prefix}{word}{one.name.replace('_', '-')}" for word in ("", "no-")}:
             changes[one.name] = here
     return replace(base, **changes)
