@@ -4,7 +4,7 @@
     python -m benchmarks.memory ViT-S/16 224 bfloat16 8  one of them: name, pixels, precision, images
 
 A line of the table says what was estimated and what was measured, in MiB: the activations that autograd keeps
-(`saved_tensors_hooks`); the highest moment of a step, by PyTorch's allocations (its profiler); and the same by
+(`saved_tensors_hooks`), the highest moment of a step by PyTorch's allocations (its profiler), and the same by
 the memory of the process that is resident, which holds the libraries' own buffers too.
 """
 
