@@ -84,7 +84,7 @@ FLOORS = 6
 """The longest chain of imports in a folder: who stands in it can say what it may use."""
 JOBS_FLOORS = 8
 """The same in jobs/ with its folders, where studies stand on verbs."""
-TALLER = {"data": 9, "evaluation": 7, "models": 11, "weights/files": 7}
+TALLER = {"cli": 7, "data": 9, "evaluation": 8, "models": 11, "weights/files": 7}
 """Folders that have more floors, and how many they have at most."""
 
 
@@ -250,6 +250,38 @@ def test_families_answer_for_themselves() -> None:
 
 
 FRAGMENT = re.compile(r"(Of|By|As|That|To|With|From|What|Whose|Which)\b")
+
+
+def declarations(path: Path, name: str) -> list[str]:
+    """The places of a file that declare a name: fields of classes and parameters of functions."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    fields = [
+        node.target
+        for owner in nodes
+        if isinstance(owner, ast.ClassDef)
+        for node in owner.body
+        if isinstance(node, ast.AnnAssign)
+    ]
+    parameters = [node for node in nodes if isinstance(node, ast.arg)]
+    lines = [one.lineno for one in fields if ast.unparse(one) == name]
+    lines += [one.lineno for one in parameters if one.arg == name]
+    return [f"{path.relative_to(SOURCE)}:{line}" for line in lines]
+
+
+def test_the_image_size_is_declared_at_few_places_and_set_at_one() -> None:
+    """Preprocessing owns it; a model's configuration is given it by `with_image_size` alone."""
+    places = [place for path in FILES for place in declarations(path, "image_size")]
+    assert len(places) <= 20, places
+    setters = {
+        path.relative_to(SOURCE).as_posix()
+        for path in FILES
+        if path.relative_to(SOURCE).parts[0] != "models" and "formats" not in path.parts
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "replace"
+        if any(keyword.arg == "image_size" for keyword in node.keywords)
+        if "config" in ast.unparse(node.args[0])
+    }
+    assert not setters, "models/channels_config.py: with_image_size"
 
 
 def test_docstrings_do_not_begin_in_the_middle_of_a_sentence() -> None:

@@ -1,15 +1,21 @@
 """What `vitkit` offers, and that looking at it is cheap."""
 
+import ast
 import gc
 import importlib
+import inspect
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import vitkit
-from vitkit.cli.main import VERBS
+from vitkit.cli.main import VERBS, run
+from vitkit.jobs.options import read_field_texts
 
 PUBLIC = {
     "Predictor",
@@ -119,6 +125,101 @@ def test_words_about_options_wait_for_no_library(arguments: list[str]) -> None:
     assert "Traceback" not in words and (words or "usage" in result.stdout or arguments[0] == "starts")
     heavy = {"torch", "numpy", "PIL", "pyarrow", "sklearn", "matplotlib", "safetensors", "jinja2"}
     assert not {name.split(".")[0] for name in modules.split()} & heavy
+
+
+OPTIONS: dict[str, tuple[str, str | None, str | None]] = {
+    "AdviseOptions": ("advice.options", "advise", "advise"),
+    "BenchOptions": ("bench.options", "bench", "bench"),
+    "CardOptions": ("card_options", "card", None),
+    "ConvertOptions": ("convert_options", "convert", "convert"),
+    "CostOptions": ("cost_options", "cost", None),
+    "DataCheckOptions": ("data_check_options", "data check", None),
+    "EvaluateOptions": ("evaluate_options", "evaluate", "evaluate"),
+    "ProtocolFiles": ("evaluate_options", "evaluate", None),
+    "ProtocolOptions": ("evaluate_options", None, "evaluate_protocol"),
+    "ExportOptions": ("export_options", "export", "export"),
+    "FewShotOptions": ("fewshot.options", "fewshot", "fewshot"),
+    "FinetuneOptions": ("finetune_options", None, "finetune"),
+    "FinetuneRunOptions": ("finetune_options", None, "finetune_run"),
+    "InspectOptions": ("inspect_options", "inspect", "inspect"),
+    "MachineOptions": ("options", "finetune", None),
+    "ModelsOptions": ("models_options", "models", None),
+    "PredictOptions": ("predict_options", "predict", None),
+    "PredictorOptions": ("predict_options", "predict", "Predictor"),
+    "SeriesOptions": ("series_options", "train", None),
+    "StartsOptions": ("starts_options", "starts", "starts"),
+    "VtabOptions": ("vtab.options", "vtab", "vtab"),
+}
+"""The dataclasses of options: where each is, the verb that reads them, and the public function of them."""
+
+
+def options_named(name: str) -> Any:
+    home = "runs" if name == "SeriesOptions" else "jobs"
+    return getattr(importlib.import_module(f"vitkit.{home}.{OPTIONS[name][0]}"), name)
+
+
+def plain(text: str) -> str:
+    """The letters of a text alone, without the boxes of help and the breaks of lines."""
+    return "".join(text.replace("│", " ").split())
+
+
+def test_every_class_of_options_of_a_verb_is_compared() -> None:
+    jobs = Path(vitkit.__file__).parent / "jobs"
+    for path in jobs.rglob("*options.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and path != jobs / "options.py":
+                below = [name for name in OPTIONS if issubclass(options_named(name), find(path, node.name))]
+                assert below, f"{node.name}: name it in OPTIONS"
+
+
+def find(path: Path, name: str) -> Any:
+    parts = path.with_suffix("").relative_to(Path(vitkit.__file__).parent).parts
+    return getattr(importlib.import_module(".".join(["vitkit", *parts])), name)
+
+
+@pytest.mark.parametrize("name", [name for name, (_, _, function) in OPTIONS.items() if function])
+def test_the_fields_of_options_are_the_parameters_of_the_public_function(name: str) -> None:
+    options, function = options_named(name), getattr(vitkit, str(OPTIONS[name][2]))
+    given = inspect.signature(function).parameters
+    wanted = inspect.signature(options).parameters
+    variadic = {one.name for one in given.values() if one.kind is one.VAR_POSITIONAL}
+    assert set(given) == {one.name for one in fields(options)} - (
+        {"listener"} if "listener" not in given else set()
+    )
+    for one in given.values():
+        if one.name not in variadic:
+            assert one.default == wanted[one.name].default, one.name
+    if variadic:
+        return  # a dataclass takes no *names: such a signature is written by hand, and holds no texts
+    assert {one.name: one.annotation for one in given.values()} == {
+        one.name: one.annotation for one in wanted.values()
+    }
+    described: Callable[..., Any] = function.__init__ if inspect.isclass(function) else function
+    told = plain(described.__doc__ or "")
+    for field, text in read_field_texts(options).items():
+        assert plain(f"{field}: {text}") in told, field
+
+
+@pytest.mark.parametrize("name", [name for name, (_, verb, _) in OPTIONS.items() if verb])
+def test_the_help_of_a_verb_has_every_field_and_its_text(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert run([*str(OPTIONS[name][1]).split(), "--help"]) == 0
+    told = plain(capsys.readouterr().out)
+    options = options_named(name)
+    texts = read_field_texts(options)
+    for one in fields(options):
+        if one.name != "listener":
+            assert plain(texts[one.name]) in told, one.name
+    assert "listener" not in told
+
+
+def test_the_text_of_an_option_is_written_once() -> None:
+    source = plain("\n".join(path.read_text() for path in Path(vitkit.__file__).parent.rglob("*.py")))
+    for name in OPTIONS:
+        for field, text in read_field_texts(options_named(name)).items():
+            assert source.count(plain(text)) == 1, (name, field)
 
 
 def test_the_fixed_interface_of_models() -> None:

@@ -7,15 +7,16 @@ import pytest
 import tyro
 
 from vitkit.cli.main import run
-from vitkit.cli.options import OptionalSize, parse, read_names, square_sizes
+from vitkit.cli.options import parse, read_names, square_sizes
 from vitkit.errors import VitkitError
+from vitkit.models.image_config import Size
 
 
 @dataclass(frozen=True)
 class Options:
     model: str
     images: tuple[str, ...]
-    image_size: OptionalSize = None
+    image_size: Size | None = None
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from vitkit.jobs.data_check_options import DataCheckOptions
 
 def test_a_check_prints_nothing_and_tells_how_far_it_is(capfd: pytest.CaptureFixture[str]) -> None:
     recorder = Recorder()
-    found = check(DataCheckOptions("digits", Splits(val_fraction=0.2)), recorder)
+    found = check(DataCheckOptions("digits", Splits(val_fraction=0.2), listener=recorder))
     assert capfd.readouterr() == ("", "")
     count = sum(sum(counts.values()) for counts in found.counts.values())
     assert recorder.loops == {

@@ -17,8 +17,7 @@ from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs import train as training
 from vitkit.jobs.evaluate import evaluate
-from vitkit.jobs.fewshot.fewshot import run_fewshot
-from vitkit.jobs.fewshot.options import FewShotOptions
+from vitkit.jobs.fewshot.fewshot import fewshot
 from vitkit.jobs.finetune import suit_run
 from vitkit.jobs.report import write_report
 from vitkit.runs.checkpoints import load_any
@@ -103,8 +102,8 @@ def test_a_model_alone_asks_for_its_data_and_knows_it_again(
     run = suit_run(Run(data=str(photos), model="", start=StartConfig(str(tmp_path)))).run
     assert run.splits.test_fraction == 0.5
     hearing = Hearing()
-    few = FewShotOptions(starts=(str(tmp_path),), data=str(photos), shots=(1,), seeds=1, methods=("ridge",))
-    assert run_fewshot(few, hearing).test_images == 12
+    few = fewshot(tmp_path, str(photos), shots=[1], seeds=1, methods=["ridge"], listener=hearing)
+    assert few.test_images == 12
     assert any("shots are training images of its own" in note for note in hearing.notes)
     other = shutil.copytree(photos, tmp_path / "others")
     (other / "ant" / "0.png").unlink()

@@ -214,8 +214,8 @@ def test_jobs_print_nothing_and_tell_a_listener(
         found = vitkit.evaluate(copy, batch_size=4, listener=listener)
         vitkit.inspect(copy, images, tmp_path / "pictures", listener=listener)
         vitkit.write_report(copy, listener=listener)
-        options = PredictOptions(str(copy), tuple(map(str, images)))
-        paths = [predicted.path.name for predicted in predict_images(options, listener)]
+        options = PredictOptions(copy, images=images, listener=listener)
+        paths = [predicted.path.name for predicted in predict_images(options)]
         assert paths == ["3.png", "nowhere.png"]
     assert capsys.readouterr() == ("", "")
     assert heard.loops == [

@@ -308,15 +308,13 @@ def test_an_evaluation_that_cannot_be_kept_is_not_lost(tmp_path: Path) -> None:
     for name in ("model.safetensors", "model.json"):
         (folder / name).touch()
     (folder / "evaluation").symlink_to(tmp_path / "mine")
-    heard, found = (
-        Hearing(),
-        SimpleNamespace(split="test", result=None, predictions=None, model=kind_of(folder)),
-    )
-    assert keep_evaluation(EvaluateOptions(str(folder)), cast("Any", found), heard) is None
+    heard = Hearing()
+    found = SimpleNamespace(split="test", result=None, predictions=None, model=kind_of(folder))
+    assert keep_evaluation(EvaluateOptions(folder, listener=heard), cast("Any", found)) is None
     assert any("evaluation is a link that leads out" in note for note in heard.notes)
     (folder / "fewshot").symlink_to(tmp_path / "mine")
     few = cast("Any", SimpleNamespace(data_name="photos", models=[]))
-    assert keep_fewshot(FewShotOptions((str(folder),), "photos"), few, heard) == []
+    assert keep_fewshot(FewShotOptions(folder, "photos", listener=heard), few) == []
     assert "fewshot is a link that leads out" in heard.notes[-1]
     assert not list((tmp_path / "mine").iterdir())
 

@@ -9,10 +9,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.cli import console
-from vitkit.cli.listener import TerminalListener
 from vitkit.cli.options import importing, parse
 from vitkit.data.decode_config import DecodeRule
+from vitkit.data.sources_config import Splits
 from vitkit.jobs.advice.options import AdviseOptions
+from vitkit.jobs.options import MachineOptions, StrPaths, as_names
 from vitkit.text import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -20,21 +21,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Command(AdviseOptions):
+class Command(MachineOptions, AdviseOptions):
     """Say what to do with images and what to expect, before anyone waits for a run.
 
     Images are counted and looked at, this machine's speed is measured, and frozen features of each start are
     probed on training images. --go trains as advised."""
 
-    starts: tyro.conf.Positional[tuple[str, ...]] = ()
-    """run folders, files or addresses of weights to begin from; of several the best one is advised."""
+    starts: tyro.conf.Positional[StrPaths] = ()
+    splits: Splits = field(default_factory=Splits)
     decode: Annotated[DecodeRule, tyro.conf.OmitArgPrefixes] = field(default_factory=DecodeRule)
     go: bool = False
     """train as advised; what was expected is compared with what came out."""
     out: str | None = None
     """run folder of --go; left out, runs/DATA-MODEL."""
-    threads: int | None = None
-    """CPU threads; left out, as many as PyTorch chooses."""
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
     """print everything as JSON."""
 
@@ -53,10 +52,10 @@ def main(arguments: list[str]) -> None:
     require_threads(options.threads)
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    for start in options.starts:
+    starts = as_names(options.starts)
+    for start in starts:
         download(start)
-    listener = TerminalListener()
-    found = run_advise(options, listener)
+    found = run_advise(options)
     if options.json_output:
         console.print_json(found.to_json())
     else:
@@ -68,12 +67,12 @@ def main(arguments: list[str]) -> None:
             device=options.device,
             threads=options.threads,
             command=line,
-            listener=listener,
+            listener=options.listener,
         )
         console.out.print(f"\nNext: open {folder / 'report.html'} in a browser", markup=False, soft_wrap=True)
     elif not options.json_output:
         if found.can_go:
-            again = shlex.join(["vitkit", "advise", options.data, *options.starts])
+            again = shlex.join(["vitkit", "advise", options.data, *starts])
             following = f"{again} --go trains so"
         else:
             following = f"vitkit advise {shlex.quote(options.data)} START"

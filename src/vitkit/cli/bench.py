@@ -1,6 +1,7 @@
 """`vitkit bench`: how fast models are on this machine, also beside other libraries."""
 
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.cli import console
-from vitkit.cli.listener import TerminalListener
 from vitkit.cli.options import importing, parse
 from vitkit.jobs.bench.options import BenchOptions
 from vitkit.text import format_bytes
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from vitkit.jobs.bench.speed import Speed
 
 
-def main(arguments: list[str]) -> None:
-    """Parse the command line, measure, and print the numbers."""
-    parse(_bench, arguments, "bench")
-
-
-def _bench(
-    options: Annotated[BenchOptions, tyro.conf.arg(name="")],
-    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False,
-) -> None:
+@dataclass(frozen=True)
+class Command(BenchOptions):
     """Time models: images per second, latency, memory and largest batch, also beside other libraries.
 
-    Args:
-        options: of the job.
-        json_output: print all numbers as JSON.
-    """
+    VITKIT_NO_KERNELS=1 switches compiled kernels off."""
+
+    out: str | None = None
+    """folder for bench.json and, of several sizes, the paper's Figure 12 as PNG and SVG."""
+    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """print all numbers as JSON."""
+
+
+def main(arguments: list[str]) -> None:
+    """Parse the command line, measure, and print the numbers."""
+    options: Command = parse(Command, arguments, "bench")
     with importing():
         from vitkit.cli.download import download
         from vitkit.jobs.bench.bench import Bench, describe_machine, keep, measure
@@ -48,18 +48,18 @@ def _bench(
     found: list[Record] = []
     ended = False
     try:
-        for record in measure(options, TerminalListener()):
+        for record in measure(options):
             found.append(record)  # noqa: PERF402 (what is there when Ctrl-C comes is printed)
         ended = True
     finally:
-        if json_output and ended:
+        if options.json_output and ended:
             console.print_json(Bench(machine, tuple(found)).to_json())
         elif found:  # with --json, the object that says the error stands alone on standard output
-            _print(machine, found, console.err if json_output else console.out)
+            _print(machine, found, console.err if options.json_output else console.out)
         if options.out is not None and found:
             for path in keep(Bench(machine, tuple(found)), Path(options.out)):
                 console.err.print(str(path), markup=False, soft_wrap=True)
-    if not json_output and not options.peers:
+    if not options.json_output and not options.peers:
         models = " ".join(shlex.quote(model) for model in options.models)
         console.out.print(
             f"Next: vitkit bench {models} --peers   (beside other libraries)", markup=False, soft_wrap=True

@@ -30,12 +30,12 @@ def main(arguments: list[str]) -> None:
         from vitkit.cli.download import download
         from vitkit.jobs.card import read_card, record
 
-    download(options.file)
-    identity = read_card(CardOptions(options.file, options.image_size, options.num_heads))
+    download(options.source)
+    identity = read_card(options)
     if options.json_output:
         console.print_json(record(identity))
     else:
-        print_card(identity, options.file)
+        print_card(identity, str(options.source))
 
 
 def print_card(identity: "Identity", file: str) -> None:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
 from vitkit.cli import console
-from vitkit.cli.listener import TerminalListener
 from vitkit.cli.options import importing, parse
 from vitkit.jobs.convert_options import ConvertOptions
 from vitkit.weights.format_names import Library
@@ -32,8 +31,8 @@ def main(arguments: list[str]) -> None:
 
     download(options.source)
     loaded = read_source(options)
-    print_source(options.source, loaded)
-    converted = convert_loaded(loaded, options, TerminalListener())
+    print_source(str(options.source), loaded)
+    converted = convert_loaded(loaded, options)
     print_converted(converted, options, loaded.identity)
 
 

@@ -1,14 +1,14 @@
 """`vitkit cost`: what models need, and the paper's Table 6 beside our count."""
 
 import shlex
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.table import Table
 
 from vitkit.cli import console
-from vitkit.cli.options import OptionalSize, importing, parse
+from vitkit.cli.options import importing, parse
 from vitkit.jobs.cost_options import CostOptions
 from vitkit.models.image_config import format_size
 from vitkit.text import format_bytes, format_count
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 class Command(CostOptions):
     """Say what models need: parameters, FLOPs, memory of a batch, compute of a whole training."""
 
-    image_size: Annotated[
-        OptionalSize, tyro.conf.arg(help_behavior_hint="(default: 224, or the checkpoint's)")
-    ] = None
     table6: Annotated[bool, tyro.conf.arg(name="table6")] = False
     """print the pre-training compute of the paper's Table 6 beside ours."""
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
@@ -49,13 +46,11 @@ def main(arguments: list[str]) -> None:
 
     for name in command.models:
         download(name)
-    given = {field.name: getattr(command, field.name) for field in fields(CostOptions)}
-    options = CostOptions(**given)
-    costs = count_costs(options)
+    costs = count_costs(command)
     if command.json_output:
         console.print_json([record(cost) for cost in costs])
     else:
-        print_costs(costs, options)
+        print_costs(costs, command)
 
 
 def print_costs(costs: "list[Cost]", options: CostOptions) -> None:

@@ -9,7 +9,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.cli import console
-from vitkit.cli.listener import TerminalListener
 from vitkit.cli.options import importing, parse
 from vitkit.data.decode_config import DecodeRule
 from vitkit.errors import VitkitError
@@ -42,7 +41,7 @@ def main(arguments: list[str]) -> None:
     with importing():
         from vitkit.jobs.data_check import check
 
-    checked = check(options, TerminalListener())
+    checked = check(options)
     if options.json_output:
         console.print_json(checked.to_json())
     else:

@@ -1,6 +1,7 @@
 """`vitkit evaluate`: measure a model on images it was not trained on."""
 
 import shlex
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
@@ -8,9 +9,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.cli import console
-from vitkit.cli.listener import TerminalListener
 from vitkit.cli.options import importing, parse
-from vitkit.jobs.evaluate_options import EvaluateOptions
+from vitkit.data.imagenet_config import ProtocolName
+from vitkit.errors import VitkitError
+from vitkit.jobs.evaluate_options import EvaluateOptions, ProtocolFiles, ProtocolOptions
+from vitkit.jobs.options import as_arguments
 from vitkit.text import visible
 
 if TYPE_CHECKING:
@@ -22,42 +25,49 @@ ROWS_SHOWN = 40
 WORST_SHOWN = 10
 
 
+@dataclass(frozen=True)
+class Command(ProtocolFiles, EvaluateOptions):
+    """Evaluate a model on images it was not trained on."""
+
+    protocol: ProtocolName | None = None
+    """score --data as the test set of that name is scored, for models of ImageNet's classes; left out, by the
+    names of its folders."""
+    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """print all numbers as JSON."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.protocol is None and (self.labels is not None or self.wnids is not None):
+            raise VitkitError("--labels and --wnids belong to a --protocol: give one, or leave them out.")
+        if self.protocol is not None and self.data is None:
+            raise VitkitError(f"--protocol {self.protocol} needs --data, the folder of its images.")
+        if self.protocol is not None and self.split is not None:
+            raise VitkitError(f"--protocol {self.protocol} scores all images of --data: leave --split out.")
+
+
 def main(arguments: list[str]) -> None:
     """Parse the command line, evaluate, and print the numbers."""
-    parse(_evaluate, arguments, "evaluate")
-
-
-def _evaluate(
-    options: Annotated[EvaluateOptions, tyro.conf.arg(name="")],
-    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False,
-) -> None:
-    """Evaluate a model on images it was not trained on.
-
-    Args:
-        options: the options of the job.
-        json_output: print all numbers as JSON.
-    """
+    options: Command = parse(Command, arguments, "evaluate")
     with importing():
         from vitkit.cli.download import download
-        from vitkit.jobs.evaluate import keep_evaluation, run_evaluation
+        from vitkit.jobs.evaluate import keep_evaluation, run_evaluate
         from vitkit.jobs.evaluate_protocol import run_protocol
 
-    download(options.model)
-    listener = TerminalListener()
+    download(options.path)
     if options.protocol is not None:
-        result, rejects = run_protocol(options, listener)
-        if json_output:
+        result, rejects = run_protocol(ProtocolOptions(**as_arguments(ProtocolOptions, options)))
+        if options.json_output:
             console.print_json({"rejects": rejects, **result.to_json()})
         else:
             _print_protocol(result, rejects)
         return
-    found = run_evaluation(options, listener)
-    kept = keep_evaluation(options, found, listener)
-    if json_output:
+    found = run_evaluate(options)
+    kept = keep_evaluation(options, found)
+    if options.json_output:
         console.print_json({"split": found.split, "rejects": found.rejects, **found.result.to_json()})
         return
     _print(found)
-    model = shlex.quote(options.model)
+    model = shlex.quote(str(options.path))
     if kept is not None:
         following = f"Kept in {kept}. Next: vitkit report {model}"
     else:

@@ -4,7 +4,6 @@ import shlex
 from dataclasses import dataclass
 
 from vitkit.cli import console
-from vitkit.cli.listener import TerminalListener
 from vitkit.cli.options import importing, parse
 from vitkit.jobs.export_options import ExportOptions
 
@@ -23,7 +22,7 @@ def main(arguments: list[str]) -> None:
         from vitkit.jobs.export import run_export
 
     download(options.source)
-    exported = run_export(options, TerminalListener())
+    exported = run_export(options)
     for note in exported.notes:
         _print("note", f"{options.source}: {note}")
     if exported.calibration is not None:

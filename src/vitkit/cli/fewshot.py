@@ -1,6 +1,8 @@
 """`vitkit fewshot`: learn classes from a few images by the features of a checkpoint."""
 
 import shlex
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
@@ -8,9 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.cli import console
-from vitkit.cli.listener import TerminalListener
 from vitkit.cli.options import importing, parse
 from vitkit.jobs.fewshot.options import FewShotOptions
+from vitkit.models.image_config import height_and_width
 
 if TYPE_CHECKING:
     from vitkit.jobs.fewshot.result import FewShot, FewShotModel
@@ -18,39 +20,40 @@ if TYPE_CHECKING:
 HARDEST_SHOWN = 3
 
 
+@dataclass(frozen=True)
+class Command(FewShotOptions):
+    """Measure how well classes are learned from a few images, by the features of frozen checkpoints."""
+
+    out: str | None = None
+    """folder for the numbers and the plot; left out, fewshot/ in the run folder, or in the working folder."""
+    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """print all numbers as JSON."""
+
+
 def main(arguments: list[str]) -> None:
     """Parse the command line, measure, and print the numbers."""
-    parse(_fewshot, arguments, "fewshot")
-
-
-def _fewshot(
-    options: Annotated[FewShotOptions, tyro.conf.arg(name="")],
-    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False,
-) -> None:
-    """Measure how well classes are learned from a few images, by the features of frozen checkpoints.
-
-    Args:
-        options: the options of the job.
-        json_output: print all numbers as JSON.
-    """
+    options: Command = parse(Command, arguments, "fewshot")
     with importing():
         from vitkit.cli.download import download
         from vitkit.jobs.fewshot.fewshot import keep_fewshot, run_fewshot
+        from vitkit.runs.destination import require_folder
 
-    for start in options.starts:
+    for start in options.checkpoints:
         download(start)
-    listener = TerminalListener()
-    found = run_fewshot(options, listener)
-    kept = keep_fewshot(options, found, listener)
-    if json_output:
+    if options.out is not None:  # now, and not when all has been measured
+        require_folder(Path(options.out))
+    found = run_fewshot(options)
+    kept = keep_fewshot(options, found, options.out)
+    if options.json_output:
         console.print_json(found.to_json())
         return
     console.out.print(_one(found, found.models[0]) if len(found.models) == 1 else _several(found))
     _print_more(found)
     for path in kept:
         console.out.print(str(path), markup=False, soft_wrap=True)
-    starts = " ".join(shlex.quote(start) for start in options.starts)
-    size = "" if options.image_size is None else f" --image-size {' '.join(map(str, options.image_size))}"
+    starts = shlex.join(options.checkpoints)
+    shown = height_and_width(options.image_size)
+    size = "" if shown is None else f" --image-size {' '.join(map(str, shown))}"
     following = (
         f"vitkit fewshot {starts} ANOTHER --data {shlex.quote(options.data)}{size}   (to compare them)"
     )

@@ -7,9 +7,9 @@ from typing import Annotated
 import tyro
 
 from vitkit.cli import console
-from vitkit.cli.listener import TerminalListener
 from vitkit.cli.options import importing, parse, read_names
 from vitkit.jobs.inspect_options import InspectOptions
+from vitkit.jobs.options import as_names
 from vitkit.runs.folder import kind_of
 
 
@@ -28,15 +28,15 @@ def _inspect(options: Annotated[InspectOptions, tyro.conf.arg(name="")]) -> None
         from vitkit.jobs.inspect import draw_pictures
 
     if options.images:
-        options = replace(options, images=read_names(options.images))
-    download(options.model)
-    drawn = draw_pictures(options, TerminalListener())
+        options = replace(options, images=read_names(as_names(options.images)))
+    download(options.path)
+    drawn = draw_pictures(options)
     for path in drawn.pictures:
         console.out.print(str(path), markup=False)
     if drawn.without_attention:
         console.out.print(f"No pictures of attention: {drawn.without_attention}.")
-    model = shlex.quote(options.model)
-    if kind_of(options.model).is_run:
+    model = shlex.quote(str(options.path))
+    if kind_of(options.path).is_run:
         following = f"vitkit report {model}   (all that is known of the run on one page)"
     else:
         following = f"vitkit card {model}   (what the model is)"

@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import tyro
 from rich.table import Table
 
 from vitkit.cli import console
-from vitkit.cli.options import importing
+from vitkit.cli.options import importing, parse
 from vitkit.jobs.models_options import ModelsOptions
 from vitkit.text import format_count
 
@@ -22,12 +21,7 @@ class Command(ModelsOptions):
 
 def main(arguments: list[str]) -> None:
     """Parse the command line and print the models."""
-    options = tyro.cli(
-        Command,
-        args=arguments,
-        prog="vitkit models",
-        config=(tyro.conf.PositionalRequiredArgs, tyro.conf.HelptextFromCommentsOff),
-    )
+    options: Command = parse(Command, arguments, "models")
     with importing():
         from vitkit.jobs.models import measure_models
 

@@ -7,21 +7,39 @@ from contextlib import contextmanager
 from typing import Any, get_args
 
 import tyro
-from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+from tyro.constructors import (
+    ConstructorRegistry,
+    PrimitiveConstructorSpec,
+    PrimitiveTypeInfo,
+    StructConstructorSpec,
+    StructTypeInfo,
+)
 
+from vitkit.cli.listener import TerminalListener
 from vitkit.data.vtab_tasks import TaskFolder
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot_config import Method
+from vitkit.jobs.options import StrPath, StrPaths
 from vitkit.jobs.vtab.options import Rates
+from vitkit.listener import Listener
+from vitkit.models.image_config import Size, height_and_width
 from vitkit.signals import stop_signals
 
-OptionalSize = tuple[int, int] | None
-"""Height and width, or nothing: the type of `--image-size`."""
+AS_TEXT: dict[Any, Any] = {
+    StrPath: str,
+    StrPath | None: str | None,
+    StrPaths: tuple[str, ...],
+    Sequence[StrPath]: tuple[str, ...],
+    Sequence[StrPath] | None: tuple[str, ...] | None,
+}
+"""Types of options that functions of Python are more generous with, and what is read of a command line."""
 
 COMMA_SEPARATED: dict[Any, Any] = {
     tuple[int, ...]: int,
+    Sequence[int]: int,
     tuple[Method, ...]: Method,
-    tuple[TaskFolder, ...]: TaskFolder,
+    Sequence[Method]: Method,
+    Sequence[TaskFolder]: TaskFolder,
     Rates | None: float,
 }
 """Types of options whose several values are one word with commas, as in `--shots 1,5,10`, and those of a
@@ -31,31 +49,49 @@ CONSTRUCTORS = ConstructorRegistry()
 """Readers for the types of options that the parser would read in another way."""
 
 
+@CONSTRUCTORS.struct_rule
+def _listener(info: StructTypeInfo) -> StructConstructorSpec | None:
+    """Let the terminal hear every job; there is no option for it."""
+    return StructConstructorSpec(TerminalListener, ()) if info.type is Listener else None
+
+
 @CONSTRUCTORS.primitive_rule
-def _optional_size(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[OptionalSize] | None:
+def _places(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """Take files, folders and addresses as they are written: only a program has paths."""
+    text = next((text for kind, text in AS_TEXT.items() if kind == info.type), None)
+    if text is None:
+        return None
+    spec = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(text, info.markers))
+    return spec if isinstance(spec, PrimitiveConstructorSpec) else None
+
+
+@CONSTRUCTORS.primitive_rule
+def _optional_size(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Size | None] | None:
     """Take two numbers after an option. tyro's own rule takes every word that follows, names of files too."""
-    if info.type != OptionalSize:
+    if info.type != Size | None:
         return None
     return PrimitiveConstructorSpec(
         nargs=2,
         metavar="INT INT",
         instance_from_str=lambda words: (int(words[0]), int(words[1])),
-        is_instance=lambda value: value is None or isinstance(value, tuple),
-        str_from_instance=lambda size: ["None"] if size is None else [str(length) for length in size],
+        is_instance=lambda value: value is None or isinstance(value, int | tuple),
+        str_from_instance=lambda size: [str(length) for length in height_and_width(size) or [None]],
     )
 
 
 @CONSTRUCTORS.primitive_rule
-def _numbers(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[tuple[float, ...]] | None:
+def _numbers(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[tuple[float, ...] | None] | None:
     """Take numbers with commas between them, or as several words."""
-    if info.type != tuple[float, ...]:
+    if info.type not in (tuple[float, ...], tuple[float, ...] | None):
         return None
     return PrimitiveConstructorSpec(
         nargs="*",
         metavar="FLOAT,FLOAT,...",
         instance_from_str=lambda words: tuple(float(part) for part in ",".join(words).split(",") if part),
-        is_instance=lambda value: isinstance(value, tuple),
-        str_from_instance=lambda values: [f"{value:g}" for value in values],
+        is_instance=lambda value: value is None or isinstance(value, tuple),
+        str_from_instance=lambda values: (
+            [f"{value:g}" for value in values] if values is not None else ["None"]
+        ),
     )
 
 

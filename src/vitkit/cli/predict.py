@@ -3,7 +3,7 @@
 import base64
 import os
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,9 +12,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.cli import console
-from vitkit.cli.listener import TerminalListener
 from vitkit.cli.options import importing, parse, read_names
 from vitkit.errors import VitkitError
+from vitkit.jobs.options import as_names
 from vitkit.jobs.predict_options import PredictOptions
 from vitkit.text import visible
 
@@ -22,36 +22,34 @@ if TYPE_CHECKING:
     from vitkit.jobs.predict import PredictedImage
 
 
+@dataclass(frozen=True, kw_only=True)
+class Command(PredictOptions):
+    """Name what is in images."""
+
+    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """one line of JSON for each image; image_base64 holds a name that is not UTF-8."""
+    csv_output: Annotated[bool, tyro.conf.arg(name="csv")] = False
+    """one line of CSV for each image: path, class, probability, then the next ones of --top, and the reason
+    where an image cannot be read."""
+
+
 def main(arguments: list[str]) -> None:
-    parse(_predict, arguments, "predict")
-
-
-def _predict(
-    options: Annotated[PredictOptions, tyro.conf.arg(name="")],
-    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False,
-    csv_output: Annotated[bool, tyro.conf.arg(name="csv")] = False,
-) -> None:
-    """Name what is in images.
-
-    Args:
-        options: the options of the job.
-        json_output: one line of JSON for each image; image_base64 holds a name that is not UTF-8.
-        csv_output: one line of CSV for each image: path, class, probability, then the next ones of --top, and
-            the reason where an image cannot be read.
-    """
+    """Parse the command line, predict, and print the guesses."""
+    options: Command = parse(Command, arguments, "predict")
+    json_output, csv_output = options.json_output, options.csv_output
     if json_output and csv_output:
         raise VitkitError("--json and --csv are two forms of the same: give one of them.")
     with importing():
         from vitkit.cli.download import download
         from vitkit.jobs.predict import predict_images
 
-    options = replace(options, images=read_names(options.images))
-    download(options.model)
+    options = replace(options, images=read_names(as_names(options.images)))
+    download(options.path)
     top = options.top
     table = Table("image", box=None, pad_edge=False)
     count = failures = 0
     # Closed at once, so that no bar is left on the terminal when whoever reads the output has gone.
-    with closing(predict_images(options, TerminalListener())) as images:
+    with closing(predict_images(options)) as images:
         for predicted in images:
             if not count:  # the headings are the task's and the classes', known when the model is read
                 top = min(top, predicted.classes)

@@ -15,6 +15,7 @@ from vitkit.data.sources_config import FIRST_RULE
 from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot_tracking import FewShotTracking
+from vitkit.jobs.options import MachineOptions
 from vitkit.jobs.recipes import recipe
 from vitkit.models.card import TaskName
 from vitkit.runs.config import Architecture, EvaluatorConfig, Run, StartConfig
@@ -230,14 +231,13 @@ def parse_line(arguments: list[str], defaults: Run, verb: str, several: SeriesOp
     kind = OBJECTIVES.get(task, ClassificationConfig)
     if not isinstance(defaults.objective, kind):  # its options are those of the task
         defaults = replace(defaults, task=task, objective=kind())
-    default = RunOptions.from_run(defaults)
+    default, here = RunOptions.from_run(defaults), MachineOptions()
     given = _names(arguments)
 
     def command(
         run: Annotated[RunOptions, tyro.conf.arg(name="")] = default,
         out: str | None = None,
-        device: str = "auto",
-        threads: int | None = None,
+        machine: Annotated[MachineOptions, tyro.conf.arg(name="")] = here,
         from_scratch: bool = False,
         series: Annotated[SeriesOptions, tyro.conf.arg(name="")] = several,
     ) -> Asked:
@@ -246,12 +246,11 @@ def parse_line(arguments: list[str], defaults: Run, verb: str, several: SeriesOp
         Args:
             run: the options.
             out: run folder to write; left out, runs/DATA-MODEL. The same command again continues there.
-            device: where to compute: auto (a GPU if there is one), cpu, cuda or cuda:1.
-            threads: CPU threads; left out, as many as PyTorch chooses.
+            machine: where it is trained.
             from_scratch: begin again at step 0 where every checkpoint of the run is damaged; they are kept.
             series: several runs in place of one.
         """
-        return Asked(run.run(), given, out, device, threads, from_scratch, series)
+        return Asked(run.run(), given, out, machine.device, machine.threads, from_scratch, series)
 
     read: Asked = tyro.cli(
         command,

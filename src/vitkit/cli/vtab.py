@@ -1,6 +1,7 @@
 """`vitkit vtab`: fine-tune a checkpoint on the 19 tasks of VTAB-1k, and take the mean."""
 
 import shlex
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
@@ -8,40 +9,37 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.cli import console
-from vitkit.cli.listener import TerminalListener
 from vitkit.cli.options import importing, parse
+from vitkit.jobs.options import as_arguments
 from vitkit.jobs.vtab.options import VtabOptions
 
 if TYPE_CHECKING:
     from vitkit.jobs.vtab.result import Vtab
 
 
-def main(arguments: list[str]) -> None:
-    """Parse the command line, fine-tune on each task, and print the table."""
-    parse(_vtab, arguments, "vtab")
-
-
-def _vtab(
-    options: Annotated[VtabOptions, tyro.conf.arg(name="")],
-    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False,
-) -> None:
+@dataclass(frozen=True)
+class Command(VtabOptions):
     """Fine-tune a checkpoint on the tasks of VTAB-1k, and compare it with the paper's Table 9.
 
-    Stopped anywhere, the same command goes on: finished tasks are not repeated.
+    Stopped anywhere, the same command goes on: finished tasks are not repeated."""
 
-    Args:
-        options: the options of the job.
-        json_output: print all numbers as JSON.
-    """
+    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """print all numbers as JSON."""
+
+
+def main(arguments: list[str]) -> None:
+    """Parse the command line, fine-tune on each task, and print the table."""
+    command: Command = parse(Command, arguments, "vtab")
+    options = VtabOptions(**as_arguments(VtabOptions, command))
     with importing():
         from vitkit.cli.download import download
         from vitkit.jobs.vtab.result import remarks
         from vitkit.jobs.vtab.vtab import run_vtab, vtab_folder
 
     download(options.start)
-    found = run_vtab(options, TerminalListener())
+    found = run_vtab(options)
     folder = vtab_folder(options)
-    if json_output:
+    if command.json_output:
         console.print_json(found.to_json())
         return
     console.out.print(_table(found))

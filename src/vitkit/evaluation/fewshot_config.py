@@ -1,5 +1,6 @@
 """The options of few-shot evaluation."""
 
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 Method = Literal["ridge", "knn", "logistic"]
@@ -11,6 +12,6 @@ SHOTS = (1, 5, 10, 25)
 """The numbers of shots of the original code (big_vision `configs/common_fewshot.py`)."""
 
 
-def listed(values: tuple[object, ...]) -> str:
+def listed(values: Sequence[object]) -> str:
     """Write values with commas between; none in words."""
     return ", ".join(map(str, values)) or "none"

@@ -25,7 +25,7 @@ def read_card(options: CardOptions) -> Identity:
     Raises:
         VitkitError: as `load_model`.
     """
-    return identify_any(options.file, options.image_size, options.num_heads)
+    return identify_any(options.source, options.load_options)
 
 
 def summary(identity: Identity) -> list[tuple[str, list[str]]]:

@@ -2,15 +2,9 @@
 
 from dataclasses import dataclass
 
+from vitkit.jobs.options import CheckpointOptions, SourceOptions
+
 
 @dataclass(frozen=True)
-class CardOptions:
-    """The options of `vitkit card`; the texts below the fields are their help."""
-
-    file: str
-    """a run folder, a checkpoint file or folder of any library, or an address (hf:OWNER/NAME,
-    https://...)."""
-    image_size: tuple[int, int] | None = None
-    """height and width in pixels, or one number for both, where the file does not record them."""
-    num_heads: int | None = None
-    """number of attention heads, where the file does not record it."""
+class CardOptions(CheckpointOptions, SourceOptions):
+    """The options of `vitkit card`."""

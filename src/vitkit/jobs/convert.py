@@ -4,22 +4,18 @@ Reading back shows that nothing was lost on the way; vitkit's mistakes in readin
 The evidence that vitkit and another library agree is `against`, which runs that library's own model.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from vitkit.config import difference, to_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.convert_options import ConvertOptions
+from vitkit.jobs.options import from_options
 from vitkit.jobs.parity import Parity, compare, compare_with_library
-from vitkit.listener import SILENT, Listener
-from vitkit.models.image_config import height_and_width
 from vitkit.models.image_model import ImageModel
-from vitkit.models.vit_config import Interpolation
 from vitkit.runs.destination import beside, refuse_taken
 from vitkit.weights import Format, Loaded, LoadOptions, load, lost_numerics, save
 from vitkit.weights.files.source import ENDINGS
-from vitkit.weights.format_names import Library
 from vitkit.weights.formats.known import find_format
 from vitkit.weights.preprocessing import changed_pixels, preprocessing_of
 
@@ -45,32 +41,8 @@ class Converted:
     """Sentences that a user should know about the source, as `load_model` logs them."""
 
 
-def convert(
-    source: str | Path,
-    out: str | Path,
-    to: Format = "vitkit",
-    *,
-    num_classes: int | None = None,
-    image_size: int | tuple[int, int] | None = None,
-    head: Literal["keep", "new"] | None = None,
-    num_heads: int | None = None,
-    interpolation: Interpolation = "original",
-    against: Library | None = None,
-    accept_change: bool = False,
-    image_mean: tuple[float, ...] | None = None,
-    image_std: tuple[float, ...] | None = None,
-    listener: Listener = SILENT,
-) -> Converted:
+def run_convert(options: ConvertOptions) -> Converted:
     """Write a checkpoint in another format, read it back and compare the two.
-
-    Args:
-        source: anything `load_model` reads.
-        out: file or folder to write, which must not be there yet.
-        to: the format.
-        num_classes, image_size, head, num_heads, interpolation, image_mean, image_std: as for `load_model`.
-        against: a library whose format is read or written here, to run its own model beside ours.
-        accept_change: keep a result that differs because the format cannot store all of the numerics.
-        listener: hears how far the comparison is; silent unless one is given.
 
     Returns:
         What was written, and the parity figures.
@@ -78,21 +50,10 @@ def convert(
     Raises:
         VitkitError: the format has no place for such a model, or the result is another one; nothing is left.
     """
-    options = ConvertOptions(
-        str(source),
-        str(out),
-        to,
-        num_classes=num_classes,
-        image_size=height_and_width(image_size),
-        head=head,
-        num_heads=num_heads,
-        interpolation=interpolation,
-        against=against,
-        accept_change=accept_change,
-        image_mean=image_mean or (),
-        image_std=image_std or (),
-    )
-    return convert_loaded(read_source(options), options, listener)
+    return convert_loaded(read_source(options), options)
+
+
+convert = from_options(ConvertOptions)(run_convert)
 
 
 def read_source(options: ConvertOptions) -> Loaded:
@@ -102,14 +63,13 @@ def read_source(options: ConvertOptions) -> Loaded:
         VitkitError: as `load_model`; or the result could not be written, which is found out before reading.
     """
     _check_destination(Path(options.out), options.format)
-    given = LoadOptions(
-        options.num_classes,
-        options.image_size,
-        options.head,
-        options.num_heads,
-        options.interpolation,
-        options.image_mean or None,
-        options.image_std or None,
+    given = replace(
+        options.load_options,
+        num_classes=options.num_classes,
+        head=options.head,
+        interpolation=options.interpolation,
+        image_mean=options.image_mean or None,
+        image_std=options.image_std or None,
     )
     return load(options.source, given)
 
@@ -121,13 +81,12 @@ def _check_destination(out: Path, to: Format) -> None:
         raise VitkitError(f"The {to} format is a folder: give a name that does not end in {out.suffix}.")
 
 
-def convert_loaded(loaded: Loaded, options: ConvertOptions, listener: Listener = SILENT) -> Converted:
+def convert_loaded(loaded: Loaded, options: ConvertOptions) -> Converted:
     """Write a model that was read, read it back, compare, and put the result where it is to be.
 
     Args:
         loaded: from `read_source`.
         options: the same as there.
-        listener: hears how far the comparison is.
 
     Raises:
         VitkitError: as `convert`.
@@ -146,7 +105,7 @@ def convert_loaded(loaded: Loaded, options: ConvertOptions, listener: Listener =
         again = load(
             written, LoadOptions(image_size=model.config.image_size, num_heads=model.config.num_heads)
         ).model
-        parity = compare(model, again, listener)
+        parity = compare(model, again, options.listener)
         if not parity.is_finite:
             raise VitkitError(
                 f"{found.file} gives logits that are not finite, so nothing can be compared: its weights "

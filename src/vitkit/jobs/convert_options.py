@@ -1,42 +1,36 @@
 """The options of a conversion. They need no torch."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
+from vitkit.jobs.options import CheckpointOptions, JobOptions, SourceOptions, StrPath
 from vitkit.models.vit_config import Interpolation
 from vitkit.weights.format_names import Format, Library, format_for
 
 
 @dataclass(frozen=True)
-class ConvertOptions:
+class ConvertOptions(CheckpointOptions, JobOptions, SourceOptions):
     """The options of a conversion; the texts below the fields are their help."""
 
-    source: str
-    """a run folder, a checkpoint file or folder of any library, or an address (hf:OWNER/NAME,
-    https://...)."""
-    out: str
+    out: StrPath
     """file or folder to write; it must not exist yet."""
     to: Format | None = None
     """format to write; left out, official for a name ending in .npz, torchvision for .pth, else vitkit."""
+    _: KW_ONLY
     num_classes: int | None = None
     """number of classes of a new head of zeros, which replaces the old one, as the original code
     fine-tunes."""
-    image_size: tuple[int, int] | None = None
-    """height and width in pixels, or one number for both: 384, or 224 320. Position embeddings are
-    resized."""
     head: Literal["keep", "new"] | None = None
     """keep the whole head, or replace it by a new one of zeros."""
-    num_heads: int | None = None
-    """number of attention heads, where the file does not record it."""
     interpolation: Interpolation = "original"
     """how position embeddings are resized: by the original code's bilinear rule, or bicubic."""
     against: Library | None = None
     """compare with the model of another library, timm or huggingface, if it is installed."""
     accept_change: bool = False
     """keep a result that differs because the format cannot store all of the model's numerics."""
-    image_mean: tuple[float, ...] = ()
+    image_mean: tuple[float, ...] | None = None
     """mean of pixels in 0..1, one for each channel or one for all, where the file does not record it."""
-    image_std: tuple[float, ...] = ()
+    image_std: tuple[float, ...] | None = None
     """standard deviation of pixels in 0..1, given in the same way."""
 
     @property

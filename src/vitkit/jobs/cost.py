@@ -7,6 +7,7 @@ from typing import Any
 from vitkit.errors import VitkitError
 from vitkit.jobs.cost_options import CostOptions
 from vitkit.kernels.block import Outline
+from vitkit.models.channels_config import with_image_size
 from vitkit.models.compute_config import Phase
 from vitkit.models.measure import (
     InferenceMemory,
@@ -22,7 +23,7 @@ from vitkit.models.zoo import ModelConfig, model_config
 from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import choose_for, find_device
 from vitkit.training.optim_config import OptimizerConfig
-from vitkit.weights import identify
+from vitkit.weights import LoadOptions, identify
 from vitkit.weights.files.source import ENDINGS
 
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
@@ -74,7 +75,7 @@ def count_costs(options: CostOptions) -> list[Cost]:
     return [
         cost_of(
             name,
-            configuration(name, options.image_size, options.num_classes, options.num_heads),
+            configuration(name, replace(options.load_options, num_classes=options.num_classes)),
             options.batch_size,
             optimizer,
             options.images_seen,
@@ -89,36 +90,28 @@ def record(cost: Cost) -> dict[str, Any]:
     return {name: value for name, value in asdict(cost).items() if value is not None or name == "tokens"}
 
 
-def configuration(
-    name: str,
-    image_size: tuple[int, int] | None = None,
-    num_classes: int | None = None,
-    num_heads: int | None = None,
-) -> ModelConfig:
+def configuration(name: str, options: LoadOptions) -> ModelConfig:
     """Find the configuration of a name of the zoo's grammar or of a checkpoint.
 
     Args:
         name: which model.
-        image_size: left out, 224 pixels a side, or the checkpoint's.
-        num_classes: of the head; left out, 1000, or the checkpoint's.
-        num_heads: of a checkpoint's attention, where its file does not say it.
+        options: image size and classes; left out, 224 pixels a side and 1000, or the checkpoint's; and the
+            heads of a checkpoint whose file does not say them.
 
     Raises:
         VitkitError: it is neither of them, or sizes that do not fit.
     """
+    size, classes = options.size, options.num_classes
     if not is_checkpoint(name):
-        if num_heads is not None:
+        if options.num_heads is not None:
             raise VitkitError(
                 f"--num-heads is for a checkpoint that does not say it, and {name} is a name: other heads "
                 "are named as ViT-WIDTHxDEPTHxHEADS/PATCH."
             )
-        return model_config(name, 1000 if num_classes is None else num_classes, image_size or 224)
-    config = identify(name, image_size, num_heads).config
-    size, classes = (
-        image_size or config.image_size,
-        config.num_classes if num_classes is None else num_classes,
-    )
-    return replace(config, image_size=size, num_classes=classes)
+        return model_config(name, 1000 if classes is None else classes, size or 224)
+    config = identify(name, options).config
+    config = with_image_size(config, size or config.image_size)
+    return replace(config, num_classes=config.num_classes if classes is None else classes)
 
 
 def is_checkpoint(name: str) -> bool:

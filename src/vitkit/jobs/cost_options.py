@@ -4,22 +4,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vitkit.errors import VitkitError
+from vitkit.jobs.options import CheckpointOptions
 
 
 @dataclass(frozen=True)
-class CostOptions:
+class CostOptions(CheckpointOptions):
     """The options of a cost estimate; the texts below the fields are their help."""
 
     models: tuple[str, ...]
     """model names (ViT-B/16, R50+ViT-L/16, BiT-R152x4, ViT-96x6x3/4), run folders or checkpoints."""
-    image_size: tuple[int, int] | None = None
-    """height and width in pixels, or one number for both: 384, or 224 320."""
     batch_size: int = 128
-    """images that are computed at a time."""
+    """images of the batch whose memory is counted."""
     num_classes: int | None = None
     """number of classes of the head; left out, 1000 or the checkpoint's."""
-    num_heads: int | None = None
-    """number of attention heads of a checkpoint, where the file does not record it."""
     optimizer: Literal["adamw", "sgd"] = "adamw"
     """optimiser: adamw stores two numbers for each weight, sgd one."""
     average: bool = False

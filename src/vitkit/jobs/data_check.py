@@ -5,22 +5,17 @@ from dataclasses import replace
 from vitkit.data.check import DataCheck, check_data
 from vitkit.data.sources_config import NEWEST_RULE
 from vitkit.jobs.data_check_options import DataCheckOptions
-from vitkit.listener import SILENT, Listener
 from vitkit.tasks import find_task
 
 
-def check(options: DataCheckOptions, listener: Listener = SILENT) -> DataCheck:
+def check(options: DataCheckOptions) -> DataCheck:
     """Read every image of a data set once and count what is there.
-
-    Args:
-        options: which data set.
-        listener: hears how many images were read.
 
     Raises:
         VitkitError: there is no such data set, or it cannot be opened.
     """
-    with listener.progress("listing images"):
+    with options.listener.progress("listing images"):
         splits = options.splits if options.splits.rule else replace(options.splits, rule=NEWEST_RULE)
         data = find_task(options.task).learning.open_data(options.path, splits, options.decode)
-    with listener.progress("reading images") as progress:
+    with options.listener.progress("reading images") as progress:
         return check_data(data, progress)

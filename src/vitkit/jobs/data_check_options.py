@@ -4,11 +4,12 @@ from dataclasses import dataclass, field
 
 from vitkit.data.decode_config import DecodeRule
 from vitkit.data.sources_config import Splits
+from vitkit.jobs.options import JobOptions
 from vitkit.models.card import TaskName
 
 
 @dataclass(frozen=True)
-class DataCheckOptions:
+class DataCheckOptions(JobOptions):
     """The options of a check of a data set; the texts below the fields are their help."""
 
     path: str

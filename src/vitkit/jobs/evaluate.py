@@ -7,22 +7,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.data.loader_config import WORKER_TIMEOUT
 from vitkit.data.repeats import Images, repeats_of_training
 from vitkit.data.sources import ImageData
-from vitkit.engines.engine_config import Engine
 from vitkit.errors import VitkitError
 from vitkit.jobs.engines import Ready, load_ready
-from vitkit.jobs.evaluate_options import EvaluateOptions
-from vitkit.listener import SILENT, Listener
-from vitkit.models.image_config import height_and_width
-from vitkit.models.precision_config import Precision
+from vitkit.jobs.evaluate_options import EvaluateOptions, MeasuringOptions
+from vitkit.jobs.options import from_options
+from vitkit.listener import Listener
 from vitkit.runs.finish import evaluate_split, find_training_images, with_repeats
 from vitkit.runs.folder import Place, kind_of
 from vitkit.runs.trained_model import is_training_data, open_model_data, write_evaluation
 from vitkit.tasks import answering_of
 from vitkit.tasks.answering import Answering
-from vitkit.weights import LoadOptions
 from vitkit.weights.card import Described, card_of
 from vitkit.weights.loading import log_notes
 
@@ -50,77 +46,24 @@ class Evaluation:
     it."""
 
 
-def evaluate(
-    path: str | Path,
-    data: str | None = None,
-    split: str | None = None,
-    *,
-    device: str = "auto",
-    batch_size: int = 128,
-    workers: int = 0,
-    image_size: int | tuple[int, int] | None = None,
-    num_heads: int | None = None,
-    precision: Precision = "auto",
-    max_pixels: int | None = None,
-    worker_timeout: float = WORKER_TIMEOUT,
-    exact: bool = False,
-    engine: Engine | None = None,
-    listener: Listener = SILENT,
-) -> Evaluation:
-    """Evaluate a checkpoint.
-
-    Args:
-        path: anything `load_model` reads, or a folder that `vitkit export` wrote. A run folder knows its
-            data, and so does what was exported of it.
-        data: other data, by the class names of the model; left out, the data it was trained on, cut as then.
-        split: left out, "test" if there is one, else "val".
-        device: where it computes: "auto" (a GPU if there is one), "cpu", "cuda".
-        batch_size: images at a time.
-        workers: processes that decode images.
-        image_size, num_heads: as for `load_model`.
-        precision: number format of the computation: "float32", "bfloat16", or "auto": bfloat16 on a GPU that
-            has it.
-        max_pixels: larger images are refused; left out, the limit that the model was saved with.
-        worker_timeout: seconds to wait for a batch before its worker is considered stuck; 0: for ever.
-        exact: Whether it computes as the first version did, without the faster ways to the same result.
-        engine: the program that computes, as for `vitkit.Predictor`.
-        listener: hears the progress and what is worth knowing.
+def run_evaluate(options: EvaluateOptions) -> Evaluation:
+    """Evaluate a checkpoint. A run folder knows its data, and so does what was exported of it.
 
     Raises:
         VitkitError: the model names no classes; the data is not there, has classes the model does not know,
             or lacks the split.
     """
-    options = EvaluateOptions(
-        model=str(path),
-        data=data,
-        split=split,
-        device=device,
-        precision=precision,
-        exact=exact,
-        engine=engine,
-        batch_size=batch_size,
-        workers=workers,
-        image_size=height_and_width(image_size),
-        num_heads=num_heads,
-        max_pixels=max_pixels,
-        worker_timeout=worker_timeout,
-    )
-    return run_evaluation(options, listener)
-
-
-def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Evaluation:
-    """Evaluate a checkpoint; errors are those of `evaluate`."""
-    place = kind_of(options.model)
+    listener, place = options.listener, kind_of(options.path)
     ready = load_for_evaluation(options, place)
     model = ready.model
     answering = answering_of(model.card)
     reason = answering.explain_unfit(model.config)
     if reason:
-        raise VitkitError(f"{options.model} {reason}.")
+        raise VitkitError(f"{options.path} {reason}.")
     with listener.progress("listing images"):
         data = open_model_data(model, options.data, options.max_pixels)
     if not model.card.class_names:
-        listener.note(_match_by_order(options.model, model, data))
+        listener.note(_match_by_order(str(options.path), model, data))
     recorded = card_of(model).data
     trained_on = options.data is None or is_training_data(model.card, options.data)
     split = options.split
@@ -156,7 +99,10 @@ def run_evaluation(options: EvaluateOptions, listener: Listener = SILENT) -> Eva
     return Evaluation(split, data, answering, result, predictions, rejects, place, whole)
 
 
-def load_for_evaluation(options: EvaluateOptions, place: Place | None = None) -> Ready:
+evaluate = from_options(EvaluateOptions)(run_evaluate)
+
+
+def load_for_evaluation(options: MeasuringOptions, place: Place | None = None) -> Ready:
     """Load the model of an evaluation, to be computed as its options say; what is worth knowing is logged.
 
     Args:
@@ -164,15 +110,15 @@ def load_for_evaluation(options: EvaluateOptions, place: Place | None = None) ->
         place: what the model's path is, where that is known already.
     """
     ready = load_ready(
-        place or options.model,
-        LoadOptions(image_size=options.image_size, num_heads=options.num_heads),
+        place or options.path,
+        options.load_options,
         device=options.device,
         engine=options.engine,
         precision=options.precision,
         exact=options.exact,
         phase="evaluation",
     )
-    log_notes(options.model, ready.notes, ready.left_out)
+    log_notes(options.path, ready.notes, ready.left_out)
     return ready
 
 
@@ -190,7 +136,7 @@ def _find_among_others(model: Described, others: Images, listener: Listener) -> 
         return repeats_of_training({"train": trained, "others": others}, ("others",)).get("others")
 
 
-def keep_evaluation(options: EvaluateOptions, found: Evaluation, listener: Listener = SILENT) -> Path | None:
+def keep_evaluation(options: EvaluateOptions, found: Evaluation) -> Path | None:
     """Keep the evaluation of a run, of the model as it is and on its own data, in the run folder.
 
     PyTorch's numbers alone, which are those that its report and another evaluation of it are compared with.
@@ -199,7 +145,7 @@ def keep_evaluation(options: EvaluateOptions, found: Evaluation, listener: Liste
         The folder that holds it; None if it is of something else, the run has not finished, or its folder may
         not be written.
     """
-    run, changed = Path(options.model), (options.data, options.image_size, options.max_pixels)
+    run, changed = Path(options.path), (options.data, options.image_size, options.max_pixels)
     if (
         options.engine not in (None, "torch")
         or found.model.kind != "run"
@@ -209,10 +155,10 @@ def keep_evaluation(options: EvaluateOptions, found: Evaluation, listener: Liste
     try:
         write_evaluation(run, found.split, found.result, found.predictions)
     except OSError as error:  # somebody else's run, say: the numbers are of use all the same
-        listener.note(f"Not kept in {run}: {error.strerror}.")
+        options.listener.note(f"Not kept in {run}: {error.strerror}.")
         return None
     except VitkitError as error:
-        listener.note(f"Not kept: {error}")
+        options.listener.note(f"Not kept: {error}")
         return None
     return run / "evaluation"
 

@@ -1,12 +1,11 @@
 """Evaluate a model by a named protocol: ImageNet ReaL, ImageNet-V2, -A, -R, -Sketch and ObjectNet."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
 from vitkit.data.imagenet import WithoutBorder, imagenet_wnids, is_wnid, list_labelled, read_wnids
-from vitkit.data.imagenet_config import PROTOCOLS, ProtocolName
+from vitkit.data.imagenet_config import PROTOCOLS
 from vitkit.data.loader import evaluation_batches
 from vitkit.errors import VitkitError
 from vitkit.evaluation import run_model
@@ -17,57 +16,26 @@ from vitkit.evaluation.protocols import (
     outputs_of_classes,
 )
 from vitkit.jobs.evaluate import load_for_evaluation
-from vitkit.jobs.evaluate_options import EvaluateOptions
-from vitkit.listener import SILENT, Listener, added_up
-from vitkit.models.image_config import height_and_width
+from vitkit.jobs.evaluate_options import ProtocolOptions
+from vitkit.jobs.options import from_options
+from vitkit.listener import added_up
 from vitkit.tasks import answering_of
 from vitkit.weights.preprocessing import preprocessing_of
 
 
-def evaluate_protocol(
-    path: str | Path,
-    data: str | Path,
-    protocol: ProtocolName,
-    *,
-    labels: str | Path | None = None,
-    wnids: str | Path | None = None,
-    device: str = "auto",
-    batch_size: int = 128,
-    workers: int = 0,
-    image_size: int | tuple[int, int] | None = None,
-    listener: Listener = SILENT,
-) -> ProtocolResult:
+def run_evaluate_protocol(options: ProtocolOptions) -> ProtocolResult:
     """Evaluate a model of ImageNet's classes on one of the test sets that such models are compared on.
-
-    Args:
-        path: anything `load_model` reads.
-        data: the folder of the test set's images.
-        protocol: the test set, such as "imagenet-real", "imagenet-a" or "objectnet".
-        labels: real.json, or ObjectNet's folder of mappings; left out, they are beside the images.
-        wnids: the WordNet ids of the model's outputs in order: a file with one at the beginning of each line,
-            or a folder of class folders; left out, its class names or ImageNet's usual order.
-        device, batch_size, workers, image_size, listener: as for `vitkit.evaluate`.
 
     Raises:
         VitkitError: the model has other classes; the data or its labels are not laid out as that test set is.
     """
-    options = EvaluateOptions(
-        str(path),
-        str(data),
-        device=device,
-        batch_size=batch_size,
-        workers=workers,
-        image_size=height_and_width(image_size),
-        protocol=protocol,
-        labels=None if labels is None else str(labels),
-        wnids=None if wnids is None else str(wnids),
-    )
-    return run_protocol(options, listener)[0]
+    return run_protocol(options)[0]
 
 
-def run_protocol(
-    options: EvaluateOptions, listener: Listener = SILENT
-) -> tuple[ProtocolResult, dict[str, str]]:
+evaluate_protocol = from_options(ProtocolOptions)(run_evaluate_protocol)
+
+
+def run_protocol(options: ProtocolOptions) -> tuple[ProtocolResult, dict[str, str]]:
     """Evaluate a model by the protocol of the options.
 
     Returns:
@@ -76,20 +44,20 @@ def run_protocol(
     Raises:
         VitkitError: as `evaluate_protocol`.
     """
-    name, data = options.protocol, options.data
-    if name is None or data is None:
-        raise VitkitError("Expected a protocol and the folder of its images, --data.")
+    name, listener = options.protocol, options.listener
     protocol, wnids = PROTOCOLS[name], imagenet_wnids()
-    given = None if options.wnids is None else read_wnids(options.wnids)
+    given = None if options.wnids is None else read_wnids(str(options.wnids))
     with listener.progress("listing images"):
-        images = list_labelled(name, data, options.labels)
+        images = list_labelled(
+            name, str(options.data), None if options.labels is None else str(options.labels)
+        )
     ready = load_for_evaluation(options)
     model = ready.model
     reason = answering_of(model.card).explain_unfit(model.config)
     if reason:
-        raise VitkitError(f"{options.model} {reason}.")
+        raise VitkitError(f"{options.path} {reason}.")
     names = model.card.class_names
-    columns, note = outputs_of_classes(options.model, model.config.num_classes, names, given)
+    columns, note = outputs_of_classes(str(options.path), model.config.num_classes, names, given)
     candidates = np.array([wnids.index(wnid) for wnid in imagenet_wnids(protocol.mark)])
     rule = preprocessing_of(model).decode
     if options.max_pixels is not None:

@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 
 from vitkit.engines.agreement import LOWEST_AGREEMENT, Agreement, Nearness, compare_logits
-from vitkit.engines.engine_config import GraphEngine, Numbers
 from vitkit.engines.engine_model import Runner, describe_gelu
 from vitkit.engines.folder import write_description
 from vitkit.engines.graph import example_images
@@ -23,12 +22,12 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.jobs.calibration import CalibrationImages, read_calibration, read_own_images
 from vitkit.jobs.export_options import ExportOptions
+from vitkit.jobs.options import from_options
 from vitkit.listener import SILENT, Listener
 from vitkit.models.image_model import ImageModel
 from vitkit.runs.checkpoints import load_any
 from vitkit.runs.destination import beside, refuse_taken
 from vitkit.tasks import answering_of
-from vitkit.weights import LoadOptions
 
 CHECK_BATCH = 32
 """Images that are compared at a time."""
@@ -52,60 +51,20 @@ class Exported:
     """The operation that the engine computes in another form than the model, in words; None for none."""
 
 
-def export(
-    source: str | Path,
-    out: str | Path,
-    engine: GraphEngine = "openvino",
-    precision: Numbers = "float32",
-    *,
-    calibration: str | None = None,
-    calibration_images: int = 300,
-    check_images: int = 500,
-    image_size: int | tuple[int, int] | None = None,
-    num_heads: int | None = None,
-    accept_change: bool = False,
-    listener: Listener = SILENT,
-) -> Exported:
+def run_export(options: ExportOptions) -> Exported:
     """Write a model as the graph of an inference engine, which `vitkit.Predictor` and `evaluate` read.
 
-    Args:
-        source: anything `load_model` reads.
-        out: folder to write, which must not be there yet.
-        engine: "openvino" or "onnxruntime", which must be installed.
-        precision: the numbers of matrix products, "float32", "bfloat16" or "int8".
-        calibration: images for int8: a folder, labels or not, or any data; left out, the training images of a
-            run. Where they are given, every precision is compared with float32 on some of them.
-        calibration_images: the most images that ranges are found on.
-        check_images: the most images, others than those, that the result is compared on.
-        image_size, num_heads: as for `load_model`.
-        accept_change: keep a result that answers otherwise than float32 on more than 1 % of the images.
-        listener: hears the progress and what is worth knowing.
+    The graph is for images of one size.
 
     Raises:
         VitkitError: the engine is not installed or cannot compute the model; there are too few images; or the
             result answers otherwise than float32. Nothing is left at `out` then.
     """
-    options = ExportOptions(
-        str(source),
-        str(out),
-        engine,
-        precision,
-        calibration=calibration,
-        calibration_images=calibration_images,
-        check_images=check_images,
-        image_size=(image_size, image_size) if isinstance(image_size, int) else image_size,
-        num_heads=num_heads,
-        accept_change=accept_change,
-    )
-    return run_export(options, listener)
-
-
-def run_export(options: ExportOptions, listener: Listener = SILENT) -> Exported:
-    """Export a model; errors are those of `export`."""
+    listener = options.listener
     out, engine, numbers = Path(options.out), options.engine, options.precision
     refuse_taken(out)
     refuse_numbers(engine, numbers)
-    loaded = load_any(options.source, LoadOptions(image_size=options.image_size, num_heads=options.num_heads))
+    loaded = load_any(options.source, options.load_options)
     model = loaded.model
     reason = answering_of(model.card).explain_unfit(model.config)
     if reason:
@@ -134,6 +93,9 @@ def run_export(options: ExportOptions, listener: Listener = SILENT) -> Exported:
         folder.rename(out)
     departure = describe_gelu(model.config, numbers)
     return Exported(out, agreement, nearness, words, loaded.notes, departure)
+
+
+export = from_options(ExportOptions)(run_export)
 
 
 def _images_to_compare(

@@ -1,27 +1,27 @@
 """The options of an export to an inference engine. They need no torch."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from vitkit.engines.engine_config import GraphEngine, Numbers
 from vitkit.errors import VitkitError
+from vitkit.jobs.options import CheckpointOptions, JobOptions, SourceOptions, StrPath
 
 FEWEST = 10
 """Images below which neither ranges nor agreement say anything."""
 
 
 @dataclass(frozen=True)
-class ExportOptions:
+class ExportOptions(CheckpointOptions, JobOptions, SourceOptions):
     """The options of an export; the texts below the fields are their help."""
 
-    source: str
-    """a run folder, or any checkpoint that vitkit convert reads."""
-    out: str
-    """folder to write; it must not exist yet."""
+    out: StrPath
+    """folder of the graph, which must not exist yet."""
     engine: GraphEngine = "openvino"
     """what is to compute it: openvino or onnxruntime, extras of the same names."""
     precision: Numbers = "float32"
     """numbers of matrix products: float32, bfloat16 or int8. OpenVINO has all three; int8 is calibrated on
     images."""
+    _: KW_ONLY
     calibration: str | None = None
     """images for int8, like those it will see: a folder of images, labels or not, or any --data; left out,
     the training images of a run. Some of them are kept apart to compare the result with float32."""
@@ -29,11 +29,6 @@ class ExportOptions:
     """most images that ranges are found on."""
     check_images: int = 500
     """most images, others than those, that the result is compared with float32 on."""
-    image_size: tuple[int, int] | None = None
-    """height and width in pixels, or one number for both: 384, or 224 320; left out, the checkpoint's. The
-    graph is for this size."""
-    num_heads: int | None = None
-    """number of attention heads, where the file does not record it."""
     accept_change: bool = False
     """keep a result that answers otherwise than float32 on more than 1 % of the images."""
 

@@ -10,11 +10,13 @@ import torch
 from vitkit.data.sources_config import FIRST_RULE, Splits
 from vitkit.data.transforms_config import Augmentation
 from vitkit.errors import VitkitError
+from vitkit.jobs.finetune_options import FinetuneOptions, FinetuneRunOptions
 from vitkit.jobs.finetune_recipes import fit_paper
+from vitkit.jobs.options import as_arguments, from_options
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.series.series import recorded_run, train_series
 from vitkit.jobs.train import require_data, train
-from vitkit.listener import SILENT, Listener
+from vitkit.models.image_config import height_and_width
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.config import Run, StartConfig, full_name
 from vitkit.runs.machine import require_threads
@@ -47,38 +49,11 @@ LAYER_DECAY = 0.75
 first layer as slow. Without it, models of 4 layers lost up to 5 points on a few images like the start's."""
 
 
-def finetune(
-    start: str | StartConfig,
-    data: str,
-    out: str | Path | None = None,
-    *,
-    recipe: str = "",
-    image_size: int | tuple[int, int] | None = None,
-    sweep: bool = False,
-    sweep_rates: tuple[float, ...] = (),
-    runs: int = 1,
-    cross_validate: int | None = None,
-    minutes: float | None = None,
-    device: str = "auto",
-    threads: int | None = None,
-    listener: Listener = SILENT,
-) -> Path:
+def run_finetune(options: FinetuneOptions) -> Path:
     """Fine-tune a model on images: train it with a new head, evaluate it, and write its report.
 
     Calling it again with the same arguments and folder continues from the last committed checkpoint. For
     any other option make the run with `vitkit.finetune_run`, change it, and give it to `vitkit.train`.
-
-    Args:
-        start: a run folder, a file or folder of weights, or an address such as hf:org/name; a `StartConfig`
-            says more.
-        data: images with labels, as for `vitkit.train`.
-        out: the run folder; left out, one below `runs/`.
-        recipe: a name, "paper" for the paper's; left out, what suits the number of images.
-        image_size: pixels, one number or `(height, width)`; left out, that of the start or the recipe.
-        sweep, sweep_rates, runs, cross_validate: several runs in place of one, as `SeriesOptions` describes
-            them.
-        minutes: of training, in place of the number of steps that suits the images or the recipe has.
-        device, threads, listener: as for `vitkit.train`.
 
     Returns:
         The run folder; that of the series, where several runs are asked for.
@@ -86,59 +61,60 @@ def finetune(
     Raises:
         VitkitError, InterruptedTraining: as `vitkit.train`.
     """
+    out, device, threads, listener = options.out, options.device, options.threads, options.listener
     require_threads(threads)
     request = Request()
     with listener.progress("looking at the start"):
-        run = finetune_run(start, data, recipe=recipe, image_size=image_size, request=request)
-    series = SeriesOptions(sweep, sweep_rates, runs, cross_validate)
-    if minutes is not None:
+        run = _suited_run(options, request)
+    if options.minutes is not None:
         if threads is not None:
             torch.set_num_threads(threads)  # the speed depends on them
-        run = replace(run, training=replace(run.training, minutes=minutes))
+        run = replace(run, training=replace(run.training, minutes=options.minutes))
         run = settle_minutes(
             run,
             None if out is None else Path(out),
             request,
             device=device,
-            ending=series.ending if series.is_series else "",
-            recorded=recorded_run if series.is_series else None,
+            ending=options.ending if options.is_series else "",
+            recorded=recorded_run if options.is_series else None,
             again=True,
             listener=listener,
         )
-    if series.is_series:
+    if options.is_series:
+        series = SeriesOptions(**as_arguments(SeriesOptions, options))
         return train_series(
             run, out, series, device=device, threads=threads, request=request, listener=listener
         )
     return train(run, out, device=device, threads=threads, request=request, listener=listener)
 
 
-def finetune_run(
-    start: str | StartConfig,
-    data: str,
-    *,
-    recipe: str = "",
-    image_size: int | tuple[int, int] | None = None,
-    request: Request | None = None,
-) -> Run:
-    """Make the run that fine-tunes a start on images, to be changed and handed to `vitkit.train`.
+finetune = from_options(FinetuneOptions)(run_finetune)
 
-    Args:
-        start, data, recipe, image_size: as for `finetune`.
-        request: what was looked at already, of `vitkit.runs.plan`; left out, nothing.
+
+def run_finetune_run(options: FinetuneRunOptions) -> Run:
+    """Make the run that fine-tunes a start on images, to be changed and handed to `vitkit.train`.
 
     Raises:
         VitkitError: there is no such start, no such data or no such recipe.
     """
-    begun = start if isinstance(start, StartConfig) else StartConfig(start)
+    return _suited_run(options, Request())
+
+
+finetune_run = from_options(FinetuneRunOptions)(run_finetune_run)
+
+
+def _suited_run(options: FinetuneRunOptions, request: Request) -> Run:
+    """Make the run that fine-tunes a start on images; the request keeps what is looked at for that."""
+    begun = options.start if isinstance(options.start, StartConfig) else StartConfig(options.start)
     if not begun.start:
         raise VitkitError(
             "Which weights to begin from? Give a run folder, a file or an address: vitkit finetune START "
             "--data PATH."
         )
-    base = named_recipe(recipe) if recipe else Run()
-    run = suit_run(replace(base, data=data or base.data, start=begun), request).run
-    if image_size is not None:
-        size = (image_size, image_size) if isinstance(image_size, int) else image_size
+    base = named_recipe(options.recipe) if options.recipe else Run()
+    run = suit_run(replace(base, data=options.data or base.data, start=begun), request).run
+    size = height_and_width(options.image_size)
+    if size is not None:
         run = replace(run, preprocessing=replace(run.preprocessing, image_size=size))
     return run
 

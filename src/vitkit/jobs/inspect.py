@@ -26,8 +26,8 @@ from vitkit.durable import refuse_link
 from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.jobs.inspect_options import InspectOptions
-from vitkit.listener import SILENT, Listener
-from vitkit.models.image_config import height_and_width
+from vitkit.jobs.options import as_names, from_options
+from vitkit.listener import Listener
 from vitkit.models.image_model import ImageModel
 from vitkit.runs.checkpoints import load_model
 from vitkit.runs.destination import make_folder, require_folder
@@ -53,27 +53,11 @@ class Inspection:
     """Why there are no pictures of attention; empty if there are."""
 
 
-def inspect(
-    path: str | Path,
-    images: Sequence[str | Path] = (),
-    out: str | Path | None = None,
-    *,
-    image_size: int | tuple[int, int] | None = None,
-    num_heads: int | None = None,
-    listener: Listener = SILENT,
-) -> list[Path]:
+def run_inspect(options: InspectOptions) -> list[Path]:
     """Draw what a model has learned, as PNG and SVG.
 
     Filters and position embeddings need the weights alone; attention distance and rollout need images: those
     given, or the test images of the run the model comes from. ResNets have filters only.
-
-    Args:
-        path: anything `load_model` reads.
-        images: files or folders.
-        out: folder for the pictures; left out, `inspect/` in the run folder, beside the checkpoint, or, of a
-            model by address, in the working folder.
-        image_size, num_heads: as for `load_model`.
-        listener: hears which images cannot be read.
 
     Returns:
         The files written.
@@ -81,24 +65,20 @@ def inspect(
     Raises:
         VitkitError: none of the images can be read.
     """
-    options = InspectOptions(
-        model=str(path),
-        images=tuple(str(image) for image in images),
-        out=None if out is None else str(out),
-        image_size=height_and_width(image_size),
-        num_heads=num_heads,
-    )
-    return draw_pictures(options, listener).pictures
+    return draw_pictures(options).pictures
 
 
-def draw_pictures(options: InspectOptions, listener: Listener = SILENT) -> Inspection:
+inspect = from_options(InspectOptions)(run_inspect)
+
+
+def draw_pictures(options: InspectOptions) -> Inspection:
     """Draw what a model has learned; errors are those of `inspect`."""
     require_folder(options.folder)
     if options.out is None:
         refuse_link(options.folder)  # the run may be somebody else's
-    model = load_model(options.model, image_size=options.image_size, num_heads=options.num_heads)
-    with listener.progress("drawing pictures"):
-        written = _draw(model, options.images or (), options.folder, listener)
+    model = load_model(options.path, image_size=options.image_size, num_heads=options.num_heads)
+    with options.listener.progress("drawing pictures"):
+        written = _draw(model, as_names(options.images or ()), options.folder, options.listener)
     drawn = any("attention" in path.name for path in written)
     return Inspection(written, "" if drawn else _explain_no_attention(model))
 

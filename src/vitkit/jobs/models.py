@@ -32,7 +32,7 @@ def measure_models(options: ModelsOptions) -> list[ModelSize]:
     """
     sizes = []
     for name in matching(options.patterns):
-        config = model_config(name, options.num_classes, options.image_size)
+        config = model_config(name, options.num_classes, options.image_size or 224)
         sizes.append(ModelSize(name, shape(config), parameters(config), forward_flops(config, head=True)))
     return sizes
 

@@ -15,16 +15,13 @@ from vitkit.data.channels import from_rgb
 from vitkit.data.decode import DecodeError, decode, decode_image
 from vitkit.data.image_paths import find_images, refuse_address
 from vitkit.data.transforms import preprocess
-from vitkit.engines.engine_config import Engine
 from vitkit.engines.engine_model import EngineModel
 from vitkit.errors import VitkitError
 from vitkit.jobs.engines import load_ready
-from vitkit.jobs.predict_options import PredictOptions
-from vitkit.listener import SILENT, Listener
-from vitkit.models.precision_config import Precision
+from vitkit.jobs.options import as_arguments, as_names, method_from_options
+from vitkit.jobs.predict_options import PredictOptions, PredictorOptions
 from vitkit.tasks import answering_of
 from vitkit.tasks.answering import Answering, Guess
-from vitkit.weights.load_options import LoadOptions
 from vitkit.weights.preprocessing import preprocessing_of
 
 if TYPE_CHECKING:
@@ -52,7 +49,7 @@ class PredictedImage:
     """The number of classes that the model knows, of which `guesses` names the first."""
 
 
-def predict_images(options: PredictOptions, listener: Listener = SILENT) -> Generator[PredictedImage]:
+def predict_images(options: PredictOptions) -> Generator[PredictedImage]:
     """Name what is in images, a batch at a time and in their order.
 
     Only files and folders are read here: a "-" among the names is for `vitkit.cli.options.read_names`.
@@ -61,20 +58,11 @@ def predict_images(options: PredictOptions, listener: Listener = SILENT) -> Gene
         VitkitError: there is no such model, it cannot classify, or an image is named by address. Files that
             cannot be read are no error: they are yielded with the reason.
     """
-    predictor = Predictor(
-        options.model,
-        options.device,
-        image_size=options.image_size,
-        num_heads=options.num_heads,
-        max_pixels=options.max_pixels,
-        precision=options.precision,
-        exact=options.exact,
-        engine=options.engine,
-    )
+    predictor, listener = Predictor(**as_arguments(PredictorOptions, options)), options.listener
     for note in predictor.notes:
-        listener.note(f"{options.model}: {note}.")
+        listener.note(f"{options.path}: {note}.")
     with listener.progress("listing images"):
-        paths = list(find_images(options.images))
+        paths = list(find_images(as_names(options.images)))
     with listener.progress("predicting", len(paths)) as progress:
         for start in range(0, len(paths), options.batch_size):
             batch = paths[start : start + options.batch_size]
@@ -104,44 +92,22 @@ class Predictor:
     >>> predictor("scan.png")[0].name
     '7'
 
-    Args:
-        path: anything `load_model` reads, or a folder that `vitkit export` wrote.
-        device: where it computes: "auto" (a GPU if there is one), "cpu", "cuda".
-        image_size, num_heads: as for `load_model`.
-        max_pixels: larger images are refused; left out, the limit that the model was saved with.
-        precision: number format of the computation: "float32", "bfloat16", or "auto": bfloat16 on a GPU that
-            has it.
-        exact: Whether it computes as the first version did, without the faster ways to the same result.
-        engine: the program that computes: "torch", or an extra, "openvino" or "onnxruntime", on the processor
-            with the number of threads that PyTorch has; an exported folder, which is read without PyTorch,
-            goes by OMP_NUM_THREADS where that is not imported. Left out, the one that an exported folder is
-            for, else "torch".
-
     `notes` holds what the user should know about the weights, as `vitkit.load_model` logs it.
 
     Raises:
         VitkitError: no checkpoint there, or a model that names no classes.
     """
 
-    def __init__(
-        self,
-        path: str | Path,
-        device: str = "auto",
-        *,
-        image_size: int | tuple[int, int] | None = None,
-        num_heads: int | None = None,
-        max_pixels: int | None = None,
-        precision: Precision = "auto",
-        exact: bool = False,
-        engine: Engine | None = None,
-    ) -> None:
+    @method_from_options(PredictorOptions)
+    def __init__(self, options: PredictorOptions) -> None:
+        """Load a model, for predictions by PyTorch or by another engine."""
         ready = load_ready(
-            path,
-            LoadOptions(image_size=image_size, num_heads=num_heads),
-            device=device,
-            engine=engine,
-            precision=precision,
-            exact=exact,
+            options.path,
+            options.load_options,
+            device=options.device,
+            engine=options.engine,
+            precision=options.precision,
+            exact=options.exact,
             phase="prediction",
         )
         self.notes, self.model = ready.notes, ready.model
@@ -149,10 +115,10 @@ class Predictor:
         self.answering = answering_of(self.model.card)
         reason = self.answering.explain_unfit(self.model.config)
         if reason:
-            raise VitkitError(f"{path} {reason}.")
+            raise VitkitError(f"{options.path} {reason}.")
         self.preprocessing = preprocessing_of(self.model)
-        if max_pixels is not None:
-            rule = replace(self.preprocessing.decode, max_pixels=max_pixels)
+        if options.max_pixels is not None:
+            rule = replace(self.preprocessing.decode, max_pixels=options.max_pixels)
             self.preprocessing = replace(self.preprocessing, decode=rule)
         count = self.model.config.num_classes
         self.class_names = self.model.card.class_names or tuple(f"class {i}" for i in range(count))

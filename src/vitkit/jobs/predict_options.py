@@ -1,43 +1,29 @@
 """The options of a prediction. They need no torch."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vitkit.engines.engine_config import Engine
 from vitkit.errors import VitkitError
-from vitkit.models.precision_config import Precision
+from vitkit.jobs.options import JobOptions, ModelOptions, StrPath
 
 
 @dataclass(frozen=True)
-class PredictOptions:
+class PredictorOptions(ModelOptions):
+    """The options of `vitkit.Predictor`."""
+
+    device: str = "auto"  # by position too
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions(PredictorOptions, JobOptions):
     """The options of a prediction; the texts below the fields are their help."""
 
-    model: str
-    """a run folder, any checkpoint that vitkit convert reads, or a folder of vitkit export."""
-    images: tuple[str, ...]
+    images: Sequence[StrPath]
     """image files, folders, or - for a list of paths on standard input."""
     top: int = 5
     """number of classes to name for each image; a multi-label model always names all labels."""
-    device: str = "auto"
-    """where to compute: auto (a GPU if there is one), cpu, cuda or cuda:1."""
-    precision: Precision = "auto"
-    """number format of the computation: float32, bfloat16, or auto: bfloat16 on a GPU that has it, else
-    float32."""
-    exact: bool = False
-    """compute with the operations of the first version of vitkit, without the faster ways to the same
-    result."""
-    engine: Engine | None = None
-    """what computes: torch, or an extra, openvino or onnxruntime; left out, the one that a folder of vitkit
-    export is for, else torch."""
     batch_size: int = 32
-    """images that are computed at a time."""
-    image_size: tuple[int, int] | None = None
-    """height and width in pixels, or one number for both: 384, or 224 320; left out, the checkpoint's.
-    Position embeddings are resized."""
-    num_heads: int | None = None
-    """number of attention heads, where the file does not record it."""
-    max_pixels: int | None = None
-    """largest number of pixels of an image; larger ones are refused. Left out, the limit that the model was
-    saved with."""
+    """images that are read and computed at a time."""
 
     def __post_init__(self) -> None:
         if not self.images:

@@ -12,4 +12,5 @@ class StartsOptions:
     model: str | None = None
     """a model of vitkit models, or a pattern: ViT-B/16, 'BiT-*'."""
     data: str | None = None
-    """the images that it was trained on: imagenet-21k, imagenet-1k, 'imagenet-21k, imagenet-1k', webli."""
+    """the images that it was trained on: imagenet-21k, imagenet-1k, 'imagenet-21k, imagenet-1k', webli; or,
+    where none has exactly that, a part of it."""

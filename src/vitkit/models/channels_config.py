@@ -1,12 +1,24 @@
-"""Configurations for images of another number of channels. This file imports no torch."""
+"""Configurations for images of another size or number of channels. This file imports no torch."""
 
 from dataclasses import replace
 
 from vitkit.errors import VitkitError
+from vitkit.models.image_config import Size, height_and_width
 from vitkit.models.zoo import ModelConfig
 
 Statistics = tuple[float, ...] | None
 """A value for each channel, or one for all; None where none is given."""
+
+
+def with_image_size(config: ModelConfig, size: Size) -> ModelConfig:
+    """Set the image size of a model's preprocessing, which owns it, on the model's configuration.
+
+    No other function changes it: a size that is given to `load_model` comes here by way of `Preprocessing`.
+
+    Raises:
+        VitkitError: the model cannot read images of this size.
+    """
+    return replace(config, image_size=height_and_width(size))
 
 
 def with_statistics(config: ModelConfig, mean: Statistics, std: Statistics) -> ModelConfig:

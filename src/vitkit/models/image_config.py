@@ -4,7 +4,7 @@ This file imports no torch, because help texts must not wait for it.
 """
 
 import math
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, Protocol, Self, TypeAlias, overload
 
 from vitkit.errors import VitkitError
 
@@ -13,6 +13,10 @@ LARGEST = 2**20
 
 MOST_CLASSES = 2**24
 """A thousand times as many as the largest labelled set has."""
+
+
+Size: TypeAlias = int | tuple[int, int]
+"""Height and width of images in pixels, or one number for both."""
 
 
 class ImageConfig(Protocol):
@@ -111,7 +115,13 @@ def check_images(config: ImageConfig) -> None:
         )
 
 
-def height_and_width(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
+@overload
+def height_and_width(size: Size) -> tuple[int, int]: ...
+@overload
+def height_and_width(size: None) -> None: ...
+@overload
+def height_and_width(size: Size | None) -> tuple[int, int] | None: ...
+def height_and_width(size: Size | None) -> tuple[int, int] | None:
     """Return a size as `(height, width)`: one number is both of them, and None stays None."""
     return (size, size) if isinstance(size, int) else size
 

@@ -623,7 +623,8 @@ class Observed:
         return max(alive)
 
     def _is_kept(self, span: Span) -> bool:
-        return span.born <= self.turn and (span.died is None or span.died > self.turn)
+        # What goes with the last operation of all is kept too: autocast's copies of weights, in prediction.
+        return span.born <= self.turn and (span.died is None or span.died > min(self.turn, self.end - 1))
 
     def _alive(self, spans: Iterator[tuple[Span, Bytes]], batch: int) -> list[int]:
         """Add up the bytes that are alive after each operation."""
@@ -744,7 +745,7 @@ def _repeated(
         layer.kept = _sum(
             size
             for s, size in observed.spans
-            if begins <= s.born < ends and (observed._is_kept(s) or (not training and s.died is None))
+            if begins <= s.born < ends and observed._is_kept(s)
         )
         if training:
             born = [ledger.made[key] for key in inside if key in ledger.made]

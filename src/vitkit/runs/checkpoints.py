@@ -239,9 +239,7 @@ def load_any(path: str | Path | Place, options: LoadOptions | None = None) -> Lo
     return fit_model(place.name, identity, found.tensors, options)
 
 
-def identify_any(
-    path: str | Path | Place, image_size: tuple[int, int] | None = None, num_heads: int | None = None
-) -> Identity:
+def identify_any(path: str | Path | Place, options: LoadOptions | None = None) -> Identity:
     """Find out what a checkpoint is, as `vitkit.weights.identify` does, or a run that has not finished.
 
     Raises:
@@ -251,7 +249,7 @@ def identify_any(
     require_weights(place)
     if place.kind == "unfinished run":
         return _identity(place, read_snapshot(place))
-    identity = identify(place.name, image_size, num_heads)
+    identity = identify(place.name, options)
     return replace(identity, card=find_data(identity.card, place.name))
 
 

@@ -17,7 +17,7 @@ from vitkit.data.listing import absolute_spec, pluralize
 from vitkit.data.transforms_config import Preprocessing
 from vitkit.durable import hash_file, replace_json
 from vitkit.errors import VitkitError
-from vitkit.models.channels_config import describe_channels, with_channels
+from vitkit.models.channels_config import describe_channels, with_channels, with_image_size
 from vitkit.models.image_config import format_size
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
@@ -99,7 +99,7 @@ def find_start(options: StartConfig, place: Place | None = None) -> Start:
         return Start(
             options.start, stopped.which, name, config, card, "vitkit", (), file, stopped.sha256, stopped.read
         )
-    identity = identify(options.start, num_heads=options.num_heads)
+    identity = identify(options.start, LoadOptions(num_heads=options.num_heads))
     return Start(
         options.start,
         "",
@@ -134,7 +134,7 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecor
     before, _ = fit_statistics(
         with_channels(start.config, run.preprocessing.decode.channels), start.card, given
     )
-    config = replace(before, image_size=run.preprocessing.image_size)
+    config = with_image_size(before, run.preprocessing.image_size)
     if run.start.head != "keep":
         config = replace(config.with_new_head(len(class_names)), head_bias_init=0.0)
     else:

@@ -17,11 +17,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models import channels_config
 from vitkit.models.build import build_empty, build_model
 from vitkit.models.channels import fit_filters
-from vitkit.models.channels_config import with_channels
+from vitkit.models.channels_config import with_channels, with_image_size
 from vitkit.models.image_config import format_size
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit_config import Interpolation
@@ -120,19 +121,18 @@ def read_weights(path: str | Path, num_heads: int | None = None) -> dict[str, Te
     return tensors
 
 
-def identify(
-    path: str | Path, image_size: tuple[int, int] | None = None, num_heads: int | None = None
-) -> Identity:
+def identify(path: str | Path, options: LoadOptions | None = None) -> Identity:
     """Describe a checkpoint: format, architecture, numerics, card. The weights stay on the disk.
 
     Args:
         path: as for `load`.
-        image_size, num_heads: what the file does not record, as for `vitkit.load_model`.
+        options: image size and number of heads, where the file does not record them.
 
     Raises:
         VitkitError: as `vitkit.load_model`.
     """
-    with _opened(path, Hints(image_size, num_heads)) as (_source, identity, _translation):
+    hints = Hints() if options is None else Hints(options.size, options.num_heads)
+    with _opened(path, hints) as (_source, identity, _translation):
         return identity
 
 
@@ -399,11 +399,14 @@ def fit_weights(
         config, tensors = _fit_head(config, tensors, num_classes)
         # The recorded classes, loss and data are those of the head that was replaced.
         card = replace(card, class_names=(), task=None, data=None)
-    if size is not None and size != config.image_size:
-        config, tensors, model = _fit_size(config, tensors, size, options.interpolation, notes, model)
-    # The card says how pictures become the model's input, so its size and channels follow the model's.
-    if card.preprocessing is not None:
-        card = replace(card, preprocessing=fit_preprocessing(card.preprocessing, config))
+    preprocessing = fit_preprocessing(card.preprocessing, config)
+    if size is not None and size != preprocessing.image_size:
+        preprocessing = replace(preprocessing, image_size=size)
+        config, tensors, model = _fit_size(
+            preprocessing, config, tensors, options.interpolation, notes, model
+        )
+    if card.preprocessing is not None:  # where nothing is recorded, nothing was assumed either
+        card = replace(card, preprocessing=preprocessing)
     return Fitted(config, tensors, card, tuple(notes), model)
 
 
@@ -438,18 +441,18 @@ def _fit_head(
 
 
 def _fit_size(
+    preprocessing: Preprocessing,
     config: ModelConfig,
     tensors: dict[str, Tensor],
-    size: tuple[int, int],
     interpolation: Interpolation,
     notes: list[str],
     model: ImageModel | None,
 ) -> tuple[ModelConfig, dict[str, Tensor], ImageModel | None]:
-    """Fit weights to another image size: resize the parameters that depend on it (paper 3.2).
+    """Fit weights to the image size of a preprocessing: resize the parameters that depend on it (paper 3.2).
 
     `notes` receives what was resized, and what of the images is cut off.
     """
-    resized = replace(config, image_size=size)
+    resized = with_image_size(config, preprocessing.image_size)
     if resized.cut_off:
         notes.append(f"{resized.cut_off}: they are cut off")
     (kind, old), (_, new) = config.position_extent, resized.position_extent

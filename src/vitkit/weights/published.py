@@ -80,10 +80,7 @@ def starts(*patterns: str, model: str | None = None, data: str | None = None) ->
     """List published checkpoints, which every function and command takes by name in place of a path.
 
     Args:
-        patterns: short names or patterns such as "vit-b16*"; left out, all names.
-        model: a name or pattern of models: "ViT-B/16", "BiT-*".
-        data: the images they were trained on, in order: "imagenet-21k", "imagenet-21k, imagenet-1k"; or,
-            where no checkpoint has exactly that, a part of it.
+        patterns, model, data: as `vitkit starts --help` describes them.
 
     Raises:
         VitkitError: a pattern, the model or the data that none of them has.

@@ -27,6 +27,7 @@ from vitkit.jobs.bench.contestants import Contestant
 from vitkit.jobs.bench.speed import step_of
 from vitkit.jobs.bench.timing import Clock
 from vitkit.jobs.finetune import fit_data, suit_run
+from vitkit.jobs.options import as_names, from_options
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.train import train
 from vitkit.kernels.block import Outline
@@ -62,52 +63,23 @@ FIRST_IMAGES = 2
 LOADED_IMAGES = 32
 
 
-def advise(
-    data: str,
-    starts: str | Path | Sequence[str | Path] = (),
-    *,
-    splits: Splits | None = None,
-    seconds: float = 60.0,
-    cache: bool = True,
-    device: str = "auto",
-    listener: Listener = SILENT,
-) -> Advice:
+def run_advise(options: AdviseOptions) -> Advice:
     """Say what to do with images and what to expect, before anyone waits for a run.
 
     Images are counted and looked at, this machine's speed is measured by a few steps, and frozen features of
     each start are probed on training images for `seconds` at most, by ridge regression and nearest neighbours
-    with cross-validation. `advice.chosen.run` is the run that is advised, for `vitkit.train`.
-
-    Args:
-        data: images with labels, as for `vitkit.train`; one class for each.
-        starts: run folders, files or addresses of weights; without any it is said what to look for.
-        splits: how missing splits are made, as for a run.
-        seconds: for the features of all starts together.
-        cache: whether features are kept in the user's cache folder, and taken from it.
-        device: where it computes: "auto" (a GPU if there is one), "cpu", "cuda".
-        listener: hears the progress and what is worth knowing.
+    with cross-validation. `advice.chosen.run` is the run that is advised, for `vitkit.train`. Without a start
+    it is said what to look for.
 
     Raises:
         VitkitError: there is no such data or start, or too little of it to say anything.
     """
-    options = AdviseOptions(
-        data=data,
-        starts=(str(starts),) if isinstance(starts, str | Path) else tuple(map(str, starts)),
-        splits=splits or Splits(),
-        seconds=seconds,
-        cache=cache,
-        device=device,
-    )
-    return run_advise(options, listener)
-
-
-def run_advise(options: AdviseOptions, listener: Listener = SILENT) -> Advice:
-    """Give advice; errors are those of `advise`."""
-    device = find_device(options.device)
+    listener, device = options.listener, find_device(options.device)
     with listener.progress("looking at the starts"):
-        asked = [_suited(options, start) for start in options.starts]  # a wrong one is refused at once
+        # A wrong start is refused at once.
+        asked = [_suited(options, start) for start in as_names(options.starts)]
     with listener.progress("listing images"):
-        splits = options.splits if options.splits.rule else replace(options.splits, rule=NEWEST_RULE)
+        splits = options.cut if options.cut.rule else replace(options.cut, rule=NEWEST_RULE)
         data = find_task("classification").learning.open_data(options.data, splits, options.decode)
     sizes = _sizes(data)
     check, leaks = _look(data, sizes, listener)
@@ -130,6 +102,9 @@ def run_advise(options: AdviseOptions, listener: Listener = SILENT) -> Advice:
         scratch=scratch,
         sentences=tuple(advice_words(data, sizes, leaks, found, chosen, scratch)),
     )
+
+
+advise = from_options(AdviseOptions)(run_advise)
 
 
 def follow(
@@ -192,7 +167,7 @@ def _suited(options: AdviseOptions, start: str) -> Run:
     Raises:
         VitkitError: it is no start, or has no features.
     """
-    asked = Run(data=absolute_spec(options.data), start=StartConfig(start), splits=options.splits)
+    asked = Run(data=absolute_spec(options.data), start=StartConfig(start), splits=options.cut)
     request = Request()
     reason = explain_no_features(request.start(asked).config)
     if reason:
@@ -256,7 +231,7 @@ def _scratch(
     run = replace(
         base,
         data=absolute_spec(options.data),
-        splits=base.splits if options.splits == Splits() else options.splits,
+        splits=base.splits if options.cut == Splits() else options.cut,
     )
     probe = probe_pixels(data, min(PIXEL_SECONDS, options.seconds), listener)
     config = _config(run, data)

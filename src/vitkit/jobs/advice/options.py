@@ -1,32 +1,30 @@
 """The options of advice before training. They need no torch."""
 
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 from vitkit.config import require_finite
 from vitkit.data.decode_config import DecodeRule
 from vitkit.data.sources_config import Splits
 from vitkit.errors import VitkitError
+from vitkit.jobs.options import CacheOptions, DeviceOptions, JobOptions, StrPaths
 
 
 @dataclass(frozen=True)
-class AdviseOptions:
+class AdviseOptions(CacheOptions, DeviceOptions, JobOptions):
     """The options of advice before training; the texts below the fields are their help."""
 
     data: str
     """images to train on: digits (built in), a folder of class folders, a .csv, or a folder of .parquet
     files."""
-    starts: tuple[str, ...] = ()
+    starts: StrPaths = ()
     """run folders, files or addresses of weights to begin from; of several the best one is advised."""
-    splits: Splits = field(default_factory=Splits)
+    _: KW_ONLY
+    splits: Splits | None = None
     """how missing splits are made."""
     decode: DecodeRule = field(default_factory=DecodeRule)
     """how images are read where nothing is known of a start's own rule."""
     seconds: float = 60.0
     """seconds for the features of all starts together: with more, more images are looked at."""
-    cache: bool = True
-    """keep the features of images in the user's cache folder, and use those that are there."""
-    device: str = "auto"
-    """where to compute: auto (a GPU if there is one), cpu, cuda or cuda:1."""
 
     def __post_init__(self) -> None:
         require_finite(self)
@@ -36,3 +34,8 @@ class AdviseOptions:
             )
         if self.seconds <= 0:
             raise VitkitError(f"seconds is a number above 0, found {self.seconds:g}.")
+
+    @property
+    def cut(self) -> Splits:
+        """The rule by which missing splits are made."""
+        return self.splits or Splits()

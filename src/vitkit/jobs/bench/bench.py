@@ -53,6 +53,7 @@ from vitkit.models.zoo import ModelConfig
 from vitkit.runs.machine import available_memory, find_device, keep_freed_memory
 from vitkit.text import format_bytes, format_duration
 from vitkit.training.checkpoint import processor_name
+from vitkit.weights import LoadOptions
 
 SCRIPT = "scripts/bench-peers"
 PATIENCE = 2.0
@@ -157,18 +158,28 @@ def bench(
     """Measure how fast models are: `vitkit.bench("ViT-S/16", peers=True)`.
 
     Args:
-        models, sizes, batch_size, training, peers, minutes, precision, memory_gb, threads, device: as
-            `BenchOptions` has them.
-        listener: hears how it goes; silent by default.
+        models, sizes, batch_size, training, peers, minutes, precision, memory_gb, threads, device, listener:
+            as `BenchOptions` has them.
 
     Raises:
         VitkitError: the options do not fit, or a model or the device is not there.
     """
+    # A function of a dataclass takes no *models: its options stand here too, which a test compares.
     options = BenchOptions(
-        models, sizes, batch_size, training, peers, minutes, precision, memory_gb, threads, device
+        models,
+        sizes,
+        batch_size,
+        training,
+        peers,
+        minutes,
+        precision,
+        memory_gb,
+        threads,
+        device,
+        listener=listener,
     )
     keep_freed_memory()  # as training does; whoever is compared has the same
-    return Bench(describe_machine(options), tuple(measure(options, listener)))
+    return Bench(describe_machine(options), tuple(measure(options)))
 
 
 def describe_machine(options: BenchOptions) -> dict[str, Any]:
@@ -193,15 +204,15 @@ def describe_machine(options: BenchOptions) -> dict[str, Any]:
     }
 
 
-def measure(options: BenchOptions, listener: Listener = SILENT) -> Iterator[Record]:
+def measure(options: BenchOptions) -> Iterator[Record]:
     """Measure, and give each record when it is there: whoever is interrupted has those before.
 
     Raises:
         VitkitError: a model or the device is not there.
     """
-    device = find_device(options.device)
+    device, listener = find_device(options.device), options.listener
     cases = [
-        (name, configuration(name, (size, size) if size else None))
+        (name, configuration(name, LoadOptions(image_size=size)))
         for name in options.models
         for size in options.image_sizes or (None,)
     ]

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vitkit.errors import VitkitError
+from vitkit.jobs.options import JobOptions
 from vitkit.models.precision_config import Precision
 
 PAPER_SIZES = (64, 128, 224, 384, 512)
@@ -11,7 +12,7 @@ PAPER_SIZES = (64, 128, 224, 384, 512)
 
 
 @dataclass(frozen=True)
-class BenchOptions:
+class BenchOptions(JobOptions):
     """The options of a benchmark: which models are timed, and for how long. VITKIT_NO_KERNELS=1 switches
     compiled kernels off."""
 
@@ -36,8 +37,6 @@ class BenchOptions:
     """of the processor; left out, as PyTorch chooses."""
     device: str = "auto"
     """auto, cpu, cuda."""
-    out: str | None = None
-    """folder for bench.json and, of several sizes, the paper's Figure 12 as PNG and SVG."""
 
     def __post_init__(self) -> None:
         if not self.models:

@@ -22,11 +22,17 @@ LEARNING_RATE = 1e-5
 
 
 @dataclass(frozen=True)
-class Speed:
-    """The speed of one contestant."""
+class Timed:
+    """The model that a record is of."""
 
     model: str
     image_size: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Speed(Timed):
+    """The speed of one contestant."""
+
     phase: BenchPhase
     name: str
     library: str
@@ -127,12 +133,12 @@ def products(
     return step, sum(2 * rows * k * n for k, n in shapes)
 
 
-def _executed(contestant: Contestant, image: Tensor) -> int | None:
-    """Count the FLOPs that a forward pass of an image executes; None for engines."""
+def count_executed(contestant: Contestant, images: Tensor) -> int | None:
+    """Count the FLOPs that a forward pass of images executes; None for engines."""
     if contestant.model is None:
         return None
     contestant.prepare()
-    return executed_flops(lambda: contestant.logits(image))
+    return executed_flops(lambda: contestant.logits(images))
 
 
 def best_name(names: Sequence[Contestant], seconds: Mapping[str, Sequence[float]]) -> str:
@@ -172,7 +178,7 @@ def compare(
     batch, device = len(images), images.device
     optimizers: dict[nn.Module, torch.optim.Optimizer] = {}
     turns = {c.name: Turn(step_of(c, phase, images, optimizers), c.prepare) for c in contestants}
-    executed = {c.name: _executed(c, images[:1]) for c in contestants}
+    executed = {c.name: count_executed(c, images[:1]) for c in contestants}
     ceilings = {
         precision: made
         for precision in dict.fromkeys(c.precision for c in contestants)
@@ -192,7 +198,7 @@ def compare(
     for contestant in contestants:
         mfu = utilization(contestant, flops), utilization(contestant, executed[contestant.name])
         own, best = times[contestant.name], times[reference]
-        yield _speed(model, config.image_size, phase, contestant, batch, reference, own, best, mfu)
+        yield _speed(Timed(model, config.image_size), phase, contestant, batch, reference, own, best, mfu)
     if interruption is not None:
         raise interruption
 
@@ -213,8 +219,7 @@ def _whole_rounds(
 
 
 def _speed(
-    model: str,
-    image_size: tuple[int, int],
+    timed: Timed,
     phase: BenchPhase,
     contestant: Contestant,
     batch: int,
@@ -227,8 +232,8 @@ def _speed(
     ratios = spread([other / mine for mine, other in zip(own, best, strict=True)])
     low, middle, high = spread(own)
     return Speed(
-        model=model,
-        image_size=image_size,
+        model=timed.model,
+        image_size=timed.image_size,
         phase=phase,
         name=contestant.name,
         library=contestant.library,

@@ -22,7 +22,6 @@ from vitkit.evaluation.features import (
     cached_features,
     explain_no_features,
 )
-from vitkit.evaluation.fewshot_config import L2, METHODS, SHOTS, Method
 from vitkit.evaluation.fewshot_data import (
     ComputeFeatures,
     FewShotData,
@@ -42,11 +41,9 @@ from vitkit.jobs.fewshot.result import (
     remarks,
     short_names,
 )
-from vitkit.listener import SILENT, Listener
-from vitkit.models.image_config import height_and_width
-from vitkit.models.precision_config import Precision
+from vitkit.jobs.options import from_options
+from vitkit.listener import Listener
 from vitkit.runs.checkpoints import identify_any, load_model
-from vitkit.runs.destination import require_folder
 from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import find_device
 from vitkit.runs.trained_model import is_training_data
@@ -57,74 +54,19 @@ from vitkit.weights.preprocessing import fit_preprocessing, preprocessing_of
 from vitkit.weights.pretraining import pretraining_images
 
 
-def fewshot(
-    starts: str | Path | Sequence[str | Path],
-    data: str,
-    *,
-    shots: Sequence[int] = SHOTS,
-    seeds: int = 3,
-    methods: Sequence[Method] = METHODS,
-    l2: float = L2,
-    neighbours: int | None = None,
-    cache: bool = True,
-    device: str = "auto",
-    precision: Precision = "auto",
-    batch_size: int = 128,
-    workers: int = 0,
-    image_size: int | tuple[int, int] | None = None,
-    num_heads: int | None = None,
-    listener: Listener = SILENT,
-) -> FewShot:
+def run_fewshot(options: FewShotOptions) -> FewShot:
     """Measure how well classes are learned from a few images of each, by the features of frozen checkpoints.
 
-    Features come through each model once, for the images that are drawn and those tested on. The protocol of
-    "ridge" is the paper's (4.1), as big_vision `evaluators/fewshot_lsr.py` has it.
-
-    Args:
-        starts: a checkpoint or several: anything `load_model` reads.
-        data: names images with labels. Shots are drawn from its training images; it is tested on its test
-            split, else its validation split, else on a fifth of the images, cut off with seed 0.
-        shots: numbers of images of each class to learn from.
-        seeds: how often they are drawn anew; the same for every checkpoint.
-        methods: of "ridge", "knn" and "logistic".
-        l2: the penalty of "ridge".
-        neighbours: of "knn"; None: chosen on the shots.
-        cache: whether features are kept in the user's cache folder, and taken from it.
-        device: where it computes: "auto" (a GPU if there is one), "cpu", "cuda".
-        precision: of the model's arithmetic: "float32", "bfloat16", or "auto": bfloat16 on a GPU that has it.
-        batch_size, workers: images at a time, and processes that decode them.
-        image_size, num_heads: as for `load_model`.
-        listener: hears the progress and what is worth knowing.
+    Features come through each model once, for the images that are drawn, the same for every checkpoint, and
+    those tested on: the test split, else the validation split, else a fifth of the images, cut off with seed
+    0. The protocol of "ridge" is the paper's (4.1), as big_vision `evaluators/fewshot_lsr.py` has it.
 
     Raises:
         VitkitError: a checkpoint cannot be loaded or has no pooling; the data is not there, or leaves nothing
             to test on.
     """
-    options = FewShotOptions(
-        starts=(str(starts),) if isinstance(starts, str | Path) else tuple(map(str, starts)),
-        data=data,
-        shots=tuple(shots),
-        seeds=seeds,
-        methods=tuple(methods),
-        l2=l2,
-        neighbours=neighbours,
-        cache=cache,
-        device=device,
-        precision=precision,
-        batch_size=batch_size,
-        workers=workers,
-        image_size=height_and_width(image_size),
-        num_heads=num_heads,
-    )
-    return run_fewshot(options, listener)
-
-
-def run_fewshot(options: FewShotOptions, listener: Listener = SILENT) -> FewShot:
-    """Measure the few-shot accuracy of checkpoints; errors are those of `fewshot`."""
-    device = find_device(options.device)
-    if options.out is not None:
-        require_folder(Path(options.out))
-    options = replace(options, shots=tuple(sorted(set(options.shots))))
+    listener, device = options.listener, find_device(options.device)
+    options = replace(options, shots=sorted(set(options.shots)))
     checkpoints = _identify(options)
     for checkpoint in checkpoints:
         if checkpoint.trained_on_these:
@@ -141,22 +83,30 @@ def run_fewshot(options: FewShotOptions, listener: Listener = SILENT) -> FewShot
     return found
 
 
-def keep_fewshot(options: FewShotOptions, found: FewShot, listener: Listener = SILENT) -> list[Path]:
+fewshot = from_options(FewShotOptions)(run_fewshot)
+
+
+def keep_fewshot(options: FewShotOptions, found: FewShot, out: str | None = None) -> list[Path]:
     """Write the numbers as JSON, the accuracy against the number of shots as PNG and SVG, and a page of both.
+
+    Args:
+        options: those that the numbers were measured with.
+        found: the numbers.
+        out: the folder; left out, fewshot/ in the run folder, or in the working folder.
 
     Returns:
         The files; none if the folder that was chosen here may not be written.
 
     Raises:
-        OSError: the folder of `options.out` cannot be written.
+        OSError: the folder of `out` cannot be written.
     """
-    folder = Path("fewshot") if options.out is None else Path(options.out)
-    if options.out is None and len(options.starts) == 1 and kind_of(options.starts[0]).is_run:
-        folder = Path(options.starts[0]) / "fewshot"
+    folder = Path("fewshot") if out is None else Path(out)
+    if out is None and len(options.checkpoints) == 1 and kind_of(options.checkpoints[0]).is_run:
+        folder = Path(options.checkpoints[0]) / "fewshot"
     stem = folder / found.data_name
     curves = {model.name: model.scores for model in found.models}
     try:
-        if options.out is None:
+        if out is None:
             refuse_link(folder)  # the run may be somebody else's
         folder.mkdir(parents=True, exist_ok=True)
         numbers = stem.with_name(stem.name + ".json")
@@ -170,14 +120,14 @@ def keep_fewshot(options: FewShotOptions, found: FewShot, listener: Listener = S
         replace_file(page, [fewshot_page(found).encode()])
         return [numbers, *figures, page]
     except OSError as error:
-        if options.out is not None:
+        if out is not None:
             raise
-        listener.note(f"Not kept in {folder}: {error.strerror}. Choose a folder with --out.")
+        options.listener.note(f"Not kept in {folder}: {error.strerror}. Choose a folder with --out.")
         return []
     except VitkitError as error:
-        if options.out is not None:
+        if out is not None:
             raise
-        listener.note(f"Not kept: {error}")
+        options.listener.note(f"Not kept: {error}")
         return []
 
 
@@ -220,8 +170,8 @@ def _identify(options: FewShotOptions) -> list[_Checkpoint]:
         VitkitError: one cannot be loaded, or has no pooling.
     """
     found = []
-    for start, name in zip(options.starts, short_names(options.starts), strict=True):
-        identity = identify_any(start, options.image_size, options.num_heads)
+    for start, name in zip(options.checkpoints, short_names(options.checkpoints), strict=True):
+        identity = identify_any(start, options.load_options)
         reason = explain_no_features(identity.config)
         if reason:
             raise VitkitError(f"{start} {reason}.")
@@ -325,7 +275,7 @@ def _summarise(options: FewShotOptions, data: FewShotData, measured: Sequence[_M
         test_images=len(first.test_labels),
         chance=1 / data.classes,
         majority=float(tested.max() / tested.sum()),
-        shots=options.shots,
+        shots=tuple(options.shots),
         seeds=options.seeds,
         fewer={names[i]: int(readable[i]) for i in np.flatnonzero(readable < most).tolist()},
         repeated=first.repeated,

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Literal, TypeAlias
 
 from vitkit.data.vtab_tasks import TaskFolder
 from vitkit.errors import VitkitError
+from vitkit.jobs.options import JobOptions, MachineOptions, SizeOptions, StrPath
 
 Rates: TypeAlias = Sequence[float]
 RATES: dict[str, Rates] = {
@@ -17,25 +18,24 @@ RATES: dict[str, Rates] = {
 
 
 @dataclass(frozen=True)
-class VtabOptions:
+class VtabOptions(SizeOptions, MachineOptions, JobOptions):
     """The options of VTAB-1k; the texts below the fields are their help."""
 
-    start: str
+    start: StrPath
     """run folder, file or folder of weights, or an address (hf:org/name, https://...)."""
-    root: str = ""
+    root: StrPath = ""
     """folder with a folder for each task, such as cifar/ and dtd/, which holds images/, train800.txt,
     val200.txt, train800val200.txt and test.txt, or Parquet files of these names, or of train and test."""
-    tasks: tuple[TaskFolder, ...] = ()
+    _: KW_ONLY
+    tasks: Sequence[TaskFolder] = ()
     """folders of the tasks, with commas between; left out, all that are there."""
-    out: str | None = None
+    out: StrPath | None = None
     """folder for the runs and the result; left out, runs/vtab-START. The same command again continues
     there."""
     protocol: Literal["paper", "finetune"] = "paper"
     """paper: SGD for 2,500 steps of 512 images at 384 pixels and a rate of 0.01, with BiT's crops and flips
     where they keep the label: neither in the structured tasks, no flips of SVHN.
     finetune: what vitkit finetune chooses for as many images."""
-    image_size: tuple[int, int] | None = None
-    """height and width in pixels, or one number for both; left out, the protocol's."""
     steps: int | None = None
     """number of updates of the weights; left out, the protocol's."""
     batch_size: int | None = None
@@ -52,10 +52,6 @@ class VtabOptions:
     """seed of the order of the images and all that is drawn."""
     workers: int | None = None
     """processes that decode images which are not kept in memory; left out, one for each CPU core."""
-    device: str = "auto"
-    """where to compute: auto (a GPU if there is one), cpu, cuda or cuda:1."""
-    threads: int | None = None
-    """CPU threads; left out, as many as PyTorch chooses."""
 
     def __post_init__(self) -> None:
         if not self.start:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from vitkit.config import difference, from_json, to_json
 from vitkit.data.listing import absolute_spec
@@ -24,12 +24,13 @@ from vitkit.durable import hash_file, read_json, refuse_links, remove_leftovers,
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune import suit_run
 from vitkit.jobs.finetune_recipes import departures as departures_from_paper
+from vitkit.jobs.options import from_options
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.series.series import train_series
 from vitkit.jobs.vtab.data import TaskData, find_tasks
-from vitkit.jobs.vtab.options import Rates, VtabOptions
+from vitkit.jobs.vtab.options import VtabOptions
 from vitkit.jobs.vtab.result import TaskScore, Vtab, render_vtab
-from vitkit.listener import SILENT, Listener, Progress
+from vitkit.listener import Listener, Progress
 from vitkit.models.image_config import height_and_width
 from vitkit.runs.config import Run, StartConfig, name_options
 from vitkit.runs.data_record import read_record
@@ -53,70 +54,17 @@ UNCUT = Splits(val_fraction=0.0, test_fraction=0.0)
 """The lists are the splits: nothing is cut from them."""
 
 
-def vtab(
-    start: str | Path,
-    root: str | Path,
-    *,
-    tasks: Sequence[TaskFolder] = (),
-    out: str | Path | None = None,
-    protocol: Literal["paper", "finetune"] = "paper",
-    image_size: int | tuple[int, int] | None = None,
-    steps: int | None = None,
-    batch_size: int | None = None,
-    micro_batch_size: int | None = None,
-    sweep: bool = False,
-    rates: Rates | None = None,
-    seed: int = 0,
-    workers: int | None = None,
-    device: str = "auto",
-    threads: int | None = None,
-    listener: Listener = SILENT,
-) -> Vtab:
+def run_vtab(options: VtabOptions) -> Vtab:
     """Fine-tune a checkpoint on the tasks of VTAB-1k, and take the mean of the test accuracies.
 
     Calling it again with the same arguments goes on where it was: finished tasks are not repeated, one that
     was interrupted continues from its last committed checkpoint.
 
-    Args:
-        start: a run folder, a file or folder of weights, or an address.
-        root: a folder with a folder for each task; tasks without one are named in the result.
-        tasks: folders of tasks; none: all that are there.
-        out: the folder for runs and result; left out, one below `runs/`.
-        protocol: "paper" (2,500 steps of 512 images at 384 pixels, rate 0.01, BiT's crops and flips where
-            they keep the label), or "finetune": what `vitkit.finetune` chooses for as many images.
-        image_size, steps, batch_size: in place of the protocol's; pixels, one number or `(height, width)`.
-        micro_batch_size: images that are computed at a time.
-        sweep: whether the rate of each task is chosen among `rates` on 800 and 200 training images.
-        rates: learning rates that the sweep tries; None: the protocol's.
-        seed, workers, device, threads: as in a run.
-        listener: hears how it goes.
-
     Raises:
         VitkitError: no task is there, a list of images is malformed, or `out` holds another result.
         InterruptedTraining: a signal asked to stop; the same call goes on.
     """
-    options = VtabOptions(
-        start=str(start),
-        root=str(root),
-        tasks=tuple(tasks),
-        out=None if out is None else str(out),
-        protocol=protocol,
-        image_size=height_and_width(image_size),
-        steps=steps,
-        batch_size=batch_size,
-        micro_batch_size=micro_batch_size,
-        sweep=sweep,
-        rates=rates,
-        seed=seed,
-        workers=workers,
-        device=device,
-        threads=threads,
-    )
-    return run_vtab(options, listener)
-
-
-def run_vtab(options: VtabOptions, listener: Listener = SILENT) -> Vtab:
-    """Bring VTAB-1k to its end, wherever it stands; errors are those of `vtab`."""
+    listener = options.listener
     if options.out is not None:
         require_folder(Path(options.out))
     with listener.progress("looking at the tasks"):
@@ -124,7 +72,7 @@ def run_vtab(options: VtabOptions, listener: Listener = SILENT) -> Vtab:
         # Each list is read before any task is trained: a malformed one is refused now, and not after a day.
         listings = [_list_hashes(task.stages(options.sweep)) for task in found.tasks]
     with listener.progress("looking at the start"):
-        start = find_start(StartConfig(options.start))
+        start = find_start(StartConfig(str(options.start)))
         weights = {file.name: hash_file(file)[1] for file in start.files}
     described = describe_options(options, weights)
     names = [task.folder for task in found.tasks]
@@ -139,8 +87,8 @@ def run_vtab(options: VtabOptions, listener: Listener = SILENT) -> Vtab:
             scores.append(complete_task(options, task, hashes, folder / task.folder, place, listener))
         example = task_run(options, found.tasks[0])
         result = Vtab(
-            start=start_place(options.start),
-            root=absolute_spec(options.root),
+            start=start_place(str(options.start)),
+            root=absolute_spec(str(options.root)),
             protocol=options.protocol,
             departures=tuple(departures(example, options, found.tasks[0])),
             tasks=tuple(scores),
@@ -151,11 +99,14 @@ def run_vtab(options: VtabOptions, listener: Listener = SILENT) -> Vtab:
     return result
 
 
+vtab = from_options(VtabOptions)(run_vtab)
+
+
 def vtab_folder(options: VtabOptions) -> Path:
     """Return the folder of the runs and the result."""
     if options.out is not None:
         return Path(options.out)
-    name = start_place(options.start).rstrip("/").rpartition("/")[2]
+    name = start_place(str(options.start)).rstrip("/").rpartition("/")[2]
     return Path("runs") / f"vtab-{name}"
 
 
@@ -171,7 +122,14 @@ def describe_options(options: VtabOptions, weights: Mapping[str, str]) -> dict[s
         options: as they were given.
         weights: SHA-256 of the files of the start by name.
     """
-    described = to_json(replace(options, start=start_place(options.start), root=absolute_spec(options.root)))
+    size = height_and_width(options.image_size)
+    described = to_json(options) | {
+        "start": start_place(str(options.start)),
+        "root": absolute_spec(str(options.root)),
+        "out": None if options.out is None else str(options.out),
+        "image_size": None if size is None else list(size),
+    }
+    del described["listener"]  # it decides nothing
     ignored = (*FREE_TO_CHANGE, *(() if options.sweep else ("rates",)))
     described = {name: value for name, value in described.items() if name not in ignored}
     if options.sweep:
@@ -411,7 +369,7 @@ def task_run(options: VtabOptions, task: TaskData) -> Run:
         training=training,
         optimizer=optimizer,
         preprocessing=replace(
-            run.preprocessing, image_size=options.image_size or run.preprocessing.image_size
+            run.preprocessing, image_size=height_and_width(options.image_size) or run.preprocessing.image_size
         ),
         loading=replace(run.loading, workers=options.workers),
     )
@@ -422,7 +380,7 @@ def _paper_run(options: VtabOptions, task: VtabTask) -> Run:
     return replace(
         recipe(PAPER_RECIPE),
         recipe=PAPER_RECIPE,
-        start=StartConfig(options.start),
+        start=StartConfig(str(options.start)),
         splits=UNCUT,
         # BiT stretches an image and cuts a part out of it, which has the proportions of the image.
         augmentation=Augmentation(
@@ -435,7 +393,7 @@ def _paper_run(options: VtabOptions, task: VtabTask) -> Run:
 
 def _finetune_run(options: VtabOptions, task: TaskData) -> Run:
     """Make the run that suits all training images of a task, as `vitkit finetune` does."""
-    return suit_run(Run(data=str(task.all_training), start=StartConfig(options.start), splits=UNCUT)).run
+    return suit_run(Run(data=str(task.all_training), start=StartConfig(str(options.start)), splits=UNCUT)).run
 
 
 def departures(run: Run, options: VtabOptions, task: TaskData) -> Iterator[str]:

@@ -76,7 +76,7 @@ def read(source: Source, hints: Hints) -> Translation:
     scanned = any(key.startswith(SCANNED) for key in tree.shapes)
     if scanned:
         tree = _unstacked(tree)
-    config = big_vision_config(tree, hints.image_size)
+    config = big_vision_config(tree, hints)
     if config.position == "sincos_2d":
         origin["positions"] = "sincos2d, big_vision's only kind without an array: the file holds none"
     rows = name_table(config)
@@ -91,12 +91,12 @@ def read(source: Source, hints: Hints) -> Translation:
     return Translation(config, rows, card, ignored, tree)
 
 
-def big_vision_config(source: Source, image_size: tuple[int, int] | None = None) -> ViTConfig:
+def big_vision_config(source: Source, hints: Hints) -> ViTConfig:
     """Return the configuration of the ViT whose arrays have these names and shapes.
 
     Args:
         source: the parameters alone, unstacked.
-        image_size: the one the weights were made for, as `vitkit.load_model` has it.
+        hints: the image size that the weights were made for, as `vitkit.load_model` has it.
 
     Raises:
         VitkitError: arrays that are needed to know are missing, or the image size is not known and not given.
@@ -106,13 +106,13 @@ def big_vision_config(source: Source, image_size: tuple[int, int] | None = None)
     if POSITION in source:
         check_axes(source, POSITION, 3)
         positions = source.shapes[POSITION][1]
-        return replace(config, image_size=official.image_size_of(source, config, positions, image_size))
-    if image_size is None:
+        return replace(config, image_size=official.image_size_of(source, config, positions, hints))
+    if hints.image_size is None:
         raise NotRecordedError(
             f"{source.path}: without a {POSITION} array its positions are sines and cosines, which fit every "
             "image size: give image_size=(height, width), 224 usually."
         )
-    return replace(config, position="sincos_2d", image_size=image_size)
+    return replace(config, position="sincos_2d", image_size=hints.image_size)
 
 
 def write(model: ImageModel, path: Path, notes: list[str]) -> Path:

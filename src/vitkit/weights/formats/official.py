@@ -77,19 +77,19 @@ def read(source: Source, hints: Hints) -> Translation:
     if bit.recognises(source):
         return bit.read(source, hints)
     tree, ignored = parameters_of(source, root_of(source, ROOTS) or "")
-    config = official_config(tree, hints.image_size)
+    config = official_config(tree, hints)
     # Straight to the size, by tf.image.resize (vision_transformer input_pipeline.py:212-214).
     card = ModelCard(preprocessing=Preprocessing(config.image_size, antialias=False))
     return Translation(config, name_table(config, naming_of(tree)), card, ignored, tree)
 
 
-def official_config(source: Source, image_size: tuple[int, int] | None = None) -> ViTConfig:
+def official_config(source: Source, hints: Hints) -> ViTConfig:
     """Return the configuration of the ViT or hybrid whose arrays have these names and shapes.
 
     Args:
         source: the parameters alone.
-        image_size: the one the weights were made for, if their grid of positions fits it. Left out, or if it
-            does not fit, the grid is taken to be square.
+        hints: the image size that the weights were made for, if their grid of positions fits it. Left out, or
+            if it does not fit, the grid is taken to be square.
 
     Raises:
         VitkitError: arrays that are needed to know are missing, or the grid is not square.
@@ -98,7 +98,7 @@ def official_config(source: Source, image_size: tuple[int, int] | None = None) -
     check_axes(source, POSITION, 3)
     config = encoder_config(source, "token" if "cls" in source else "mean")
     positions = source.shapes[POSITION][1] - config.prefix_positions
-    return replace(config, image_size=image_size_of(source, config, positions, image_size))
+    return replace(config, image_size=image_size_of(source, config, positions, hints))
 
 
 def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
@@ -224,9 +224,7 @@ def encoder_config(source: Source, pool: Any) -> ViTConfig:
     )
 
 
-def image_size_of(
-    source: Source, config: ViTConfig, positions: int, image_size: tuple[int, int] | None
-) -> tuple[int, int]:
+def image_size_of(source: Source, config: ViTConfig, positions: int, hints: Hints) -> tuple[int, int]:
     """Find the image size of so many positions: that of a square grid, else the given size if it fits.
 
     A number of positions that makes a square is taken for one, also where a rectangle was asked for: nearly
@@ -235,12 +233,12 @@ def image_size_of(
     Raises:
         VitkitError: neither.
     """
-    side = round(positions**0.5)
-    if image_size:
-        height, width = config.backbone.feature_map(image_size) if config.backbone else image_size
+    side, given = round(positions**0.5), hints.image_size
+    if given:
+        height, width = config.backbone.feature_map(given) if config.backbone else given
         rows, columns = height // config.patch_size[0], width // config.patch_size[1]
         if rows * columns == positions and (rows == columns or side * side != positions):
-            return image_size
+            return given
     if side * side != positions:
         raise NotRecordedError(
             f"{source.path}: its {positions} position embeddings are no square grid: "

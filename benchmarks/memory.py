@@ -1,0 +1,138 @@
+"""Hold the memory that `vitkit cost` measures on a few layers against whole models that are trained.
+
+    python -m benchmarks.memory                          the models of docs/results.md, a process for each
+    python -m benchmarks.memory ViT-S/16 224 bfloat16 8  one of them: name, pixels, precision, images
+
+A line of the table says what was estimated and what was measured, in MiB: the activations that autograd keeps
+(`saved_tensors_hooks`), the highest moment of a step by PyTorch's allocations (its profiler), and the same by
+the memory of the process that is resident, which holds the libraries' own buffers too.
+"""
+
+import ctypes
+import gc
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import cast, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+
+from vitkit.kernels.block import Outline
+from vitkit.models.build import build_model
+from vitkit.models.measure import count_parameters, training_memory
+from vitkit.models.precision_config import Precision
+from vitkit.models.zoo import model_config
+from vitkit.runs.machine import choose_for, compute_as
+from vitkit.training.optim import create_optimizer
+from vitkit.training.optim_config import OptimizerConfig
+
+CASES = (
+    ("ViT-S/16", 224, 8),
+    ("ViT-B/16", 384, 2),
+    ("R50+ViT-B/16", 224, 4),
+    ("BiT-R50x1", 224, 8),
+    ("Axial-ViT-B/16", 224, 2),
+)
+MIB = 1 << 20
+PAGE = 4096
+"""Bytes of a page of Linux on x86, which /proc counts in."""
+
+
+def resident() -> int:
+    """Return the bytes of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
+
+
+def compare(name: str, pixels: int, precision: Precision, batch_size: int) -> str:
+    """Train a whole model for a few steps, and return a line of the table."""
+    config = model_config(name, 1000, pixels)
+    way = choose_for(config, torch.device("cpu"), precision, phase="training", exact=False)
+    estimate = training_memory(config, batch_size, way, Outline(way.precision))
+    model = build_model(config).train()
+    compute_as(model, way)
+    optimizer = create_optimizer(model, OptimizerConfig())
+    images = torch.randint(0, 256, (batch_size, 3, *config.image_size), dtype=torch.uint8)
+    targets = torch.zeros(batch_size, 1000)
+
+    def loss() -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
+            return F.cross_entropy(model(images), targets)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    for parameter in model.parameters():  # the optimiser's state is there before the first step is looked at
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what the C library holds back would count as taken
+
+    before, highest, ended = resident(), 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal highest
+        while not ended.wait(0.005):
+            highest = max(highest, resident())
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    step()
+    ended.set()
+    watching.join()
+    optimizer.zero_grad()
+
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    saved: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        saved[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        graph = loss()
+    kept = sum(tensor.untyped_storage().nbytes() for place, tensor in saved.items() if place not in weights)
+    saved.clear()
+    del graph
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        step()
+    events = profiled.profiler.kineto_results.events()
+    allocated = most = 0
+    for _, change in sorted((one.start_ns(), one.nbytes()) for one in events if one.name() == "[memory]"):
+        allocated += change
+        most = max(most, allocated)
+    # Weights, and the two moments of Adam, are there before the step, and so are the images.
+    fixed = 12 * count_parameters(model) + images.numel()
+    cells = [f"{name} {pixels}", f"{precision}, {batch_size} images", f"{way.attention}, {way.block}"]
+    pairs = (
+        (estimate.activations, kept),
+        (estimate.peak, fixed + most),
+        (estimate.peak, fixed + highest - before),
+    )
+    cells += [f"{here / MIB:,.1f} / {there / MIB:,.1f} = {here / there:.3f}" for here, there in pairs]
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Print the line of the case that is named, or the whole table."""
+    if len(sys.argv) == 5:
+        name, side, number_format, images = sys.argv[1:]
+        assert number_format in get_args(Precision)
+        print(compare(name, int(side), cast("Precision", number_format), int(images)))
+        return
+    print("| model | step | way | kept | most allocated | most resident |")
+    print("| --- | --- | --- | --- | --- | --- |", flush=True)
+    for name, pixels, batch_size in CASES:
+        for precision in ("float32", "bfloat16"):
+            case = [name, str(pixels), precision, str(batch_size)]
+            subprocess.run([sys.executable, "-m", "benchmarks.memory", *case], check=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""A dataclass of options makes a function: its parameters, its Args, and what it takes."""
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.recorder import Recorder
+from vitkit.jobs.options import (
+    JobOptions,
+    SizeOptions,
+    as_arguments,
+    as_names,
+    from_options,
+    method_from_options,
+    read_field_texts,
+)
+
+
+@dataclass(frozen=True)
+class Painting(SizeOptions, JobOptions):
+    """The options of a picture."""
+
+    colour: str
+    """the colour of it,
+    in words."""
+    thickness: float = 1.5
+    """of a line."""
+
+
+def run_paint(options: Painting) -> tuple[str, float]:
+    """Paint a picture.
+
+    Returns:
+        What was painted.
+    """
+    options.listener.note(f"painting in {options.colour}")
+    return options.colour, options.thickness
+
+
+paint = from_options(Painting)(run_paint)
+
+
+def test_a_job_becomes_a_function_of_the_fields_of_its_options() -> None:
+    heard = Recorder()
+    assert paint("red", listener=heard) == paint(colour="red", thickness=1.5, image_size=3) == ("red", 1.5)
+    assert list(inspect.signature(paint).parameters) == ["colour", "thickness", "image_size", "listener"]
+    assert inspect.signature(paint).return_annotation == tuple[str, float]
+    assert paint.__name__ == "paint" and paint.__module__ == __name__
+    with pytest.raises(TypeError, match="color"):
+        paint("red", color="blue")  # type: ignore[call-arg]
+
+
+def test_the_texts_of_the_fields_are_the_args_before_what_is_returned() -> None:
+    text = paint.__doc__ or ""
+    assert (
+        "Paint a picture.\n\nArgs:\n    colour: the colour of it, in words.\n    thickness: of a line.\n"
+        in text
+    )
+    assert text.endswith("Returns:\n    What was painted.\n") and text.count("Args:") == 1
+
+
+def test_a_method_takes_the_fields_of_options_too() -> None:
+    class Painter:
+        @method_from_options(Painting)
+        def __init__(self, options: Painting) -> None:
+            """Take up a brush."""
+            self.colour = options.colour
+
+    assert Painter("blue").colour == "blue"
+    assert next(iter(inspect.signature(Painter).parameters)) == "colour"
+    assert (Painter.__init__.__doc__ or "").startswith("Take up a brush.\n\nArgs:\n    colour: ")
+
+
+def test_without_its_source_a_function_works_and_has_no_args(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere(_: object) -> str:
+        raise OSError
+
+    monkeypatch.setattr("vitkit.jobs.options.inspect.getsource", nowhere)
+    assert read_field_texts(Painting) == {}
+    assert from_options(Painting)(run_paint)("red") == ("red", 1.5)
+
+
+def test_options_of_more_fields_stand_for_those_of_fewer() -> None:
+    assert as_arguments(SizeOptions, Painting("red", image_size=(2, 3))) == {"image_size": (2, 3)}
+
+
+@pytest.mark.parametrize("paths", ["a", Path("a"), ["a"], (Path("a"),)])
+def test_one_path_or_several_are_names(paths: str | Path | Sequence[str | Path]) -> None:
+    assert as_names(paths) == ("a",)
