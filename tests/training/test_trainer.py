@@ -264,14 +264,14 @@ def test_weights_that_overflow_reach_no_checkpoint(tmp_path: Path) -> None:
 def test_out_of_memory_says_what_to_change(tmp_path: Path) -> None:
     trainer = small_trainer(tmp_path)
 
-    def hungry(model: Any, batch: Any) -> Any:
+    def hungry(model: Any, batch: Any, step: int, total_steps: int) -> Any:
         raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to")
 
     trainer.objective.forward = hungry
     with pytest.raises(VitkitError, match=r"8 images of 12x16 at a time\..*--micro-batch-size 4"):
         list(trainer.fit())
 
-    def broken(model: Any, batch: Any) -> Any:
+    def broken(model: Any, batch: Any, step: int, total_steps: int) -> Any:
         raise RuntimeError("something else")
 
     trainer.objective.forward = broken

@@ -743,9 +743,7 @@ def _repeated(
         ends = min(ledger.read[key] for key in following if ledger.read.get(key, 0) > begins)
         layer = Repeated(count - len(layers), begins, ends)
         layer.kept = _sum(
-            size
-            for s, size in observed.spans
-            if begins <= s.born < ends and observed._is_kept(s)
+            size for s, size in observed.spans if begins <= s.born < ends and observed._is_kept(s)
         )
         if training:
             born = [ledger.made[key] for key in inside if key in ledger.made]

@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from vitkit.errors import VitkitError
-from vitkit.training.checkpoint import Progress
 from vitkit.training.trainer_config import VALIDATION
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from vitkit.training.checkpoint import Progress
 
 Measure = Callable[["nn.Module", "nn.Module"], Mapping[str, float]]
 """A function that measures a model, with the objective that it is trained by: names and values. It neither
@@ -71,7 +72,7 @@ class Monitor:
         return (ranked, tie) > (ranked_best, _ranked(best_tie, self.tie_direction))
 
 
-def judge(monitor: Monitor, found: Mapping[str, float], step: int, progress: Progress) -> Progress:
+def judge(monitor: Monitor, found: Mapping[str, float], step: int, progress: "Progress") -> "Progress":
     """Compare what the monitored evaluator found after `step` updates with the best before.
 
     Returns:
