@@ -423,10 +423,10 @@ def _gradients(mask: Sequence[bool], *like: Tensor | None) -> tuple[Tensor | Non
     return tuple(None if x is None or not needed else torch.empty_like(x) for x, needed in asked)
 
 
-def _attended(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-    batch, heads, tokens, _size = q.shape
+def _attended(q: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+    batch, heads, tokens = q.shape[:3]
     sums = q.new_empty(batch, tokens, heads, dtype=torch.float32)
-    return q.new_empty(batch, tokens, heads, v.shape[3]).transpose(1, 2), sums.transpose(1, 2)
+    return torch.empty_like(q), sums.transpose(1, 2)  # axes in the order of the queries'
 
 
 def _attention_backward(
