@@ -248,7 +248,15 @@ MODELS: dict[str, tuple[int, ModelConfig]] = {
     "bit, other padding": (4, replace(BIT, max_pool_padding="lowest")),
     "axial resnet": (4, ResNetConfig((64, 32), (1, 1), 10, mixing="axial", num_heads=4)),
 }
-each_model = pytest.mark.parametrize(("batch", "config"), MODELS.values(), ids=MODELS.keys())
+# One of each family; the others are variants of these.
+QUICK = {"vit", "rotary", "axial", "hybrid", "convolutional stem", "bit", "axial resnet"}
+each_model = pytest.mark.parametrize(
+    ("batch", "config"),
+    [
+        pytest.param(*case, id=name, marks=() if name in QUICK else pytest.mark.slow)
+        for name, case in MODELS.items()
+    ],
+)
 
 
 def pictures(config: ModelConfig, batch: int) -> Tensor:
@@ -401,6 +409,19 @@ def test_the_state_of_the_optimizer(kind: Any, momentum: Any) -> None:
     tensors = [value for state in optimizer.state.values() for value in state.values() if value.ndim]
     found = sum(tensor.nbytes for tensor in tensors)
     assert training_memory(VIT, 1, state_bytes=options.state_bytes).optimizer_state == found
+
+
+def test_momentum_of_sgd_in_bfloat16_is_float32_during_the_update() -> None:
+    config, options = vit_config("ViT-256x2x4/8", 10, 16), OptimizerConfig(optimizer="sgd")
+    options = replace(options, momentum_dtype="bfloat16")
+    model = build_model(config)
+    optimizer = create_optimizer(model, options)
+    images = pictures(config, 1)
+    loss_of(model, images, "float32").backward()
+    optimizer.step()
+    memory = training_memory(config, 1, state_bytes=options.state_bytes)
+    found = memory.weights + memory.optimizer_state + memory.gradients + images.numel()
+    assert memory.peak == pytest.approx(found + allocated(lambda: optimizer.step()), rel=0.05)
 
 
 def test_an_average_is_one_more_copy_of_the_weights() -> None:

@@ -281,6 +281,8 @@ def training_memory(
     images = batch_size * _pixels(config)
     highest = max(gradients + observed.most(batch_size, gradients=False), gradients) if accumulate else 0
     highest = highest or max(observed.most(batch_size), gradients)
+    if state_bytes < FLOAT:  # SGD's momentum in bfloat16: all of it is float32 during the update
+        highest = max(highest, gradients + weights)
     lasting = weights + count * state_bytes + (weights if average else 0) + images
     return TrainingMemory(
         weights=weights,
@@ -442,8 +444,10 @@ def _normed(x: Tensor, shape: list[int], *_: Any) -> tuple[Tensor, ...]:
 
 
 def _group_normed(x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    batch, groups = rest[2], rest[5]
-    return torch.empty_like(x), x.new_empty(batch, groups), x.new_empty(batch, groups)
+    weight, batch, groups = rest[0], rest[2], rest[5]
+    # Of bfloat16 with float32 weights, mean and deviation are float32.
+    mean, deviation = (x.new_empty(batch, groups, dtype=weight.dtype) for _ in range(2))
+    return torch.empty_like(x), mean, deviation
 
 
 def _reduced(x: Tensor, dims: Sequence[int] | None = None, keepdim: bool = False, **_: Any) -> Tensor:
