@@ -39,6 +39,7 @@ from vitkit.models.parts import Block, RelativeAttention
 from vitkit.models.pool import AttentionPool
 from vitkit.models.resnet import ResNet, ResNetStem, StdConv2d
 from vitkit.models.resnet_config import halve
+from vitkit.models.stem import PatchStem
 from vitkit.models.vit import ViT
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
@@ -138,18 +139,22 @@ def _vit_macs(model: ViT, padding: bool) -> int:
     if isinstance(stem, ResNetStem):
         macs = _resnet_macs(stem, config.image_size, padding) + cells * stem.projection.weight.numel()
     elif isinstance(stem, ConvStem):
-        macs, size = cells * stem.projection.weight.numel(), config.image_size
-        size = tuple(side // patch * patch for side, patch in zip(size, config.patch_size, strict=True))
+        macs = cells * stem.projection.weight.numel()
+        (high, wide), (rows, columns) = config.image_size, config.patch_size
+        size = (high // rows * rows, wide // columns * columns)  # what no patch covers is cut off
         for convolution in stem.convolutions:
+            assert isinstance(convolution, nn.Conv2d)
             macs += _convolution_macs(convolution, size, padding)
             size = _strided(size, convolution.stride[0])
     else:
+        assert isinstance(stem, PatchStem)
         macs = cells * stem.weight.numel()
     for block in model.blocks:
         if isinstance(block, AxialBlock):  # a token sees its row, then its column
             rows, columns = block.grid
             macs += _block_macs(block.rows, tokens, columns) + _block_macs(block.columns, tokens, rows)
         else:
+            assert isinstance(block, Block)
             macs += _block_macs(block, tokens, tokens)
     if isinstance(model.pooling, AttentionPool):
         # Keys and values of all tokens and two products with one query; query, output and MLP of one row.
@@ -327,7 +332,7 @@ class Span:
     died: int | None = None
 
 
-class Ledger(TorchDispatchMode):
+class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes when each storage comes and goes, by the number of the operation; most are not computed.
 
     Args:
@@ -337,7 +342,7 @@ class Ledger(TorchDispatchMode):
     """
 
     def __init__(self, model: nn.Module, images: Tensor, computed: bool = False) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.time = 0
         self.spans: list[Span] = []
         self.computed = computed
@@ -393,7 +398,7 @@ class Ledger(TorchDispatchMode):
 
 def address(tensor: Tensor) -> int:
     """Give what tensors that share their memory share."""
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
 Shape = Callable[..., Any]
@@ -415,7 +420,8 @@ def _windows(x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: S
 def _pooled(
     x: Tensor, kernel: list[int], stride: list[int], padding: Sequence[int] = (0, 0)
 ) -> tuple[Tensor, ...]:
-    shape = (*x.shape[:2], *_windows(x, kernel, stride, 2 * padding if len(padding) == 1 else padding))
+    both = [*padding, *padding] if len(padding) == 1 else padding  # one number stands for rows and columns
+    shape = (*x.shape[:2], *_windows(x, kernel, stride, both))
     return x.new_empty(shape), x.new_empty(shape, dtype=torch.int64)
 
 
@@ -540,7 +546,8 @@ def _shaped(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         return first
     if torch.Tag.pointwise in func.tags:
         tensors = [argument for argument in args if isinstance(argument, Tensor)]
-        sides = torch.broadcast_tensors(*tensors)[0].shape  # `broadcast_shapes` imports sympy
+        # `broadcast_shapes` would import sympy.
+        sides = torch.broadcast_tensors(*tensors)[0].shape  # type: ignore[no-untyped-call]
         small = [a.new_empty((1,) * a.ndim) if isinstance(a, Tensor) else a for a in args]
         dtype = func(*small, **kwargs).dtype  # PyTorch's own rule of types
         like = next((tensor for tensor in tensors if tensor.shape == sides), None)
@@ -716,7 +723,7 @@ def _pass(
         if training:
             del logits
             turn = ledger.time
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             del loss
     ledger.close(model)
     return turn, ledger
