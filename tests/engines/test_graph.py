@@ -28,6 +28,18 @@ def test_the_graph_gives_the_logits_of_the_model(name: str) -> None:
     assert (found - expected).abs().max() < 2e-5 * expected.abs().max()
 
 
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", ["", "-gap", "-map", "-reg4"])
+def test_the_number_of_images_is_not_traced(name: str) -> None:
+    """An engine is handed batches of any size, though the graph is made of two images."""
+    model = small(f"ViT-32x2x4/8{name}")
+    images = example_images(model, 5)
+    with torch.inference_mode():
+        graph = torch.jit.trace(graph_of(model), example_images(model))  # type: ignore[no-untyped-call]
+        for batch in (images, images[:1]):
+            torch.testing.assert_close(graph(batch), model(batch), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("channels", [1, 4])
 def test_other_channels_are_folded_too(channels: int) -> None:
     model = small(channels=channels)

@@ -51,7 +51,7 @@ MEMORY = """
 import json, resource, sys
 from pathlib import Path
 import torch
-from vitkit.runs.folder import read_evaluations, write_evaluation
+from vitkit.runs.trained_model import read_evaluations, write_evaluation
 from vitkit.models.card import Card
 from vitkit.tasks import answering_of
 from vitkit.data.batch import Batch

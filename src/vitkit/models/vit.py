@@ -127,8 +127,9 @@ class ViT(ImageModel):
             grid: `(rows, columns)` of the patches where it is not the model's own: positions are resized.
         """
         prefix = [part for part in (self.class_token, self.register_tokens) if part is not None]
-        # Each is (1, count, D), the same for all images: `expand` copies nothing.
-        expanded = [part.expand(len(patches), -1, -1) for part in prefix]
+        # Each is (1, count, D), the same for all images: `expand` copies nothing. `len(patches)` would be a
+        # number that never changes in the graph of an export.
+        expanded = [part.expand(patches.shape[0], -1, -1) for part in prefix]
         tokens: Tensor = torch.cat([*expanded, patches], dim=1) if expanded else patches  # (B, T, D)
         if self.config.position_at == "stem" and len(self.positions):
             tokens = self._add_position(tokens, 0, grid)
