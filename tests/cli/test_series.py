@@ -15,7 +15,7 @@ from vitkit.cli.main import run
 
 SERIES = [
     *("train", "--data", "digits", "--model", "ViT-16x1x2/4", "--image-size", "8", "--batch-size", "16"),
-    *("--steps", "60", "--warmup-steps", "5", "--evaluate-every", "20", "--checkpoint-every", "5"),
+    *("--steps", "40", "--warmup-steps", "5", "--evaluate-every", "20", "--checkpoint-every", "5"),
     *("--dropout", "0.1", "--threads", "1", "--sweep-rates", "0.001,0.01", "--runs", "2"),
 ]
 WITHOUT_PICTURES = """
@@ -80,7 +80,7 @@ def test_a_series_that_is_killed_goes_on_to_the_same_bits(
         process = started(out)
         wait_for(process, out / MEMBERS[member] / "checkpoints" / "step-00000005")
         os.killpg(process.pid, number)
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=1800)
         if number == signal.SIGTERM:
             assert process.returncode == 143
             assert f"in {out}. Continue with: vitkit train --resume {out} --threads 1" in errors

@@ -73,7 +73,7 @@ def vitkit_in_a_shell(command: str, **environment: str) -> subprocess.CompletedP
     return subprocess.run(
         ["bash", "-c", line],
         capture_output=True,
-        timeout=120,
+        timeout=1800,
         env={**os.environ, "PYTHONPATH": source, **environment},
     )
 

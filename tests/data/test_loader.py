@@ -334,7 +334,7 @@ def test_keeping_labels_keeps_no_file_open() -> None:
         living = evaluation_batches(Noise(600), PREPROCESSING, 1, workers=2)
         next(living)
         """)
-    out, errors = process.communicate(timeout=120)
+    out, errors = process.communicate(timeout=1800)
     assert process.returncode == 0, errors
     assert "the limit of open files is reached. Raise it (`ulimit -n 4096`" in out
     assert "Traceback" not in errors

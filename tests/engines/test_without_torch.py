@@ -49,8 +49,8 @@ def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (packages / f"{name}.py").write_text("")
     monkeypatch.syspath_prepend(packages)
     for name in ("onnxruntime", "onnx", "onnxscript"):
-        # Set before it is deleted: of a name that is not there, `delitem` alone undoes nothing, and the stand-in
-        # that is imported would stay for the tests after this one.
+        # Set before it is deleted: for a name that is not there, `delitem` alone undoes nothing, and the
+        # stand-in that is imported would stay for the tests after this one.
         monkeypatch.setitem(sys.modules, name, sys)
         monkeypatch.delitem(sys.modules, name)
     pixels = np.random.default_rng(1).integers(0, 256, (40, 50, 3), dtype=np.uint8)

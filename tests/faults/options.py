@@ -58,7 +58,7 @@ class Options(Kind):
     """Each case is one option with one value, one argument with one path, or one command in one terminal."""
 
     name, count, limit = "options", 3_000, 90.0
-    sample = (*range(1, 10), 20, 40)
+    sample = (*range(1, 6), 20, 40)
     forks_commands = True
     per_process = 100
 

@@ -85,7 +85,7 @@ class RunFolders(Kind):
     """500 damages under each of four commands: words or the right result, and no whole checkpoint is lost."""
 
     name, count, limit = "run_folders", 2_000, 120.0
-    sample = tuple(range(8))
+    sample = tuple(range(5))
     forks_commands = True
     per_process = 100
 

@@ -34,7 +34,7 @@ def run_paint(options: Painting) -> tuple[str, float]:
     """Paint a picture.
 
     Returns:
-        What was painted.
+        Colour and thickness of the picture.
     """
     options.listener.note(f"painting in {options.colour}")
     return options.colour, options.thickness
@@ -59,7 +59,7 @@ def test_the_texts_of_the_fields_are_the_args_before_what_is_returned() -> None:
         "Paint a picture.\n\nArgs:\n    colour: the colour of it, in words.\n    thickness: of a line.\n"
         in text
     )
-    assert text.endswith("Returns:\n    What was painted.\n") and text.count("Args:") == 1
+    assert text.endswith("Returns:\n    Colour and thickness of the picture.\n") and text.count("Args:") == 1
 
 
 def test_a_method_takes_the_fields_of_options_too() -> None:

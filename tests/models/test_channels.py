@@ -67,7 +67,7 @@ def test_without_the_statistics_of_each_channel_the_sum_is_another_model() -> No
     assert (made(grey) - expected).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("name", ["BiT-R50x1", "R26+ViT-S/32"])
+@pytest.mark.parametrize("name", ["BiT-R1-1-1x0.5", "R+ViT-32x2x2/16"])
 @torch.no_grad()
 def test_a_standardised_filter_keeps_its_output_up_to_a_factor(name: str) -> None:
     model, grey = random_model(name, HALF), grey_images(2)

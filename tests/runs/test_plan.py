@@ -162,7 +162,7 @@ def test_prediction_looks_at_everything_once(tmp_path: Path, start: Path, counts
 
 
 def test_conversion_looks_at_everything_once(tmp_path: Path, start: Path, counts: Counts) -> None:
-    """What was written is read back, which is another checkpoint and another model."""
+    """The converted checkpoint is read back and compared, with another model."""
     assert command(["convert", str(start), str(tmp_path / "out"), "--to", "huggingface"]) == 0
     require_once(counts, models=2)
     assert counts["open"] == counts["read"] == 1

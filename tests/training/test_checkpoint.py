@@ -240,7 +240,7 @@ def test_a_disk_that_really_refuses(tmp_path: Path) -> None:
     answer = context.Queue()
     process = context.Process(target=_save_with_full_disk, args=(tmp_path, 20_000, answer))
     process.start()
-    message = answer.get(timeout=120)
+    message = answer.get(timeout=1800)
     process.join()
     assert "could not be written" in message and "File too large" in message
     found, _ = find_checkpoint(tmp_path)

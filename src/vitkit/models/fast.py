@@ -6,7 +6,7 @@ no name. A copy or a pickle is of the same classes and computes through its own 
 part and stored in it as `forward` would make a circle, which keeps the weights of a model that nobody holds
 in memory. Parts of somebody else's classes stay as they are.
 
-What is compiled from C is handed in; `vitkit.runs.machine` knows which way is fast on a machine.
+Callers hand in the functions compiled from C; `vitkit.runs.machine` knows which way is fast on a machine.
 
 Shapes: B images, N patches, T tokens, D = width, h = num_heads, d = head_dim = D / h.
 """

@@ -526,8 +526,8 @@ SHAPES: dict[Any, Shape] = {
     _aten._to_copy.default: _copied,
     _aten.clone.default: _copied,
 }
-"""How the results of operations are shaped. An operation that is not here is computed, which takes longer
-and gives the same."""
+"""Functions that give the shape of an operation's result. An operation that is not listed here is computed,
+which takes longer and gives the same shape."""
 
 
 def _shaped(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -114,7 +114,7 @@ class FewShotContent:
     by_images_alt: str
     headings: Sequence[str]
     words: int
-    """How many of the first columns are words; the others are numbers."""
+    """Number of leading columns that hold words; the others hold numbers."""
     rows: Sequence[Sequence[str]]
     names: Sequence[str]
     """Names of the checkpoints, for the table of classes."""

@@ -110,7 +110,7 @@ class StartConfig:
     solution on the features of the training images. keep: the head as it is, which needs the same classes,
     matched by their names."""
     position_interpolation: Interpolation = "original"
-    """How position embeddings are resized for another image size."""
+    """The way in which position embeddings are resized for another image size."""
     image_mean: tuple[float, ...] | None = None
     """Mean of pixels in [0, 1], a value for each channel or one for all; left out, that of the start, and 0.5
     for new weights."""

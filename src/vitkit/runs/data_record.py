@@ -263,8 +263,8 @@ def _recorded_states(folder: Path, record: DataRecord) -> States | None:
 class RejectedFiles:
     """Files that could not be read, with the reason, by split.
 
-    What was found before a run was stopped counts on, so that a resumed run knows all, and the quota of
-    unreadable files is the whole run's.
+    A resumed run begins with the files that were rejected before it was stopped, so that the quota of
+    unreadable files holds for the whole run.
     """
 
     def __init__(self, folder: Path, record: DataRecord) -> None:

@@ -167,8 +167,9 @@ def claim(
 ) -> Iterator[Path]:
     """Hold the folder of a run or a series, as `lock_run_folder` does: the given one, else one below `runs/`.
 
-    Where none is given, it is the one that holds this already, else the first that is new. Those that another
-    process holds are passed over, so that runs begun at the same time take different ones.
+    Where no folder is given, the one that holds this run or series already is taken, else the first new one.
+    Folders that another process has locked are passed over, so that runs begun at the same time take
+    different ones.
 
     Args:
         given: the folder.

@@ -286,7 +286,7 @@ def _warnings(run: Run, config: ModelConfig, total_steps: int) -> list[str]:
 def require_memory(config: ModelConfig, run: Run, device: torch.device) -> None:
     """Refuse a model whose weights, gradients and optimiser exceed all memory, and such a batch of pixels.
 
-    What fits barely is not refused: how much the activations need depends on more than the configuration.
+    A model that barely fits is not refused: the memory of activations depends on more than the configuration.
 
     Raises:
         VitkitError: it does not fit; the message says how much is needed, and how much there is.

@@ -1,7 +1,7 @@
 """A request becomes a plan, once: its run completed, its images listed, its start described, its steps fixed.
 
-What a request looks at on the way it looks at once, and hands down: nothing that a plan holds is listed,
-opened, built or read again.
+Planning lists, opens, builds and reads each thing once and hands it down in the plan; no later step does it
+again.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -112,7 +112,7 @@ class Plan:
     device: torch.device
     request: Request
     compute: Compute | None = None
-    """How its model computes, once it has a folder; None in a run of the first version."""
+    """The ways in which the model computes, once the run has a folder; None in a run of the first version."""
     recorded: Mapping[str, Any] = field(default_factory=dict)
     """The contents of the `config.json` of its folder, once it has one."""
 

@@ -10,7 +10,7 @@ A save writes into a hidden folder, flushes every file, renames the folder, and 
 Whatever moment a process is killed at, the newest folder whose COMMIT and hashes agree is whole. No name is
 written twice.
 
-What was committed is removed for one reason only: newer checkpoints were committed after it. A checkpoint
+A committed checkpoint is removed for one reason only: newer ones were committed after it. A checkpoint
 that is damaged is set aside under another name, `damaged-step-00000120`; one that cannot be read, because the
 disk or the system refuses, stops the run and stays as it is.
 
