@@ -5,6 +5,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import random
 import shutil
 import signal
 import sys
@@ -295,6 +296,7 @@ def given_options(rooms: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--only", action="append", choices=rooms, metavar="ROOM", help=", ".join(rooms))
     parser.add_argument("--mutant", action="append", metavar="NAME", help="try this one, once more")
+    parser.add_argument("--draw", type=int, metavar="N", help="N of them at random, the same ones every time")
     parser.add_argument("--list", action="store_true", help="list the mutants and what is known of them")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no mutant after so many")
     parser.add_argument("--limit", type=float, default=600, help="seconds for the tests of one mutant")
@@ -321,6 +323,9 @@ def main() -> int:
         for mutant in mutants
         if (not given.only or mutant.room in given.only) and (not given.mutant or mutant.name in given.mutant)
     ]
+    if given.draw is not None:
+        drawn = set(random.Random(0).sample(range(len(chosen)), min(given.draw, len(chosen))))
+        chosen = [mutant for number, mutant in enumerate(chosen) if number in drawn]
     work = given.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
     record, tree = work / "results.jsonl", tree_digest(ROOT)

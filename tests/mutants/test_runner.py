@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import Result, is_settled, read_results, tree_digest
+from tests.mutants.__main__ import Result, is_settled, main, read_results, tree_digest
 
 SCRIPT = """
 import json, sys
@@ -95,3 +95,14 @@ def test_the_list_of_mutants_does_not_change_the_tree(tmp_path: Path) -> None:
     assert tree_digest(tmp_path) == before
     (tmp_path / "tests/test_a.py").write_text("x")
     assert tree_digest(tmp_path) != before
+
+
+def test_a_draw_is_the_same_every_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listings = []
+    for _ in range(2):
+        monkeypatch.setattr(sys, "argv", ["mutants", "--draw", "5", "--list", "--work", str(tmp_path)])
+        assert main() == 0
+        listings.append(capsys.readouterr().out)
+    assert listings[0] == listings[1] and listings[0].endswith("\n5 mutants\n")
