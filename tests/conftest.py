@@ -83,6 +83,22 @@ def pytest_configure(config: pytest.Config) -> None:
     tempfile.tempdir = None  # read from TMPDIR again
 
 
+LONG = (
+    "tests/jobs/test_unkillable.py",
+    "tests/cli/test_series.py",
+    "tests/faults/test_sample.py",
+    "tests/training/test_checkpoint.py",
+    "tests/jobs/test_signals.py",
+    "tests/jobs/test_journey.py",
+)
+"""Files whose tests take long. Begun last, they would keep one process busy after the others have ended."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests that take long."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         shutil.rmtree(os.environ[SESSION], ignore_errors=True)

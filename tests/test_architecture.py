@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -39,9 +40,17 @@ def allowed(room: str) -> set[str]:
     return MAY_IMPORT[room] | {room} | SHARED
 
 
+_parse = cache(ast.parse)  # once for all tests
+
+
+def parse(path: Path) -> ast.Module:
+    tree: ast.Module = _parse(path.read_text())
+    return tree
+
+
 def imports(path: Path) -> set[str]:
     """Every vitkit module a file imports: at its top, inside functions, under TYPE_CHECKING."""
-    return imports_of(ast.parse(path.read_text()), path)
+    return imports_of(parse(path), path)
 
 
 def imports_of(tree: ast.AST, path: Path) -> set[str]:
@@ -106,7 +115,7 @@ def floors(files: list[Path]) -> int:
 
 def _run_time_imports(path: Path) -> set[str]:
     """Every vitkit module that a file imports when it runs: none for types alone."""
-    tree = ast.parse(path.read_text())
+    tree = parse(path)
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             node.body = [ast.Pass()]
@@ -148,7 +157,7 @@ def modules(path: Path) -> set[str]:
     """The packages a file imports, vitkit among them."""
     return {
         (alias.name if isinstance(node, ast.Import) else node.module or "").split(".")[0]
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parse(path))
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
     }
@@ -202,7 +211,7 @@ def configurations(path: Path) -> list[str]:
     """The public dataclasses of a file that are configurations by their names."""
     return [
         node.name
-        for node in ast.parse(path.read_text()).body
+        for node in parse(path).body
         if isinstance(node, ast.ClassDef)
         and CONFIGURATION.search(node.name)
         and not node.name.startswith("_")
@@ -254,7 +263,7 @@ FRAGMENT = re.compile(r"(Of|By|As|That|To|With|From|What|Whose|Which)\b")
 
 def declarations(path: Path, name: str) -> list[str]:
     """The places of a file that declare a name: fields of classes and parameters of functions."""
-    nodes = list(ast.walk(ast.parse(path.read_text())))
+    nodes = list(ast.walk(parse(path)))
     fields = [
         node.target
         for owner in nodes
@@ -276,7 +285,7 @@ def test_the_image_size_is_declared_at_few_places_and_set_at_one() -> None:
         path.relative_to(SOURCE).as_posix()
         for path in FILES
         if path.relative_to(SOURCE).parts[0] != "models" and "formats" not in path.parts
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parse(path))
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "replace"
         if any(keyword.arg == "image_size" for keyword in node.keywords)
         if "config" in ast.unparse(node.args[0])
@@ -289,7 +298,7 @@ def test_docstrings_do_not_begin_in_the_middle_of_a_sentence() -> None:
     found = [
         f"{path.relative_to(SOURCE)}:{node.lineno}: {node.value.value.splitlines()[0]}"
         for path in FILES
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parse(path))
         if isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)
         and isinstance(node.value.value, str)
@@ -349,7 +358,7 @@ def test_jobs_import_no_terminal_and_no_parser(path: Path) -> None:
 
 def calls(path: Path) -> set[str]:
     """The functions that a file calls by a bare name."""
-    nodes = ast.walk(ast.parse(path.read_text()))
+    nodes = ast.walk(parse(path))
     return {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
 
 
@@ -357,7 +366,7 @@ def test_no_foreign_pickle_is_ever_loaded() -> None:
     """PyTorch's pickles are read at one place alone, with weights only; no others anywhere."""
     loads = []
     for path in FILES:
-        tree = ast.parse(path.read_text())
+        tree = parse(path)
         modules = {
             alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names
         }

@@ -67,7 +67,13 @@ def start(tmp_path_factory: pytest.TempPathFactory, without_report: None) -> Pat
     return vitkit.train(TINY, tmp_path_factory.mktemp("start") / "tiny", device="cpu", threads=1)
 
 
-@pytest.mark.parametrize("method", [*METHODS, RIDGE])
+# One that trains, one at another size, and the one that does not train. The others share their code.
+QUICK = ("full", "larger", RIDGE)
+
+
+@pytest.mark.parametrize(
+    "method", [m if m in QUICK else pytest.param(m, marks=pytest.mark.slow) for m in (*METHODS, RIDGE)]
+)
 def test_every_method_is_measured(method: str, tmp_path: Path, start: Path) -> None:
     images = drawn(CASES["digits"], 1, 0, Path("nowhere"), tmp_path)
     begun = replace(TINY, augmentation=Augmentation(flip=False, rotate=3.0))

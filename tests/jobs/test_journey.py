@@ -590,8 +590,9 @@ def test_a_refused_run_leaves_no_folder(photos: Path, tmp_path: Path) -> None:
     "call",
     [
         "jobs.train.save_model",
-        "runs.finish.evaluate_split",
-        "runs.finish.write_evaluation",
+        # These lie between the first and the last.
+        pytest.param("runs.finish.evaluate_split", marks=pytest.mark.slow),
+        pytest.param("runs.finish.write_evaluation", marks=pytest.mark.slow),
         "jobs.train.write_report",
     ],
 )

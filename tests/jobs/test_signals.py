@@ -142,8 +142,8 @@ STEP_KEPT = {
 }
 
 
-# One moment before the first step, two between steps, one after the last; the others take the same ways.
-QUICK = ("reading", "validation", "save", "evaluation")
+# One moment before the first step, one between steps, one after the last; the others take the same ways.
+QUICK = ("reading", "save", "evaluation")
 
 
 @pytest.mark.parametrize(

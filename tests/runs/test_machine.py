@@ -129,7 +129,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are left alone")
-@pytest.mark.parametrize("variable", [None, "MALLOC_TRIM_THRESHOLD_"])
+@pytest.mark.parametrize("variable", [None, pytest.param("MALLOC_TRIM_THRESHOLD_", marks=pytest.mark.slow)])
 def test_freed_memory_is_kept_unless_the_user_chose(variable: str | None) -> None:
     """The system clears next to no pages in a later round of 128 MiB, or most of them."""
     own = {} if variable is None else {variable: str(2**20)}

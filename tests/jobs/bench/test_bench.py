@@ -216,7 +216,7 @@ def test_a_model_is_measured_in_every_way() -> None:
     json.dumps(found.to_json())
 
 
-@pytest.mark.parametrize("name", ["BiT-R1-1-1x0.5", "R+ViT-64x2x2/16"])
+@pytest.mark.parametrize("name", ["BiT-R1-1-1x0.5", pytest.param("R+ViT-64x2x2/16", marks=pytest.mark.slow)])
 def test_models_without_peers_are_measured_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "installed_peers", lambda: (["timm"], []))
     hearing = Hearing()
