@@ -22,9 +22,8 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.finetune import finetune_run
 from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import parameters
-from vitkit.models.other_names import name_here
 from vitkit.models.resnet_config import ResNetConfig
-from vitkit.models.zoo import list_models, model_config
+from vitkit.models.zoo import list_models, model_config, name_here
 from vitkit.runs.start import find_start, start_place
 from vitkit.weights import load, save_model
 from vitkit.weights.card import card_of

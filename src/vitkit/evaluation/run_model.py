@@ -21,8 +21,8 @@ from vitkit.evaluation.logits import LogitsAsTheyCome
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import ImageScores, check_labels, image_scores
 from vitkit.models.card import LossFunction
+from vitkit.models.compute_config import Precision
 from vitkit.models.precision import autocast
-from vitkit.models.precision_config import Precision
 
 Rows = NDArray[np.float32]
 Model = nn.Module | Callable[[NDArray[np.uint8]], Rows]

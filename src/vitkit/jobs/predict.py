@@ -22,7 +22,7 @@ from vitkit.jobs.options import as_arguments, as_names, method_from_options
 from vitkit.jobs.predict_options import PredictOptions, PredictorOptions
 from vitkit.tasks import answering_of
 from vitkit.tasks.answering import Answering, Guess
-from vitkit.weights.preprocessing import preprocessing_of
+from vitkit.weights.card import preprocessing_of
 
 if TYPE_CHECKING:
     import torch

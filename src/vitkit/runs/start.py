@@ -29,11 +29,10 @@ from vitkit.runs.records import START_FILE, StartRecord, read_start_record, run_
 from vitkit.runs.series_record import require_weights
 from vitkit.tasks import find_task
 from vitkit.weights import LoadOptions
-from vitkit.weights.card import ModelCard, card_of
+from vitkit.weights.card import ModelCard, card_of, fit_preprocessing
 from vitkit.weights.files.address import is_address
 from vitkit.weights.files.source import read_json_object as read_settings
 from vitkit.weights.loading import fit_statistics, fit_weights, identify, read_weights
-from vitkit.weights.preprocessing import fit_preprocessing
 
 NAMES_SHOWN = 5
 FREE = ("dropout", "attention_dropout", "drop_path", "head_bias_init")

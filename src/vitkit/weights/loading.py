@@ -27,7 +27,7 @@ from vitkit.models.image_config import format_size
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit_config import Interpolation
 from vitkit.models.zoo import ModelConfig, name_of
-from vitkit.weights.card import ModelCard
+from vitkit.weights.card import ModelCard, fit_preprocessing
 from vitkit.weights.files.checksum import Checksum
 from vitkit.weights.files.named import fetch_any
 from vitkit.weights.files.source import Source, open_source
@@ -35,7 +35,6 @@ from vitkit.weights.format_names import MODULES
 from vitkit.weights.formats import native
 from vitkit.weights.formats.known import named_prefix, recognise
 from vitkit.weights.load_options import LoadOptions
-from vitkit.weights.preprocessing import fit_preprocessing
 from vitkit.weights.published import hides_published
 from vitkit.weights.table import CheckpointFormat, Hints, NotRecordedError, Row, Translation
 
