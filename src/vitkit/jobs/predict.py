@@ -157,9 +157,9 @@ class Predictor:
             return self.model(images)
         import torch
 
-        from vitkit.evaluation.run_model import running
+        from vitkit.evaluation.run_model import output_function
 
-        with running(self.model, torch.device(self.device), self.precision) as compute:
+        with output_function(self.model, torch.device(self.device), self.precision) as compute:
             return compute(torch.from_numpy(images))
 
     def _pixels(self, image: Any) -> NDArray[np.uint8]:

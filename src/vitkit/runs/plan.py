@@ -31,7 +31,7 @@ from vitkit.runs.folder import Place, kind_of, numbered_folders
 from vitkit.runs.machine import choose_for, find_device
 from vitkit.runs.outlook import require_memory
 from vitkit.runs.records import StartRecord, read_start_record
-from vitkit.runs.start import Start, find_start, plan_start, start_place
+from vitkit.runs.start import Start, absolute_start, find_start, plan_start
 from vitkit.tasks import find_task
 
 Fit = Callable[[Run, int, int], Run]
@@ -48,14 +48,14 @@ class Request:
 
     def __init__(self, *places: Place) -> None:
         """Begin with the paths that were looked at already."""
-        self._places = {start_place(place.name): place for place in places}
+        self._places = {absolute_start(place.name): place for place in places}
         self._data: tuple[Any, ImageData] | None = None
         self._start: tuple[Any, Start] | None = None
         self._model: tuple[Any, ImageModel] | None = None
 
     def place(self, path: str | Path) -> Place:
         """Find out what a path is. What is no run yet is looked at again, for one may begin there."""
-        key = start_place(str(path))
+        key = absolute_start(str(path))
         place = self._places.get(key)
         if place is None or not place.is_run:
             place = self._places[key] = kind_of(path)
@@ -82,7 +82,7 @@ class Request:
             VitkitError: as `find_start`.
         """
         options = run.start
-        which = (start_place(options.start), options.start_from, options.num_heads)
+        which = (absolute_start(options.start), options.start_from, options.num_heads)
         if self._start is None or self._start[0] != which:
             self._start = which, find_start(options, self.place(options.start))
         return replace(self._start[1], given=options.start)
@@ -171,7 +171,7 @@ def plan_run(
 def with_absolute_paths(run: Run) -> Run:
     """Write paths down so that they hold from any folder."""
     evaluators = {name: config.with_absolute_paths() for name, config in run.evaluators.items()}
-    start = replace(run.start, start=start_place(run.start.start))
+    start = replace(run.start, start=absolute_start(run.start.start))
     return replace(run, data=absolute_spec(run.data), evaluators=evaluators, start=start)
 
 
@@ -274,7 +274,7 @@ def _with_rule(run: Run, begun: Place | None) -> Run:
 
 
 MOST_IMAGES = 500
-"""Training images, spread evenly, on which pixel statistics are measured: at 224 x 224 pixels that takes seconds."""
+"""Training images, spread evenly, whose pixels are measured: at 224 x 224 pixels that takes seconds."""
 
 
 LEAST_STD = 1 / 255
