@@ -23,8 +23,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from vitkit.kernels.block import Outline
 from vitkit.models.build import build_model
+from vitkit.models.compute_config import Precision
 from vitkit.models.measure import count_parameters, training_memory
-from vitkit.models.precision_config import Precision
 from vitkit.models.zoo import model_config
 from vitkit.runs.machine import choose_for, compute_as
 from vitkit.training.optim import create_optimizer

@@ -324,7 +324,7 @@ def test_only_tasks_know_the_numbers_of_a_task() -> None:
             known = {name for name in imports(path) if name.startswith("vitkit.evaluation.")}
             known = {name for name in known if not name.startswith(no_tasks)}
             loop = "vitkit.evaluation.run_model"  # it runs a model, whatever its outputs mean
-            assert known <= {loop, f"{loop}.evaluation_mode", f"{loop}.running"}, path
+            assert known <= {loop, f"{loop}.evaluation_mode", f"{loop}.output_function"}, path
             assert "vitkit.tasks.classification" not in imports(path), path
 
 

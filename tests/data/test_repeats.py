@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from vitkit.data import repeats
-from vitkit.data.groups import cut_images, joined
+from vitkit.data.cutting import cut_images, joined
 from vitkit.data.repeats import find_repeats, repeats_of_training
 from vitkit.data.sources import ImageData, open_data
 from vitkit.data.sources_config import Splits

@@ -67,13 +67,13 @@ def test_the_model_stays_as_it_is_and_shares_its_weights() -> None:
 
 def test_the_last_block_computes_the_class_token_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = []
-    whole = Block.after_attention
+    whole = Block.add_branches
 
     def seen(self: Block, x: torch.Tensor, *rest: object) -> torch.Tensor:
         shapes.append(x.shape[1])
         return whole(self, x, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Block, "after_attention", seen)
+    monkeypatch.setattr(Block, "add_branches", seen)
     model = small()
     graph_of(model)(example_images(model))
     assert shapes == [7, 1]

@@ -19,7 +19,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs import train as training
 from vitkit.jobs.report import write_report
 from vitkit.runs.config import Run, StartConfig
-from vitkit.runs.pixel_statistics import with_measured_pixels
+from vitkit.runs.plan import with_measured_pixels
 from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer_config import TrainingConfig
 from vitkit.weights.card import card_of

@@ -20,8 +20,7 @@ from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs import convert as convert_module
 from vitkit.jobs import parity as parity_module
-from vitkit.jobs.convert import convert
-from vitkit.jobs.parity import compare, fixed_images
+from vitkit.jobs.convert import compare, convert, fixed_images
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import ResNetConfig

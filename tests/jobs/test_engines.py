@@ -25,17 +25,16 @@ from vitkit.durable import replace_json
 from vitkit.engines import libraries
 from vitkit.jobs import evaluate as evaluation
 from vitkit.jobs.bench.contestants import peer_contestants
-from vitkit.jobs.calibration import read_calibration
 from vitkit.jobs.engines import thread_count
 from vitkit.jobs.evaluate_options import EvaluateOptions
+from vitkit.jobs.export import read_calibration
 from vitkit.jobs.export_options import ExportOptions
 from vitkit.models.card import Task
 from vitkit.models.image_model import ImageModel
 from vitkit.runs.data_record import describe_data
 from vitkit.runs.folder import Place, kind_of
 from vitkit.tasks import task_of
-from vitkit.weights.card import ModelCard, TrainingData
-from vitkit.weights.preprocessing import preprocessing_of
+from vitkit.weights.card import ModelCard, TrainingData, preprocessing_of
 
 
 def saved(tmp_path: Path, model: ImageModel | None = None) -> Path:

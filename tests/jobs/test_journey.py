@@ -26,7 +26,7 @@ from vitkit.jobs.inspect_options import InspectOptions
 from vitkit.jobs.predict import predict_images
 from vitkit.jobs.predict_options import PredictOptions
 from vitkit.listener import SILENT, Listener, Progress
-from vitkit.models.precision_config import Precision
+from vitkit.models.compute_config import Precision
 from vitkit.runs.folder import kind_of
 from vitkit.weights.card import LossFunction, ModelCard, Task
 

@@ -17,7 +17,7 @@ from vitkit.kernels import gelu as gelu_kernel
 from vitkit.models.build import build_model
 from vitkit.models.compute_config import PLAIN, Compute
 from vitkit.models.fast import block_can_be_compiled, compute_as
-from vitkit.models.parts import Block
+from vitkit.models.parts import Attention, Block
 from vitkit.models.precision import autocast
 from vitkit.models.resnet_config import BackboneConfig
 from vitkit.models.vit import ViT
@@ -254,6 +254,30 @@ def test_blocks_of_other_classes_stay_as_they_are(number: int) -> None:
     compute_as(model, replace(ALL, gelu="pytorch"), None, block_kernel.compiled_block("float32"))
     assert type(model.blocks[number]) is Doubling
     torch.testing.assert_close(model(images(SMALL)), expected, rtol=1e-3, atol=1e-4)
+
+
+class Louder(Attention):
+    """Attention of somebody else's, within a plain block."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float) -> Tensor:
+        return super().attend(q, k, 2 * v, bias, dropout)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_parts_of_other_classes_are_not_left_out_of_their_blocks(number: int) -> None:
+    model = make(replace(SMALL, width=64)).float()
+    model.blocks[number].attention.__class__ = Louder
+    expected = model(images(SMALL))
+    compute_as(model, replace(ALL, gelu="pytorch"), None, block_kernel.compiled_block("float32"))
+    torch.testing.assert_close(model(images(SMALL)), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_model_without_blocks_computes_in_every_way() -> None:
+    model = make(SMALL).float()
+    model.blocks = nn.ModuleList()
+    expected = model(images(SMALL))
+    compute_as(model, Compute(last_block="class_token"))
+    assert torch.equal(model(images(SMALL)), expected)
 
 
 def test_a_compiled_model_is_one_graph_and_its_copies_are_not_compiled(

@@ -55,6 +55,9 @@ def test_validations_are_part_of_the_minutes() -> None:
     assert steps_within(100, Pace(1.0, 10.0), every, 100) == 50  # 5 validations of 10 s
     assert steps_within(100, Pace(1.0, 10.0), replace(every, evaluate_every=None), 1000) == 90
     assert steps_within(1, Pace(5.0, 0.0), every, 100) == 1
+    # Up to 50 steps each is followed by a validation; from 51 on every second one is, which takes less time:
+    # 52 + 26 * 10 s.
+    assert steps_within(320, Pace(1.0, 10.0), replace(every, evaluate_every=None), 1) == 52
 
 
 def test_warm_up_keeps_its_part_of_the_run() -> None:

@@ -25,9 +25,8 @@ from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig, model_config
 from vitkit.weights import save_model
-from vitkit.weights.card import ModelCard, Task, card_of
+from vitkit.weights.card import ModelCard, Task, card_of, changed_pixels, preprocessing_of
 from vitkit.weights.formats.huggingface.pixels import read_pixels, read_rule
-from vitkit.weights.preprocessing import changed_pixels, preprocessing_of
 
 WIDTH, DEPTH, HEADS, HIDDEN, CLASSES = 16, 2, 2, 24, 3
 

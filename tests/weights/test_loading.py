@@ -100,6 +100,28 @@ def test_weights_that_are_not_finite_are_named(
         convert(tmp_path / "model", tmp_path / "out")
 
 
+def test_a_head_that_is_replaced_is_not_doubted(tmp_path: Path) -> None:
+    model = random_model(TINY)
+    with torch.no_grad():
+        model.get_parameter("head.weight")[0] = float("nan")
+    save_model(model, tmp_path / "model")
+    assert "(head.weight)" in load(tmp_path / "model").notes[0]
+    assert not load(tmp_path / "model", LoadOptions(num_classes=3)).notes
+
+
+def test_the_file_is_named_whatever_folder_it_lies_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parent of a file in the working folder is ".", which stands in every message."""
+    save_model(random_model(TINY), tmp_path)
+    record = json.loads((tmp_path / "model.json").read_text())
+    record["architecture"]["depth"] = 10**9
+    (tmp_path / "model.json").write_text(json.dumps(record))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(VitkitError, match=r"^model\.(json|safetensors): "):
+        load_model("model.safetensors")
+
+
 def test_finite_numbers_whose_sum_is_infinite_are_finite() -> None:
     largest = torch.finfo(torch.float32).max
     tensors = {"large": torch.full((4,), largest), "half": torch.full((100,), 60_000.0).half()}

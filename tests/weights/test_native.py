@@ -17,10 +17,9 @@ from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.weights import save_model
 from vitkit.weights.assumptions import Assumption
-from vitkit.weights.card import ModelCard, Task, TrainingData, card_of
+from vitkit.weights.card import ModelCard, Task, TrainingData, card_of, preprocessing_of
 from vitkit.weights.description import describe, read_description
 from vitkit.weights.files.safetensors import safetensors_chunks
-from vitkit.weights.preprocessing import preprocessing_of
 
 VERSION_1 = """{
   "name": "ViT-64x4x4/4",

@@ -19,13 +19,12 @@ from vitkit.errors import VitkitError
 from vitkit.models.build import create_model
 from vitkit.models.vit_config import ViTConfig
 from vitkit.weights import save_model
-from vitkit.weights.card import ModelCard, card_of
+from vitkit.weights.card import ModelCard, card_of, changed_pixels, fraction_of
 from vitkit.weights.description import describe, read_description
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats import torchvision
 from vitkit.weights.formats.huggingface.pixels import read_pixels, read_rule
 from vitkit.weights.formats.timm.settings import Settings
-from vitkit.weights.preprocessing import changed_pixels, fraction_of
 
 ALLOWED = 1
 """Levels."""

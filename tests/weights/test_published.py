@@ -25,7 +25,7 @@ from vitkit.models.measure import parameters
 from vitkit.models.other_names import name_here
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.zoo import list_models, model_config
-from vitkit.runs.start import find_start, start_place
+from vitkit.runs.start import absolute_start, find_start
 from vitkit.weights import load, save_model
 from vitkit.weights.card import card_of
 from vitkit.weights.files import named
@@ -126,7 +126,7 @@ def test_the_list_is_cut_down_by_name_model_and_data() -> None:
 
 
 def test_a_name_is_an_address_that_holds_from_every_folder() -> None:
-    assert is_address("vit-b16-in21k") and start_place("vit-b16-in21k") == "vit-b16-in21k"
+    assert is_address("vit-b16-in21k") and absolute_start("vit-b16-in21k") == "vit-b16-in21k"
     assert not is_address("vit-b16-in22k")
 
 

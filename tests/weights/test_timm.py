@@ -22,9 +22,8 @@ from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights import LoadOptions, load, save_model
-from vitkit.weights.card import ModelCard, card_of
+from vitkit.weights.card import ModelCard, card_of, preprocessing_of
 from vitkit.weights.formats.timm.write import _ratio
-from vitkit.weights.preprocessing import preprocessing_of
 
 TINY = ViTConfig(
     image_size=(12, 16),

@@ -16,8 +16,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig, model_config, vit_config
 from vitkit.weights import save_model
-from vitkit.weights.card import card_of
-from vitkit.weights.preprocessing import preprocessing_of
+from vitkit.weights.card import card_of, preprocessing_of
 
 TINY = ViTConfig(
     image_size=(12, 12),

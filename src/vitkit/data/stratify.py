@@ -10,21 +10,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 FEW = 3
-"""A label with at least this many images gets one into the part that is cut, however small that part is."""
+"""In `stratify_label_sets`, images from which on a label gets one into the cut, as long as it has room."""
 
 
 def stratify(labels: NDArray[np.int64], count: int, seed: int, stream: int) -> NDArray[np.bool_]:
-    """Choose `count` of the samples to cut, (N,) bool, with one label each.
+    """Choose `count` samples to cut, where each has one label.
 
     The samples are distributed among the classes by largest remainder, and one sample of each class at least
     stays; fewer are cut where that leaves too few.
+
+    Args:
+        labels: `(N,)` class numbers.
+        count: samples to cut.
+        seed, stream: key of the draws: streams of one seed are independent.
+
+    Returns:
+        `(N,)`, True for the samples that are cut.
     """
     sizes = np.unique(labels, return_counts=True)[1]
     exact = count * sizes / len(labels)
     shares = np.minimum(np.floor(exact).astype(np.int64), sizes - 1)
     while shares.sum() < count and (shares < sizes - 1).any():
         shares[np.argmax(np.where(shares < sizes - 1, exact - shares, -np.inf))] += 1
-    order = np.lexsort((draws(len(labels), seed, stream), labels))  # class by class, each as it was drawn
+    order = np.lexsort((draws(len(labels), seed, stream), labels))  # by class, within it in a drawn order
     place = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # within the class
     cut = np.zeros(len(labels), dtype=bool)
     cut[order] = place < np.repeat(shares, sizes)
@@ -32,21 +40,19 @@ def stratify(labels: NDArray[np.int64], count: int, seed: int, stream: int) -> N
 
 
 def stratify_label_sets(labels: NDArray[np.bool_], count: int, seed: int, stream: int) -> NDArray[np.bool_]:
-    """Choose `count` of the samples to cut, (N,) bool, with several labels each, or none.
+    """Choose `count` samples to cut, where each has several labels, or none.
 
     The rarest label is shared first, while there is still a choice, as in Sechidis, Tsoumakas and Vlahavas
-    2011 ("On the stratification of multi-label data"); here for all images of a label at once, and with three
-    rules more. A label of at least `FEW` images gets one into the cut. Every label keeps an image
-    outside. Exactly `count` are cut, unless fewer are left by that.
+    2011 ("On the stratification of multi-label data"). Unlike there, all images of a label are shared at
+    once, and three rules are added. A label of at least `FEW` images gets one into the cut, while there is
+    room. Every label keeps an image that is not cut. Exactly `count` are cut, unless that rule leaves fewer.
 
     Args:
-        labels: `(N, K)`.
-        count: samples to cut.
-        seed: of the draws.
-        stream: another stream, other draws.
+        labels: `(N, K)` bool.
+        count, seed, stream: as for `stratify`.
 
     Returns:
-        `(N,)`
+        `(N,)`, True for the samples that are cut.
     """
     total = len(labels)
     order = np.argsort(draws(total, seed, stream), kind="stable")
@@ -60,12 +66,14 @@ def stratify_label_sets(labels: NDArray[np.bool_], count: int, seed: int, stream
         if waiting.any():
             label = int(np.argmin(np.where(waiting > 0, waiting, total + 1)))
             group = order[labels[order, label] & ~assigned[order]]
+            # Halves go up and not to the even number, as `round` has it: the splits of runs depend on it.
             share = max(math.floor(wanted[label] + 0.5), int(least[label] - cut[labels[:, label]].sum()))
         else:  # those without a label come last
             group, label = order[~assigned[order]], -1
             share = count
         missing = count - int(cut.sum())
         after = total - int(assigned.sum()) - len(group)
+        # The images after this group must suffice for what is then missing, and no more may be cut.
         share = min(max(share, missing - after), missing)
         taken = 0
         for row in group.tolist():
@@ -83,4 +91,5 @@ def stratify_label_sets(labels: NDArray[np.bool_], count: int, seed: int, stream
 
 
 def draws(count: int, seed: int, stream: int) -> NDArray[np.uint64]:
+    """Draw `(count,)` numbers of 64 bits from the Philox generator with the key (seed, stream)."""
     return np.random.Philox(key=np.array([seed, stream], dtype=np.uint64)).random_raw(count)

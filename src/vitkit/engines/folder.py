@@ -23,10 +23,9 @@ from vitkit.engines.onnx_engine import OnnxRunner
 from vitkit.engines.openvino_engine import OpenVINORunner
 from vitkit.errors import VitkitError
 from vitkit.models.zoo import ModelConfig
-from vitkit.weights.card import Described, ModelCard
+from vitkit.weights.card import Described, ModelCard, preprocessing_of
 from vitkit.weights.description import describe, read_description
 from vitkit.weights.files.checksum import HashingWriter, read_record, verify
-from vitkit.weights.preprocessing import preprocessing_of
 
 FORMAT = "vitkit-engine"
 FORMAT_VERSION = 2

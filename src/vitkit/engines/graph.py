@@ -69,8 +69,11 @@ def graph_of(model: ImageModel, numbers: Numbers = "float32") -> ImageModel:
     graph: ImageModel = copy.deepcopy(model, shared).eval()
     # Pixels are folded below, once: `Compute.pixels` folds them at every call.
     compute_as(graph, Compute(last_block="class_token"))
+    # A block that computes the class token alone reads keys and values of the one product that it has.
+    find_shortened = getattr(graph, "shortened_block", None)
+    shortened = None if find_shortened is None else find_shortened()
     for module in list(graph.modules()):
-        if isinstance(module, Block) and type(module.attention) is Attention:
+        if isinstance(module, Block) and module is not shortened and type(module.attention) is Attention:
             module.attention = SplitAttention(module.attention)
         elif isinstance(module, MLP) and gelu is not None:
             module.gelu = gelu

@@ -26,9 +26,9 @@ from vitkit.data.transforms_config import Preprocessing
 from vitkit.durable import hash_file, read_regular_file, replace_file
 from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import run_model
+from vitkit.models.compute_config import Precision
 from vitkit.models.image_model import ImageModel
 from vitkit.models.precision import autocast
-from vitkit.models.precision_config import Precision
 from vitkit.models.zoo import ModelConfig
 
 CACHE_LIMIT = 4 << 30

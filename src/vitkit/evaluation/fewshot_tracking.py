@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vitkit.data.sources import Samples
     from vitkit.data.transforms_config import Preprocessing
     from vitkit.evaluation.features import Features
-    from vitkit.models.precision_config import Precision
+    from vitkit.models.compute_config import Precision
     from vitkit.weights.card import TrainingData
 
 

@@ -1,7 +1,7 @@
 """Run a model over batches of images once: the one loop for classes, labels and features.
 
-A model is a module of PyTorch, or a function of an engine from pixels to logits; what comes out are arrays of
-numpy.
+A model is a module of PyTorch, or a function of an inference engine (ONNX Runtime, OpenVINO) from pixels to
+logits; what comes out are arrays of numpy.
 """
 
 import contextlib
@@ -21,10 +21,11 @@ from vitkit.evaluation.logits import LogitsAsTheyCome
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import ImageScores, check_labels, image_scores
 from vitkit.models.card import LossFunction
+from vitkit.models.compute_config import Precision
 from vitkit.models.precision import autocast
-from vitkit.models.precision_config import Precision
 
 Rows = NDArray[np.float32]
+"""Logits `(B, K)` or features `(B, D)`, a row for each image."""
 Model = nn.Module | Callable[[NDArray[np.uint8]], Rows]
 """A module from images `(B, C, H, W)` to logits `(B, K)`, or an engine's function from uint8 images to the
 same."""
@@ -45,7 +46,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def running(
+def output_function(
     model: Model, device: torch.device, precision: Precision, features: bool = False
 ) -> Iterator[Callable[[Tensor], Rows]]:
     """Give the function that computes a model's outputs of a batch of images, as float32 in numpy.
@@ -54,7 +55,7 @@ def running(
         model: a module is already on `device`.
         device: where images are moved to.
         precision: that a module computes in.
-        features: Whether it computes the features of a module and not its logits.
+        features: whether a module computes its features and not its logits; an engine gives logits always.
     """
     if not isinstance(model, nn.Module):
         yield lambda images: model(images.numpy())
@@ -77,7 +78,7 @@ def run_model(
     """Run a model over all batches of a data set.
 
     Args:
-        model, precision, features: as for `running`.
+        model, precision, features: as for `output_function`.
         batches: every image once. Unreadable images take part in the forward pass, so that batches keep their
             shape.
         take: called with the outputs `(B, K)` of each batch, of unreadable images too, and the batch.
@@ -88,13 +89,13 @@ def run_model(
         VitkitError: the model gives no single row for each image.
     """
     device = torch.device(device)
-    with running(model, device, precision, features) as compute:
+    with output_function(model, device, precision, features) as compute:
         for batch in batches:
             rows = compute(batch.to(device).images)
             if rows.ndim != 2:
                 raise VitkitError(
                     f"Expected one row of {'features' if features else 'logits'} per image, found an output "
-                    f"of shape {rows.shape}: choose pool token, mean or map when the model is made."
+                    f"of shape {rows.shape}: choose pool token, mean, max or map when the model is made."
                 )
             take(rows, batch)
             if progress is not None:
@@ -118,7 +119,7 @@ def predict(
     Args:
         model, batches, device, precision, progress: as for `run_model`.
         loss: the one that the model was trained with, which decides what its logits mean.
-        keep_logits: Whether the logits can be asked for afterwards; more than 64 MiB of them are kept in a
+        keep_logits: whether the logits can be asked for afterwards; more than 64 MiB of them are kept in a
             file.
         folder: where that file is made, without a name; None: the system's folder for temporary files.
         columns: the logits that stand for the classes, in their order; None: all of them.
@@ -149,7 +150,7 @@ def predict(
         ids=np.concatenate(seen.ids)[order],
         bad=np.sort(np.concatenate(seen.bad)),
         loss=loss,
-        classes=seen.outputs,
+        classes=seen.num_outputs,
         scores=ImageScores.concatenate(scores).select(order),
     )
 
@@ -163,7 +164,7 @@ def predict_labels(
     progress: Callable[[int], None] | None = None,
     folder: Path | None = None,
 ) -> LabelPredictions:
-    """Keep the logits of every label of every image.
+    """Run a model over images of several labels each, and keep the logits of every label of every image.
 
     Args:
         model, batches, device, precision, progress: as for `run_model`; the labels are `(B, K)` bool.
@@ -199,8 +200,9 @@ class _Seen:
     """
 
     def __init__(self) -> None:
-        self.outputs = self.not_finite = 0
-        self.targets: list[NDArray[np.int64]] = []
+        self.num_outputs = self.not_finite = 0  # columns of the outputs; images that have others than finite
+        # By batch: class numbers `(n,)`, or `(n, K)` bool where images have several labels.
+        self.targets: list[NDArray[Any]] = []
         self.ids: list[NDArray[np.int64]] = []
         self.bad: list[NDArray[np.int64]] = []
 
@@ -208,7 +210,7 @@ class _Seen:
         """Count a batch, and return the outputs and targets of its readable images."""
         mask, ids = batch.mask.cpu().numpy(), batch.ids.cpu().numpy()
         rows, targets = outputs[mask], batch.labels.cpu().numpy()[mask]  # indexing copies
-        self.outputs = rows.shape[1]
+        self.num_outputs = rows.shape[1]
         self.targets.append(targets)
         self.ids.append(ids[mask])
         self.bad.append(ids[~mask])

@@ -8,7 +8,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.cost_options import CostOptions
 from vitkit.kernels.block import Outline
 from vitkit.models.channels_config import with_image_size
-from vitkit.models.compute_config import Phase
+from vitkit.models.compute_config import Phase, Precision
 from vitkit.models.measure import (
     InferenceMemory,
     TrainingMemory,
@@ -18,7 +18,6 @@ from vitkit.models.measure import (
     training_flops,
     training_memory,
 )
-from vitkit.models.precision_config import Precision
 from vitkit.models.zoo import ModelConfig, model_config
 from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import choose_for, find_device

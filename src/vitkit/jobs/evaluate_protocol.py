@@ -20,7 +20,7 @@ from vitkit.jobs.evaluate_options import ProtocolOptions
 from vitkit.jobs.options import from_options
 from vitkit.listener import added_up
 from vitkit.tasks import answering_of
-from vitkit.weights.preprocessing import preprocessing_of
+from vitkit.weights.card import preprocessing_of
 
 
 def run_evaluate_protocol(options: ProtocolOptions) -> ProtocolResult:

@@ -22,7 +22,7 @@ from vitkit.jobs.options import as_arguments, as_names, method_from_options
 from vitkit.jobs.predict_options import PredictOptions, PredictorOptions
 from vitkit.tasks import answering_of
 from vitkit.tasks.answering import Answering, Guess
-from vitkit.weights.preprocessing import preprocessing_of
+from vitkit.weights.card import preprocessing_of
 
 if TYPE_CHECKING:
     import torch
@@ -157,9 +157,9 @@ class Predictor:
             return self.model(images)
         import torch
 
-        from vitkit.evaluation.run_model import running
+        from vitkit.evaluation.run_model import output_function
 
-        with running(self.model, torch.device(self.device), self.precision) as compute:
+        with output_function(self.model, torch.device(self.device), self.precision) as compute:
             return compute(torch.from_numpy(images))
 
     def _pixels(self, image: Any) -> NDArray[np.uint8]:

@@ -7,6 +7,9 @@ The plain way is that of the first version, whose bits it keeps (`vit.py`, `part
 from dataclasses import dataclass
 from typing import Literal
 
+Precision = Literal["auto", "float32", "bfloat16"]
+"""The precision of matrix products and convolutions, by autocast; weights stay float32. auto: the rule of
+`runs/machine.py` chooses by device, width and phase."""
 Phase = Literal["training", "evaluation", "prediction"]
 """Training computes gradients too; an evaluation is long, and a prediction may be of one image."""
 

@@ -1,12 +1,14 @@
-"""The other ways to compute a Vision Transformer: the plain way's results up to rounding, faster somewhere.
+"""The other ways to compute a Vision Transformer: each gives the plain way's results up to rounding, faster
+on some machine or in some precision (`vitkit.runs.machine` has the rule).
 
-Each is a subclass of a plain part, in which one method computes the same otherwise. `compute_as` exchanges
-the classes of a model's parts (`part.__class__ = ...`): their methods change and nothing else, no parameter,
-no name. A copy or a pickle is of the same classes and computes through its own weights. A function bound to a
-part and stored in it as `forward` would make a circle, which keeps the weights of a model that nobody holds
-in memory. Parts of somebody else's classes stay as they are.
+Each is a subclass of a plain part that overrides a method (`FastViT` two) to compute the same in another way.
+`compute_as` exchanges the classes of a model's parts (`part.__class__ = ...`) and hands compiled functions to
+the parts that need one, as `compiled`; no parameter is added, removed or renamed. A copy or a pickle is of
+the same classes and computes through its own weights. Functions stored in the parts as `forward` would be
+simpler, but each would refer to its part and the part to it: such a circle stays in memory, with all weights,
+until Python looks for circles. Parts of somebody else's classes stay as they are.
 
-Callers hand in the functions compiled from C; `vitkit.runs.machine` knows which way is fast on a machine.
+Callers hand in the functions compiled from C.
 
 Shapes: B images, N patches, T tokens, D = width, h = num_heads, d = head_dim = D / h.
 """
@@ -27,11 +29,12 @@ from vitkit.models.vit import ViT
 from vitkit.models.vit_config import ViTConfig
 
 BlockFunction = Callable[[Tensor, tuple[Tensor, ...], int, float], Tensor | None]
-"""A whole block: tokens `(B, T, D)`, its `block_weights`, h and the norms' epsilon to the tokens after it, or
-None for tensors that it does not compute, by type, device, size of a head or autocast."""
+"""A function that computes a whole block: (tokens `(B, T, D)`, `block_weights`, h, epsilon of the norms) ->
+tokens `(B, T, D)`. It returns None where it cannot: for another type, device, size of a head or autocast."""
 
 CENTRE = 128
-"""A whole number near the middle of the levels 0 to 255, so that no difference to it is rounded."""
+"""The level subtracted from all pixels: a whole number, so that bfloat16 holds the differences exactly, and
+near the middle of 0 to 255, so that sums stay small."""
 
 HEAD_MULTIPLE = 16
 """A head's size in `kernels/block.c` is a multiple of this: the float32 numbers of its longest vector."""
@@ -40,7 +43,8 @@ HEAD_MULTIPLE = 16
 class ExplicitAttention(Attention):
     """Attention by two products and a softmax, which keeps the weights in memory for the backward pass.
 
-    In bfloat16 on a processor PyTorch's fused kernel is the slower one.
+    In bfloat16 on a CPU PyTorch's fused kernel is slower, up to `MOST_EXPLICIT_TOKENS` of
+    `vitkit.runs.machine`.
     """
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float) -> Tensor:
@@ -68,7 +72,7 @@ class CompiledBlock(Block):
     """A block that one function computes, products and all that is between them, wherever it can."""
 
     compiled: BlockFunction | None
-    """None where a block was unpickled on such a machine."""
+    """None where a block was unpickled on a machine that cannot compile it."""
 
     def forward(
         self, x: Tensor, taps: Taps | None = None, name: str = "", attention_taps: bool = False
@@ -87,7 +91,7 @@ class FastViT(ViT):
 
     def patches(self, images: Tensor, taps: Taps | None = None, any_size: bool = False) -> Tensor:
         stem, folds = self.stem, self.chosen.pixels == "folded" and images.dtype == torch.uint8
-        # Folding normalises the weights in place of the pixels: it pays where these are more numbers.
+        # Folding normalises the weights in place of the pixels: it pays where the pixels are more numbers.
         if not (folds and isinstance(stem, PatchStem) and images.numel() > stem.weight.numel()):
             return super().patches(images, taps, any_size)
         self.require_size(images, any_size)
@@ -95,6 +99,14 @@ class FastViT(ViT):
         if taps is not None:
             taps["stem"] = patches
         return patches
+
+    def shortened_block(self) -> Block | None:
+        """Return the last block if it computes the class token alone; None if it computes all tokens."""
+        shortens = self.chosen.last_block == "class_token" and class_token_suffices(self.config)
+        if not shortens or len(self.blocks) == 0:
+            return None
+        last = self.blocks[-1]
+        return last if _is_ours(last) else None
 
     def features(
         self,
@@ -104,10 +116,9 @@ class FastViT(ViT):
         *,
         any_size: bool = False,
     ) -> Tensor:
-        shortens = self.chosen.last_block == "class_token" and class_token_suffices(self.config)
-        last = self.blocks[-1]
-        # Taps show all tokens, so that with them none is left out; nor is one of a block of another class.
-        if not shortens or taps is not None or attention_weights or not _is_ours(last):
+        last = self.shortened_block()
+        # Taps hold all tokens, so that with them all are computed.
+        if last is None or taps is not None or attention_weights:
             return super().features(images, taps, attention_weights, any_size=any_size)
         grid = self.grid_of(images) if any_size else None
         tokens = self.place(self.patches(images, any_size=any_size), grid=grid)
@@ -118,8 +129,19 @@ class FastViT(ViT):
 
 
 def _is_ours(block: nn.Module) -> TypeGuard[Block]:
-    """Whether a block's `forward` is that of `Block`, or computes the same."""
-    return type(block) in (Block, CompiledBlock)
+    """Whether a block and its parts compute as `Block`, `Attention` and `MLP` do, in whichever way."""
+    return (
+        isinstance(block, Block)
+        and type(block) in (Block, CompiledBlock)
+        and type(block.attention) in (Attention, ExplicitAttention)
+        and block.attention.rotary is None
+        and type(block.mlp) in (MLP, CompiledMLP)
+    )
+
+
+def _can_be_compiled(block: Block) -> bool:
+    """Whether `kernels/block.c` computes all that a block does. It checks the sizes itself, at each call."""
+    return _is_ours(block) and block.mlp.gelu == "tanh" and block.layer_scale is None
 
 
 def compute_as(
@@ -128,13 +150,14 @@ def compute_as(
     gelu: Callable[[Tensor], Tensor] | None = None,
     block: BlockFunction | None = None,
 ) -> None:
-    """Compute as chosen from now on, where the model knows that way; results differ by rounding alone.
+    """Compute as chosen from now on, where the model knows that way.
 
-    The precision is the caller's to set: models do not enter autocast by themselves.
+    Results differ by rounding alone, except under dropout: the ways draw different random numbers. The
+    precision is the caller's to set: models do not enter autocast by themselves.
 
     Args:
         model: a ViT; another family has the plain way alone, and records what was chosen.
-        chosen: how.
+        chosen: the ways to compute.
         gelu: computes GELU's tanh form where `chosen.gelu` is "compiled".
         block: computes an encoder block where `chosen.block` is "compiled".
     """
@@ -146,10 +169,10 @@ def compute_as(
             _exchange(part, chosen.gelu == "compiled" and gelu is not None and part.gelu == "tanh", gelu)
         elif isinstance(part, Block):
             whole = chosen.block == "compiled" and block is not None and block_can_be_compiled(model.config)
-            _exchange(part, whole, block)
+            _exchange(part, whole and _can_be_compiled(part), block)
     _exchange(model, chosen.last_block == "class_token" or chosen.pixels == "folded")
     # The whole model is one graph, so that the sum at a block's end and the next norm are one kernel. PyTorch
-    # has `compile` and no way back; its copies leave the compiled call behind, and so does this.
+    # has no method that undoes `compile`: the compiled call is removed as PyTorch does in copies of a model.
     model._compiled_call_impl = None
     if chosen.graph == "compiled":
         model.compile()
@@ -163,13 +186,20 @@ FAST: dict[type[nn.Module], type[nn.Module]] = {
     ViT: FastViT,
 }
 """The plain parts, and those that compute the same in another way."""
-PLAIN = {fast: plain for plain, fast in FAST.items()}
+PLAIN_CLASSES = {fast: plain for plain, fast in FAST.items()}
+"""The plain class of each fast one."""
 
 
 def _exchange(part: nn.Module, fast: bool, compiled: Callable[..., Tensor | None] | None = None) -> None:
-    """Have a part compute in its other way, or in the plain one again; `compiled` is what it needs for it."""
+    """Give a part its fast class, or its plain one again; parts of other classes stay as they are.
+
+    Args:
+        part: a part of a model, or the model.
+        fast: whether it is to compute in the fast way.
+        compiled: the function that the fast way calls, where it calls one.
+    """
     part.__dict__.pop("compiled", None)
-    plain = PLAIN.get(type(part), type(part))
+    plain = PLAIN_CLASSES.get(type(part), type(part))
     part.__class__ = FAST.get(plain, plain) if fast else plain
     if fast and compiled is not None and plain in FAST:
         part.__dict__["compiled"] = compiled  # `setattr` would register a function that is a module
@@ -193,7 +223,7 @@ def embed_pixels(stem: PatchStem, pixels: Tensor, mean: Tensor, std: Tensor) -> 
 
 def first_token(block: Block, x: Tensor) -> Tensor:
     """Compute the first token of what a block makes of `(B, T, D)`, `(B, 1, D)`, and no other."""
-    return block.after_attention(x[:, :1], attend_first(block.attention, block.norm1(x)))
+    return block.add_branches(x[:, :1], attend_first(block.attention, block.norm1(x)))
 
 
 def attend_first(attention: Attention, x: Tensor) -> Tensor:
@@ -202,7 +232,7 @@ def attend_first(attention: Attention, x: Tensor) -> Tensor:
     The products are taken in another order, in which neither keys nor values of all tokens are made: a head
     has one query q here, so that q (K y) = (q K) y and V y p = V (y p), where y are the tokens, K and V the
     projections and p the attention weights. The keys' bias adds the same number to all logits of a query,
-    which softmax takes away again. Only where there are no positions inside the attention.
+    which softmax takes away again. This holds only without positions inside the attention (rotary, bias).
     """
     batch, _, width = x.shape
     heads, size = attention.num_heads, width // attention.num_heads
@@ -221,9 +251,9 @@ def attend_first(attention: Attention, x: Tensor) -> Tensor:
 
 
 def block_weights(block: Block) -> tuple[Tensor, ...]:
-    """List a block's parameters as compiled blocks take them, scale or weight before shift or bias.
+    """List a block's parameters in the order in which compiled blocks take them.
 
-    The layers are norm1, qkv, out, norm2, fc1, fc2.
+    They are weight and bias (of a norm scale and shift) of norm1, qkv, out, norm2, fc1 and fc2.
     """
     attention, mlp = block.attention, block.mlp
     first: tuple[nn.LayerNorm | nn.Linear, ...] = (block.norm1, attention.qkv, attention.out)
@@ -234,8 +264,8 @@ def block_weights(block: Block) -> tuple[Tensor, ...]:
 def class_token_suffices(config: ViTConfig) -> bool:
     """Whether the last block of a model may compute its class token alone.
 
-    Attention between class token and patches must be plain: positions inside the attention would need rows
-    and turns of their own.
+    There must be no positions inside the attention: `attend_first` has neither the bias of the first query
+    nor the rotation of keys.
     """
     return config.pool == "token" and _plain_attention(config)
 

@@ -20,7 +20,8 @@ from vitkit.models.resize import resize_line
 from vitkit.models.vit_config import Gelu, Interpolation
 
 QUICK_GELU_SLOPE = 1.702
-"""At this slope the logistic curve is nearest to the normal distribution's (Hendrycks, Gimpel 2016)."""
+"""The slope at which the logistic function is nearest to the normal distribution function (Hendrycks and
+Gimpel 2016)."""
 
 
 class Attention(nn.Module):
@@ -54,18 +55,29 @@ class Attention(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def bias(self, queries: Tensor) -> Tensor | None:
-        """Compute what is added to the logits of queries `(B, h, T, d)`, `(B, h, T, T)`; None: nothing."""
+        """Compute what is added to the attention logits of queries `(B, h, T, d)`.
+
+        Returns:
+            `(B, h, T, T)`; None where nothing is added.
+        """
         return None
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float) -> Tensor:
         """Mix values by attention, softmax(q k^T / sqrt(d) + bias) v, all `(B, h, T, d)`.
 
-        PyTorch's fused kernel never holds the `(T, T)` attention weights, which is why it is fast.
+        PyTorch's fused kernel never holds the `(T, T)` attention weights, which is why it is fast. On a CPU
+        PyTorch leaves it for dropout, and for a bias that is learned.
         """
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
 
     def forward(self, x: Tensor, taps: Taps | None = None, name: str = "") -> Tensor:
-        """Attend, `(B, T, D) -> (B, T, D)`; with `taps`, write the attention weights `(B, h, T, T)` there."""
+        """Attend, `(B, T, D) -> (B, T, D)`.
+
+        Args:
+            x: tokens.
+            taps: receives the attention weights `(B, h, T, T)`; the result then differs by rounding.
+            name: the key of the weights in `taps`.
+        """
         batch, tokens, width = x.shape
         # The 3D outputs are ordered as (q, k, v), within them by head: (B, T, 3D) -> (B, T, 3, h, d).
         qkv = self.qkv(x).reshape(batch, tokens, 3, self.num_heads, width // self.num_heads)
@@ -77,8 +89,9 @@ class Attention(nn.Module):
         if taps is None:
             mixed = self.attend(q, k, v, bias, dropout)
         else:
-            # A fused kernel never holds the weights. Scaled after the product, as in the paper's Appendix A:
-            # another order has other last digits, and taps keep theirs from version to version.
+            # Not the fused kernel, which never holds the weights. The logits are scaled after the product, as
+            # in the paper's Appendix A. Scaling the queries first, as `fast.py` does, would change last
+            # digits of the taps, which stay the same from version to version.
             logits = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])  # (B, h, T, T)
             weights = (logits if bias is None else logits + bias).softmax(-1)  # rows of queries sum to one
             taps[name] = weights
@@ -110,7 +123,10 @@ class RelativeAttention(Attention):
     def fit_positions(
         self, tensors: Mapping[str, Tensor], old_grid: tuple[int, int], interpolation: Interpolation
     ) -> dict[str, Tensor]:
-        """Resize a table of the offsets of another number of tokens to this one's, as a line."""
+        """Resize the table of offsets of a model with another number of tokens, by 1-D interpolation.
+
+        Offsets count tokens in the sequence, so the grids are not needed.
+        """
         return {"relative": resize_line(tensors["relative"], len(self.relative), interpolation)}
 
 
@@ -119,7 +135,7 @@ class MLP(nn.Module):
 
     Args:
         width: D.
-        mlp_dim: numbers between the layers.
+        mlp_dim: width of the hidden layer.
         gelu: "tanh" (the original), "erf" (the exact one) or "quick" (CLIP's).
         dropout: probability with which a number is dropped in training, after each layer.
     """
@@ -152,10 +168,12 @@ def drop_path(branch: Tensor, rate: float) -> Tensor:
     """Set a residual branch `(B, T, D)` to zero for images drawn at a rate, and scale the others up.
 
     Scaled in training, the mean stays and evaluation needs nothing; Huang et al. (2016, eq. 5) scale down in
-    evaluation instead. Drawn from PyTorch's default generator, which the trainer seeds for every step.
+    evaluation instead. PyTorch's default generator is drawn from, which the trainer seeds for every
+    micro-batch.
     """
     kept = torch.rand(len(branch), 1, 1, device=branch.device) >= rate  # one draw an image
-    # In the branch's type, bfloat16 under autocast: a factor in float32 would raise the product to it.
+    # The factor has the branch's type, which under autocast is bfloat16 (with a layer scale float32): a
+    # factor in float32 would make every product float32.
     return branch * (kept / (1 - rate)).to(branch.dtype)
 
 
@@ -208,24 +226,23 @@ class Block(nn.Module):
 
         Args:
             x: tokens.
-            taps: receives `{name}/attention`, `{name}/+attention`, `{name}/mlp` and `{name}/+mlp`; those with
-                a plus are taken after the residual sum.
+            taps: receives `{name}/attention` and `{name}/mlp`, what each branch adds (after dropout, layer
+                scale and stochastic depth), and `{name}/+attention` and `{name}/+mlp`, the sums.
             name: the block's name in the taps.
             attention_taps: whether `{name}/attention_weights` is written too.
         """
-        # Attention that is given taps leaves the fused kernel, so it gets them for its weights alone.
+        # Attention leaves the fused kernel as soon as it has taps, so it gets them only where its weights are
+        # to be written.
         weights_taps = taps if attention_taps else None
         attended = self.attention(self.norm1(x), weights_taps, f"{name}/attention_weights")
-        return self.after_attention(x, attended, taps, name)
+        return self.add_branches(x, attended, taps, name)
 
-    def after_attention(
-        self, x: Tensor, attended: Tensor, taps: Taps | None = None, name: str = ""
-    ) -> Tensor:
+    def add_branches(self, x: Tensor, attended: Tensor, taps: Taps | None = None, name: str = "") -> Tensor:
         """Add the attention's output to the block's input, both `(B, T, D)`, then the MLP's to that sum.
 
         Args:
-            x: tokens that the block was given.
-            attended: what its attention made of them.
+            x: input of the block.
+            attended: output of its attention.
             taps, name: as for `forward`.
         """
         # Random numbers are drawn in this order, on which the bits of a run with dropout depend.

@@ -2,7 +2,7 @@
 
 import torch
 
-from vitkit.models.precision_config import Precision
+from vitkit.models.compute_config import Precision
 
 
 def autocast(device: torch.device, precision: Precision) -> torch.autocast:

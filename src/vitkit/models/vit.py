@@ -4,8 +4,8 @@ Follows section 3.1 of the paper, and vision_transformer `models_vit.py` where t
 are in `parts.py` (attention, MLP, block), `stem.py`, `position.py` and `pool.py`, the configuration is in
 `vit_config.py`. All is computed here in one way, the plain one; `fast.py` has the others.
 
-Shapes: B images, N patches, T tokens (N and the tokens before them), D = width, h = num_heads,
-K = num_classes.
+Shapes: B images of C channels and H x W pixels; N patches; T tokens: class token and registers, P of which
+have a position, and then the patches. D = width, h = num_heads, K = num_classes.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -28,10 +28,11 @@ class ViT(ImageModel):
 
     Args:
         config: shapes and numerics.
-        stem: a module `(B, C, H, W) -> (B, N, D)` in place of the linear patch projection; required where
-            `config.backbone` or `config.stem_channels` is set.
-        blocks: modules `(B, T, D) -> (B, T, D)` in place of the encoder blocks; required where
-            `config.attention` is not "full".
+        stem: a module `(B, C, H, W) -> (B, N, D)` in place of the linear patch projection, with a method
+            `init_weights(generator)`; required where `config.backbone` or `config.stem_channels` is set.
+        blocks: modules `(B, T, D) -> (B, T, D)` in place of the encoder blocks, with
+            `init_weights(generator)` and the arguments of `Block.forward`; required where `config.attention`
+            is not "full".
         generator: source of the initial weights; left out, PyTorch's default one.
 
     `vitkit.build_model` hands in the parts that a configuration asks for.
@@ -64,7 +65,8 @@ class ViT(ImageModel):
         width, registers = config.width, config.register_tokens
         self.stem = PatchStem(config.patch_size, width, config.in_channels) if stem is None else stem
         self.class_token = nn.Parameter(torch.empty(1, 1, width)) if config.class_token else None
-        # Tokens that nothing reads, for the model's own use (Darcet et al. 2024); the paper has none.
+        # Learned tokens that stand for no part of the image, in which attention may store what it needs
+        # (Darcet et al. 2024). The pools "token", "mean" and "max" leave them out. The paper has none.
         self.register_tokens = nn.Parameter(torch.empty(1, registers, width)) if registers else None
         self.positions = nn.ModuleList(make_positions(config))  # none, one, or one for each block
         self.dropout = nn.Dropout(config.dropout)
@@ -82,7 +84,10 @@ class ViT(ImageModel):
 
     @torch.no_grad()
     def init_weights(self, generator: torch.Generator | None = None) -> None:
-        """Draw new weights as vision_transformer does: zero head and class token, normal(0.02) positions."""
+        """Draw new weights as vision_transformer does: zero head and class token, normal(0.02) positions.
+
+        Layer norms keep the scale and shift that they have, which are 1 and 0 in a model just built.
+        """
         # The order in which the generator is drawn from: the bits of a run's first weights depend on it.
         for module in (self.stem, *self.blocks, *self.positions, self.pooling):
             module.init_weights(generator)
@@ -111,7 +116,8 @@ class ViT(ImageModel):
             any_size: whether images may have another size than the model's.
 
         Raises:
-            VitkitError: images of another size or type than the model's.
+            VitkitError: images of another size or number of channels than the model's, or neither uint8 nor
+                float.
         """
         patches: Tensor = self.stem(self.normalize(images, any_size))
         if taps is not None:
@@ -119,7 +125,10 @@ class ViT(ImageModel):
         return patches
 
     def place(self, patches: Tensor, taps: Taps | None = None, grid: tuple[int, int] | None = None) -> Tensor:
-        """Make tokens `(B, T, D)` of patch embeddings `(B, N, D)`: add class token and positions (eq. 1).
+        """Make tokens `(B, T, D)` of patch embeddings `(B, N, D)` (paper eq. 1).
+
+        Class token and registers are put before them, positions are added, then come dropout and, in CLIP's
+        models, a norm.
 
         Args:
             patches: embeddings of all patches of a grid, in raster order.
@@ -171,7 +180,7 @@ class ViT(ImageModel):
         unpositioned = self.config.prefix_tokens - position.prefix_rows
         if not unpositioned:
             return tokens + embedding
-        # big_vision gives the class token no position: only the tokens after it get one.
+        # Without a position for the class token, as in big_vision, registers have none either.
         return torch.cat([tokens[:, :unpositioned], tokens[:, unpositioned:] + embedding], dim=1)
 
     def encode(
@@ -191,7 +200,7 @@ class ViT(ImageModel):
             grid: `(rows, columns)` of the patches where it is not the model's own.
 
         Raises:
-            VitkitError: attention weights without taps, or of a layer that is not there.
+            VitkitError: attention weights without taps, of a layer that is not there, or of an axial model.
         """
         every_layer = range(len(self.blocks))
         # The layers that leave the fused kernel, for their attention weights.
@@ -206,16 +215,20 @@ class ViT(ImageModel):
                 tokens = self.through(block, tokens)
             else:  # never recomputed for gradients: a block would write its taps twice
                 tokens = block(tokens, taps, f"block{i:02d}", i in explicit)
-        # All tokens are normed, also where one is read: taps and feature maps show them so.
+        # All tokens are normed, even if the head reads the class token alone: taps and feature maps hold
+        # normed tokens.
         encoded: Tensor = tokens if self.config.norm_after_pooling else self.norm(tokens)
         if taps is not None:
             taps["encoded"] = encoded
         return encoded
 
     def pool(self, encoded: Tensor, taps: Taps | None = None) -> Tensor:
-        """Reduce encoded tokens `(B, T, D)` to what the head sees, `(B, D)`; `(B, T, D)` without pooling."""
+        """Reduce encoded tokens `(B, T, D)` to what the head sees, `(B, F)`; `(B, T, F)` without pooling.
+
+        F is the representation size where there is a tanh layer before the head, else D.
+        """
         pooled: Tensor = self.pooling(encoded)
-        # MAE and others norm the mean of the tokens, and not each token before it (`fc_norm` in timm).
+        # MAE and others norm the mean of the tokens, not the tokens themselves (`fc_norm` in timm).
         if self.config.norm_after_pooling:
             pooled = self.norm(pooled)
         features = pooled if self.pre_logits is None else torch.tanh(self.pre_logits(pooled))
@@ -231,7 +244,9 @@ class ViT(ImageModel):
         *,
         any_size: bool = False,
     ) -> Tensor:
-        """Compute what the head sees, `(B, D)`: the representation for few-shot evaluation and embeddings.
+        """Compute what the head sees: the representation for few-shot evaluation and embeddings.
+
+        Its shape is that of `pool`.
 
         Args:
             images: `(B, C, H, W)`, uint8 pixels or floats normalised by the model's mean and std.
@@ -241,7 +256,9 @@ class ViT(ImageModel):
                 model with `image_size`.
 
         Raises:
-            VitkitError: images of another size or type than the model's, or no patch fits into them.
+            VitkitError: images of another size or number of channels than the model's, or neither uint8 nor
+                float; with `any_size`, no patch fits into them or positions are part of the attention;
+                attention weights without taps, of a layer that is not there, or of an axial model.
         """
         grid = self.grid_of(images) if any_size else None
         tokens = self.place(self.patches(images, taps, any_size), taps, grid)
@@ -263,15 +280,15 @@ class ViT(ImageModel):
         last = len(self.blocks) - 1
         maps = []
         for number in numbers:
-            # `encoded` is the last block's after the final norm; its tap is from before.
-            tokens = encoded if number == last else taps[self._after(number)]
+            # `encoded` is the output of the last block after the final norm; its tap has no norm yet.
+            tokens = encoded if number == last else taps[self._output_tap(number)]
             patches = tokens[:, self.config.prefix_tokens :]  # (B, N, D)
             # Patches are in raster order, so that D becomes the channels of a map of the grid's shape.
-            maps.append(patches.transpose(1, 2).reshape(len(patches), -1, rows, columns))  # (B, D, R, C)
+            maps.append(patches.transpose(1, 2).reshape(len(patches), -1, rows, columns))
         return maps
 
-    def _after(self, number: int) -> str:
-        """Name the tap that holds the tokens after a block."""
+    def _output_tap(self, number: int) -> str:
+        """Name the tap that holds the output of block `number`."""
         # An axial block is two blocks, of which the one along the columns comes last.
         return f"block{number:02d}/{'columns/' if self.config.attention == 'axial' else ''}+mlp"
 
@@ -304,15 +321,18 @@ class ViT(ImageModel):
             images: `(B, C, H, W)`, uint8 pixels or floats normalised by the model's mean and std.
             taps: a dictionary that receives every intermediate: `stem`, `embedded`, `blockNN/attention`,
                 `blockNN/+attention`, `blockNN/mlp`, `blockNN/+mlp`, `encoded`, `pooled`, `pre_logits`,
-                `logits`.
-            attention_weights: also `blockNN/attention_weights` `(B, h, T, T)`, of every layer (True) or of
-                the numbered ones, from 0. These leave the fused attention, the others keep it.
+                `logits`. Axial models have `blockNN/rows/...` and `blockNN/columns/...` in place of
+                `blockNN/...`. Without a tanh layer `pre_logits` is `pooled`.
+            attention_weights: layers whose attention weights `(B, h, T, T)` are written to taps too, as
+                `blockNN/attention_weights`: all (True), or the given numbers, from 0. Only these layers
+                leave the fused attention.
 
         Returns:
             `(B, K)`; `(B, T, K)` without pooling.
 
         Raises:
-            VitkitError: images of another size or type than the model's.
+            VitkitError: images of another size or number of channels than the model's, or neither uint8 nor
+                float; attention weights without taps, of a layer that is not there, or of an axial model.
         """
         logits: Tensor = self.head(self.features(images, taps, attention_weights))
         if taps is not None:
@@ -338,6 +358,7 @@ def encoder_block(config: ViTConfig, number: int = 0) -> Block:
         norm_eps=config.norm_eps,
         dropout=config.dropout,
         layer_scale=config.layer_scale,
-        # Deeper blocks are skipped more often, the first never (Huang et al. 2016, linear decay).
+        # The rate rises evenly from 0 in the first block, as in timm and DeiT. The linear rule of Huang et
+        # al. (2016, eq. 4) begins at drop_path / depth instead.
         drop_path=config.drop_path * number / max(config.depth - 1, 1),
     )

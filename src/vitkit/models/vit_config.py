@@ -128,7 +128,7 @@ class ViTConfig:
     attention_dropout: float = 0.0
     drop_path: float = 0.0
     """Stochastic depth: rate at which images skip a branch of the last block in training. The rates of the
-    blocks rise to it evenly, from 0 in the first (Huang et al. 2016, arXiv 1603.09382; DeiT: 0.1)."""
+    blocks rise to it evenly, from 0 in the first (after Huang et al. 2016, arXiv 1603.09382; DeiT: 0.1)."""
     gelu: Gelu = "tanh"
     norm_eps: float = 1e-6
     head_bias_init: float = 0.0

@@ -47,8 +47,7 @@ from vitkit.tasks.page import (
     describe_images,
     fraction_cell,
 )
-from vitkit.weights.card import card_of, to_give_away
-from vitkit.weights.preprocessing import preprocessing_of
+from vitkit.weights.card import card_of, preprocessing_of, to_give_away
 
 DISTANCE_IMAGES = 128  # as many as the paper (D.7)
 REJECTS_SHOWN = 200

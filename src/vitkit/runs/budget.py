@@ -39,11 +39,11 @@ from vitkit.training.trainer import Trainer
 from vitkit.training.trainer_config import TrainingConfig
 
 MEASURED_SECONDS, MOST_STEPS = 8.0, 30
-"""Steps are timed for about so long, and so many at most: the first seconds of a machine say enough."""
+"""Steps are timed for about `MEASURED_SECONDS`, and at most `MOST_STEPS` + 1 of them, which say enough."""
 SAMPLE = 1024
-"""Training images that the timed steps are made of at most: more would have to be decoded first."""
+"""Training images of the timed steps at most, unless two batches are more: all have to be decoded first."""
 VALIDATED = 256
-"""Validation images on which a validation is timed."""
+"""Validation images at most on which a validation is timed; the time is scaled up to all of them."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,14 @@ def steps_within(seconds: float, pace: Pace, training: TrainingConfig, num_image
         interval = replace(training, steps=steps).evaluation_interval(num_images)
         return steps * pace.step + math.ceil(steps / interval) * pace.validation
 
-    most = max(1, math.floor(seconds / max(pace.step, 1e-9)))
-    return max(1, bisect.bisect_right(range(1, most + 1), seconds, key=cost))
+    most = max(1, math.floor(seconds / max(pace.step, 1e-9)))  # the 1e-9 keeps it from a division by 0
+    # `cost` rises while the interval between validations stays the same, which follows from every 50 steps
+    # (`evaluation_interval`); where it grows, a longer run may take less time. The longest run is looked for.
+    for first in range((most - 1) // 50 * 50, -1, -50):
+        fitting = bisect.bisect_right(range(first + 1, min(first + 50, most) + 1), seconds, key=cost)
+        if fitting:
+            return first + fitting
+    return 1
 
 
 def measure_pace(
@@ -125,6 +131,7 @@ def measure_pace(
         trainer.loader = build_loader(sample)
         step = _time_steps(trainer, run, parts)
         began = time.monotonic()
+        # Into a temporary folder, whose disk may be faster than the run's.
         save_checkpoint(Path(folder), trainer.state, trainer.environment, 1)
         saving = time.monotonic() - began
         return Pace(step, saving + (_time_validation(sample, parts, trainer) if "val" in data.splits else 0))
@@ -136,13 +143,15 @@ def _time_steps(trainer: Trainer, run: Run, parts: Parts) -> float:
     guess = measure_step(parts.model, trainer, batch_size, targets)
     if guess > MEASURED_SECONDS:
         return guess
+    # One step that is not counted, and one at least that is. The 1e-6 keeps it from a division by 0.
     count = 2 + min(MOST_STEPS, int(MEASURED_SECONDS / max(guess, 1e-6)))
-    # Behind the steps of the head alone, which are faster: most of the run is like these.
+    # The steps are those after `head_first`, like most of a run: those of the head alone are faster.
     first, ends = run.optimizer.head_first, [time.monotonic()]
     for number, batch in enumerate(trainer.loader.batches(0, count)):
+        # Any learning rate would do: the time does not depend on it.
         trainer.update(batch, first + number, learning_rate(run.optimizer, 0, 1))
         ends.append(time.monotonic())
-    # The first one waits for memory and for whoever decodes.
+    # The first step is left out: it waits for memory and for the workers that decode.
     return float(np.median(np.diff(ends)[1:]))
 
 
@@ -157,14 +166,16 @@ def _time_validation(sample: Parts, parts: Parts, trainer: Trainer) -> float:
 
 
 def _sample(parts: Parts) -> Parts:
-    """Take images from all over the training and validation splits; they are kept in memory, or read again
-    and again, as the whole splits are."""
+    """Take images from all over the training and validation splits. The memory for them is limited in
+    proportion, so that they are kept in it, or read again and again, as the whole splits are."""
     data, loading = parts.data, parts.run.loading
     splits = {
+        # Two batches at least, so that not every step has the same images.
         "train": _some(data.splits["train"], max(SAMPLE, 2 * parts.run.training.batch_size)),
         **({"val": _some(data.splits["val"], VALIDATED)} if "val" in data.splits else {}),
     }
     part = len(splits["train"]) / len(data.splits["train"])
+    # Unreadable files are for the run to refuse, not for this measurement.
     limited = replace(loading, memory_gib=loading.memory_gib * part, bad_quota=1.0)
     run = replace(parts.run, loading=limited)
     return replace(parts, run=run, data=replace(data, splits=splits))

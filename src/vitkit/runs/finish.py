@@ -16,8 +16,8 @@ from vitkit.data.repeats import describe_repeats, repeats_of_training
 from vitkit.data.sources import ImageData
 from vitkit.engines.engine_model import EngineModel
 from vitkit.listener import SILENT, Listener, added_up
+from vitkit.models.compute_config import Precision
 from vitkit.models.image_model import ImageModel
-from vitkit.models.precision_config import Precision
 from vitkit.runs.build import Parts
 from vitkit.runs.checkpoints import keep_damaged, model_is_whole
 from vitkit.runs.machine import prepare
@@ -27,8 +27,7 @@ from vitkit.tasks.answering import Answering
 from vitkit.training.checkpoint import FOLDER, find_damage, load_weights, read_progress, step_name
 from vitkit.training.ended import read_ended, remove_checkpoints
 from vitkit.training.trainer import Trainer
-from vitkit.weights.card import card_of
-from vitkit.weights.preprocessing import preprocessing_of
+from vitkit.weights.card import card_of, preprocessing_of
 
 EVALUATED = ("val", "test")
 """The splits that a finished run is evaluated on, those of them that its data has; the test split only where

@@ -21,9 +21,8 @@ from vitkit.errors import VitkitError
 from vitkit.kernels.block import compiled_block
 from vitkit.kernels.gelu import compiled_gelu
 from vitkit.models import fast
-from vitkit.models.compute_config import Compute, Phase
+from vitkit.models.compute_config import Compute, Phase, Precision
 from vitkit.models.image_model import ImageModel
-from vitkit.models.precision_config import Precision
 from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig

@@ -9,12 +9,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from vitkit.config import to_json
-from vitkit.data.listing import absolute_spec
+from vitkit.data.decode import DecodeError
+from vitkit.data.listing import absolute_spec, pluralize
 from vitkit.data.sources import ImageData
 from vitkit.data.sources_config import NEWEST_RULE
+from vitkit.data.transforms import preprocess
+from vitkit.errors import VitkitError
 from vitkit.listener import SILENT, Listener
 from vitkit.models.compute_config import Compute
 from vitkit.models.image_model import ImageModel
@@ -25,9 +30,8 @@ from vitkit.runs.config import Run, changed_options, parse_compute, write_config
 from vitkit.runs.folder import Place, kind_of, numbered_folders
 from vitkit.runs.machine import choose_for, find_device
 from vitkit.runs.outlook import require_memory
-from vitkit.runs.pixel_statistics import with_measured_pixels
 from vitkit.runs.records import StartRecord, read_start_record
-from vitkit.runs.start import Start, find_start, plan_start, start_place
+from vitkit.runs.start import Start, absolute_start, find_start, plan_start
 from vitkit.tasks import find_task
 
 Fit = Callable[[Run, int, int], Run]
@@ -44,14 +48,14 @@ class Request:
 
     def __init__(self, *places: Place) -> None:
         """Begin with the paths that were looked at already."""
-        self._places = {start_place(place.name): place for place in places}
+        self._places = {absolute_start(place.name): place for place in places}
         self._data: tuple[Any, ImageData] | None = None
         self._start: tuple[Any, Start] | None = None
         self._model: tuple[Any, ImageModel] | None = None
 
     def place(self, path: str | Path) -> Place:
         """Find out what a path is. What is no run yet is looked at again, for one may begin there."""
-        key = start_place(str(path))
+        key = absolute_start(str(path))
         place = self._places.get(key)
         if place is None or not place.is_run:
             place = self._places[key] = kind_of(path)
@@ -78,7 +82,7 @@ class Request:
             VitkitError: as `find_start`.
         """
         options = run.start
-        which = (start_place(options.start), options.start_from, options.num_heads)
+        which = (absolute_start(options.start), options.start_from, options.num_heads)
         if self._start is None or self._start[0] != which:
             self._start = which, find_start(options, self.place(options.start))
         return replace(self._start[1], given=options.start)
@@ -167,7 +171,7 @@ def plan_run(
 def with_absolute_paths(run: Run) -> Run:
     """Write paths down so that they hold from any folder."""
     evaluators = {name: config.with_absolute_paths() for name, config in run.evaluators.items()}
-    start = replace(run.start, start=start_place(run.start.start))
+    start = replace(run.start, start=absolute_start(run.start.start))
     return replace(run, data=absolute_spec(run.data), evaluators=evaluators, start=start)
 
 
@@ -267,3 +271,55 @@ def _with_rule(run: Run, begun: Place | None) -> Run:
     recorded = begun is not None and (begun.is_run or (begun.path / "config.json").exists())
     rule = begun.run().splits.rule if begun is not None and recorded else NEWEST_RULE
     return replace(run, splits=replace(run.splits, rule=rule))
+
+
+MOST_IMAGES = 500
+"""Training images, spread evenly, whose pixels are measured: at 224 x 224 pixels that takes seconds."""
+
+
+LEAST_STD = 1 / 255
+"""One level: a channel of equal pixels has a deviation of 0, by which nothing can be divided."""
+
+
+def with_measured_pixels(run: Run, data: ImageData, listener: Listener) -> Run:
+    """Fill in the pixel statistics of a run that asks for them, where they are not given.
+
+    The same images give the same figures, so that the same command again is the same run.
+
+    Raises:
+        VitkitError: none of the images looked at can be read.
+    """
+    start = run.start
+    if not start.measure_pixels or (start.image_mean is not None and start.image_std is not None):
+        return run
+    samples, channels = data.splits["train"], run.preprocessing.decode.channels
+    numbers = np.unique(np.linspace(0, len(samples) - 1, MOST_IMAGES).astype(np.int64)).tolist()
+    sums, squares, count, readable, reason = np.zeros(channels), np.zeros(channels), 0, 0, ""
+    with listener.progress("measuring the pixels", len(numbers)) as progress:
+        for done, index in enumerate(numbers, start=1):
+            try:
+                image = preprocess(samples.decode(index), run.preprocessing)
+            except DecodeError as error:
+                reason = f"{samples.key(index)}: {error}"
+            else:
+                levels = image.reshape(-1, channels).astype(np.int64)  # whole numbers: the sums are exact
+                sums, squares = sums + levels.sum(0), squares + (levels**2).sum(0)
+                count, readable = count + len(levels), readable + 1
+            progress(done)
+    if not count:
+        raise VitkitError(f"The pixels cannot be measured, for no training image can be read. {reason}")
+    mean = sums / count
+    std = np.sqrt(np.maximum(squares / count - mean**2, 0))
+    start = replace(
+        start,
+        image_mean=start.image_mean or _rounded(mean / 255),
+        image_std=start.image_std or _rounded(np.maximum(std / 255, LEAST_STD)),
+    )
+    listener.note(
+        f"Pixels: mean {start.image_mean}, std {start.image_std}, on {pluralize(readable, 'training image')}."
+    )
+    return replace(run, start=start)
+
+
+def _rounded(values: NDArray[np.float64]) -> tuple[float, ...]:
+    return tuple(round(float(value), 4) for value in values)

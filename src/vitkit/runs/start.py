@@ -29,13 +29,13 @@ from vitkit.runs.records import START_FILE, StartRecord, read_start_record, run_
 from vitkit.runs.series_record import require_weights
 from vitkit.tasks import find_task
 from vitkit.weights import LoadOptions
-from vitkit.weights.card import ModelCard, card_of
+from vitkit.weights.card import ModelCard, card_of, fit_preprocessing
 from vitkit.weights.files.address import is_address
 from vitkit.weights.files.source import read_json_object as read_settings
 from vitkit.weights.loading import fit_statistics, fit_weights, identify, read_weights
-from vitkit.weights.preprocessing import fit_preprocessing
 
 NAMES_SHOWN = 5
+"""Names of classes in an error, before it says that there are more: an error stays a few lines long."""
 FREE = ("dropout", "attention_dropout", "drop_path", "head_bias_init")
 """Fields of the architecture that are no property of the weights: a run may choose them anew."""
 
@@ -53,10 +53,13 @@ class Start:
     config: ModelConfig
     card: ModelCard
     format: str
+    """The name of its checkpoint format."""
     notes: tuple[str, ...]
+    """The choices and assumptions made when it was read, in words that follow its path."""
     files: tuple[Path, ...]
+    """The files of its weights, an index of shards first."""
     sha256: str | None
-    """The hash of the one file, where it is known already."""
+    """The hash of the file, where it is a single one whose hash is recorded."""
     read: Callable[[], dict[str, Tensor]]
 
     @property
@@ -66,24 +69,25 @@ class Start:
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """Return the way from an image file to its input; the original's where nothing is recorded."""
+        """Return how an image file becomes the model's input; the authors' way where none is recorded."""
         return fit_preprocessing(self.card.preprocessing, self.config)
 
 
-def start_place(start: str) -> str:
-    """Write a start down so that it holds from any folder: addresses as they are, paths absolute."""
+def absolute_start(start: str) -> str:
+    """Return the name of a start so that it holds from any folder: addresses as they are, paths absolute."""
     return start if is_address(start) else absolute_spec(start)
 
 
 def find_start(options: StartConfig, place: Place | None = None) -> Start:
-    """Find out what a start is; the weights stay where they are.
+    """Find and describe a start; its weights are not read.
 
     Args:
         options: which one.
         place: what its path is, where that is known already.
 
     Raises:
-        VitkitError: nothing there, nothing known, or a run without any checkpoint.
+        VitkitError: there is nothing at the path, no format of checkpoints is recognised, or it is a run
+            without any checkpoint.
     """
     place = place or kind_of(options.start)
     require_weights(place)
@@ -131,11 +135,14 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecor
             f"{run.model}. Leave --model out."
         )
     given = LoadOptions(image_mean=run.start.image_mean, image_std=run.start.image_std)
+    # `before` is the start's architecture with this run's channels and pixel statistics, `config` the one
+    # that this run trains.
     before, _ = fit_statistics(
         with_channels(start.config, run.preprocessing.decode.channels), start.card, given
     )
     config = with_image_size(before, run.preprocessing.image_size)
     if run.start.head != "keep":
+        # The start's first bias goes with its head; `_changes` sets the run's, where it gives one.
         config = replace(config.with_new_head(len(class_names)), head_bias_init=0.0)
     else:
         _class_order(start, class_names)  # refuses other classes
@@ -150,7 +157,7 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecor
         to_json(config),
         tuple(_lines(run, start, before, config, class_names)),
         origin,
-        {},
+        {},  # `take_start` adds the hashes of the files when it reads them
     )
 
 
@@ -178,7 +185,7 @@ def take_start(
         VitkitError: the start is damaged, or another one than the run was begun with.
     """
     written = replace(record, files=_hashes(start))
-    written = replace(written, origin={**record.origin, "sha256": _one_hash(written.files)})
+    written = replace(written, origin={**record.origin, "sha256": _hash_or_hashes(written.files)})
     earlier = read_start_record(folder)
     if earlier is not None and earlier.files != written.files:
         raise VitkitError(
@@ -191,14 +198,14 @@ def take_start(
         tensors |= {name: tensors[name][order] for name in ("head.weight", "head.bias")}
     model.load_state_dict(tensors)
     if run.start.head != "keep":
-        model.init_head()
+        model.init_head()  # with the run's first bias: the head that was loaded has the start's
     model.card = with_start(card_of(model), written)
     replace_json(folder / START_FILE, to_json(written))
     return written
 
 
 def _changes(run: Run, model: str, config: ModelConfig) -> dict[str, Any]:
-    """Give the fields of the architecture that the run chooses anew.
+    """Give the fields of the architecture that the run names; only those in `FREE` may differ from the start.
 
     Raises:
         VitkitError: one of them is a property of the weights.
@@ -213,7 +220,7 @@ def _changes(run: Run, model: str, config: ModelConfig) -> dict[str, Any]:
                 f"The start decides the architecture: its {key} is {has[key]}, and its weights are worth "
                 f"nothing with {value}. Leave --{key.replace('_', '-')} out."
             )
-    if run.start.head == "keep":
+    if run.start.head == "keep":  # its bias is loaded, so no first value is used
         asked.pop("head_bias_init", None)
     return asked
 
@@ -236,8 +243,10 @@ def _class_order(start: Start, class_names: Sequence[str]) -> list[int]:
             f"{start.name} does not say the names of its {start.config.num_classes:,} classes, so they "
             "cannot be matched with those of the images. Leave --head keep out: the head is then a new one."
         )
-    lacking = [name for name in class_names if name not in set(names)]
-    unused = [name for name in names if name not in set(class_names)]
+    row_of = {name: row for row, name in enumerate(names)}
+    lacking = [name for name in class_names if name not in row_of]
+    needed = set(class_names)
+    unused = [name for name in names if name not in needed]
     if lacking or unused:
         parts = [
             f"{what} {', '.join(these[:NAMES_SHOWN])}{', ...' * (len(these) > NAMES_SHOWN)}"
@@ -248,11 +257,11 @@ def _class_order(start: Start, class_names: Sequence[str]) -> list[int]:
             f"--head keep needs the same classes in the images as in {start.name}, but "
             f"{'; '.join(parts)}. Leave it out: the head is then a new one."
         )
-    return [names.index(name) for name in class_names]
+    return [row_of[name] for name in class_names]
 
 
 def _adapted(run: Run, start: Start, config: ModelConfig, model: ImageModel) -> dict[str, Tensor]:
-    """Read the weights and make them fit the run's head and image size."""
+    """Read the weights and make them fit the run's channels, pixel statistics, head and image size."""
     options = run.start
     return fit_weights(
         start.config,
@@ -293,6 +302,7 @@ def _lines(
     if old != new:
         lines.append(f"positions: resized from {kind} of {format_size(old)} to {format_size(new)}")
     changed = difference(to_json(start.preprocessing), to_json(run.preprocessing))
+    # Another image size is not listed here: the line on positions says where it matters.
     changed = [line for line in changed if not line.startswith("image_size")]
     lines.append(
         f"preprocessing: other than the start's in {'; '.join(changed)}"
@@ -303,11 +313,11 @@ def _lines(
         lines.append(describe_channels(start.config.in_channels, before.in_channels))
     if before != with_channels(start.config, before.in_channels):
         lines.append(f"pixels: mean {before.image_mean}, std {before.image_std} instead of the start's")
-    return [*lines, *(f"! {note}" for note in start.notes)]
+    return [*lines, *(f"! {note}" for note in start.notes)]  # "!" marks warnings, as in `outlook.py`
 
 
 def _files(file: Path) -> tuple[Path, ...]:
-    """List the files of weights: those that an index names, with it."""
+    """List the files of weights: the file, or an index of shards and then the shards that it names."""
     if not file.name.endswith(".index.json"):
         return (file,)
     shards = sorted(set(map(str, read_settings(file).get("weight_map", {}).values())))
@@ -320,6 +330,6 @@ def _hashes(start: Start) -> dict[str, str]:
     return {file.name: hash_file(file)[1] for file in start.files}
 
 
-def _one_hash(files: Mapping[str, str]) -> Any:
+def _hash_or_hashes(files: Mapping[str, str]) -> Any:
     """Give the hash of the one file, or those of several by name."""
     return next(iter(files.values())) if len(files) == 1 else dict(files)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from vitkit.models import card
 from vitkit.models.card import Card
-from vitkit.models.precision_config import Precision
+from vitkit.models.compute_config import Precision
 from vitkit.models.zoo import ModelConfig
 from vitkit.tasks.page import Table, TaskReport
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from vitkit.data.decode_config import DecodeRule
 from vitkit.data.sources_config import Splits
 from vitkit.models import card
-from vitkit.models.precision_config import Precision
+from vitkit.models.compute_config import Precision
 from vitkit.models.zoo import ModelConfig
 from vitkit.tasks.page import Curve
 from vitkit.training.objectives_config import ObjectiveConfig

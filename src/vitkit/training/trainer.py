@@ -1,16 +1,16 @@
 """The training loop, for any objective: one update a step, evaluators and checkpoints between them.
 
-Whatever happens in step n follows from the weights, the optimiser's state and n alone: the batch is a
-function of n, and so is the seed of all randomness in it. That is why a checkpoint needs no random state, and
-why a run that was killed ends with the same bits as one that was not.
+Whatever happens in step n follows from the weights, the states of optimiser and objective, the run's options
+and n: the batch is a function of n, and so is the seed of all randomness in it. That is why a checkpoint
+needs no random state, and why a run that was killed ends with the same bits as one that was not.
 
 On a GPU the numbers of a step (loss, metrics, gradient norm) are read a step later. Whoever asks for them
 waits until the step is computed, and meanwhile nobody hands the GPU its next one; so `launch` sends them to
 the CPU, `_count` puts them at the end of `unread`, and `_read` takes them out once there are more than `lag`.
 Two things follow. A step whose numbers are not finite must be skipped by the optimiser itself, before anybody
-has seen them: `skip_unless_finite`. And a line of the log or a checkpoint, which must hold the numbers of all
-steps before it, first reads all. On a CPU, and with an optimiser that cannot skip a step, `lag` is 0 and all
-is read at once.
+has seen them: `skip_unless_finite`. And before a training line of the log or a checkpoint all is read, as it
+must hold the numbers of all steps. On a CPU, and with an optimiser that cannot skip a step, `lag` is 0 and
+all is read at once.
 """
 
 import copy
@@ -65,9 +65,9 @@ class StepNumbers:
 
     names: tuple[str, ...]
     values: Tensor
-    """On the CPU; there when `arrived` says so."""
+    """`(len(names),)`, float32, on the CPU; to be read once `arrived` has happened."""
     arrived: Any
-    """A CUDA event; None where the values are there."""
+    """A CUDA event that happens when the values are copied; None where they may be read at once."""
     batch: Batch
     step: int
     rate: float
@@ -98,20 +98,22 @@ def send_numbers(totals: Mapping[str, Tensor], batch: Batch, step: int, rate: fl
     if stacked.device.type == "cuda":
         event: Any = torch.cuda.Event
         arrived = event()
-        arrived.record()
+        # On the stream of the tensor's device: another device may be the current one of the process.
+        arrived.record(torch.cuda.current_stream(stacked.device))
     return StepNumbers(tuple(totals), values, arrived, batch, step, rate)
 
 
 def can_skip_steps(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether `skip_unless_finite` works with an optimiser: PyTorch marks those that look for the flag."""
+    """Whether an optimiser skips a step by itself where its attribute `found_inf` is 1: PyTorch marks it."""
     return getattr(optimizer, "_step_supports_amp_scaling", False)
 
 
 def skip_unless_finite(optimizer: torch.optim.Optimizer, totals: Mapping[str, Tensor]) -> None:
     """Have an optimiser leave the weights alone from the first step on whose numbers are not finite.
 
-    The GPU decides by itself. It is the flag by which PyTorch's `GradScaler` skips steps; here it is never
-    taken back, since the step after is launched before anybody has read that this one was not finite.
+    The decision is a tensor, `found_inf`, so that the GPU takes it and nobody waits; PyTorch's `GradScaler`
+    skips steps by the same attribute. Here it is never set back to 0, since the step after is launched before
+    anybody has read that this one was not finite.
     """
     bad = ~(totals["loss"].isfinite() & totals["grad_norm"].isfinite())
     before = getattr(optimizer, "found_inf", None)
@@ -170,11 +172,12 @@ class StepReport:
     epoch: float
     """Passes over the training images so far; not a whole number within an epoch."""
     loss: float
-    """Mean over the batch's readable images, before the update; on a GPU that of the step before, whose
-    numbers are there already."""
+    """Mean over the batch's readable images, before the update, in the last step whose numbers were read: on
+    a GPU that may be the step before this one."""
     learning_rate: float
     seconds: float
-    """Duration of reading the batch and of the update, without validation and saving."""
+    """Duration of reading the batch and of the update, without validation and saving. Where numbers are read
+    a step later, the update is only launched in it and the one before waited for."""
     measured: Mapping[str, Mapping[str, float]]
     """The numbers of each evaluator that measured after this step."""
     checkpoint: Path | None = None
@@ -245,6 +248,7 @@ class Trainer:
         for parameter, scale in scales.items():
             parameter.requires_grad_(scale > 0)  # no gradient is computed of what does not move
         head = head_parameters(model) if optimizer_config.head_first else []
+        # The parameters that are not trained in the first `head_first` steps, which train the head alone.
         self.waiting = [p for p in scales if scales[p] and p not in set(head)] if head else []
         optimizer = create_optimizer(self.trained, optimizer_config, scales)
         self.state = TrainState(model, optimizer, average, Progress(), self.objective, averaged_objective)
@@ -288,6 +292,8 @@ class Trainer:
             VitkitError: the checkpoint is of another run, or the metrics log cannot be read.
         """
         recorded = dict(load_checkpoint(checkpoint, self.state).environment)
+        # As many images at a time as before the stop, even if more fit now: dropout and mixup are drawn for
+        # each micro-batch, so another size would change the bits.
         if recorded.get(MICRO_BATCH, self.micro_batch_size) < self.micro_batch_size:
             self.gradients.size = self.environment[MICRO_BATCH] = recorded[MICRO_BATCH]
         progress = self.state.progress
@@ -366,7 +372,7 @@ class Trainer:
             log.close()
 
     def _is_over(self, step: int) -> bool:
-        """Whether no update follows the first `step`: all are made, or validations have not improved."""
+        """Whether the run is over after `step` updates: all are made, or patience is used up."""
         patience = self.config.patience
         given_up = patience is not None and self.state.progress.evaluations_since_best >= patience
         return given_up or step == self.total_steps
@@ -406,7 +412,8 @@ class Trainer:
             first two are means over the batch's readable images.
 
         Raises:
-            NonFiniteError: the loss or the gradients are not finite; the weights are as before.
+            NonFiniteError: the loss or the gradients are not finite; the model's weights are as before. Where
+                the optimiser skips the step (`lag`), averages have moved and all later updates are skipped.
             VitkitError: a micro-batch does not fit into memory.
         """
         return self.launch(batch, step, rate).read()
@@ -425,7 +432,8 @@ class Trainer:
         # After the last micro-batch: the norm to clip is that of the whole batch's gradient.
         totals["grad_norm"] = clip_gradients(self.trained.parameters(), self.optimizer_config.clip_norm)
         numbers = send_numbers(totals, batch, step, rate)
-        # Looked at in every step and before the update, so that the weights of the last step stay usable.
+        # Loss and norm are checked in every step and before the update, by the optimiser or here, so that no
+        # update makes the weights infinite by them.
         if self.lag:
             skip_unless_finite(optimizer, totals)
         else:
@@ -434,6 +442,7 @@ class Trainer:
         if isinstance(self.objective, AfterStep):
             with torch.no_grad():
                 self.objective.after_step()
+        # Last, so that what the objective changes in `after_step` is averaged as it is now.
         averages = ((self.state.average, model), (self.state.averaged_objective, self.objective))
         for average, trained in averages:
             if average is not None and self.optimizer_config.polyak is not None:
@@ -455,21 +464,26 @@ class Trainer:
             self._write_window(numbers.rate, log)
         return self.loss
 
-    def _read(self, most: int = 0) -> float:
-        """Add the numbers of steps to the sums since the last line, until at most `most` are unread."""
-        while len(self.unread) > most:
+    def _read(self, lag: int = 0) -> float:
+        """Add the numbers of launched steps to the sums since the last line, until `lag` steps are unread.
+
+        Returns:
+            The loss of the last step that was read, now or earlier.
+        """
+        while len(self.unread) > lag:
             metrics, progress = self.unread.popleft().read(), self.state.progress
             window = {name: progress.window.get(name, 0.0) + value for name, value in metrics.items()}
             steps = progress.window_steps + 1
             self.state.progress = replace(progress, window=window, window_steps=steps)
             self.loss = metrics["loss"]
-        assert self.loss is not None, "a step was counted"
+        assert self.loss is not None, "expected that a step was counted before"
         return self.loss
 
     def _write_window(self, rate: float, log: MetricsLog) -> None:
-        """Write the means since the last line, if there were steps; all numbers are read first.
+        """Write a training line: the means over the steps since the last one (the window), if there were any.
 
-        The sums are part of the progress, so that a line which began before a stop ends with the same mean.
+        All numbers are read first. The sums are part of the progress, so that a window which began before a
+        stop ends with the same means.
         """
         self._read()
         progress = self.state.progress
@@ -490,7 +504,7 @@ class Trainer:
         watched = None if self.monitor is None else self.monitor.evaluator
         measured: dict[str, Mapping[str, float]] = {}
         # The monitored evaluator comes first (False sorts before True): it may use up the patience and so end
-        # the run, and at the end all others measure too. That is why each of them asks anew whether it is.
+        # the run, and at the end all others measure too. So each checks again whether the run is over.
         for name in sorted(self.evaluators, key=lambda name: name != watched):
             evaluator = self.evaluators[name]
             if self._is_over(step) or step % (evaluator.every or self.evaluate_every) == 0:

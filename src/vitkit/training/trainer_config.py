@@ -6,7 +6,7 @@ from typing import Literal
 
 from vitkit.config import require_finite
 from vitkit.errors import VitkitError
-from vitkit.models.precision_config import Precision
+from vitkit.models.compute_config import Precision
 
 MOST_STEPS = 10**12
 """Largest number of steps; no run comes near it, so a larger one is a mistyped option."""

@@ -1,10 +1,9 @@
 """Loading a checkpoint: its format is found, every key accounted for, what the user should know returned.
 
 The order is: find the format, read the file's description (architecture and card), translate its tensors into
-vitkit's names, check them against the architecture, and only then fit them to what the user wants:
-`fit_weights` changes the channels, the pixel statistics, the head and the image size. Every function that
-changes weights, configuration or card for that is called `fit_...`, here, in `models.channels` and in
-`models.position`.
+vitkit's names, check them against the architecture, and only then fit them to the options of the user:
+`fit_weights` changes the channels, the pixel statistics, the head and the image size. Functions that change
+weights or card for that are called `fit_...`; those that change the configuration alone `with_...`.
 """
 
 import logging
@@ -27,7 +26,7 @@ from vitkit.models.image_config import format_size
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit_config import Interpolation
 from vitkit.models.zoo import ModelConfig, name_of
-from vitkit.weights.card import ModelCard
+from vitkit.weights.card import ModelCard, fit_preprocessing
 from vitkit.weights.files.checksum import Checksum
 from vitkit.weights.files.named import fetch_any
 from vitkit.weights.files.source import Source, open_source
@@ -35,7 +34,6 @@ from vitkit.weights.format_names import MODULES
 from vitkit.weights.formats import native
 from vitkit.weights.formats.known import named_prefix, recognise
 from vitkit.weights.load_options import LoadOptions
-from vitkit.weights.preprocessing import fit_preprocessing
 from vitkit.weights.published import hides_published
 from vitkit.weights.table import CheckpointFormat, Hints, NotRecordedError, Row, Translation
 
@@ -81,14 +79,15 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Fitted:
-    """The weights of a checkpoint, made to fit another head and image size."""
+    """The weights of a checkpoint, made to fit other channels, pixel statistics, head and image size."""
 
     config: ModelConfig
     tensors: dict[str, Tensor]
     card: ModelCard
     notes: tuple[str, ...]
     model: ImageModel | None
-    """The model that they fit, where positions were resized, which takes one: without memory, or as given."""
+    """The model that was given to `fit_weights`; else one without memory that was built to resize positions;
+    None where neither is so."""
 
 
 def load(path: str | Path, options: LoadOptions | None = None) -> Loaded:
@@ -110,14 +109,14 @@ def load(path: str | Path, options: LoadOptions | None = None) -> Loaded:
 
 
 def read_weights(path: str | Path, num_heads: int | None = None) -> dict[str, Tensor]:
-    """Read the tensors of a checkpoint under our names, every one accounted for; the model is not built.
+    """Read the tensors of a checkpoint under our names, every one accounted for; no model is returned.
 
     Raises:
         VitkitError: as `vitkit.load_model`.
     """
     with _opened(path, Hints(None, num_heads)) as (source, identity, translation):
         tensors = translate(source, translation)
-    check(identity.config, tensors, str(path))
+    build_checked(identity.config, tensors, str(path))
     return tensors
 
 
@@ -137,7 +136,7 @@ def identify(path: str | Path, options: LoadOptions | None = None) -> Identity:
 
 
 def log_notes(path: str | Path, notes: Sequence[str], left_out: Mapping[str, Sequence[str]]) -> None:
-    """Log what the user should know about a checkpoint as warnings, and the tensors that no model takes."""
+    """Log notes on a checkpoint as warnings, and the tensors that were left out on purpose as information."""
     for reason, keys in left_out.items():
         _log.info("%s: left out on purpose, %s: %s", path, reason, ", ".join(keys))
     for note in notes:
@@ -178,7 +177,7 @@ def _opened(path: str | Path, hints: Hints) -> Iterator[tuple[Source, Identity, 
             notes += card.origin.get("notes", [])
             origin = {"file": source.path.name, "dialect": found.name, **fetched.origin, **card.origin}
             card = replace(card, name=card.name or name_of(translation.config), origin=origin)
-        elif "source" not in card.origin:
+        elif "source" not in card.origin:  # the address it was fetched from, unless a source is recorded
             card = replace(card, origin={**card.origin, **fetched.origin})
         left_out: dict[str, list[str]] = {}
         for key, reason in translation.ignored.items():
@@ -203,7 +202,10 @@ def _read_description(checkpoint_format: CheckpointFormat, source: Source, hints
     except NotRecordedError:  # it begins with the path already
         raise
     except VitkitError as error:
-        if str(source.path.parent) in str(error):
+        # The configuration may be another file beside it, which the error then names.
+        named = Path(str(error).partition(": ")[0])
+        beside = named.parent == source.path.parent and named.is_file()
+        if beside or str(error).startswith(str(source.path)):
             raise
         raise VitkitError(f"{source.path}: {error}") from error
 
@@ -263,8 +265,8 @@ def _read_weights_of(source: Source, name: str) -> Tensor:
     return tensor
 
 
-def check(config: ModelConfig, tensors: Mapping[str, Tensor], source: str) -> ImageModel:
-    """Build the model of `config` without memory, and hold the tensors against its parameters.
+def build_checked(config: ModelConfig, tensors: Mapping[str, Tensor], source: str) -> ImageModel:
+    """Build the model of `config` without memory, and refuse tensors that are not exactly its parameters.
 
     Raises:
         VitkitError: a parameter is missing, unexpected or of another shape: a table of all of them.
@@ -300,8 +302,12 @@ def _shape(shape: tuple[int, ...] | None) -> str:
     return "nothing" if shape is None else str(shape)
 
 
-def find_doubts(tensors: dict[str, Tensor], keeps_head: bool = True) -> list[str]:
-    """List what looks wrong in the numbers of the weights: NaN and infinity, and a head without any."""
+def find_doubts(tensors: Mapping[str, Tensor], keeps_head: bool = True) -> list[str]:
+    """List what looks wrong in the numbers of the weights: NaN, infinity, a head that is all zeros.
+
+    A head that is not kept, because another takes its place, is not looked at.
+    """
+    tensors = tensors if keeps_head else _without_head(tensors)
     broken, doubts = names_that_are_not_finite(tensors), []
     if broken:
         shown = ", ".join(broken[:NAMES_SHOWN]) + (", ..." if len(broken) > NAMES_SHOWN else "")
@@ -351,7 +357,7 @@ def fit_model(
     """
     _refuse_kept_head(path, identity, options)
     # Before a new head or other positions are made to fit, which would hide what is wrong with the file.
-    model = check(identity.config, tensors, str(path))
+    model = build_checked(identity.config, tensors, str(path))
     fitted = fit_weights(identity.config, identity.card, tensors, options)
     if fitted.config != identity.config:  # else the model that was checked takes the weights
         model = fitted.model or build_empty(lambda: build_model(fitted.config))
@@ -382,6 +388,9 @@ def fit_weights(
         config, card, tensors: of the checkpoint, as they stand in it.
         options: the same as for `load`.
         model: that the weights are for; left out, it is built without memory where positions are resized.
+
+    Raises:
+        VitkitError: the weights cannot be made to fit these channels, statistics or this image size.
     """
     head, num_classes, size = options.head, options.num_classes, options.size
     # Channels come first: the filters are fitted by the statistics that they were trained with, and those
@@ -393,7 +402,8 @@ def fit_weights(
     if num_classes is None:
         num_classes = config.num_classes
     is_new = head == "new" or (head is None and num_classes != config.num_classes)
-    # Before the new head, whose zeros are no doubt, and after the statistics, which may settle an assumption.
+    # Before a new head is made, whose zeros are as they should be, and after the statistics, which may settle
+    # an assumption.
     notes = [*(one.sentence() for one in card.assumed), *find_doubts(tensors, keeps_head=not is_new)]
     if is_new:
         config, tensors = _fit_head(config, tensors, num_classes)
@@ -405,7 +415,8 @@ def fit_weights(
         config, tensors, model = _fit_size(
             preprocessing, config, tensors, options.interpolation, notes, model
         )
-    if card.preprocessing is not None:  # where nothing is recorded, nothing was assumed either
+    # A card without a preprocessing stays without one: `preprocessing_of` then gives the authors'.
+    if card.preprocessing is not None:
         card = replace(card, preprocessing=preprocessing)
     return Fitted(config, tensors, card, tuple(notes), model)
 
@@ -416,7 +427,7 @@ def fit_statistics(
     """Replace the pixel statistics by those that are given: a value for each channel, or one for all.
 
     Raises:
-        VitkitError: another number of values, or such as no pixels have.
+        VitkitError: another number of values than channels, or values that pixels in [0, 1] cannot have.
     """
     mean, std = options.image_mean, options.image_std
     config = channels_config.with_statistics(config, mean, std)
@@ -432,12 +443,17 @@ def _fit_head(
 ) -> tuple[ModelConfig, dict[str, Tensor]]:
     """Replace the head, and the tanh layer before it, by a linear layer of zeros (paper 3.1 and 3.2)."""
     config = config.with_new_head(num_classes)
-    kept = {key: value for key, value in tensors.items() if not key.startswith(("head.", "pre_logits."))}
+    kept = _without_head(tensors)
     if num_classes:
         example = next(iter(tensors.values()))  # for the type: a head of the type of the other weights
         kept["head.weight"] = example.new_zeros(num_classes, config.width)
         kept["head.bias"] = example.new_full((num_classes,), config.head_bias_init)
     return config, kept
+
+
+def _without_head(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Leave out the head, and the tanh layer before it."""
+    return {key: value for key, value in tensors.items() if not key.startswith(("head.", "pre_logits."))}
 
 
 def _fit_size(
@@ -458,7 +474,7 @@ def _fit_size(
     (kind, old), (_, new) = config.position_extent, resized.position_extent
     if old == new:  # the same patches of images a little larger or smaller
         return resized, tensors, model
-    # Each position module resizes its own parameters, so it takes the new model, without memory, to ask it.
+    # Each position module resizes its own parameters, so the new model is built, without memory.
     model = model or build_empty(lambda: build_model(resized))
     fitted = model.fit_positions(tensors, old, interpolation)
     if not fitted:

@@ -359,6 +359,31 @@ def test_a_metric_that_is_not_defined_is_said_to_be_so() -> None:
     ]
 
 
+def test_runs_that_diverged_are_said_where_no_run_has_a_score() -> None:
+    lost = Member("seed-0", 0.1, 0, diverged="Step 3: loss nan")
+    kept = Member("seed-1", 0.1, 1, finished=True)
+    begun = replace(swept((0.1, 0.5, 1.0)), chosen=0.1)
+    assert conclusions(replace(begun, members=(lost, replace(lost, folder="seed-1"))))[1:] == [
+        "Training diverged in 2 of 2 runs."
+    ]
+    assert conclusions(replace(begun, members=(lost, kept)))[1:] == [
+        "Training diverged in 1 of 2 runs.",
+        "There are no test images, so the final model is not evaluated.",
+    ]
+
+
+def test_validation_images_of_the_datas_own_evaluate_the_last_run(tmp_path: Path) -> None:
+    hearing = Hearing()
+    run = replace(
+        SMALL,
+        data=str(photos(tmp_path / "data", "train", "val")),
+        splits=replace(SMALL.splits, test_fraction=0.0),
+    )
+    out = train_series(run, tmp_path / "sweep", SWEEP, listener=hearing)
+    assert not any("not evaluated" in note for note in hearing.notes)
+    assert read_series(out).members[0].score is not None
+
+
 def test_held_out_images_without_labels_are_not_called_divergence() -> None:
     with pytest.raises(VitkitError, match=r"have no labels to score by: raise --splits.val-fraction"):
         choose_rate(swept((0.1, None, None), (0.2, None, None)))

@@ -42,7 +42,7 @@ from vitkit.runs.start import find_start
 from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import find_task
 from vitkit.training.gradients import out_of_memory_explained
-from vitkit.weights.preprocessing import fit_preprocessing
+from vitkit.weights.card import fit_preprocessing
 
 CHECKED, CHECKED_PIXELS = 100_000, 2e9
 """Images, and pixels of all, up to which each is decoded to find copies, leaks and bad files: about a

@@ -23,9 +23,8 @@ from vitkit.engines.engine_model import EngineModel
 from vitkit.engines.serving import serve
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.compute_config import PLAIN, Compute
+from vitkit.models.compute_config import PLAIN, Compute, Precision
 from vitkit.models.image_model import ImageModel
-from vitkit.models.precision_config import Precision
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.machine import BFLOAT16_FEATURES, choose_for, compute_as, device_features

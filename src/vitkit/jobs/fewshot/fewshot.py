@@ -48,9 +48,8 @@ from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import find_device
 from vitkit.runs.trained_model import is_training_data
 from vitkit.text import without_places
-from vitkit.weights.card import TrainingData
+from vitkit.weights.card import TrainingData, fit_preprocessing, preprocessing_of
 from vitkit.weights.files.cache import cache_folder
-from vitkit.weights.preprocessing import fit_preprocessing, preprocessing_of
 from vitkit.weights.pretraining import pretraining_images
 
 

@@ -1,4 +1,4 @@
-"""Tell a series of runs: in tables, in sentences, and on a page."""
+"""Report a series of runs: in tables, in sentences, and on a page."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,9 @@ SPLIT_NAMES = {"val": "validation", "test": "test"}
 
 
 def write_series_report(folder: Path, series: Series, *, listener: Listener = SILENT) -> Path:
-    """Write `report.html` into the folder of a series; of an unfinished one the listener hears what to use.
+    """Write `report.html` into the folder of a series.
+
+    Of an unfinished one the listener hears which of its runs to use in place of a final model.
 
     Returns:
         The page.
@@ -39,7 +41,8 @@ def write_series_report(folder: Path, series: Series, *, listener: Listener = SI
 
 
 def rate_table(series: Series) -> Table:
-    """Make the table of a sweep: rate, score with its interval, and what else is to be said."""
+    """Make the table of a sweep: rate, score with its interval, loss (which decides between equal scores) and
+    a remark."""
     metric = series.metric.replace("_", " ")
     headings = ("learning rate", f"{metric} on held-out images", "95 % interval", "loss", "remark")
     return Table(headings, tuple((f"{one.learning_rate:g}", *_cells(series, one)) for one in series.rates))
@@ -70,11 +73,16 @@ def conclusions(series: Series) -> list[str]:
     if spread is None and scores:
         where = SPLIT_NAMES.get(scores[0].split, scores[0].split)
         return [*said, f"{metric.capitalize()} is not defined on the {where} images: no label is among them."]
+    lost = sum(bool(one.diverged) for one in series.members)
     if spread is None:
-        return [*said, "There are no test images, so the final model is not evaluated."]
+        if lost:
+            said.append(f"Training diverged in {lost} of {len(series.members)} runs.")
+        if lost < len(series.members):
+            said.append("There are no test images, so the final model is not evaluated.")
+        return said
     where = SPLIT_NAMES.get(spread.split, spread.split)
     ended = [score for score in scores if score.value is not None]
-    if spread.deviation is None:
+    if spread.deviation is None:  # there is a single score
         (score,) = ended
         interval = "" if score.interval is None else f" (95 % interval {_interval(score.interval)})"
         said.append(
@@ -98,7 +106,6 @@ def conclusions(series: Series) -> list[str]:
         if series.options.cross_validate is not None:
             images = sum(score.count for score in scores)
             said.append(f"Each of {images:,} images was tested once, by a run that had not trained on it.")
-    lost = sum(bool(one.diverged) for one in series.members)
     if lost:
         said.append(f"Training diverged in {lost} of {len(series.members)} runs, which the mean leaves out.")
     return said
@@ -120,11 +127,12 @@ def _cells(series: Series, member: Member) -> tuple[str, str, str, str]:
 
 
 def _interval(interval: Sequence[float]) -> str:
+    """Write an interval as percentages: only metrics that are fractions have one."""
     return f"{interval[0]:.1%} to {interval[1]:.1%}"
 
 
 def _plot(series: Series) -> Plot | None:
-    """Draw the scores against the rates; nothing where fewer than two have one."""
+    """Draw the scores against the rates; None where fewer than two rates have one, or none is chosen yet."""
     from vitkit.analysis.study_figures import rate_plot
 
     scored = [(m.learning_rate, m.score) for m in series.rates if m.score and m.score.value is not None]
@@ -132,7 +140,7 @@ def _plot(series: Series) -> Plot | None:
         return None
     figure = rate_plot(
         [rate for rate, _ in scored],
-        [score.value or 0.0 for _, score in scored],
+        [score.value or 0.0 for _, score in scored],  # for the type: none is None in `scored`
         [score.interval for _, score in scored],
         series.chosen,
         f"{series.metric.replace('_', ' ')} on held-out images",

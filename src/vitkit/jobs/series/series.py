@@ -53,7 +53,8 @@ from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import find_task
 
 HELD_OUT = 0.1
-"""Fraction of the training images that a sweep holds out where the run says none."""
+"""Fraction of the training images that a sweep holds out where the run says none: the default of `Splits` for
+validation."""
 
 
 def train_series(
@@ -80,11 +81,13 @@ def train_series(
         run: the run configuration.
         out: the folder of the series; left out, one below `runs/`.
         options: which runs; left out, a sweep.
-        resume: whether `out` holds this series already; then only the path of its images may have changed.
+        resume: whether `out` holds this series already; then the paths of its images and of its start may
+            have changed.
         device, threads, command, request, listener: as for `vitkit.train`.
 
     Returns:
-        The folder of the series, with the model of the first run after the sweep; see `vitkit.read_series`.
+        The folder of the series; see `vitkit.read_series`. It holds the model of the first run after the
+        sweep that did not diverge; each fold of a cross-validation keeps its own.
 
     Raises:
         VitkitError: as `vitkit.train`; or the folder holds something else.
@@ -102,7 +105,8 @@ def train_series(
     )
     run = _with_model_name(with_absolute_paths(run), given, request)
     if options.cross_validate is not None:
-        # A start on the same images may bring an earlier rule with it; a series that begins deals its folds.
+        # A new series cuts folds by the newest rule, even if the run or its start on the same images brings
+        # an earlier one, by which folds may be uneven. One that has begun keeps its rule.
         run = replace(run, splits=replace(run.splits, rule=None))
     numbered = partial(_numbered, run, options, request)
     whose = partial(_whose, run=run, options=options, resume=resume)
@@ -114,7 +118,8 @@ def train_series(
             check_run(first, device=device, threads=threads, request=request)
     with claim(given, numbered, whose) as folder:
         remove_leftovers(folder)
-        if recorded_run(folder) is None:  # another process may hold the one that was begun, or removed it
+        # A series that had begun may be locked by another process, or gone, by now: then this is a new one.
+        if recorded_run(folder) is None:
             write_series(folder, planned or _plan(run, options, command, request, listener))
         series = read_series(folder)
         _refuse_uneven_folds(folder, run, series, request)
@@ -135,7 +140,8 @@ def recorded_run(folder: Path) -> Run | None:
 
 
 def _with_model_name(run: Run, folder: Path | None, request: Request) -> Run:
-    """Fill in the name of the start's model where it is left open, as a series that was begun records it."""
+    """Fill in the name of the model where the run leaves it to its start: from the record of a series that
+    has begun, else from the start."""
     if run.model or not run.start.start:
         return run
     begun = None if folder is None else recorded_run(folder)
@@ -166,7 +172,8 @@ def _is_begun(
 
 
 def _whose(folder: Path, run: Run, options: SeriesOptions, resume: bool) -> Whose:
-    """Say whether a folder holds a series with these options; else why it is refused."""
+    """Return whose a folder is: "mine" where it holds a series with these options, "new" where one may begin;
+    else the error that refuses it, not raised, so that `claim` may go on to the next folder."""
     kind = kind_of(folder)
     if kind.kind == "series":
         changes = _changes(folder, run, options, moved=resume)
@@ -187,7 +194,8 @@ def _whose(folder: Path, run: Run, options: SeriesOptions, resume: bool) -> Whos
 
 
 def _changes(folder: Path, run: Run, options: SeriesOptions, moved: bool = False) -> list[str]:
-    """List the options in which a series differs from the one in a folder."""
+    """List the options in which a series differs from the one in a folder; with `moved`, the paths of images
+    and start may."""
     there = read_series(folder)
     changed: Sequence[str] = difference(to_json(there.options), to_json(options))
     where = str(folder / RECORD)
@@ -214,7 +222,7 @@ def _plan(run: Run, options: SeriesOptions, command: str, request: Request, list
             "Several runs are compared on test or validation images, and there are none: give "
             "--splits.test-fraction."
         )
-    if tried and "test" not in data.splits:
+    if tried and not {"val", "test"} & set(data.splits):
         listener.note("There are no test images: the last run trains on all images and is not evaluated.")
     rate = rates[0] if len(rates) == 1 else run.optimizer.learning_rate
     swept, members = plan_members(run, options, tried, rate)
@@ -222,7 +230,7 @@ def _plan(run: Run, options: SeriesOptions, command: str, request: Request, list
 
 
 def _refuse_folds(run: Run, options: SeriesOptions, request: Request, listener: Listener) -> None:
-    """Refuse folds that cannot be cut, and say where a start has seen the images of all of them."""
+    """Refuse folds that cannot be cut, and warn if the start was trained on the images to be cut."""
     if options.cross_validate is None:
         return
     if find_task(run.task).answering is None:
@@ -243,7 +251,7 @@ def _refuse_folds(run: Run, options: SeriesOptions, request: Request, listener: 
 def _refuse_sweep(
     run: Run, options: SeriesOptions, data: ImageData, request: Request, listener: Listener
 ) -> None:
-    """Refuse a sweep whose images or options do not allow it, and say where its start has seen them.
+    """Refuse a sweep that its images or options do not allow, and warn if its start saw held-out images.
 
     Args:
         run: as it was asked for.
@@ -257,6 +265,7 @@ def _refuse_sweep(
             "patience waits for a better validation, and after a sweep there are no validation images, "
             "because the last run trains on all of them: leave --patience out."
         )
+    # Any run of the sweep: neither its rate nor whether it validates changes its images.
     tried = _run_of_sweep(run, options, False, run.optimizer.learning_rate)
     held_out = request.images(tried)
     if held_out.class_names != data.class_names:
@@ -270,7 +279,7 @@ def _refuse_sweep(
             "Train without --sweep, with a --learning-rate."
         )
     before = _splits_of_start(run, request)
-    # Validation images of the data's own are not cut, so that no start was trained on them.
+    # A validation split that the data has itself is never trained on, so no start has seen its images.
     if before is not None and "val" not in data.splits and before != _cut(tried.splits):
         listener.warn(
             f"{run.start.start} was trained on these images, held-out ones probably among them: the sweep "
@@ -279,7 +288,8 @@ def _refuse_sweep(
 
 
 def _splits_of_start(run: Run, request: Request) -> Splits | None:
-    """Give the splits of a run's images that its start was trained on; None where those were others."""
+    """Give the cut by which the start was trained on the run's images; None where it was trained on others,
+    or there is no start."""
     card = request.start(run).card if run.start.start else None
     if card is None or card.data is None or not is_training_data(card, run.data):
         return None
@@ -287,9 +297,9 @@ def _splits_of_start(run: Run, request: Request) -> Splits | None:
 
 
 def _cut(splits: Splits) -> Splits:
-    """Keep of splits what decides how images are cut."""
+    """Give splits with only the fields that decide how images are cut, so that two cuts can be compared."""
     rule = splits.rule or FIRST_RULE
-    # The rule of dealing is about folds alone.
+    # Rule 3 differs from rule 2 in folds alone.
     rule = min(rule, DEALT_RULE - 1) if splits.folds is None else rule
     return replace(splits, label_separator=None, rule=rule)
 
@@ -335,8 +345,8 @@ def _run_of_sweep(run: Run, options: SeriesOptions, validates: bool, rate: float
         validates: whether the run after the sweep has validation images.
         rate: the learning rate.
     """
-    # Of the images that this run is chosen by, only the last weights see anything: the run after it has no
-    # validation to choose better ones by, unless the data has a validation split of its own.
+    # A rate is judged by the weights of the last step: the run after the sweep has no validation images to
+    # choose better ones by, unless the data has a validation split of its own.
     select = run.training.select if validates else "last"
     splits = replace(run.splits, val_fraction=run.splits.val_fraction or HELD_OUT)
     if options.sweep_data:  # no run is tested on these images
@@ -351,10 +361,8 @@ def _run_of_sweep(run: Run, options: SeriesOptions, validates: bool, rate: float
 
 
 def _run_after_sweep(run: Run, options: SeriesOptions) -> Run:
-    """Make the run that is tested: after a sweep it trains on the held-out images too.
-
-    Without a sweep it is the run as it was asked for.
-    """
+    """Make the run that is tested: where rates are tried, even a single one, it trains on the held-out images
+    too; else it is the run as given."""
     if not options.sweeps:
         return run
     return replace(run, splits=replace(run.splits, val_fraction=0.0))
@@ -379,15 +387,16 @@ def _train_members(
             write_series(folder, series)
             listener.show([("chosen", list(series.reasons))])
         member = series.all_members[number]
-        # A model that was lost is trained again; not that of a rate, whose score is all that anybody needs
-        # (VTAB-1k removes the weights of its 76).
+        # A finished run whose model file is gone or damaged is trained again. A run of the sweep is not: only
+        # its score is needed, and VTAB-1k removes the weights of its 76.
         tested = member.finished and member not in series.rates
         is_lost = tested and not model_is_whole(folder / member.folder)
         if member.ended and not is_lost:
-            tidy(folder / member.folder, member.finished, listener)  # a kill may have come before
+            tidy(folder / member.folder, member.finished, listener)  # if the process was killed before it
             continue
         listener.show([("run", [f"{number + 1} of {total}: {_describe(series, member)}"])])
-        # Before each: they may change in the days that a series takes, and each run knows its own alone.
+        # The images are compared before each run: they may change in the days that a series takes, and a run
+        # records only those that it reads itself.
         request = Request()
         _check_images(folder, base, series, request, listener)
         member_run = _member_run(base, series, member)
@@ -440,10 +449,10 @@ def _score(folder: Path, run: Run, series: Series, member: Member) -> Score | No
 
 
 def _check_images(folder: Path, base: Run, series: Series, request: Request, listener: Listener) -> None:
-    """Write down the images of a series that begins, or make sure that they are still those.
+    """Write down the images of a series that begins, or make sure that they are still the same.
 
-    They are all images, by the cut of its first run and, after a sweep, of its last one: the folds of a
-    cross-validation, and splits by groups, may change without a change to the names and labels of images.
+    Recorded are all images, and a hash of how its first run and, after a sweep, its last one cut them: folds
+    and groups may change without a change to the names and labels of images.
 
     Raises:
         VitkitError: they are others, or nothing says which they were.
@@ -473,8 +482,9 @@ def _check_images(folder: Path, base: Run, series: Series, request: Request, lis
 def _compare_with_members(
     folder: Path, base: Run, series: Series, request: Request, listener: Listener
 ) -> None:
-    """Hold the images against the records of the runs that have begun, where an early version wrote down
-    none for the series.
+    """Hold the images against the records of the runs that have begun, where the series has no record.
+
+    An early version wrote none for it; of a new series no run has begun either.
 
     Raises:
         VitkitError: they are others, or no run says which they were.
@@ -513,14 +523,15 @@ def _finish(folder: Path, series: Series, listener: Listener) -> None:
     write_series(folder, series)
     if series.options.cross_validate is None:
         first = next(member for member in series.members if member.finished)
-        if not _is_same_file(folder / first.folder / "model.safetensors", folder / "model.safetensors"):
+        if not _has_this_model(folder / first.folder / "model.safetensors", folder / "model.safetensors"):
             for name in ("model.safetensors", "model.json"):
                 _link(folder / first.folder / name, folder / name)
     path = write_series_report(folder, series, listener=listener)
     listener.show([("report", [str(path)])])
 
 
-def _is_same_file(one: Path, other: Path) -> bool:
+def _has_this_model(one: Path, other: Path) -> bool:
+    """Whether `other` is a second name of the file `one`, and its folder holds a whole model."""
     return other.exists() and one.samefile(other) and model_is_whole(other.parent)
 
 

@@ -39,7 +39,7 @@ from vitkit.runs.folder import Whose, claim, is_new_folder, kind_of
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import read_series
-from vitkit.runs.start import find_start, start_place
+from vitkit.runs.start import absolute_start, find_start
 from vitkit.runs.trained_model import read_evaluations
 from vitkit.tasks import find_task
 from vitkit.text import csv_line, without_places
@@ -87,7 +87,7 @@ def run_vtab(options: VtabOptions) -> Vtab:
             scores.append(complete_task(options, task, hashes, folder / task.folder, place, listener))
         example = task_run(options, found.tasks[0])
         result = Vtab(
-            start=start_place(str(options.start)),
+            start=absolute_start(str(options.start)),
             root=absolute_spec(str(options.root)),
             protocol=options.protocol,
             departures=tuple(departures(example, options, found.tasks[0])),
@@ -106,7 +106,7 @@ def vtab_folder(options: VtabOptions) -> Path:
     """Return the folder of the runs and the result."""
     if options.out is not None:
         return Path(options.out)
-    name = start_place(str(options.start)).rstrip("/").rpartition("/")[2]
+    name = absolute_start(str(options.start)).rstrip("/").rpartition("/")[2]
     return Path("runs") / f"vtab-{name}"
 
 
@@ -124,7 +124,7 @@ def describe_options(options: VtabOptions, weights: Mapping[str, str]) -> dict[s
     """
     size = height_and_width(options.image_size)
     described = to_json(options) | {
-        "start": start_place(str(options.start)),
+        "start": absolute_start(str(options.start)),
         "root": absolute_spec(str(options.root)),
         "out": None if options.out is None else str(options.out),
         "image_size": None if size is None else list(size),

@@ -18,7 +18,7 @@ from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import likeliest, probabilities
 from vitkit.models import card
 from vitkit.models.card import Card
-from vitkit.models.precision_config import Precision
+from vitkit.models.compute_config import Precision
 from vitkit.models.zoo import ModelConfig
 from vitkit.tasks.answering import Guess, Pooled
 from vitkit.tasks.page import TaskReport

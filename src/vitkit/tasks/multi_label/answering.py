@@ -19,7 +19,7 @@ from vitkit.evaluation.multilabel import THRESHOLD, MultiLabel, mark_repeated_la
 from vitkit.evaluation.scores import probabilities
 from vitkit.models import card
 from vitkit.models.card import Card
-from vitkit.models.precision_config import Precision
+from vitkit.models.compute_config import Precision
 from vitkit.models.zoo import ModelConfig
 from vitkit.tasks.answering import Guess
 from vitkit.tasks.page import Table, TaskReport, percent

@@ -24,7 +24,6 @@ from vitkit.weights.files.npz import npz_path, write_npz
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats import official
 from vitkit.weights.formats.official import LINEN, attention, layer_norm, mlp
-from vitkit.weights.shapes import check_axes
 from vitkit.weights.table import (
     PLAIN,
     CheckpointFormat,
@@ -33,6 +32,7 @@ from vitkit.weights.table import (
     NotRecordedError,
     Row,
     Translation,
+    check_axes,
     renamed,
     to_file_tensors,
     unsupported_values,

@@ -15,13 +15,16 @@ from vitkit.models.resnet_config import ResNetConfig
 from vitkit.weights.card import ModelCard
 from vitkit.weights.files.npz import npz_path, write_npz
 from vitkit.weights.files.source import Source
-from vitkit.weights.shapes import check_axes, check_pointwise, count_outputs, count_units
 from vitkit.weights.table import (
     Hints,
     NotRecordedError,
     Row,
     Translation,
+    check_axes,
+    check_pointwise,
     convolution,
+    count_outputs,
+    count_units,
     renamed,
     to_file_tensors,
 )

@@ -25,7 +25,6 @@ from vitkit.weights.files.npz import npz_path, write_npz
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats import bit
 from vitkit.weights.formats.resnet_channels import absent_from_release
-from vitkit.weights.shapes import check_axes, count_outputs, count_units
 from vitkit.weights.table import (
     PLAIN,
     CheckpointFormat,
@@ -34,7 +33,10 @@ from vitkit.weights.table import (
     NotRecordedError,
     Row,
     Translation,
+    check_axes,
     convolution,
+    count_outputs,
+    count_units,
     renamed,
     to_file_tensors,
     training_alone,

@@ -19,10 +19,8 @@ from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit_config import ViTConfig
 from vitkit.weights.assumptions import assumed_resizing, assumed_statistics
-from vitkit.weights.card import ModelCard
+from vitkit.weights.card import ModelCard, fraction_of
 from vitkit.weights.files.source import Source
-from vitkit.weights.preprocessing import fraction_of
-from vitkit.weights.shapes import check_axes
 from vitkit.weights.table import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -33,6 +31,7 @@ from vitkit.weights.table import (
     NotRecordedError,
     Row,
     Translation,
+    check_axes,
     renamed,
     to_file_tensors,
     training_alone,

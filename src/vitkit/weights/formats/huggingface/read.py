@@ -23,12 +23,12 @@ from vitkit.weights.formats.huggingface.names import FILES, MODULES, vit_rows
 from vitkit.weights.formats.huggingface.pixels import read_pixels
 from vitkit.weights.formats.huggingface.settings import ViTSettings, settings_of
 from vitkit.weights.formats.huggingface.write import HOLDINGS
-from vitkit.weights.shapes import check_axes
 from vitkit.weights.table import (
     CheckpointFormat,
     Hints,
     NotRecordedError,
     Translation,
+    check_axes,
 )
 
 GELU: dict[str, Gelu] = {

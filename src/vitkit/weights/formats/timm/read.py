@@ -29,7 +29,6 @@ from vitkit.weights.formats.timm.settings import (
     Settings,
 )
 from vitkit.weights.formats.timm.write import HOLDINGS, HYBRID_NAMES
-from vitkit.weights.shapes import check_axes, check_pointwise
 from vitkit.weights.table import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -37,6 +36,8 @@ from vitkit.weights.table import (
     Hints,
     NotRecordedError,
     Translation,
+    check_axes,
+    check_pointwise,
     usual_heads,
 )
 

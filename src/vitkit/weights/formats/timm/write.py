@@ -14,6 +14,7 @@ from vitkit.models.image_config import format_size
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet_config import GROUPS, ResNetConfig
 from vitkit.models.vit_config import ViTConfig
+from vitkit.weights.card import border_colour, changed_pixels_noted, fraction_of, preprocessing_of
 from vitkit.weights.files.safetensors import safetensors_chunks
 from vitkit.weights.formats.resnet_channels import absent_from_libraries, has_usual_channels
 from vitkit.weights.formats.timm.names import bit_rows, vit_rows
@@ -27,7 +28,6 @@ from vitkit.weights.formats.timm.settings import (
     SIZES,
     STANDARDIZATION_EPS,
 )
-from vitkit.weights.preprocessing import border_colour, changed_pixels_noted, fraction_of, preprocessing_of
 from vitkit.weights.table import PLAIN, Holding, Row, to_file_tensors, unsupported_values
 
 CLIP_NAME = "vit_base_patch16_clip_224"

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitkit.data.groups import deal_folds
+from vitkit.data.cutting import deal_folds
 from vitkit.data.listing import Labels
 from vitkit.data.sources import ImageData, open_data
 from vitkit.data.sources_config import Splits
