@@ -19,7 +19,6 @@ from vitkit.data.decode_config import DecodeRule
 from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs import convert as convert_module
-from vitkit.jobs import parity as parity_module
 from vitkit.jobs.convert import compare, convert, fixed_images
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
@@ -288,10 +287,10 @@ def test_the_library_is_held_against_ours(tmp_path: Path, monkeypatch: pytest.Mo
         with torch.no_grad():
             return model(images)  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(parity_module, "library_logits", honest)
+    monkeypatch.setattr(convert_module, "library_logits", honest)
     result = convert(tmp_path / "model", tmp_path / "good", "timm", against="timm")
     assert result.beside_library is not None and result.beside_library.within(1e-5)
-    monkeypatch.setattr(parity_module, "library_logits", lambda *a: honest(*a) + 0.01)
+    monkeypatch.setattr(convert_module, "library_logits", lambda *a: honest(*a) + 0.01)
     with pytest.raises(VitkitError, match="computes something else"):
         convert(tmp_path / "model", tmp_path / "bad", "timm", against="timm")
     assert not (tmp_path / "bad").exists()
