@@ -26,14 +26,12 @@ import torch
 
 import vitkit
 from vitkit.config import from_json, to_json
+from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.data.sources import open_data
-from vitkit.data.sources_config import Splits
-from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.jobs import train as training
 from vitkit.jobs.advice.forecast import FINETUNED, Outcome, Relation, evidence_of, fit, predict
 from vitkit.runs.config import Architecture, Run
-from vitkit.training.optim_config import OptimizerConfig
-from vitkit.training.trainer_config import TrainingConfig
+from vitkit.training.config import OptimizerConfig, TrainingConfig
 
 SIZES = (50, 100, 200, 500)
 PAIRS = (

@@ -44,11 +44,9 @@ from vitkit.models.measure import forward_flops
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import vit_config
 from vitkit.runs.machine import available_memory, choose_for, compute_as, find_device
+from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig
 from vitkit.training.objectives import Classification
-from vitkit.training.objectives_config import ClassificationConfig
-from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer import StepNumbers, Trainer
-from vitkit.training.trainer_config import TrainingConfig
 
 MODELS = {"ViT-B/16": (256, 128), "ViT-L/16": (128, 64), "ViT-H/14": (64, 32)}
 """Batches of inference and of training that fill an 80 GB GPU's units and not its memory."""

@@ -27,8 +27,8 @@ from vitkit.models.compute_config import Precision
 from vitkit.models.measure import count_parameters, training_memory
 from vitkit.models.zoo import model_config
 from vitkit.runs.machine import choose_for, compute_as
+from vitkit.training.config import OptimizerConfig
 from vitkit.training.optim import create_optimizer
-from vitkit.training.optim_config import OptimizerConfig
 
 CASES = (
     ("ViT-S/16", 224, 8),

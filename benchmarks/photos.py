@@ -37,7 +37,7 @@ import pyarrow.parquet as pq
 import torch
 
 import vitkit
-from vitkit.data.sources_config import Splits
+from vitkit.data.config import Splits
 
 SEEDS = {50: 3, 200: 3, 1000: 1, 2000: 1}
 """Photos of a folder, and how many folders are drawn: each with a seed, which is that of its training too."""

@@ -242,9 +242,9 @@ def test_configurations_are_found() -> None:
     """By what they define: those of every room are among them."""
     found = set(configuration_modules())
     assert {
-        "vitkit.data.decode_config",
+        "vitkit.data.config",
         "vitkit.models.vit_config",
-        "vitkit.training.trainer_config",
+        "vitkit.training.config",
     } <= found
     assert {"vitkit.runs.config", "vitkit.jobs.predict_options"} <= found
 

@@ -13,16 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitkit.config import difference, from_json, read_if_there, require_finite, to_json
-from vitkit.data.loader_config import Loading
-from vitkit.data.sources_config import Splits
-from vitkit.data.transforms_config import Augmentation, Preprocessing
+from vitkit.data.config import Augmentation, Loading, Preprocessing, Splits
 from vitkit.errors import VitkitError
 from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.vit_config import ViTConfig
 from vitkit.runs.config import Architecture
-from vitkit.training.objectives_config import ClassificationConfig
-from vitkit.training.optim_config import OptimizerConfig
-from vitkit.training.trainer_config import TrainingConfig
+from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from benchmarks import transfer
 from benchmarks.transfer import CASES, METHODS, RIDGE, Cell, drawn, measure, summary
 
 import vitkit
-from vitkit.data.transforms_config import Augmentation, Preprocessing
+from vitkit.data.config import Augmentation, Preprocessing
 from vitkit.runs.config import read_run
-from vitkit.training.trainer_config import TrainingConfig
+from vitkit.training.config import TrainingConfig
 
 TINY = vitkit.Run(
     data="digits",

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from vitkit.jobs.advice.advise import advise
     from vitkit.jobs.bench.bench import bench
     from vitkit.jobs.convert import convert
-    from vitkit.jobs.evaluate import evaluate
-    from vitkit.jobs.evaluate_protocol import evaluate_protocol
+    from vitkit.jobs.evaluate import evaluate, evaluate_protocol
     from vitkit.jobs.export import export
     from vitkit.jobs.fewshot.fewshot import fewshot
     from vitkit.jobs.finetune import finetune, finetune_run
@@ -53,7 +52,7 @@ _HOMES = {
     "convert": "vitkit.jobs.convert",
     "create_model": "vitkit.models.build",
     "evaluate": "vitkit.jobs.evaluate",
-    "evaluate_protocol": "vitkit.jobs.evaluate_protocol",
+    "evaluate_protocol": "vitkit.jobs.evaluate",
     "export": "vitkit.jobs.export",
     "fewshot": "vitkit.jobs.fewshot.fewshot",
     "finetune": "vitkit.jobs.finetune",

@@ -16,10 +16,9 @@ from PIL import Image
 
 from vitkit.data.arrays import to_levels
 from vitkit.data.check import check_data
+from vitkit.data.config import DecodeRule, Splits
 from vitkit.data.decode import DecodeError, decode, decode_image, header
-from vitkit.data.decode_config import DecodeRule
 from vitkit.data.sources import open_data
-from vitkit.data.sources_config import Splits
 
 Array = NDArray[Any]
 FIVE = DecodeRule(channels=5)

@@ -6,11 +6,10 @@ import torch
 from PIL import Image
 
 from vitkit.data.augment_ops import OPERATIONS, _identity, distort, erase
+from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.data.loader import TrainLoader
 from vitkit.data.sources import open_data
-from vitkit.data.sources_config import Splits
 from vitkit.data.transforms import augment
-from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
 
 DISTORTED = Augmentation(crop_area=None, rand_augment=2, random_erasing=0.5)

@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitkit.data.channels import by_threes, to_rgb
+from vitkit.data.config import Augmentation, DecodeRule, Preprocessing, Resize, refuse_augmentation
 from vitkit.data.decode import DecodeError, decode, decode_image, header
-from vitkit.data.decode_config import DecodeRule
 from vitkit.data.transforms import augment, preprocess
-from vitkit.data.transforms_config import Augmentation, Preprocessing, Resize, refuse_augmentation
 from vitkit.errors import VitkitError
 
 GREY, RGBA = DecodeRule(channels=1), DecodeRule(channels=4)

@@ -8,11 +8,9 @@ import pytest
 from PIL import Image
 
 from vitkit.data.check import BadFile, Copy, check_data
+from vitkit.data.config import Loading, Preprocessing, Splits
 from vitkit.data.loader import TrainLoader
-from vitkit.data.loader_config import Loading
 from vitkit.data.sources import open_data
-from vitkit.data.sources_config import Splits
-from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 
 WHOLE = Splits(0, 0)

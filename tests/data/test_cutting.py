@@ -7,10 +7,10 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitkit.data.config import Splits
 from vitkit.data.cutting import deal_folds
 from vitkit.data.listing import Labels
 from vitkit.data.sources import ImageData, open_data
-from vitkit.data.sources_config import Splits
 from vitkit.errors import VitkitError
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from vitkit.data.config import DecodeRule
 from vitkit.data.decode import DecodeError, decode, decode_image, header, image_size
-from vitkit.data.decode_config import DecodeRule
 from vitkit.errors import VitkitError
 
 RED, GREEN, BLUE, WHITE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255), (0, 0, 0)

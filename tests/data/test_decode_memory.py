@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from vitkit.data.config import DecodeRule
 from vitkit.data.decode import DecodeError, decode, header
-from vitkit.data.decode_config import DecodeRule
 from vitkit.data.decode_memory import MAX_JPEG_SCANS, jpeg_scans
 
 from .test_arrays import npy, pages, tiff
@@ -26,7 +26,7 @@ MEASURE = """
 import gc, json, re, sys
 from pathlib import Path
 from vitkit.data.decode import decode, header
-from vitkit.data.decode_config import DecodeRule
+from vitkit.data.config import DecodeRule
 
 rule = DecodeRule(channels=int(sys.argv[2]))
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from vitkit.data.config import DecodeRule
 from vitkit.data.decode import DecodeError, decode, header
-from vitkit.data.decode_config import DecodeRule
 from vitkit.data.files import UnreadableFileError, read_unchanged_file, regular_file
 from vitkit.errors import VitkitError
 

@@ -11,8 +11,8 @@ from PIL import Image
 
 from tests.pixel_cases import image
 from vitkit.data import jpeg
+from vitkit.data.config import DecodeRule
 from vitkit.data.decode import DecodeError, decode
-from vitkit.data.decode_config import DecodeRule
 
 
 def encoded(shape: tuple[int, int] = (67, 93), mode: str = "RGB", **options: Any) -> bytes:

@@ -10,15 +10,13 @@ import torch
 from PIL import Image
 
 from vitkit.config import from_json, to_json
+from vitkit.data.config import Augmentation, DecodeRule, Preprocessing, Splits
 from vitkit.data.decode import DecodeError, decode
-from vitkit.data.decode_config import DecodeRule
 from vitkit.data.loader import TrainLoader
 from vitkit.data.memory_samples import keep_in_memory
 from vitkit.data.order import sample_rng
 from vitkit.data.sources import Samples, open_data
-from vitkit.data.sources_config import Splits
 from vitkit.data.transforms import RandomView, augment
-from vitkit.data.transforms_config import Augmentation, Preprocessing
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),

@@ -13,12 +13,11 @@ from PIL import Image
 
 from tests.data.test_sources import image_bytes
 from vitkit.data.check import check_data
+from vitkit.data.config import Preprocessing, Splits
 from vitkit.data.loader import TrainLoader, evaluation_batches
 from vitkit.data.memory_samples import keep_in_memory
 from vitkit.data.sources import ImageData, open_data
-from vitkit.data.sources_config import Splits
 from vitkit.data.stratify import stratify_label_sets
-from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 
 WHOLE = Splits(0, 0)

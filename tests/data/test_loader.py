@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from vitkit.data.batch import Batch
+from vitkit.data.config import Augmentation, Preprocessing
 from vitkit.data.decode import DecodeError, Header
 from vitkit.data.loader import TrainLoader, evaluation_batches
 from vitkit.data.memory_samples import MemorySamples, check_decode_memory, keep_in_memory, largest_decoding
 from vitkit.data.order import sample_at, sample_rng
 from vitkit.data.transforms import augment
-from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.signals import STOP_SIGNALS
 

@@ -19,11 +19,10 @@ import pytest
 from tests.data.test_sources import image_bytes
 from vitkit.cli.main import run
 from vitkit.data import parquet
+from vitkit.data.config import DecodeRule, Splits
 from vitkit.data.decode import DecodeError, decode
-from vitkit.data.decode_config import DecodeRule
 from vitkit.data.parquet_pages import page_sizes
 from vitkit.data.sources import ImageData, open_data
-from vitkit.data.sources_config import Splits
 from vitkit.errors import VitkitError
 
 WHOLE = Splits(0, 0)

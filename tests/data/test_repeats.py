@@ -7,10 +7,10 @@ import pytest
 from PIL import Image
 
 from vitkit.data import repeats
+from vitkit.data.config import Splits
 from vitkit.data.cutting import cut_images, joined
 from vitkit.data.repeats import find_repeats, repeats_of_training
 from vitkit.data.sources import ImageData, open_data
-from vitkit.data.sources_config import Splits
 from vitkit.errors import VitkitError
 
 RULE_2 = Splits(rule=2)

@@ -19,10 +19,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from vitkit.data import parquet
+from vitkit.data.config import DecodeRule, Splits
 from vitkit.data.decode import DecodeError
-from vitkit.data.decode_config import DecodeRule
 from vitkit.data.sources import ImageData, open_data
-from vitkit.data.sources_config import Splits
 from vitkit.data.stratify import stratify
 from vitkit.errors import VitkitError
 

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.vtab_layout import small_task
+from vitkit.data.config import Splits
 from vitkit.data.sources import FileSamples, ImageData, open_data
-from vitkit.data.sources_config import Splits
 from vitkit.data.vtab_tasks import GROUPS, VTAB_TASKS, task_of_folder
 from vitkit.errors import VitkitError
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.data.test_sources import image_bytes, keys
 from vitkit.cli.main import run
 from vitkit.data.check import check_data
+from vitkit.data.config import Splits
 from vitkit.data.sources import ImageData, open_data
-from vitkit.data.sources_config import Splits
 from vitkit.data.tables import LONGEST_LABEL
 from vitkit.errors import VitkitError
 from vitkit.text import csv_line, read_csv_cell

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch.nn import functional as F
 
+from vitkit.data.config import Augmentation, Interpolation, Preprocessing, Resize
 from vitkit.data.order import sample_rng
 from vitkit.data.transforms import _move, _random_crop, augment, preprocess
-from vitkit.data.transforms_config import Augmentation, Interpolation, Preprocessing, Resize
 from vitkit.errors import VitkitError
 
 SIDES = st.integers(1, 60)

@@ -12,7 +12,7 @@ from PIL import Image
 
 import vitkit
 from tests.engines.models import drawn, small
-from vitkit.data.transforms_config import Preprocessing
+from vitkit.data.config import Preprocessing
 from vitkit.engines import onnx_engine, onnx_writer
 from vitkit.engines.graph import example_images
 from vitkit.models.resnet import ZeroPaddedMaxPool

@@ -13,10 +13,9 @@ from PIL import Image
 from safetensors.numpy import save
 
 import vitkit
+from vitkit.data.config import Preprocessing, Splits
 from vitkit.data.sources import ImageData, open_data
-from vitkit.data.sources_config import Splits
 from vitkit.data.transforms import preprocess
-from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import (
     FeatureCache,

@@ -12,8 +12,8 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import predict
 from vitkit.evaluation.scores import check_labels, image_scores, likeliest, probabilities
 from vitkit.models.card import Card, LossFunction, Task
+from vitkit.training.config import ClassificationConfig
 from vitkit.training.objectives import Classification
-from vitkit.training.objectives_config import ClassificationConfig
 
 LOSSES: tuple[LossFunction, ...] = ("softmax", "sigmoid")
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 import vitkit
 from vitkit.cli import main as cli
 from vitkit.data import decode as decoding
+from vitkit.data.config import Splits
 from vitkit.data.sources import open_data
-from vitkit.data.sources_config import Splits
 from vitkit.engines.engine_model import EngineModel
 from vitkit.errors import VitkitError
 from vitkit.evaluation.predictions import Predictions

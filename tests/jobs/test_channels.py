@@ -12,16 +12,14 @@ from safetensors.torch import load_file
 
 import vitkit
 from tests.jobs.hearing import Hearing
-from vitkit.data.decode_config import DecodeRule
+from vitkit.data.config import Augmentation, DecodeRule, Preprocessing
 from vitkit.data.sources import open_data
-from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs import train as training
 from vitkit.jobs.report import write_report
 from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.plan import with_measured_pixels
-from vitkit.training.optim_config import OptimizerConfig
-from vitkit.training.trainer_config import TrainingConfig
+from vitkit.training.config import OptimizerConfig, TrainingConfig
 from vitkit.weights.card import card_of
 
 SIZE = (16, 16)

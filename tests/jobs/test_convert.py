@@ -15,8 +15,7 @@ import torch
 from tests.jobs.recorder import Recorder
 from vitkit import load_model
 from vitkit.cli.main import run
-from vitkit.data.decode_config import DecodeRule
-from vitkit.data.transforms_config import Preprocessing
+from vitkit.data.config import DecodeRule, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs import convert as convert_module
 from vitkit.jobs.convert import compare, convert, fixed_images

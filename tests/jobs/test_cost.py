@@ -10,7 +10,7 @@ from vitkit.jobs.models import matching
 from vitkit.models.build import create_model
 from vitkit.models.measure import forward_flops, parameters, training_flops, training_memory
 from vitkit.models.zoo import list_models, model_config
-from vitkit.training.optim_config import OptimizerConfig
+from vitkit.training.config import OptimizerConfig
 from vitkit.weights import save_model
 
 

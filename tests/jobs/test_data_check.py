@@ -3,7 +3,7 @@
 import pytest
 
 from tests.jobs.recorder import Recorder
-from vitkit.data.sources_config import Splits
+from vitkit.data.config import Splits
 from vitkit.jobs.data_check import check
 from vitkit.jobs.data_check_options import DataCheckOptions
 

@@ -18,8 +18,8 @@ from tests.helpers.without_torch import run_without_torch
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
 from vitkit.config import to_json
+from vitkit.data.config import Splits
 from vitkit.data.decode import decode
-from vitkit.data.sources_config import Splits
 from vitkit.data.transforms import preprocess
 from vitkit.durable import replace_json
 from vitkit.engines import libraries

@@ -12,15 +12,13 @@ from safetensors.torch import load_file
 
 from tests.jobs.hearing import Hearing
 from vitkit import load_model
-from vitkit.data.sources_config import Splits
-from vitkit.data.transforms_config import Preprocessing
+from vitkit.data.config import Preprocessing, Splits
 from vitkit.errors import VitkitError
 from vitkit.jobs import train as training
 from vitkit.jobs.finetune import finetune_run, suit_run
 from vitkit.models.build import create_model
 from vitkit.runs.config import Architecture, Run, StartConfig
-from vitkit.training.optim_config import OptimizerConfig
-from vitkit.training.trainer_config import TrainingConfig
+from vitkit.training.config import OptimizerConfig, TrainingConfig
 from vitkit.weights import save_model
 from vitkit.weights.card import card_of
 from vitkit.weights.pretraining import pretraining_images

@@ -12,8 +12,7 @@ from PIL import Image
 
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run as command
-from vitkit.data.sources_config import Splits
-from vitkit.data.transforms_config import Preprocessing
+from vitkit.data.config import Preprocessing, Splits
 from vitkit.errors import VitkitError
 from vitkit.jobs import train as training
 from vitkit.jobs.evaluate import evaluate
@@ -22,7 +21,7 @@ from vitkit.jobs.finetune import suit_run
 from vitkit.jobs.report import write_report
 from vitkit.runs.checkpoints import load_any
 from vitkit.runs.config import Run, StartConfig
-from vitkit.training.trainer_config import TrainingConfig
+from vitkit.training.config import TrainingConfig
 from vitkit.weights import load, save_model
 from vitkit.weights.card import ModelCard, TrainingData, card_of, to_give_away
 

@@ -16,9 +16,9 @@ from PIL import Image
 import vitkit
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
+from vitkit.data.config import WORKER_TIMEOUT
 from vitkit.data.decode import DecodeError, decode
 from vitkit.data.loader import evaluation_batches
-from vitkit.data.loader_config import WORKER_TIMEOUT
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
 from vitkit.evaluation import run_model

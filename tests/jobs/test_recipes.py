@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from vitkit.config import from_json, to_json
+from vitkit.data.config import Augmentation, Preprocessing
 from vitkit.data.transforms import augment, preprocess
-from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_recipes import departures, fit_paper
 from vitkit.jobs.recipes import RECIPES, TABLE_3, recipe
@@ -18,7 +18,7 @@ from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.vit import ViT
 from vitkit.models.vit_config import ViTConfig
 from vitkit.runs.config import Run
-from vitkit.training.objectives_config import ClassificationConfig
+from vitkit.training.config import ClassificationConfig
 
 # model, data -> epochs, base rate, decay of the rate, weight decay, dropout (paper, Table 3)
 PAPER = {

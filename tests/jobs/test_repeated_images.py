@@ -10,10 +10,9 @@ from PIL import Image
 
 import vitkit
 from tests.jobs.hearing import Hearing
-from vitkit.data.sources_config import NEWEST_RULE
-from vitkit.data.transforms_config import Preprocessing
+from vitkit.data.config import NEWEST_RULE, Preprocessing
 from vitkit.runs.config import read_run
-from vitkit.training.trainer_config import TrainingConfig
+from vitkit.training.config import TrainingConfig
 
 
 def draw(path: Path, seed: int) -> None:

@@ -11,7 +11,7 @@ from PIL import Image
 
 import vitkit
 from vitkit.cli.main import run
-from vitkit.data.sources_config import Splits
+from vitkit.data.config import Splits
 from vitkit.runs.config import Run, read_run
 
 SHORT = ["--steps", "4", "--warmup-steps", "0", "--batch-size", "8", "--threads", "1"]

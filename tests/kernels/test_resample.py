@@ -14,8 +14,8 @@ from PIL import Image
 
 from tests.pixel_cases import CASES, image
 from tests.weights.test_pixels import preprocessing_of_case
+from vitkit.data.config import Augmentation, Preprocessing, Resize
 from vitkit.data.transforms import augment, preprocess
-from vitkit.data.transforms_config import Augmentation, Preprocessing, Resize
 from vitkit.kernels import compile as compiling
 from vitkit.kernels import resample as module
 from vitkit.kernels.resample import prepare_resampling, resample, why_no_kernel

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from vitkit import load_model
-from vitkit.data.transforms_config import Preprocessing
+from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model, create_model
 from vitkit.models.conv_stem import ConvStem

@@ -24,8 +24,8 @@ from vitkit.models.resnet import StdConv2d
 from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.vit_config import EVA02_ROTARY, ViTConfig
 from vitkit.models.zoo import NAMES, ModelConfig, model_config, vit_config
+from vitkit.training.config import OptimizerConfig
 from vitkit.training.optim import clip_gradients, create_optimizer
-from vitkit.training.optim_config import OptimizerConfig
 
 SMALL = vit_config("ViT-24x3x2/8x4", num_classes=7, image_size=(35, 18))
 CONFIGS = [

@@ -13,9 +13,9 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from vitkit.data.config import Preprocessing
 from vitkit.data.decode import DecodeError, Header
 from vitkit.data.loader import evaluation_batches
-from vitkit.data.transforms_config import Preprocessing
 from vitkit.evaluation.calibration import overconfidence
 from vitkit.evaluation.classify import Classification, classification
 from vitkit.evaluation.predictions import Predictions

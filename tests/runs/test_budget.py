@@ -9,7 +9,7 @@ import torch
 
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run as command
-from vitkit.data.transforms_config import Preprocessing
+from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot_tracking import FewShotTracking
 from vitkit.jobs import train as training
@@ -25,8 +25,7 @@ from vitkit.runs.machine import find_device
 from vitkit.runs.plan import Request, settle_minutes
 from vitkit.runs.series_record import read_series
 from vitkit.tasks import find_task
-from vitkit.training.optim_config import OptimizerConfig
-from vitkit.training.trainer_config import TrainingConfig
+from vitkit.training.config import OptimizerConfig, TrainingConfig
 from vitkit.weights import save_model
 
 SMALL = Run(

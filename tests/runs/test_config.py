@@ -11,7 +11,7 @@ from vitkit.config import difference, from_json, to_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot_tracking import FewShotTracking
 from vitkit.runs.config import Run, changed_options, name_options, train_longer
-from vitkit.training.objectives_config import OBJECTIVES, ClassificationConfig
+from vitkit.training.config import OBJECTIVES, ClassificationConfig
 
 
 def test_every_field_of_a_run_is_called_by_its_option(capsys: pytest.CaptureFixture[str]) -> None:

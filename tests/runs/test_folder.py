@@ -18,8 +18,8 @@ import pytest
 
 import vitkit
 from tests.jobs.hearing import Hearing
+from vitkit.data.config import Splits
 from vitkit.data.sources import open_data
-from vitkit.data.sources_config import Splits
 from vitkit.data.workers import Reading, Result, compute_ahead
 from vitkit.errors import VitkitError
 from vitkit.jobs.evaluate import keep_evaluation
@@ -34,7 +34,7 @@ from vitkit.runs.data_record import check_data, read_record
 from vitkit.runs.folder import Whose, claim, is_new_folder, kind_of, lock_run_folder, numbered_folders
 from vitkit.runs.records import compare_with_advice, read_advice, read_data_record
 from vitkit.runs.trained_model import write_evaluation
-from vitkit.training.trainer_config import TrainingConfig
+from vitkit.training.config import TrainingConfig
 
 RUN = Run(model="ViT-16x1x1/2")
 

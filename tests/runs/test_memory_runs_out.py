@@ -12,8 +12,8 @@ import vitkit
 from tests.jobs.hearing import Hearing
 from vitkit.jobs import train as training
 from vitkit.runs import outlook as first_screen
+from vitkit.training.config import TrainingConfig
 from vitkit.training.gradients import Gradients
-from vitkit.training.trainer_config import TrainingConfig
 
 
 @pytest.fixture(autouse=True)

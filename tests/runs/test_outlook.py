@@ -8,17 +8,14 @@ import numpy as np
 import pytest
 
 import vitkit
-from vitkit.data.loader_config import Loading
+from vitkit.data.config import Loading, Preprocessing, Splits
 from vitkit.data.memory_samples import MemorySamples, keep_in_memory
 from vitkit.data.sources import ImageData, Samples, open_data
-from vitkit.data.sources_config import Splits
-from vitkit.data.transforms_config import Preprocessing
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.runs.config import Run
 from vitkit.runs.outlook import Outlook, Surroundings, estimate, first_screen
-from vitkit.training.optim_config import OptimizerConfig
-from vitkit.training.trainer_config import TrainingConfig
+from vitkit.training.config import OptimizerConfig, TrainingConfig
 
 SETTING = Surroundings(Path("runs/mine"), "cpu", 2)
 OUTLOOK = Outlook(step_seconds=0.5)

@@ -14,10 +14,9 @@ from scipy.optimize import minimize_scalar
 
 from tests.jobs.hearing import Hearing
 from vitkit import load_model
+from vitkit.data.config import NEWEST_RULE, Preprocessing, Splits
 from vitkit.data.listing import class_numbers
 from vitkit.data.sources import open_data
-from vitkit.data.sources_config import NEWEST_RULE, Splits
-from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import FeatureExtractor
 from vitkit.evaluation.fewshot import Floats, Integers
@@ -27,9 +26,7 @@ from vitkit.models.build import create_model
 from vitkit.runs import ridge_head
 from vitkit.runs.config import Run, StartConfig, read_run
 from vitkit.runs.ridge_head import ALONE, PENALTIES, SCALES, Ridge, fit_head
-from vitkit.training.objectives_config import ClassificationConfig
-from vitkit.training.optim_config import OptimizerConfig
-from vitkit.training.trainer_config import TrainingConfig
+from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig
 from vitkit.weights import save_model
 
 pytestmark = pytest.mark.usefixtures("without_report")

@@ -9,8 +9,7 @@ import pytest
 
 import vitkit
 from vitkit.config import to_json
-from vitkit.data.sources_config import NEWEST_RULE, Splits
-from vitkit.data.transforms_config import Preprocessing
+from vitkit.data.config import NEWEST_RULE, Preprocessing, Splits
 from vitkit.errors import VitkitError
 from vitkit.evaluation.intervals import wilson_interval
 from vitkit.jobs.report import write_report
@@ -30,8 +29,7 @@ from vitkit.runs.series_record import (
     summarise,
     write_series,
 )
-from vitkit.training.optim_config import OptimizerConfig
-from vitkit.training.trainer_config import TrainingConfig
+from vitkit.training.config import OptimizerConfig, TrainingConfig
 
 RUN = Run(
     data="digits",

@@ -26,7 +26,7 @@ NEW = {
 
 EDITED = {
     "models/card.py": [('"multi-label"]', '"multi-label", "masked-patches"]')],
-    "training/objectives_config.py": [
+    "training/config.py": [
         (
             "ObjectiveConfig = ClassificationConfig\n",
             '''@dataclass(frozen=True)

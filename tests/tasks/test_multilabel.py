@@ -17,15 +17,12 @@ from tests.jobs.forked_runs import Case, fork_server
 from tests.jobs.hearing import Hearing
 from vitkit import load_model
 from vitkit.cli.main import run
-from vitkit.data.sources_config import Splits
-from vitkit.data.transforms_config import Augmentation, Preprocessing
+from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import VitkitError
 from vitkit.evaluation.label_predictions import LabelPredictions
 from vitkit.evaluation.multilabel import MultiLabel, multi_label
 from vitkit.runs.config import Run, StartConfig
-from vitkit.training.objectives_config import ClassificationConfig
-from vitkit.training.optim_config import OptimizerConfig
-from vitkit.training.trainer_config import TrainingConfig
+from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig
 from vitkit.weights.card import ModelCard
 
 LABELS = ("bar", "disc", "square")

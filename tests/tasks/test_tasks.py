@@ -23,7 +23,7 @@ from vitkit.tasks.classification.answering import ClassificationAnswering
 from vitkit.tasks.classification.learning import ClassificationLearning
 from vitkit.tasks.learning import Validation
 from vitkit.training.checkpoint import step_name
-from vitkit.training.objectives_config import ClassificationConfig
+from vitkit.training.config import ClassificationConfig
 from vitkit.training.trainer import StepNumbers, Trainer
 from vitkit.weights.files.safetensors import read_safetensors
 

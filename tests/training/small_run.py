@@ -12,12 +12,10 @@ from tests.models.test_vit import TINY
 from vitkit.data.batch import Batch
 from vitkit.data.order import sample_at
 from vitkit.models.vit import ViT
+from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig
 from vitkit.training.evaluators import Evaluator, Monitor
 from vitkit.training.objectives import Classification
-from vitkit.training.objectives_config import ClassificationConfig
-from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer import Trainer
-from vitkit.training.trainer_config import TrainingConfig
 
 NUM_SAMPLES = 40
 

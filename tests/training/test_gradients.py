@@ -16,9 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.training.small_run import OPTIMIZER, TRAINING, fingerprint, small_trainer
 from vitkit.data.batch import Batch
 from vitkit.errors import NonFiniteError, VitkitError
+from vitkit.training.config import ClassificationConfig
 from vitkit.training.gradients import Gradients
 from vitkit.training.objectives import Classification
-from vitkit.training.objectives_config import ClassificationConfig
 from vitkit.training.trainer import Trainer
 
 

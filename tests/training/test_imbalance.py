@@ -13,8 +13,8 @@ from tests.training.test_objectives import LABELS, LOGITS, Fixed
 from vitkit.data.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.tasks.multi_label.learning import MultiLabelLearning
+from vitkit.training.config import ClassificationConfig
 from vitkit.training.objectives import Classification
-from vitkit.training.objectives_config import ClassificationConfig
 
 BOTH = (ClassificationConfig(logit_adjustment=1.0), ClassificationConfig(class_weights="balanced"))
 

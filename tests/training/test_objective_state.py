@@ -15,8 +15,8 @@ from tests.training.small_run import OPTIMIZER, TRAINING, fingerprint, small_tra
 from vitkit.data.batch import Batch
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.training.checkpoint import find_checkpoint, read_progress, step_name
+from vitkit.training.config import OptimizerConfig
 from vitkit.training.evaluators import Evaluator
-from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer import Trainer
 from vitkit.weights.files.safetensors import read_safetensors
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from vitkit.data.batch import Batch
 from vitkit.errors import VitkitError
+from vitkit.training.config import ClassificationConfig
 from vitkit.training.objectives import Classification, MultiLabel, cutmix, mix, mixup
-from vitkit.training.objectives_config import ClassificationConfig
 
 
 class Fixed(nn.Module):

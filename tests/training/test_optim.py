@@ -20,6 +20,7 @@ from tests.models.test_vit import TINY, model_with_random_head
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.vit import ViT
+from vitkit.training.config import OptimizerConfig
 from vitkit.training.optim import (
     SGD,
     clip_gradients,
@@ -28,7 +29,6 @@ from vitkit.training.optim import (
     learning_rate,
     update_average,
 )
-from vitkit.training.optim_config import OptimizerConfig
 from vitkit.weights.formats import big_vision
 from vitkit.weights.formats.official import LINEN, RELEASED, name_table
 from vitkit.weights.table import to_file_tensors

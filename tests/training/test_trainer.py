@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from tests.training.small_run import OPTIMIZER, TRAINING, fingerprint, small_trainer
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.training.checkpoint import find_checkpoint
+from vitkit.training.config import ClassificationConfig, TrainingConfig
 from vitkit.training.evaluators import Evaluator
 from vitkit.training.objectives import Classification
-from vitkit.training.objectives_config import ClassificationConfig
 from vitkit.training.trainer import Trainer
-from vitkit.training.trainer_config import TrainingConfig
 
 
 def finish(trainer: Trainer) -> dict[str, str]:

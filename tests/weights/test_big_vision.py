@@ -14,7 +14,7 @@ from tests.fixture_files import load_fixture, write_npz
 from tests.models.test_vit import TINY
 from tests.weights.test_official import random_model, same_bits, without
 from vitkit import load_model
-from vitkit.data.transforms_config import Preprocessing
+from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model, create_model
 from vitkit.models.position import sincos_2d

@@ -11,7 +11,7 @@ import torch
 from tests.fixture_files import load_fixture, write_npz
 from tests.weights.test_official import same_bits, without
 from vitkit import load_model
-from vitkit.data.transforms_config import Preprocessing
+from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.resnet_config import ResNetConfig

@@ -17,7 +17,7 @@ from torch import Tensor
 from tests.models.test_vit import TINY
 from tests.weights.test_pixels import source
 from vitkit import load_model
-from vitkit.data.transforms_config import Preprocessing
+from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel

@@ -11,9 +11,7 @@ import torch
 from tests.models.test_vit import TINY, model_with_random_head
 from vitkit import load_model
 from vitkit.config import to_json
-from vitkit.data.decode_config import DecodeRule
-from vitkit.data.sources_config import Splits
-from vitkit.data.transforms_config import Augmentation, Preprocessing
+from vitkit.data.config import Augmentation, DecodeRule, Preprocessing, Splits
 from vitkit.errors import VitkitError
 from vitkit.weights import save_model
 from vitkit.weights.assumptions import Assumption

@@ -12,7 +12,7 @@ import torch
 from tests.fixture_files import load_fixture, write_npz
 from tests.models.test_vit import TINY, model_with_random_head
 from vitkit import load_model
-from vitkit.data.transforms_config import Preprocessing
+from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel

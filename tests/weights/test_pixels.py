@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from tests.fixture_files import FOLDER
 from tests.pixel_cases import CASES, SHAPES, PixelCase, image, sample
 from vitkit import load_model
+from vitkit.data.config import Preprocessing
 from vitkit.data.transforms import preprocess
-from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.build import create_model
 from vitkit.models.vit_config import ViTConfig

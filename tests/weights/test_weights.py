@@ -15,8 +15,7 @@ from safetensors.torch import load_file
 
 from tests.models.test_vit import TINY, model_with_random_head
 from vitkit import load_model
-from vitkit.data.sources_config import Splits
-from vitkit.data.transforms_config import Augmentation, Preprocessing
+from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import VitkitError
 from vitkit.models.build import create_model
 from vitkit.models.measure import count_parameters

@@ -10,8 +10,7 @@ from rich.table import Table
 
 from vitkit.cli import console
 from vitkit.cli.options import importing, parse
-from vitkit.data.decode_config import DecodeRule
-from vitkit.data.sources_config import Splits
+from vitkit.data.config import DecodeRule, Splits
 from vitkit.jobs.advice.options import AdviseOptions
 from vitkit.jobs.options import MachineOptions, StrPaths, as_names
 from vitkit.text import format_bytes, format_duration

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from vitkit.cli import console
 from vitkit.cli.options import importing, parse
-from vitkit.data.decode_config import DecodeRule
+from vitkit.data.config import DecodeRule
 from vitkit.errors import VitkitError
 from vitkit.jobs.data_check_options import DataCheckOptions
 

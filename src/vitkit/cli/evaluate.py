@@ -50,8 +50,7 @@ def main(arguments: list[str]) -> None:
     options: Command = parse(Command, arguments, "evaluate")
     with importing():
         from vitkit.cli.download import download
-        from vitkit.jobs.evaluate import keep_evaluation, run_evaluate
-        from vitkit.jobs.evaluate_protocol import run_protocol
+        from vitkit.jobs.evaluate import keep_evaluation, run_evaluate, run_protocol
 
     download(options.path)
     if options.protocol is not None:

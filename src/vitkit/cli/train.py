@@ -14,9 +14,7 @@ from rich.table import Table
 from vitkit.cli import console
 from vitkit.cli.listener import TerminalListener
 from vitkit.cli.options import CONSTRUCTORS, importing, square_sizes
-from vitkit.data.loader_config import Loading
-from vitkit.data.sources_config import FIRST_RULE
-from vitkit.data.transforms_config import Augmentation, Preprocessing
+from vitkit.data.config import FIRST_RULE, Augmentation, Loading, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot_tracking import FewShotTracking
 from vitkit.jobs.options import MachineOptions
@@ -26,9 +24,13 @@ from vitkit.runs.config import Architecture, EvaluatorConfig, Run, StartConfig
 from vitkit.runs.destination import require_folder
 from vitkit.runs.folder import Place, kind_of
 from vitkit.runs.series_options import SeriesOptions
-from vitkit.training.objectives_config import OBJECTIVES, ClassificationConfig, ObjectiveConfig
-from vitkit.training.optim_config import OptimizerConfig
-from vitkit.training.trainer_config import TrainingConfig
+from vitkit.training.config import (
+    OBJECTIVES,
+    ClassificationConfig,
+    ObjectiveConfig,
+    OptimizerConfig,
+    TrainingConfig,
+)
 
 if TYPE_CHECKING:
     from vitkit.runs.plan import Request

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.data.decode_config import DecodeRule
+from vitkit.data.config import DecodeRule
 from vitkit.data.decode_error import DecodeError
 
 MAGIC = b"\x93NUMPY"

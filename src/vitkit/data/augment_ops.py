@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageOps
 
 from vitkit.data.channels import to_rgb
-from vitkit.data.transforms_config import Augmentation
+from vitkit.data.config import Augmentation
 
 Pixels = NDArray[np.uint8]  # (height, width, channels)
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitkit.data.channels import from_rgb
-from vitkit.data.decode_config import DecodeRule
+from vitkit.data.config import DecodeRule
 from vitkit.data.decode_error import DecodeError
 
 STRIP_PIXELS = 1 << 18

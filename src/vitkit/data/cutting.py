@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from vitkit.data.config import DEALT_RULE, FIRST_RULE, Splits
 from vitkit.data.label_sets import count_labels
 from vitkit.data.listing import SPLITS, Labels, Listing, SplitListing, join_names, pluralize
-from vitkit.data.sources_config import DEALT_RULE, FIRST_RULE, Splits
 from vitkit.data.stratify import draws, stratify, stratify_label_sets
 from vitkit.errors import VitkitError
 

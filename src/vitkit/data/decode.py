@@ -35,8 +35,8 @@ from PIL import (
 
 from vitkit.data.arrays import MAGIC, ArrayFile, read_array
 from vitkit.data.channels import from_rgb
+from vitkit.data.config import BYTES_PER_PIXEL, DEFAULT_RULE, OVERHEAD_BYTES, DecodeRule
 from vitkit.data.converting import STRIP_PIXELS, make_converter, strips
-from vitkit.data.decode_config import BYTES_PER_PIXEL, DEFAULT_RULE, OVERHEAD_BYTES, DecodeRule
 from vitkit.data.decode_error import DecodeError as DecodeError
 from vitkit.data.decode_memory import MAX_JPEG_SCANS, decoding_bytes, jpeg_scans
 from vitkit.data.files import UnreadableFileError, read_unchanged_file

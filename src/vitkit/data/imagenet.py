@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit import durable
+from vitkit.data.config import DecodeRule
 from vitkit.data.decode import DecodeError
-from vitkit.data.decode_config import DecodeRule
 from vitkit.data.folders import image_files, list_folders
 from vitkit.data.imagenet_config import PROTOCOLS, ProtocolName
 from vitkit.data.listing import Files, Labels, Paths, expand_home, join_names, pluralize

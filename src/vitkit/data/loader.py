@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 
 from vitkit.data.batch import Batch
 from vitkit.data.check import bad_files_allowed
+from vitkit.data.config import WORKER_TIMEOUT, Augmentation, Loading, Preprocessing
 from vitkit.data.decode import DecodeError, decode
-from vitkit.data.loader_config import WORKER_TIMEOUT, Loading
 from vitkit.data.memory_samples import MemorySamples
 from vitkit.data.order import rank_slice, sample_at, sample_rng
 from vitkit.data.sources import Samples
 from vitkit.data.transforms import RandomView, preprocess
-from vitkit.data.transforms_config import Augmentation, Preprocessing
 from vitkit.data.workers import Reading, Result, compute_ahead
 from vitkit.errors import VitkitError
 from vitkit.kernels.resample import prepare_resampling

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.data import label_sets
+from vitkit.data.config import DEFAULT_RULE, DEFAULT_SPLITS, DecodeRule, Splits
 from vitkit.data.cutting import Folds, with_missing_splits
 from vitkit.data.decode import Header, decode, header
-from vitkit.data.decode_config import DEFAULT_RULE, DecodeRule
 from vitkit.data.folders import list_folders, list_images
 from vitkit.data.label_sets import count_labels
 from vitkit.data.listing import (
@@ -37,7 +37,6 @@ from vitkit.data.listing import (
 )
 from vitkit.data.parquet import list_parquet
 from vitkit.data.repeats import find_repeats
-from vitkit.data.sources_config import DEFAULT_SPLITS, Splits
 from vitkit.data.split_lists import (
     holds_lists,
     holds_split_parquets,

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from PIL import Image, TiffImagePlugin
 
 from vitkit.data.arrays import STRIP_BYTES, fill_levels
+from vitkit.data.config import DecodeRule
 from vitkit.data.converting import strips
-from vitkit.data.decode_config import DecodeRule
 from vitkit.data.decode_error import DecodeError
 
 _WIDTH, _HEIGHT, _BITS, _COMPRESSION, _COLOURS, _OFFSETS = 256, 257, 258, 259, 262, 273

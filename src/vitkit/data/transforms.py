@@ -11,7 +11,7 @@ from PIL import Image
 
 from vitkit.data.augment_ops import distort
 from vitkit.data.channels import border_of, by_threes
-from vitkit.data.transforms_config import Augmentation, Preprocessing
+from vitkit.data.config import Augmentation, Preprocessing
 from vitkit.kernels.resample import PILLOW_FILTERS, Neighbours, resample, sample
 
 Pixels = NDArray[np.uint8]  # (height, width, channels), 3 unless the rule of decoding says otherwise

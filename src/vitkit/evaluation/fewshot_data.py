@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from vitkit.data.config import DecodeRule, Splits
 from vitkit.data.decode import DecodeError
-from vitkit.data.decode_config import DecodeRule
 from vitkit.data.listing import absolute_spec, class_numbers
 from vitkit.data.sources import FileSamples, ImageData, Samples, open_data
-from vitkit.data.sources_config import Splits
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import Features
 from vitkit.evaluation.fewshot import Draws

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import nn
 
+    from vitkit.data.config import Preprocessing
     from vitkit.data.sources import Samples
-    from vitkit.data.transforms_config import Preprocessing
     from vitkit.evaluation.features import Features
     from vitkit.models.compute_config import Precision
     from vitkit.weights.card import TrainingData

@@ -21,7 +21,7 @@ from vitkit.models.measure import (
 from vitkit.models.zoo import ModelConfig, model_config
 from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import choose_for, find_device
-from vitkit.training.optim_config import OptimizerConfig
+from vitkit.training.config import OptimizerConfig
 from vitkit.weights import LoadOptions, identify
 from vitkit.weights.files.source import ENDINGS
 

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from vitkit.data.decode_config import DecodeRule
-from vitkit.data.sources_config import Splits
+from vitkit.data.config import DecodeRule, Splits
 from vitkit.jobs.options import JobOptions
 from vitkit.models.card import TaskName
 

@@ -3,8 +3,8 @@
 import math
 from dataclasses import KW_ONLY, dataclass
 
+from vitkit.data.config import WORKER_TIMEOUT
 from vitkit.data.imagenet_config import ProtocolName
-from vitkit.data.loader_config import WORKER_TIMEOUT
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import BatchOptions, JobOptions, ModelOptions, StrPath
 

@@ -13,14 +13,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from vitkit.data.config import Preprocessing, Splits
 from vitkit.data.decode import DecodeError, decode
 from vitkit.data.folders import image_files
 from vitkit.data.image_paths import refuse_address
 from vitkit.data.listing import expand_home
 from vitkit.data.sources import ImageData, Samples
-from vitkit.data.sources_config import Splits
 from vitkit.data.transforms import preprocess
-from vitkit.data.transforms_config import Preprocessing
 from vitkit.engines.agreement import LOWEST_AGREEMENT, Agreement, Nearness, compare_logits
 from vitkit.engines.engine_model import Runner, describe_gelu
 from vitkit.engines.folder import write_description

@@ -7,8 +7,7 @@ from typing import Literal
 
 import torch
 
-from vitkit.data.sources_config import FIRST_RULE, Splits
-from vitkit.data.transforms_config import Augmentation
+from vitkit.data.config import FIRST_RULE, Augmentation, Splits
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_options import FinetuneOptions, FinetuneRunOptions
 from vitkit.jobs.finetune_recipes import fit_paper
@@ -23,9 +22,7 @@ from vitkit.runs.machine import require_threads
 from vitkit.runs.plan import Request, settle_minutes
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.trained_model import is_training_data
-from vitkit.training.objectives_config import ClassificationConfig
-from vitkit.training.optim_config import OptimizerConfig
-from vitkit.training.trainer_config import TrainingConfig
+from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig
 
 # Training images below which: epochs, batch. Chosen so that two cores finish a small ViT in minutes: few
 # images are seen often, many a few times. The paper's 500 steps of 512 are 256,000 images for any of them.

@@ -8,11 +8,9 @@ steps of warm-up.
 
 from dataclasses import replace
 
-from vitkit.data.sources_config import Splits
-from vitkit.data.transforms_config import Preprocessing
+from vitkit.data.config import Preprocessing, Splits
 from vitkit.runs.config import Run
-from vitkit.training.optim_config import OptimizerConfig
-from vitkit.training.trainer_config import TrainingConfig
+from vitkit.training.config import OptimizerConfig, TrainingConfig
 
 TABLE_4: dict[str, tuple[int, float, int, float]] = {
     "finetune-imagenet": (20_000, 0.03, 500, 0.01),

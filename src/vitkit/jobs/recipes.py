@@ -6,17 +6,14 @@ from functools import partial
 from typing import Literal
 
 from vitkit.config import nearest
-from vitkit.data.sources_config import Splits
-from vitkit.data.transforms_config import Augmentation, Preprocessing
+from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_recipes import TABLE_4, finetune_as_in_paper
 from vitkit.jobs.finetune_recipes import paper as finetune_paper
 from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import model_config
 from vitkit.runs.config import Architecture, Run
-from vitkit.training.objectives_config import ClassificationConfig
-from vitkit.training.optim_config import OptimizerConfig
-from vitkit.training.trainer_config import TrainingConfig
+from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig
 
 
 def digits() -> Run:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from vitkit.data.transforms_config import refuse_augmentation
+from vitkit.data.config import refuse_augmentation
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_recipes import departures
 from vitkit.jobs.report import Trained, write_report

@@ -34,9 +34,9 @@ from vitkit.runs.outlook import measure_step
 from vitkit.runs.records import StartRecord
 from vitkit.tasks import find_task
 from vitkit.training.checkpoint import save_checkpoint
+from vitkit.training.config import TrainingConfig
 from vitkit.training.optim import learning_rate
 from vitkit.training.trainer import Trainer
-from vitkit.training.trainer_config import TrainingConfig
 
 MEASURED_SECONDS, MOST_STEPS = 8.0, 30
 """Steps are timed for about `MEASURED_SECONDS`, and at most `MOST_STEPS` + 1 of them, which say enough."""

@@ -24,9 +24,9 @@ from vitkit.runs.records import StartRecord, read_start_record, with_start
 from vitkit.runs.trained_model import run_card
 from vitkit.tasks import find_task
 from vitkit.tasks.learning import Validation
+from vitkit.training.config import ObjectiveConfig
 from vitkit.training.evaluators import Evaluator
 from vitkit.training.gradients import step_seed
-from vitkit.training.objectives_config import ObjectiveConfig
 from vitkit.training.trainer import Trainer
 from vitkit.weights.card import card_of
 

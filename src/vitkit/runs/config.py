@@ -11,9 +11,7 @@ from typing import Any, Literal
 
 from vitkit._version import __version__
 from vitkit.config import describe_value, difference, from_json, require_finite, to_json
-from vitkit.data.loader_config import Loading
-from vitkit.data.sources_config import Splits
-from vitkit.data.transforms_config import Augmentation, Preprocessing
+from vitkit.data.config import Augmentation, Loading, Preprocessing, Splits
 from vitkit.durable import read_json, replace_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot_tracking import FewShotTracking
@@ -23,9 +21,14 @@ from vitkit.models.compute_config import Compute
 from vitkit.models.vit_config import ImagePoolKind, Interpolation, PositionKind
 from vitkit.models.zoo import ModelConfig, changed_name, model_config
 from vitkit.text import without_places
-from vitkit.training.objectives_config import OBJECTIVES, ClassificationConfig, ObjectiveConfig
-from vitkit.training.optim_config import OptimizerConfig
-from vitkit.training.trainer_config import VALIDATION, TrainingConfig
+from vitkit.training.config import (
+    OBJECTIVES,
+    VALIDATION,
+    ClassificationConfig,
+    ObjectiveConfig,
+    OptimizerConfig,
+    TrainingConfig,
+)
 
 EvaluatorConfig = FewShotTracking
 """The configuration of any evaluator that a run may have, whatever it learns: `FewShotTracking` shows what

@@ -1,5 +1,8 @@
 """Record the images that a run was started with, so that changed images are noticed when it is continued.
 
+The fingerprint of a listing knows names and labels alone; an image that was drawn over keeps both. So sizes
+and times of the files are recorded too and, if the user chose so, hashes of their bytes.
+
 data.json          counts, class names, how splits were made, files that could not be read
 image-files.npy    size and time of every image file (and a hash of its bytes, if asked for)
 """
@@ -7,7 +10,8 @@ image-files.npy    size and time of every image file (and a hash of its bytes, i
 import hashlib
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,12 +19,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.lib import format as npy
+from numpy.typing import NDArray
 
 from vitkit.config import describe_value, read_if_there, to_json
-from vitkit.data.file_states import States, changed_files, file_states
 from vitkit.data.label_sets import count_labels
-from vitkit.data.listing import pluralize
-from vitkit.durable import read_regular_file, replace_file, replace_json
+from vitkit.data.listing import Files, pluralize
+from vitkit.durable import hash_file, read_regular_file, replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.listener import Listener
 from vitkit.weights.card import ModelCard
@@ -35,6 +39,13 @@ _LIMIT = 1 << 32
 _SHOWN = 5
 _MOST = 2**53
 """Counts above it are no counts of anything; below it every integer is a float64 too."""
+_AT_A_TIME = 1024
+"""Files that a thread looks at before progress is reported."""
+_THREADS = 16
+"""Threads that read states: a disk that is reached over a network answers many questions at once."""
+States = NDArray[np.int64]
+"""(N, 2) of size in bytes and time of the last change in nanoseconds; (N, 6) with the four numbers of a
+SHA-256 of the bytes. One row for each file on the disk, split after split; -1 where a file cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -290,3 +301,63 @@ class RejectedFiles:
                 listener.warn(
                     f"{pluralize(len(files), 'image')} of {split} could not be read: see the report."
                 )
+
+
+def file_states(
+    data: "ImageData", content: bool, progress: Callable[[int, int], None] = lambda done, total: None
+) -> States:
+    """Read the states of all files that hold the images of a data set; none for data that is in no files.
+
+    Args:
+        data: a listed data set, nothing of it in memory.
+        content: whether to read every byte, which takes as long as reading the data set.
+        progress: called with the files done and their number.
+    """
+    columns = 6 if content else 2
+    portions = [
+        (files, numbers[start : start + _AT_A_TIME])
+        for files, numbers in _on_disk(data)
+        for start in range(0, len(numbers), _AT_A_TIME)
+    ]
+    total, done = sum(len(numbers) for _, numbers in portions), 0
+    found = [np.zeros((0, columns), dtype=np.int64)]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for rows in pool.map(lambda portion: _stat_files(portion[0], portion[1], content), portions):
+            found.append(rows)
+            done += len(rows)
+            progress(done, total)
+    return np.concatenate(found)
+
+
+def changed_files(data: "ImageData", before: States, now: States) -> list[Path]:
+    """List the files whose state has changed; where both states have hashes, times do not matter."""
+    paths = [(files, number) for files, numbers in _on_disk(data) for number in numbers.tolist()]
+    if len(before) != len(now):
+        return [files.path(number) for files, number in paths]
+    columns = [0, *range(2, 6)] if min(before.shape[1], now.shape[1]) == 6 else [0, 1]
+    differs = (before[:, columns] != now[:, columns]).any(axis=1)
+    return [paths[index][0].path(paths[index][1]) for index in np.flatnonzero(differs).tolist()]
+
+
+def _on_disk(data: "ImageData") -> list[tuple[Files, NDArray[np.int64]]]:
+    """Return the files of each split that has any, and the numbers of those on the disk."""
+    from vitkit.data.sources import FileSamples  # whoever reads a run's record without its data needs none
+
+    splits = [samples for samples in data.splits.values() if isinstance(samples, FileSamples)]
+    return [(samples.files, samples.files.on_disk(samples.numbers)) for samples in splits]
+
+
+def _stat_files(files: Files, numbers: NDArray[np.int64], content: bool) -> States:
+    return np.array([_stat(files.path(number), content) for number in numbers.tolist()], dtype=np.int64)
+
+
+def _stat(path: Path, content: bool) -> list[int]:
+    try:
+        status = path.stat()
+        state = [status.st_size, status.st_mtime_ns]
+        if content:
+            digest = bytes.fromhex(hash_file(path)[1])
+            state += np.frombuffer(digest, dtype="<i8").tolist()
+    except (OSError, VitkitError):
+        return [-1] * (6 if content else 2)
+    return state

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from vitkit._version import __version__
+from vitkit.data.config import WORKER_TIMEOUT
 from vitkit.data.loader import evaluation_batches, worker_count
-from vitkit.data.loader_config import WORKER_TIMEOUT
 from vitkit.data.repeats import describe_repeats, repeats_of_training
 from vitkit.data.sources import ImageData
 from vitkit.engines.engine_model import EngineModel

@@ -29,9 +29,9 @@ from vitkit.runs.config import Run
 from vitkit.runs.machine import available_memory
 from vitkit.runs.records import StartRecord, read_advice
 from vitkit.text import format_bytes, format_count, format_duration
+from vitkit.training.config import OptimizerConfig
 from vitkit.training.gradients import out_of_memory_explained
 from vitkit.training.layer_rates import rate_scales
-from vitkit.training.optim_config import OptimizerConfig
 from vitkit.training.trainer import Trainer
 
 Row = tuple[str, list[str]]

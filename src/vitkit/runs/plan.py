@@ -14,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 
 from vitkit.config import to_json
+from vitkit.data.config import NEWEST_RULE
 from vitkit.data.decode import DecodeError
 from vitkit.data.listing import absolute_spec, pluralize
 from vitkit.data.sources import ImageData
-from vitkit.data.sources_config import NEWEST_RULE
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
 from vitkit.listener import SILENT, Listener

@@ -19,8 +19,8 @@ from typing import Any
 
 from vitkit._version import __version__
 from vitkit.config import describe_value, from_json, to_json
+from vitkit.data.config import DEALT_RULE, FIRST_RULE
 from vitkit.data.listing import join_names, pluralize
-from vitkit.data.sources_config import DEALT_RULE, FIRST_RULE
 from vitkit.durable import read_json, replace_json
 from vitkit.errors import VitkitError
 from vitkit.runs.config import Run

@@ -6,9 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitkit.data.decode_config import DEFAULT_RULE
+from vitkit.data.config import DEFAULT_RULE, Splits
 from vitkit.data.listing import absolute_spec
-from vitkit.data.sources_config import Splits
 from vitkit.durable import refuse_links, replace_json
 from vitkit.errors import VitkitError
 from vitkit.models.card import Card

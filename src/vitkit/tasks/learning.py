@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from vitkit.data.decode_config import DecodeRule
-from vitkit.data.sources_config import Splits
+from vitkit.data.config import DecodeRule, Splits
 from vitkit.models import card
 from vitkit.models.compute_config import Precision
 from vitkit.models.zoo import ModelConfig
 from vitkit.tasks.page import Curve
-from vitkit.training.objectives_config import ObjectiveConfig
+from vitkit.training.config import ObjectiveConfig
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +43,7 @@ class Validation(Generic[C]):
 
 class Learning(Protocol[C_contra]):
     """The half of a task that is trained; `C_contra` is the configuration of its objective, which
-    `vitkit.training.objectives_config.OBJECTIVES` names too."""
+    `vitkit.training.config.OBJECTIVES` names too."""
 
     @property
     def monitor(self) -> "Monitor":

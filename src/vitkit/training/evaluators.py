@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from vitkit.errors import VitkitError
-from vitkit.training.trainer_config import VALIDATION
+from vitkit.training.config import VALIDATION
 
 if TYPE_CHECKING:
     from torch import nn

@@ -8,7 +8,7 @@ from torch import nn
 
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
-from vitkit.training.optim_config import OptimizerConfig
+from vitkit.training.config import OptimizerConfig
 
 HEAD = ("head.", "pre_logits.")
 """Beginnings of the names of the head's parameters, the tanh layer of pre-training among them."""

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from vitkit.data.batch import Batch
 from vitkit.errors import VitkitError
-from vitkit.training.objectives_config import ClassificationConfig
+from vitkit.training.config import ClassificationConfig
 
 
 @runtime_checkable

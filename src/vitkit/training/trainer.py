@@ -33,6 +33,7 @@ from vitkit.models.compute_config import PLAIN, Compute
 from vitkit.models.image_model import ImageModel
 from vitkit.models.precision import autocast
 from vitkit.training.checkpoint import Progress, TrainState, environment, load_checkpoint, save_checkpoint
+from vitkit.training.config import VALIDATION, OptimizerConfig, TrainingConfig
 from vitkit.training.evaluators import Evaluator, Monitor, check_evaluators, judge
 from vitkit.training.gradients import Gradients
 from vitkit.training.layer_rates import head_parameters, rate_scales
@@ -45,8 +46,6 @@ from vitkit.training.optim import (
     set_rate,
     update_average,
 )
-from vitkit.training.optim_config import OptimizerConfig
-from vitkit.training.trainer_config import VALIDATION, TrainingConfig
 
 LOG = "metrics.jsonl"
 """The metrics log in the run folder: one JSON object a line, for training and for each evaluator."""

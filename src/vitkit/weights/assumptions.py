@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from vitkit.data.transforms_config import Preprocessing
+from vitkit.data.config import Preprocessing
 
 
 @dataclass(frozen=True)

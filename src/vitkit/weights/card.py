@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from vitkit.config import difference, to_json
-from vitkit.data.sources_config import Splits
-from vitkit.data.transforms_config import Augmentation, Preprocessing
+from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.models.card import Card
 from vitkit.models.card import LossFunction as LossFunction
 from vitkit.models.card import Task as Task

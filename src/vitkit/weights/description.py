@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from vitkit._version import __version__
 from vitkit.config import describe_value, from_json, to_json
-from vitkit.data.transforms_config import Augmentation, Preprocessing
+from vitkit.data.config import Augmentation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.zoo import FAMILIES, ModelConfig
 from vitkit.weights.card import Described, ModelCard, Task, TrainingData, card_of, to_give_away

@@ -9,7 +9,7 @@ MODULES: dict[Format, str] = {
     "vitkit": "native",
     "big_vision": "big_vision",
     "official": "official",
-    "huggingface": "huggingface.read",
+    "huggingface": "huggingface.checkpoint",
     "timm": "timm.read",
     "torchvision": "torchvision",
 }

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vitkit.data.transforms_config import Preprocessing
+from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models import channels_config
 from vitkit.models.build import build_empty, build_model

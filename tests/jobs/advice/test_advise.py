@@ -13,7 +13,7 @@ from PIL import Image
 
 import vitkit
 from tests.jobs.hearing import Hearing
-from vitkit.data.sources_config import Splits
+from vitkit.data.config import Splits
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot_folds import Folded
 from vitkit.jobs import train as training
@@ -25,7 +25,7 @@ from vitkit.jobs.advice.probe import Probe
 from vitkit.models.build import create_model
 from vitkit.runs.config import Run
 from vitkit.runs.records import AdviceRecord, Forecast, compare_with_advice, keep_advice, read_advice
-from vitkit.training.trainer_config import TrainingConfig
+from vitkit.training.config import TrainingConfig
 from vitkit.weights import save_model
 
 pytestmark = pytest.mark.usefixtures("without_report")

@@ -15,19 +15,16 @@ from PIL import Image
 import vitkit
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
-from vitkit.data.decode_config import DecodeRule
+from vitkit.data.config import DecodeRule, Loading, Preprocessing, Splits
 from vitkit.data.listing import absolute_spec, class_numbers
-from vitkit.data.loader_config import Loading
 from vitkit.data.sources import open_data
-from vitkit.data.sources_config import Splits
-from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.evaluation import fewshot_data
 from vitkit.evaluation.fewshot import Draws, fit
 from vitkit.evaluation.fewshot_tracking import FewShotTracking, fewshot_evaluator
 from vitkit.jobs.fewshot.result import fewshot_page, short_names
 from vitkit.runs.config import Run
-from vitkit.training.trainer_config import TrainingConfig
+from vitkit.training.config import TrainingConfig
 from vitkit.weights import save_model
 from vitkit.weights.card import ModelCard, TrainingData
 

@@ -16,9 +16,8 @@ import vitkit
 from tests.jobs.hearing import Hearing
 from vitkit import load_model
 from vitkit.config import to_json
+from vitkit.data.config import Preprocessing, Splits
 from vitkit.data.sources import ImageData, open_data
-from vitkit.data.sources_config import Splits
-from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs import train as training
 from vitkit.jobs.finetune_recipes import sweep_rates
@@ -39,10 +38,9 @@ from vitkit.runs.start import find_start
 from vitkit.tasks import find_task
 from vitkit.training import checkpoint, ended
 from vitkit.training.checkpoint import survey
+from vitkit.training.config import OptimizerConfig, TrainingConfig
 from vitkit.training.ended import read_ended
 from vitkit.training.optim import SGD, create_optimizer, learning_rate
-from vitkit.training.optim_config import OptimizerConfig
-from vitkit.training.trainer_config import TrainingConfig
 from vitkit.weights import save_model
 
 SMALL = Run(

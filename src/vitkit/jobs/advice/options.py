@@ -3,8 +3,7 @@
 from dataclasses import KW_ONLY, dataclass, field
 
 from vitkit.config import require_finite
-from vitkit.data.decode_config import DecodeRule
-from vitkit.data.sources_config import Splits
+from vitkit.data.config import DecodeRule, Splits
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import CacheOptions, DeviceOptions, JobOptions, StrPaths
 

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from vitkit.data.config import Preprocessing
 from vitkit.data.listing import class_numbers
 from vitkit.data.loader import evaluation_batches
 from vitkit.data.sources import ImageData, Samples
-from vitkit.data.transforms_config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import FeatureCache, FeatureExtractor, Features, cached_features
 from vitkit.evaluation.fewshot_folds import FOLDS, Folded, cross_validate, fits, mixed_order

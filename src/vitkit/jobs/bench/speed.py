@@ -14,8 +14,8 @@ from vitkit.jobs.bench.contestants import BenchPhase, Contestant
 from vitkit.jobs.bench.timing import Clock, Step, Ticking, Turn, spread, take_turns
 from vitkit.models.measure import executed_flops
 from vitkit.models.zoo import ModelConfig
+from vitkit.training.config import OptimizerConfig
 from vitkit.training.optim import create_optimizer
-from vitkit.training.optim_config import OptimizerConfig
 
 LEARNING_RATE = 1e-5
 """Small, so that many steps on the same images change little."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vitkit.analysis.drawing import save_figure
 from vitkit.analysis.study_figures import fewshot_plot
-from vitkit.data.decode_config import DecodeRule
+from vitkit.data.config import DecodeRule
 from vitkit.data.listing import absolute_spec, pluralize
 from vitkit.data.sources import Samples
 from vitkit.durable import refuse_link, replace_file, replace_json

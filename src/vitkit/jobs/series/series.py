@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 
 from vitkit.config import difference, to_json
+from vitkit.data.config import DEALT_RULE, FIRST_RULE, NEWEST_RULE, Splits
 from vitkit.data.listing import absolute_spec
 from vitkit.data.sources import ImageData
-from vitkit.data.sources_config import DEALT_RULE, FIRST_RULE, NEWEST_RULE, Splits
 from vitkit.durable import read_chunks, remove_leftovers, sync_folder, write_file
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.jobs.finetune_recipes import sweep_rates as default_rates

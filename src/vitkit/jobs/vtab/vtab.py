@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from vitkit.config import difference, from_json, to_json
+from vitkit.data.config import Augmentation, Splits
 from vitkit.data.listing import absolute_spec
 from vitkit.data.sources import open_data
-from vitkit.data.sources_config import Splits
-from vitkit.data.transforms_config import Augmentation
 from vitkit.data.vtab_tasks import TaskFolder, VtabTask, known
 from vitkit.durable import hash_file, read_json, refuse_links, remove_leftovers, replace_file, replace_json
 from vitkit.errors import VitkitError

@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vitkit.data.decode_config import DecodeRule
-from vitkit.data.sources_config import Splits
+from vitkit.data.config import DecodeRule, Splits
 from vitkit.evaluation.classify import classification, explain_no_classes
 from vitkit.models import card
 from vitkit.models.zoo import ModelConfig
 from vitkit.tasks.learning import Validation
 from vitkit.tasks.page import Curve
+from vitkit.training.config import ClassificationConfig
 from vitkit.training.evaluators import Evaluator, Monitor
-from vitkit.training.objectives_config import ClassificationConfig
 
 if TYPE_CHECKING:
     from torch import nn

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vitkit.data.decode_config import DecodeRule
-from vitkit.data.sources_config import Splits
+from vitkit.data.config import DecodeRule, Splits
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import explain_no_classes
 from vitkit.evaluation.multilabel import multi_label
@@ -13,8 +12,8 @@ from vitkit.models import card
 from vitkit.models.zoo import ModelConfig
 from vitkit.tasks.learning import Validation
 from vitkit.tasks.page import Curve
+from vitkit.training.config import ClassificationConfig
 from vitkit.training.evaluators import Evaluator, Monitor
-from vitkit.training.objectives_config import ClassificationConfig
 
 if TYPE_CHECKING:
     from torch import nn

@@ -7,7 +7,7 @@ of the TensorFlow code that trained them (big_transfer `bit_pytorch/models.py:93
 import re
 from pathlib import Path
 
-from vitkit.data.transforms_config import Preprocessing
+from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.image_config import format_size
 from vitkit.models.image_model import ImageModel

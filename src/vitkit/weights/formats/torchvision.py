@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vitkit.data.transforms_config import Preprocessing
+from vitkit.data.config import Preprocessing
 from vitkit.durable import WRITE_SIZE, replace_file
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from vitkit.data.transforms_config import Interpolation, Preprocessing
+from vitkit.data.config import Interpolation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.image_config import format_size
 from vitkit.models.image_model import ImageModel

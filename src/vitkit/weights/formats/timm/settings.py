@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from vitkit.data.transforms_config import Interpolation, Preprocessing
+from vitkit.data.config import Interpolation, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.vit_config import (
     DINOV3_ROTARY,

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from vitkit.data.transforms_config import Preprocessing
+from vitkit.data.config import Preprocessing
 from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.models.image_config import format_size

@@ -1,0 +1,296 @@
+"""The options of data: how images are decoded, prepared, augmented and loaded, and how splits are cut.
+
+The defaults of `Preprocessing` and `Augmentation` follow vision_transformer/vit_jax/input_pipeline.py: lines
+195-211 draw the crop and the flip of training, lines 212-214 stretch an image to the model's size in
+evaluation. `resize="crop"` is big_vision's `resize_small(256)|central_crop(224)`; `resize="longest"` is
+timm's crop_mode border.
+
+All are plain values: `Preprocessing` is saved with the model, the others with the run. They need neither
+torch nor numpy nor Pillow.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from vitkit.config import require_finite
+from vitkit.errors import VitkitError
+
+BYTES_PER_PIXEL = 8
+"""Bytes per pixel that decoding may take: 4 for an RGB image in Pillow, 3 for the array, 1 to spare."""
+OVERHEAD_BYTES = 16_000_000
+"""Bytes of memory that do not depend on the number of pixels: headers, tables, strips."""
+# The memory limit never falls below that of this many pixels: a low max_pixels is meant to reject large
+# images, not small images whose format needs much memory.
+_FEWEST_PIXELS = 16_000_000
+MOST_CHANNELS = 1024
+"""Bands of a hyperspectral image are some hundreds."""
+
+
+@dataclass(frozen=True)
+class DecodeRule:
+    """The rule by which an image file becomes pixels; it is saved with the model."""
+
+    apply_exif: bool = True
+    """Turn the image as the orientation in its EXIF block (or its TIFF tag) says. Published ImageNet figures
+    were made without."""
+    background: tuple[int, int, int] = (255, 255, 255)
+    """The colour under transparent pixels: red, green, blue in 0..255."""
+    max_pixels: int = 64_000_000
+    """Larger images are refused from their header, before any pixel is decoded. So are those that take more
+    than 8 bytes for each of these pixels to decode, their file included (528 MB by default, 144 MB at
+    least): WebP from 32 million pixels on, JPEG 2000 and AVIF from 26, progressive JPEGs without
+    subsampling from 52."""
+    channels: int = 3
+    """Channels of the model's input. 3: red, green, blue; grey images are repeated. 1: grey; colours become
+    their luma. 4: with alpha, which is kept instead of shown on the background. Any number from arrays: .npy
+    of (height, width, channels), and TIFF files of so many grey pages. 16 bits are scaled to 8."""
+
+    def __post_init__(self) -> None:
+        if len(self.background) != 3 or not all(0 <= value <= 255 for value in self.background):
+            raise VitkitError(f"background must be three numbers in 0..255, found {self.background}.")
+        if self.max_pixels < 1:
+            raise VitkitError(f"max_pixels must be at least 1, found {self.max_pixels}.")
+        if not 1 <= self.channels <= MOST_CHANNELS:
+            raise VitkitError(f"channels is from 1 to {MOST_CHANNELS}, found {self.channels}.")
+
+    @property
+    def max_bytes(self) -> int:
+        """Bytes of memory that decoding one image may take."""
+        return BYTES_PER_PIXEL * max(self.max_pixels, _FEWEST_PIXELS) + OVERHEAD_BYTES
+
+
+DEFAULT_RULE = DecodeRule()
+Resize = Literal["stretch", "crop", "shortest", "longest", "squash", "none"]
+
+
+Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
+"""Pillow's filters, by the names that timm gives them."""
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """The way from a decoded image to the input of the model; the same in evaluation and prediction."""
+
+    image_size: tuple[int, int]
+    """Height and width of the model's input in pixels: `--image-size 224` or `--image-size 224 320`."""
+    resize: Resize = "stretch"
+    """How images are brought to image_size. stretch: directly, whatever their proportions, as the original
+    code evaluates. crop: keep the proportions, resize to cover image_size / crop_fraction and cut out the
+    middle, as in big_vision. The others are those of timm, torchvision and transformers, which all cut
+    image_size out of the middle. shortest: the shortest side becomes image_size / crop_fraction. longest: the
+    longest side does, so that the whole image is seen between borders. squash: both sides do, each by itself.
+    none: the image is not resized."""
+    crop_fraction: float = 0.875
+    """Side of image_size divided by the side of the resized image: with 0.875, a model of 224 pixels sees the
+    middle of an image resized to 256. Above 1 the image has borders (not with crop). stretch and none ignore
+    it."""
+    antialias: bool = True
+    """Average over the source pixels when an image is shrunk. Without it, plain bilinear sampling at
+    half-pixel centres, as `tf.image.resize` does by default and the original code did."""
+    decode: DecodeRule = DEFAULT_RULE
+    interpolation: Interpolation = "bilinear"
+    """Pillow's filter for resizing. Without antialias only bilinear is available."""
+    crop_offset: Literal["even", "down"] = "even"
+    """Where the middle lies when an odd number of pixels is cut off: half of that number is rounded to the
+    even number (torchvision, timm) or down (transformers; crop always rounds down)."""
+    border: tuple[int, int, int] = (0, 0, 0)
+    """Colour around an image that does not fill image_size: red, green, blue in 0..255."""
+
+    def __post_init__(self) -> None:
+        require_finite(self)
+        if len(self.image_size) != 2 or min(self.image_size) < 1:
+            raise VitkitError(
+                f"image_size must be (height, width), each at least 1, found {self.image_size}."
+            )
+        for name, choices in (("resize", Resize), ("interpolation", Interpolation)):
+            if getattr(self, name) not in get_args(choices):
+                known = ", ".join(f'"{choice}"' for choice in get_args(choices))
+                raise VitkitError(f"{name} must be one of {known}, found {getattr(self, name)!r}.")
+        if self.crop_offset not in ("even", "down"):
+            raise VitkitError(f'crop_offset must be "even" or "down", found {self.crop_offset!r}.')
+        most = 1 if self.resize == "crop" else 1000
+        if not 0.001 <= self.crop_fraction <= most:
+            raise VitkitError(f"crop_fraction must be from 0.001 to {most}, found {self.crop_fraction}.")
+        if not self.antialias and self.interpolation != "bilinear":
+            raise VitkitError(
+                f"antialias=False goes with bilinear interpolation alone, found {self.interpolation!r}."
+            )
+        if len(self.border) != 3 or not all(0 <= value <= 255 for value in self.border):
+            raise VitkitError(f"border must be three numbers in 0..255, found {self.border}.")
+
+    def resized(self, axis: Literal[0, 1]) -> int:
+        """Compute the side in pixels that images, or their shortest or longest side, are resized to.
+
+        `crop` rounds to the nearest pixel, as big_vision does; the others down, as timm and torchvision do.
+        """
+        side = self.image_size[axis] / self.crop_fraction
+        return round(side) if self.resize == "crop" else max(math.floor(side), 1)
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """The random changes of training images; saved with the model.
+
+    The defaults are those of the original code. Pixels that shifting and turning uncover repeat the pixel at
+    the edge.
+    """
+
+    crop_area: tuple[float, float] | None = (0.05, 1.0)
+    """Smallest and largest fraction of the image's area that a random crop takes; None for no crop. The crop
+    is stretched to image_size, whatever resize says."""
+    crop_aspect: tuple[float, float] | None = (0.75, 1.33)
+    """Smallest and largest width / height of the crop; None for that of the image, as where an image is
+    stretched to a size and a part of that is cut out."""
+    flip: bool = True
+    """Mirror images left to right, with a probability of one half."""
+    shift: int = 0
+    """Move images by up to this many pixels each way, after resizing. A shift of 4 without crop_area is
+    CIFAR's padding by 4 pixels with a random crop."""
+    rotate: float = 0.0
+    """Turn images by up to this many degrees each way, after resizing."""
+    jpeg_scaling: bool = False
+    """Decode JPEGs at a half, a quarter or an eighth of their size where the random crop keeps at least the
+    image size in pixels: several times as fast for photographs of many megapixels. Pixels differ a little,
+    since libjpeg shrinks by its own rule."""
+    rand_augment: int = 0
+    """Number of RandAugment's 14 operations that change each image after all that, usually 1 to 3 (arXiv
+    1909.13719); 0 for none. What they uncover gets the image's mean colour. For images of 1 or 3 channels."""
+    rand_augment_magnitude: float = 9.0
+    """Strength of these operations, from 0 to 10 as in timm (DeiT: 9; less for small images)."""
+    random_erasing: float = 0.0
+    """Probability that a box of the image is replaced by noise in the end (arXiv 1708.04896; DeiT: 0.25)."""
+
+    def __post_init__(self) -> None:
+        require_finite(self)
+        if self.crop_area is not None and not 0 < self.crop_area[0] <= self.crop_area[1] <= 1:
+            raise VitkitError(f"crop_area must be two parts of 1, smaller first, found {self.crop_area}.")
+        if self.crop_aspect is not None and not 0 < self.crop_aspect[0] <= self.crop_aspect[1]:
+            raise VitkitError(
+                f"crop_aspect must be two positive ratios, smaller first, found {self.crop_aspect}."
+            )
+        if self.shift < 0:
+            raise VitkitError(f"shift must be 0 or more pixels, found {self.shift}.")
+        if not 0 <= self.rotate <= 180:
+            raise VitkitError(f"rotate must be in 0..180 degrees, found {self.rotate}.")
+        if not 0 <= self.rand_augment <= 14:
+            raise VitkitError(
+                f"rand_augment is a number of operations from 0 to 14, found {self.rand_augment}."
+            )
+        if not 0 <= self.rand_augment_magnitude <= 10:
+            raise VitkitError(f"rand_augment_magnitude is from 0 to 10, found {self.rand_augment_magnitude}.")
+        if not 0 <= self.random_erasing <= 1:
+            raise VitkitError(f"random_erasing is a probability from 0 to 1, found {self.random_erasing}.")
+
+
+def refuse_augmentation(augmentation: Augmentation, channels: int) -> None:
+    """Refuse changes of colours for images that have none.
+
+    Raises:
+        VitkitError: RandAugment is asked for, and the images are neither grey nor RGB.
+    """
+    if augmentation.rand_augment and channels not in (1, 3):
+        raise VitkitError(
+            f"rand_augment changes the colours of grey and RGB images, found images of {channels} channels: "
+            "leave it out (--rand-augment 0). Crop, flip, shift, rotation and erasing work with any number."
+        )
+
+
+FIRST_RULE, NEWEST_RULE = 1, 3
+"""The rules by which splits are cut in runs that record none, and in runs that begin now."""
+DEALT_RULE = 3
+"""The first rule by which every class is dealt round the folds."""
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The cutting of splits that the data lacks from its training images."""
+
+    val_fraction: float = 0.1
+    """Fraction of all training images, counted before any cut, for validation; 0 for no validation split."""
+    test_fraction: float = 0.2
+    """Fraction of all training images, counted before any cut, for testing; 0 for no test split."""
+    seed: int = 0
+    """Seed of the cut; the same seed cuts the same images."""
+    label_separator: str | None = None
+    """Character that separates several labels of an image in a cell of the CSV; left out, ";" or "|",
+    whichever is found."""
+
+    group: str | None = None
+    """Groups of images that stay in one split, such as those of a patient or a scene: the name of a column of
+    the CSV or Parquet; for class folders a level below them, 1 for the p7 of cats/p7/1.jpg."""
+    folds: int | None = None
+    """Cut the images into so many parts, one of which is the test split; --splits.fold says which. Every
+    class is dealt round them, so that they differ by one image at most, or by the largest group."""
+    fold: int | None = None
+    """The fold that is the test split, from 0."""
+    rule: int | None = None
+    """Version of the rule by which splits are cut. 1: image by image. 2: images of the same pixels stay
+    together. 3: folds are dealt class by class; before, they were cut one after the other, and rare classes
+    left some with few images or none. Left out: 3 in a run that begins; 1 in one that does not record it, as
+    early versions."""
+
+    def __post_init__(self) -> None:
+        require_finite(self)
+        if self.rule not in (None, *range(1, NEWEST_RULE + 1)):
+            raise VitkitError(f"The rule of the splits is 1, 2 or 3, found {self.rule}: leave it out.")
+        if (self.fold is None) != (self.folds is None):
+            raise VitkitError("fold and folds go together: give both, say --splits.fold 0 --splits.folds 5.")
+        if self.fold is not None and self.folds is not None and not 0 <= self.fold < self.folds:
+            raise VitkitError(f"fold is from 0 to folds - 1, found {self.fold} of {self.folds}.")
+        if self.folds is not None and self.folds < 2:
+            raise VitkitError(f"folds is 2 or more, found {self.folds}.")
+        if self.folds is not None and self.val_fraction > 1 - 1 / self.folds - 1e-9:
+            raise VitkitError(
+                f"A test split of one in {self.folds} and a val_fraction of {self.val_fraction} leave "
+                "nothing to train on: give a smaller val_fraction."
+            )
+        if min(self.val_fraction, self.test_fraction) < 0 or self.val_fraction + self.test_fraction >= 1:
+            raise VitkitError(
+                "val_fraction and test_fraction must be 0 or more and leave something to train on, found "
+                f"{self.val_fraction} and {self.test_fraction}."
+            )
+        if not 0 <= self.seed < 2**63:
+            raise VitkitError(f"The seed of the splits must be in 0..2^63 - 1, found {self.seed}.")
+        if self.label_separator is not None and not self.label_separator.strip("\r\n"):
+            raise VitkitError(
+                f"label_separator is what stands between two labels in a cell, found "
+                f"{self.label_separator!r}. Give a character, or leave it out."
+            )
+
+
+DEFAULT_SPLITS = Splits()
+WORKER_TIMEOUT = 600.0
+"""Default seconds to wait for a batch before the process that loads it is considered stuck."""
+
+
+@dataclass(frozen=True)
+class Loading:
+    """The loading of images; these options do not change the result of training."""
+
+    workers: int | None = None
+    """Processes that decode images which are not kept in memory; left out, one for each CPU core. With 0 the
+    main process decodes."""
+    memory_gib: float = 2.0
+    """Size in GiB up to which the decoded images of a split are kept in memory; with 0 they are read from
+    disk every time."""
+    bad_quota: float = 0.05
+    """Fraction of the training files, from 0 to 1, that may be unreadable before training stops."""
+    check_images: Literal["time", "content", "names"] = "time"
+    """The property of every image file that must be unchanged when a run is continued. time: its size and
+    time of change. content: all of its bytes, which are then read at every start. names: only its name."""
+    worker_timeout: float = WORKER_TIMEOUT
+    """Seconds to wait for a batch before the process that loads it is considered stuck, which ends the run; 0
+    waits for ever."""
+
+    def __post_init__(self) -> None:
+        require_finite(self)
+        if (self.workers or 0) < 0 or self.memory_gib < 0 or not 0 <= self.bad_quota <= 1:
+            raise VitkitError(
+                "Expected workers and memory_gib of 0 or more and a bad_quota from 0 to 1, found "
+                f"{self.workers}, {self.memory_gib} and {self.bad_quota}."
+            )
+        if not 0 <= self.worker_timeout < math.inf:
+            raise VitkitError(
+                f"Expected a worker_timeout of 0 seconds (no limit) or more, found {self.worker_timeout}."
+            )

@@ -1,0 +1,259 @@
+"""The options of training: objective, optimiser and loop. They need no torch."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from vitkit.config import require_finite
+from vitkit.errors import VitkitError
+from vitkit.models.compute_config import Precision
+
+
+@dataclass(frozen=True)
+class ClassificationConfig:
+    """The loss, and the changes of images and labels that belong to it."""
+
+    loss: Literal["softmax", "sigmoid"] = "softmax"
+    """Loss function. softmax: cross entropy over classes that exclude each other. sigmoid: binary cross
+    entropy of each class, summed over the classes, as big_vision pre-trains; multi-label always uses it."""
+    label_smoothing: float = 0.0
+    """Fraction of each target that is spread evenly over all classes, from 0 to below 1; in multi-label, over
+    yes and no."""
+    mixup: float = 0.0
+    """Strength of mixup: alpha of the Beta distribution from which the weights of two images are drawn; 0 for
+    no mixup."""
+    cutmix: float = 0.0
+    """Strength of CutMix: alpha of the Beta distribution of the fraction that an image keeps when a box of it
+    is replaced by another image's; 0 for no CutMix (arXiv 1905.04899). With mixup too, each batch draws one
+    of the two."""
+    logit_adjustment: float = 0.0
+    """Tau of the logit adjustment against imbalance: in training, tau times the logarithm of each class's
+    fraction of the training images is added to its logit (arXiv 2007.07314: 1); 0 for none."""
+    class_weights: Literal["none", "balanced"] = "none"
+    """Weights of the classes in the loss. balanced: each class counts alike, an image of a class of n among N
+    training images of K classes as N / (K n) (scikit-learn's rule)."""
+
+    def __post_init__(self) -> None:
+        require_finite(self)
+        if self.logit_adjustment < 0:
+            raise VitkitError(f"logit_adjustment is 0 or more, found {self.logit_adjustment}.")
+        if self.logit_adjustment and self.loss != "softmax":
+            raise VitkitError(
+                "logit_adjustment shifts classes against each other, which the sigmoid loss does not "
+                "compare: choose --loss softmax, or --class-weights balanced."
+            )
+        if self.logit_adjustment and self.class_weights != "none":
+            raise VitkitError(
+                "logit_adjustment and class_weights both even out the classes, and together do it twice: "
+                "choose one of the two."
+            )
+        if not 0 <= self.label_smoothing < 1 or min(self.mixup, self.cutmix) < 0:
+            raise VitkitError(
+                "Expected label_smoothing from 0 to below 1, mixup and cutmix of 0 or more, found "
+                f"{self.label_smoothing}, {self.mixup} and {self.cutmix}."
+            )
+
+
+ObjectiveConfig = ClassificationConfig
+"""The configuration of any task's objective."""
+
+
+OBJECTIVES: Mapping[str, type[ObjectiveConfig]] = {
+    "classification": ClassificationConfig,
+    "multi-label": ClassificationConfig,
+}
+"""The configuration that the objective of a task is made from, by the name of the task."""
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """Optimiser, learning-rate schedule, gradient clipping and weight averaging."""
+
+    optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
+    """Optimiser. The paper's Adam (Table 3) decays weights apart from the gradient, which is adamw; adam is
+    the same without weight decay."""
+    learning_rate: float = 1e-3
+    """Peak learning rate of the schedule."""
+    weight_decay: float = 0.1
+    """Decoupled weight decay: each step shrinks the kernels by the fraction learning_rate * weight_decay;
+    biases and norms are not decayed."""
+    decay_all: bool = False
+    """Decay every parameter, biases and norms too."""
+    beta1: float = 0.9
+    """Decay of Adam's running mean of the gradients, from 0 to below 1."""
+    beta2: float = 0.999
+    """Decay of Adam's running mean of the squared gradients, from 0 to below 1."""
+    eps: float = 1e-8
+    """Small number that Adam adds to the denominator, so that it never divides by 0."""
+    momentum: float = 0.9
+    """Momentum of SGD, from 0 to below 1."""
+    momentum_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Number format of the first moment or momentum. The original code keeps bfloat16; the decay 0.9 is then
+    rounded too, to 0.8984375."""
+    clip_norm: float | None = 1.0
+    """Largest global norm of the gradients; larger gradients are scaled down to it. None does not clip."""
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    """Decay of the learning rate from its peak: by a cosine to 0, linearly to --linear-end, or not at all."""
+    warmup_steps: int = 0
+    """Steps of linear warm-up from 0; the warm-up multiplies the decayed learning rate, as in the original
+    code."""
+    linear_end: float = 1e-5
+    """Learning rate at which the linear schedule ends."""
+    polyak: float | None = None
+    """Decay of the Polyak average of the weights, which is evaluated and saved in their place (the paper's
+    Table 2: 0.9999); None keeps no average."""
+    freeze: Literal["nothing", "trunk"] = "nothing"
+    """Part of the model that is not trained. trunk: the head alone is trained, and freeze_layers, layer_decay
+    and head_first have nothing to act on."""
+    freeze_layers: int = 0
+    """Number of first blocks (or residual units) that are not trained, with all that is before them."""
+    layer_decay: float = 1.0
+    """Layer-wise decay of the learning rate: that of a layer over that of the next one (BEiT and MAE: 0.75);
+    1 for the same in all layers."""
+    head_rate: float = 1.0
+    """Factor of the head's learning rate: above 1 a new head, which has all to learn, learns faster than the
+    layers below it, which have not."""
+    head_first: int = 0
+    """Number of first steps in which the head is trained alone (Kumar et al. 2022, arXiv 2202.10054)."""
+
+    def __post_init__(self) -> None:
+        require_finite(self)
+        if self.optimizer == "adam" and self.weight_decay:
+            raise VitkitError(
+                "Adam here has no weight decay; the paper's Adam with decay is 'adamw' (decay apart from the "
+                "gradient). Choose adamw, or a weight decay of 0."
+            )
+        if self.learning_rate <= 0 or self.weight_decay < 0 or self.warmup_steps < 0:
+            raise VitkitError(
+                "Expected a learning rate above 0 and neither decay nor warm-up below 0, found "
+                f"learning_rate {self.learning_rate}, weight_decay {self.weight_decay}, "
+                f"warmup_steps {self.warmup_steps}."
+            )
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and 0 <= self.momentum < 1 and self.eps > 0):
+            raise VitkitError(
+                "beta1, beta2 and momentum are from 0 to below 1 and eps is above 0, found "
+                f"{self.beta1}, {self.beta2}, {self.momentum} and {self.eps}."
+            )
+        if self.clip_norm is not None and self.clip_norm <= 0:
+            raise VitkitError(f"clip_norm is above 0 or none, found {self.clip_norm}.")
+        if self.polyak is not None and not 0 < self.polyak < 1:
+            raise VitkitError(f"polyak is a decay between 0 and 1, or none, found {self.polyak}.")
+        if not 0 < self.layer_decay <= 1:
+            raise VitkitError(f"layer_decay is above 0 and at most 1, found {self.layer_decay}.")
+        if self.head_rate <= 0:
+            raise VitkitError(f"head_rate is a factor above 0, found {self.head_rate}.")
+        if min(self.freeze_layers, self.head_first) < 0:
+            raise VitkitError(
+                f"freeze_layers and head_first are 0 or more, found {self.freeze_layers} and "
+                f"{self.head_first}."
+            )
+
+    @property
+    def state_bytes(self) -> int:
+        """Return the bytes that are stored for each weight: two moments, of which SGD has the first."""
+        first = 2 if self.momentum_dtype == "bfloat16" else 4
+        return first if self.optimizer == "sgd" else first + 4
+
+    @property
+    def differs_by_layer(self) -> bool:
+        """Whether the layers of a model learn at different rates or times."""
+        return self.freezes or self.layer_decay != 1 or self.head_rate != 1 or self.head_first > 0
+
+    @property
+    def freezes(self) -> bool:
+        """Whether some weights are never trained."""
+        return self.freeze == "trunk" or self.freeze_layers > 0
+
+
+MOST_STEPS = 10**12
+"""Largest number of steps; no run comes near it, so a larger one is a mistyped option."""
+VALIDATION = "validation"
+"""The evaluator that decides what is best, unless a monitor names another. Its lines in `metrics.jsonl` are
+of the kind "validation"; those of others are of the kind "evaluation" and say which evaluator measured."""
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """The length of training, its batches, and the intervals of logs, validations and checkpoints."""
+
+    epochs: float = 100.0
+    """Passes over the training images; may be a fraction, such as 0.5."""
+    steps: int | None = None
+    """Number of updates of the weights, in place of --epochs."""
+    minutes: float | None = None
+    """Minutes of training with its validations, in place of --epochs and --steps: the speed of the machine is
+    measured before the first step, and decides the number of steps once and for all."""
+    batch_size: int = 128
+    """Images per update of the weights."""
+    micro_batch_size: int | None = None
+    """Images that are computed at a time; gradients are summed until a batch is complete, which takes less
+    memory. The update is the same but for dropout and mixup, which are drawn for each micro-batch. A GPU
+    whose memory is too small halves it by itself."""
+    recompute: bool = False
+    """Keep of each block its input alone and compute the rest once more in the backward pass: much less
+    memory for about a third more time, and the same result. It may change when a run is continued."""
+    seed: int = 0
+    """Seed of the initial weights, the order of images, augmentation and dropout."""
+    precision: Precision = "auto"
+    """Number format of the computation: float32, bfloat16 (by autocast), or auto: bfloat16 where the device
+    has it and it is faster, else float32."""
+    exact: bool = False
+    """Compute with the operations of the first version of vitkit, bit for bit, without the faster ways to the
+    same result. Then precision auto chooses bfloat16 on a GPU only."""
+    log_every: int = 10
+    """Steps between lines of the metrics log."""
+    evaluate_every: int | None = None
+    """Steps between validations; left out, once per epoch, but at most 50 times in a run."""
+    checkpoint_every: int | None = None
+    """Steps between checkpoints; left out, a checkpoint is written at every validation."""
+    checkpoint_minutes: float = 10.0
+    """Minutes after which a checkpoint is written even between those steps."""
+    keep: int = 2
+    """Number of latest checkpoints that are kept, besides the best one."""
+    patience: int | None = None
+    """Validations in a row without a better accuracy after which training stops; left out, it never stops
+    early."""
+    select: Literal["best", "last"] = "best"
+    """Weights that the run ends with: those of the best validation (best) or of the last step (last)."""
+    evaluate_test: bool = True
+    """Evaluate the finished run on the test images too. Without, they are left alone: for runs among which
+    is chosen."""
+
+    def __post_init__(self) -> None:
+        require_finite(self)
+        counts = ("batch_size", "micro_batch_size", "steps", "log_every", "evaluate_every")
+        for name in (*counts, "checkpoint_every", "patience"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise VitkitError(f"{name} is at least 1, found {value}.")
+        if self.minutes is not None and self.minutes <= 0:
+            raise VitkitError(f"minutes is a number above 0, found {self.minutes:g}.")
+        if self.steps is None and self.epochs <= 0:
+            raise VitkitError(f"epochs is a number above 0, found {self.epochs}.")
+        if not 0 <= self.seed < 2**63:
+            raise VitkitError(f"seed is 0 or more, and below 2 to the 63, found {self.seed}.")
+        if self.keep < 1:
+            raise VitkitError(f"keep is at least 1 (the checkpoint to continue from), found {self.keep}.")
+
+    def total_steps(self, num_samples: int) -> int:
+        """Count the updates of the whole run over a training set of `num_samples` images.
+
+        Raises:
+            VitkitError: more than can be made.
+        """
+        steps = self.epochs * num_samples / self.batch_size if self.steps is None else self.steps
+        if steps > MOST_STEPS:
+            asked = f"{self.epochs:g} epochs are" if self.steps is None else "steps asks for"
+            raise VitkitError(
+                f"{asked} more than {MOST_STEPS:,} updates of {self.batch_size:,} images, which no run gets "
+                "through. Give a smaller number of --epochs or --steps."
+            )
+        return max(1, math.ceil(steps))
+
+    def evaluation_interval(self, num_samples: int) -> int:
+        """Count the steps between two validations."""
+        if self.evaluate_every is not None:
+            return self.evaluate_every
+        epoch = math.ceil(num_samples / self.batch_size)
+        return max(epoch, math.ceil(self.total_steps(num_samples) / 50))

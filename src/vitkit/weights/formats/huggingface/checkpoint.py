@@ -1,0 +1,504 @@
+"""Folders of Hugging Face's transformers, read and written: ViT and BiT.
+
+Parameters have the names that every release of transformers writes to files; the names that its modules have
+had since release 5 are read too. What is written, transformers' `from_pretrained` loads.
+
+A DeiT without distillation is a ViT there; what they call deit has a distillation token and is refused.
+
+`config.json` gives the arithmetic, the arrays give the shapes, `preprocessor_config.json` gives the pixels.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitkit.config import to_json
+from vitkit.durable import replace_file, replace_json
+from vitkit.errors import VitkitError
+from vitkit.models.card import Card
+from vitkit.models.image_model import ImageModel
+from vitkit.models.resnet_config import ResNetConfig
+from vitkit.models.vit_config import Gelu, ViTConfig
+from vitkit.models.zoo import ModelConfig
+from vitkit.weights.assumptions import Assumption, assumed_resizing, assumed_statistics
+from vitkit.weights.card import ModelCard, Task
+from vitkit.weights.files.safetensors import safetensors_chunks
+from vitkit.weights.files.source import Source
+from vitkit.weights.formats.huggingface.pixels import (
+    one_number,
+    read_pixels,
+    read_rule,
+    size_of,
+    write_processor,
+)
+from vitkit.weights.formats.huggingface.settings import (
+    BIT_NORM_EPS,
+    BIT_STANDARDIZATION_EPS,
+    SIGMOID,
+    BitSettings,
+    Processor,
+    ViTSettings,
+    settings_of,
+)
+from vitkit.weights.formats.resnet_channels import absent_from_libraries, with_channels
+from vitkit.weights.table import (
+    PLAIN,
+    CheckpointFormat,
+    Hints,
+    Holding,
+    NotRecordedError,
+    Row,
+    Translation,
+    check_axes,
+    renamed,
+    stacked,
+    to_file_tensors,
+    unsupported_values,
+    weight_and_bias,
+)
+
+GELU: dict[str, Gelu] = {
+    "gelu": "erf",
+    "gelu_python": "erf",
+    "gelu_new": "tanh",
+    "gelu_fast": "tanh",
+    "gelu_accurate": "tanh",
+    "gelu_pytorch_tanh": "tanh",
+    "gelu_python_tanh": "tanh",
+    "quick_gelu": "quick",
+}
+"""Their names of one function's three forms (transformers `activations.py`)."""
+
+
+@dataclass(frozen=True)
+class Naming:
+    """The names in an encoder layer that differ between files and the modules of release 5."""
+
+    layers: str
+    query: str
+    key: str
+    value: str
+    out: str
+    fc1: str
+    fc2: str
+
+
+FILES = Naming(
+    "encoder.layer",
+    "attention.attention.query",
+    "attention.attention.key",
+    "attention.attention.value",
+    "attention.output.dense",
+    "intermediate.dense",
+    "output.dense",
+)
+
+
+MODULES = Naming(
+    "layers",
+    "attention.q_proj",
+    "attention.k_proj",
+    "attention.v_proj",
+    "attention.o_proj",
+    "mlp.fc1",
+    "mlp.fc2",
+)
+
+
+def recognises(source: Source) -> bool:
+    """Recognise the format by the names of the arrays, or by a `config.json` of transformers beside them."""
+    theirs = ("embeddings.patch_embeddings.projection.weight", "embedder.convolution.weight")
+    return any(key.endswith(theirs) for key in source.shapes) or (
+        {"model_type", "transformers_version"} <= source.config.keys()
+    )
+
+
+def read(source: Source, hints: Hints) -> Translation:
+    """Read the model that `config.json` and the arrays describe.
+
+    Raises:
+        VitkitError: no `config.json`, a kind of model that is not ours, or a part of it that we do not have.
+    """
+    if not source.config:
+        raise VitkitError(
+            f"{source.path} has the names of Hugging Face, which do not say everything: put the config.json "
+            "(and the preprocessor_config.json) that came with it beside it."
+        )
+    kind = source.config.get("model_type")
+    if kind in ("vit", "deit"):
+        return _read_vit(source, hints)
+    if kind == "bit":
+        return read_bit(source, hints)
+    if kind == "vit-hybrid":
+        raise VitkitError(
+            f"{source.path}: hybrids of Hugging Face ('vit-hybrid') are not read: load the same weights "
+            "from the original release's .npz, R50+ViT-B_16 say, or from timm's file."
+        )
+    raise VitkitError(f"{source.path}: of Hugging Face's models, vit and bit are read, found {kind!r}.")
+
+
+def _read_vit(source: Source, hints: Hints) -> Translation:
+    settings = settings_of(ViTSettings, source, "config.json")
+    shapes = source.shapes
+    prefix = prefix_of(source, "embeddings.cls_token")
+    heads = settings.num_attention_heads or hints.num_heads
+    if heads is None:
+        raise NotRecordedError(
+            f"{source.path}: its config.json does not say num_attention_heads: give num_heads (12 in a Base)."
+        )
+    classes = outputs_of(source, "classifier.weight")
+    pooler = f"{prefix}pooler.dense.weight"
+    naming = MODULES if f"{prefix}layers.0.{MODULES.fc1}.weight" in shapes else FILES
+    stem = f"{prefix}embeddings.patch_embeddings.projection.weight"
+    fc1 = f"{prefix}{naming.layers}.0.{naming.fc1}.weight"
+    missing = [key for key in (stem, fc1) if key not in shapes]
+    if missing:
+        raise VitkitError(f"{source.path} holds no whole ViT: absent: {', '.join(missing)}.")
+    check_axes(source, stem, 4)
+    width, in_channels, patch_height, patch_width = shapes[stem]
+    _refuse_other_vits(source, settings, prefix, heads, width)
+    layer = re.compile(re.escape(f"{prefix}{naming.layers}.") + r"(\d+)\.")
+    layers = {match[1] for key in shapes if (match := layer.match(key))}
+    size = (
+        (settings.image_size, settings.image_size)
+        if isinstance(settings.image_size, int)
+        else settings.image_size
+    )
+    processor, mean, std = read_pixels(source, in_channels)
+    config = ViTConfig(
+        image_size=size,
+        patch_size=(patch_height, patch_width),
+        width=width,
+        depth=len(layers),
+        num_heads=heads,
+        mlp_dim=outputs_of(source, fc1),
+        num_classes=classes,
+        in_channels=in_channels,
+        representation_size=None if classes else outputs_of(source, pooler) or None,
+        dropout=settings.hidden_dropout_prob,
+        attention_dropout=settings.attention_probs_dropout_prob,
+        gelu=GELU[settings.hidden_act],
+        norm_eps=settings.layer_norm_eps,
+        image_mean=mean,
+        image_std=std,
+    )
+    card = make_card(source, settings, classes, processor, config)
+    return Translation(config, vit_rows(config, prefix, naming), card, _unused(prefix, classes))
+
+
+def _refuse_other_vits(source: Source, settings: ViTSettings, prefix: str, heads: int, width: int) -> None:
+    """Refuse what their class can be and ours cannot."""
+    classes, pooler = outputs_of(source, "classifier.weight"), f"{prefix}pooler.dense.weight"
+    refuse(
+        source,
+        {
+            f"a distillation token ({prefix}embeddings.distillation_token)": (
+                f"{prefix}embeddings.distillation_token" in source
+            ),
+            "queries, keys and values without bias (qkv_bias false)": not settings.qkv_bias,
+            f"the activation {settings.hidden_act}": settings.hidden_act not in GELU,
+            f"a pooler with the activation {settings.pooler_act}": (
+                not classes and pooler in source and settings.pooler_act != "tanh"
+            ),
+            f"heads of {source.config.get('head_dim')} values (head_dim)": (
+                source.config.get("head_dim") not in (None, width // heads)
+            ),
+        },
+    )
+
+
+def _unused(prefix: str, classes: int) -> dict[str, str]:
+    """Name the arrays that are left out on purpose, and why."""
+    masked = "of masked image modelling, which nothing here uses"
+    ignored = {f"{prefix}embeddings.mask_token": f"the mask token {masked}"}
+    ignored |= {f"decoder.0.{part}": f"the decoder {masked}" for part in ("weight", "bias")}
+    if classes:
+        unused = "a pooler beside a classifier, which does not look at it"
+        ignored |= {f"{prefix}pooler.dense.{part}": unused for part in ("weight", "bias")}
+    return ignored
+
+
+def read_bit(source: Source, hints: Hints) -> Translation:
+    settings = settings_of(BitSettings, source, "config.json")
+    prefix = prefix_of(source, "embedder.convolution.weight")
+    stages = len(settings.depths)
+    if settings.depths and (min(settings.depths) < 1 or sum(settings.depths) > len(source.shapes)):
+        raise VitkitError(
+            f"{source.path}: config.json gives depths {settings.depths}. Expected at least one unit in each "
+            "stage, and in all not more than its arrays can hold."
+        )
+    refuse(
+        source,
+        {
+            f"layers of the kind {settings.layer_type}": settings.layer_type != "preactivation",
+            f"the activation {settings.hidden_act}": settings.hidden_act != "relu",
+            f"padding {settings.global_padding}": settings.global_padding is not None,
+            "dynamically padded max pooling (embedding_dynamic_padding)": settings.embedding_dynamic_padding,
+            f"hidden_sizes {settings.hidden_sizes} for {stages} stages": len(settings.hidden_sizes) != stages,
+            f"num_groups {settings.num_groups}, below 1": settings.num_groups < 1,
+            f"an output_stride of {settings.output_stride}, which dilates": settings.output_stride
+            < 2 ** (stages + 1),
+            f"a width_factor of {settings.width_factor} (transformers builds only 1)": (
+                settings.width_factor != 1
+            ),
+        },
+    )
+    if settings.drop_path_rate:
+        source.notes.append(
+            f"trained with drop_path_rate {settings.drop_path_rate}, which is not here; predictions have none"
+        )
+    processor, mean, std = read_pixels(source, settings.num_channels)
+    size = size_of(source, processor, "crop_size" if processor.do_center_crop else "size") or hints.image_size
+    if size is None:
+        raise NotRecordedError(
+            f"{source.path}: nothing here says the size of the images: give image_size=(height, width), "
+            "224x224 usually, or put preprocessor_config.json beside the weights."
+        )
+    classes = outputs_of(source, "classifier.1.weight")
+    config = ResNetConfig(
+        image_size=size,
+        layers=settings.depths,
+        num_classes=classes,
+        root_width=settings.embedding_size,
+        stage_widths=settings.hidden_sizes,
+        groups=settings.num_groups,
+        in_channels=settings.num_channels,
+        norm_eps=BIT_NORM_EPS,
+        standardization_eps=BIT_STANDARDIZATION_EPS,
+        max_pool_padding="zeros",
+        image_mean=mean,
+        image_std=std,
+    )
+    config = with_channels(config, settings.embedding_size, settings.hidden_sizes)
+    refuse(source, dict.fromkeys(absent_from_libraries(config), True))
+    card = make_card(source, settings, classes, processor, config)
+    return Translation(config, bit_rows(config, prefix), card)
+
+
+def write_vit(model: ImageModel, path: Path, notes: list[str]) -> Path:
+    """Write a `ViTForImageClassification`.
+
+    Without a head it is a `ViTModel`, whose pooler is our tanh layer (where there is none:
+    `ViTModel.from_pretrained(path, add_pooling_layer=False)`).
+
+    Raises:
+        VitkitError: a model of ours is at `path`.
+    """
+    config: ViTConfig = model.config
+    rows = vit_rows(config, "vit." if config.num_classes else "", FILES)
+    return _write(model, path, notes, _vit_settings(config, model.card), rows)
+
+
+def write_bit(model: ImageModel, path: Path, notes: list[str]) -> Path:
+    """Write a `BitForImageClassification`, without a head a `BitModel`; errors are those of `write_vit`."""
+    config: ResNetConfig = model.config
+    rows = bit_rows(config, "bit." if config.num_classes else "")
+    return _write(model, path, notes, _bit_settings(config, model.card), rows)
+
+
+def _write(
+    model: ImageModel, path: Path, notes: list[str], settings: ViTSettings | BitSettings, rows: list[Row]
+) -> Path:
+    """Write the folder that `from_pretrained` reads: weights, `config.json` and `preprocessor_config.json`.
+
+    Raises:
+        VitkitError: a model of ours is at `path`.
+    """
+    if (path / "model.json").exists():
+        raise VitkitError(f"{path} holds a model of vitkit's own format: choose another folder.")
+    path.mkdir(parents=True, exist_ok=True)
+    chunks = safetensors_chunks(to_file_tensors(model.state_dict(), rows), metadata={"format": "pt"})
+    replace_file(path / "model.safetensors", chunks)
+    replace_json(path / "config.json", to_json(settings))
+    processor = write_processor(model, notes)
+    replace_json(path / "preprocessor_config.json", processor)
+    return path
+
+
+def _unsupported_vit(config: ViTConfig) -> list[str]:
+    """Name what transformers cannot build; its hybrid is retired."""
+    words = unsupported_values(config, PLAIN)
+    if config.representation_size and config.num_classes:
+        words.append("a tanh layer before the head (load with head='new' to drop it)")
+    return words
+
+
+def _unsupported_bit(config: ResNetConfig) -> list[str]:
+    """Name what their BiT cannot build."""
+    mixing = [] if config.mixing == "convolution" else [f"{config.mixing} attention in a ResNet"]
+    return mixing + absent_from_libraries(config)
+
+
+def _lost_of_a_vit(config: ViTConfig) -> list[str]:
+    """Name the numerics that their ViT fixes and ours does not."""
+    words = ["dropout after the GELU, which they do not apply"] if config.dropout else []
+    if config.drop_path:
+        words.append(f"stochastic depth {config.drop_path:g}, which training alone uses")
+    return words
+
+
+def _lost_of_a_bit(config: ResNetConfig) -> list[str]:
+    """Name the numerics that their BiT fixes and ours does not."""
+    words = []
+    if config.norm_eps != BIT_NORM_EPS:
+        words.append(f"a GroupNorm epsilon of {config.norm_eps} (theirs: {BIT_NORM_EPS})")
+    if config.standardization_eps != BIT_STANDARDIZATION_EPS:
+        words.append(
+            f"an epsilon of {config.standardization_eps} in the weight standardisation (theirs: "
+            f"{BIT_STANDARDIZATION_EPS})"
+        )
+    if config.max_pool_padding != "zeros":
+        words.append(f"max-pooling padded with the {config.max_pool_padding} number (theirs: zeros)")
+    return words
+
+
+def _vit_settings(config: ViTConfig, card: Card) -> ViTSettings:
+    names = labels_of(card, config.num_classes)
+    return ViTSettings(
+        architectures=("ViTForImageClassification" if config.num_classes else "ViTModel",),
+        num_attention_heads=config.num_heads,
+        hidden_size=config.width,
+        num_hidden_layers=config.depth,
+        intermediate_size=config.mlp_dim,
+        num_channels=config.in_channels,
+        image_size=one_number(config.image_size),
+        patch_size=one_number(config.patch_size),
+        hidden_act={"tanh": "gelu_pytorch_tanh", "erf": "gelu", "quick": "quick_gelu"}[config.gelu],
+        layer_norm_eps=config.norm_eps,
+        hidden_dropout_prob=config.dropout,
+        attention_probs_dropout_prob=config.attention_dropout,
+        pooler_output_size=config.representation_size or config.width,
+        problem_type=problem_type(card),
+        id2label={str(i): name for i, name in enumerate(names)},
+        label2id={name: i for i, name in enumerate(names)},
+    )
+
+
+def _bit_settings(config: ResNetConfig, card: Card) -> BitSettings:
+    names = labels_of(card, config.num_classes)
+    stages = len(config.layers)
+    return BitSettings(
+        architectures=("BitForImageClassification" if config.num_classes else "BitModel",),
+        num_channels=config.in_channels,
+        embedding_size=config.root_channels,
+        hidden_sizes=config.stage_channels,
+        num_groups=config.groups,
+        depths=config.layers,
+        output_stride=max(32, 2 ** (stages + 1)),
+        problem_type=problem_type(card),
+        id2label={str(i): name for i, name in enumerate(names)},
+        label2id={name: i for i, name in enumerate(names)},
+    )
+
+
+HOLDINGS = {
+    "ViT": Holding(write_vit, _unsupported_vit, _lost_of_a_vit),
+    "ResNet": Holding(write_bit, _unsupported_bit, _lost_of_a_bit),
+}
+
+
+CHECKPOINT_FORMAT = CheckpointFormat("huggingface", recognises, read, HOLDINGS)
+
+
+def vit_rows(config: ViTConfig, prefix: str, naming: Naming) -> list[Row]:
+    """List every parameter of a ViT with its name in Hugging Face transformers."""
+    rows = [
+        *weight_and_bias("stem", f"{prefix}embeddings.patch_embeddings.projection"),
+        renamed("class_token", f"{prefix}embeddings.cls_token"),
+        renamed("positions.0.embedding", f"{prefix}embeddings.position_embeddings"),
+    ]
+    parts = (naming.query, naming.key, naming.value)
+    for i in range(config.depth):
+        ours, theirs = f"blocks.{i}", f"{prefix}{naming.layers}.{i}"
+        rows += weight_and_bias(f"{ours}.norm1", f"{theirs}.layernorm_before")
+        for kind in ("weight", "bias"):
+            rows.append(
+                stacked(f"{ours}.attention.qkv.{kind}", (f"{theirs}.{part}.{kind}" for part in parts))
+            )
+        rows += weight_and_bias(f"{ours}.attention.out", f"{theirs}.{naming.out}")
+        rows += weight_and_bias(f"{ours}.norm2", f"{theirs}.layernorm_after")
+        rows += weight_and_bias(f"{ours}.mlp.fc1", f"{theirs}.{naming.fc1}")
+        rows += weight_and_bias(f"{ours}.mlp.fc2", f"{theirs}.{naming.fc2}")
+    rows += weight_and_bias("norm", f"{prefix}layernorm")
+    if config.representation_size:
+        rows += weight_and_bias("pre_logits", f"{prefix}pooler.dense")
+    if config.num_classes:
+        rows += weight_and_bias("head", "classifier")
+    return rows
+
+
+def bit_rows(config: ResNetConfig, prefix: str) -> list[Row]:
+    """List every parameter of a BiT ResNet with its name in Hugging Face transformers."""
+    rows = [renamed("root.weight", f"{prefix}embedder.convolution.weight")]
+    for s, units in enumerate(config.layers):
+        for u in range(units):
+            ours, theirs = f"stages.{s}.{u}", f"{prefix}encoder.stages.{s}.layers.{u}"
+            for number in (1, 2, 3):
+                rows += weight_and_bias(f"{ours}.norm{number}", f"{theirs}.norm{number}")
+                rows.append(renamed(f"{ours}.conv{number}.weight", f"{theirs}.conv{number}.weight"))
+            if u == 0:
+                rows.append(renamed(f"{ours}.proj.weight", f"{theirs}.downsample.conv.weight"))
+    rows += weight_and_bias("norm", f"{prefix}norm")
+    if config.num_classes:
+        rows += weight_and_bias("head", "classifier.1")
+    return rows
+
+
+def refuse(source: Source, features: Mapping[str, bool]) -> None:
+    found = [words for words, there in features.items() if there]
+    if found:
+        raise VitkitError(f"{source.path} has what no model of ours has: {'; '.join(found)}.")
+
+
+def prefix_of(source: Source, key: str) -> str:
+    """Return the prefix of the trunk's names: "vit." under a classifier, nothing in a trunk alone."""
+    found = [name for name in source.shapes if name.endswith(key)]
+    if not found:
+        raise VitkitError(
+            f"{source.path}: its config.json says {source.config['model_type']}, but no {key} is there."
+        )
+    return found[0].removesuffix(key)
+
+
+def outputs_of(source: Source, weight: str) -> int:
+    """Return the number of outputs of a linear layer; 0 where there is none."""
+    shape = source.shapes.get(weight, (0, 0))
+    if len(shape) != 2:
+        raise VitkitError(f"{source.path}: {weight} is no matrix, its shape is {shape}.")
+    return shape[0]
+
+
+def labels_of(card: Card, num_classes: int) -> tuple[str, ...]:
+    """Class names, or what transformers writes where there are none."""
+    return card.class_names or tuple(f"LABEL_{i}" for i in range(num_classes))
+
+
+def problem_type(card: Card) -> str | None:
+    return SIGMOID if card.loss == "sigmoid" else None
+
+
+def make_card(
+    source: Source,
+    settings: ViTSettings | BitSettings,
+    classes: int,
+    processor: Processor,
+    config: ModelConfig,
+) -> ModelCard:
+    labels = settings.id2label
+    names: tuple[str, ...] = ()
+    if classes and labels and any(name != f"LABEL_{i}" for i, name in labels.items()):
+        if set(labels) != {str(i) for i in range(classes)}:
+            raise VitkitError(
+                f"{source.path}: id2label in config.json has {len(labels)} names for {classes} classes."
+            )
+        names = tuple(str(labels[str(i)]) for i in range(classes))
+    task = Task(loss="sigmoid") if settings.problem_type == SIGMOID else None
+    rule = read_rule(source, processor, config.image_size)
+    assumed: list[Assumption] = []
+    if processor.do_normalize and not {"image_mean", "image_std"} <= source.preprocessor.keys():
+        whose = "the default of their image processor"
+        assumed.append(assumed_statistics(config.image_mean, config.image_std, whose))
+    if not source.preprocessor:
+        assumed.append(assumed_resizing(rule, "as their ViTImageProcessor does"))
+    return ModelCard(class_names=names, task=task, preprocessing=rule, assumed=tuple(assumed))
