@@ -1,4 +1,7 @@
-"""Evaluate a model on images that it was not trained on."""
+"""Evaluate a model on images that it was not trained on.
+
+The protocols by name are ImageNet's own validation images, ReaL, V2, -A, -R, -Sketch and ObjectNet.
+"""
 
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -41,13 +41,12 @@ from vitkit.weights.card import card_of, preprocessing_of
 
 CHECK_BATCH = 32
 """Images that are compared at a time."""
-Pixels = NDArray[np.uint8]
-
-
-Unread = Callable[[], Pixels]
-"""A function that decodes an image, `(height, width, C)`, or raises DecodeError."""
 SPLITS = {"test": "test", "val": "validation", "train": "training"}
 """The names of splits as people say them."""
+
+Pixels = NDArray[np.uint8]
+Unread = Callable[[], Pixels]
+"""A function that decodes an image, `(height, width, C)`, or raises DecodeError."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class CalibrationImages:
 
     calibration: tuple[Pixels, ...]
     check: tuple[Pixels, ...]
-    """Others than those."""
+    """Other images than those of the calibration."""
     words: str
     """The images that it was calibrated on, in words."""
     check_words: str
