@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast, get_args
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from vitkit.weights import FORMATS, Format, LoadOptions, load, loading, save_mod
 from vitkit.weights.files.source import Source, open_source
 from vitkit.weights.format_names import MODULES
 from vitkit.weights.loading import names_that_are_not_finite
+from vitkit.weights.table import Hints
 
 # Notes
 
@@ -109,17 +111,16 @@ def test_a_head_that_is_replaced_is_not_doubted(tmp_path: Path) -> None:
     assert not load(tmp_path / "model", LoadOptions(num_classes=3)).notes
 
 
-def test_the_file_is_named_whatever_folder_it_lies_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The parent of a file in the working folder is ".", which stands in every message."""
-    save_model(random_model(TINY), tmp_path)
-    record = json.loads((tmp_path / "model.json").read_text())
-    record["architecture"]["depth"] = 10**9
-    (tmp_path / "model.json").write_text(json.dumps(record))
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(VitkitError, match=r"^model\.(json|safetensors): "):
-        load_model("model.safetensors")
+@pytest.mark.parametrize("path", ["model.npz", "run/model.npz"])
+def test_the_file_is_named_whatever_folder_it_lies_in(path: str) -> None:
+    """The parent of a file in the working folder is ".", which stands in most messages; "run" in some."""
+
+    def refuse(*_: object) -> NoReturn:
+        raise VitkitError("A trunk of 999 layers cannot be built. Take another file.")
+
+    format, source = cast("Any", SimpleNamespace(read=refuse)), cast("Any", SimpleNamespace(path=Path(path)))
+    with pytest.raises(VitkitError, match=f"^{path}: A trunk"):
+        loading._read_description(format, source, Hints())
 
 
 def test_finite_numbers_whose_sum_is_infinite_are_finite() -> None:

@@ -75,9 +75,9 @@ class Preprocessing:
     image_size: tuple[int, int]
     """Height and width of the model's input in pixels: `--image-size 224` or `--image-size 224 320`."""
     resize: Resize = "stretch"
-    """How images are brought to image_size. stretch: directly, whatever their proportions, as the original
-    code evaluates. crop: keep the proportions, resize to cover image_size / crop_fraction and cut out the
-    middle, as in big_vision. The others are those of timm, torchvision and transformers, which all cut
+    """The way in which images are brought to image_size. stretch: directly, whatever their proportions, as
+    the original code evaluates. crop: keep the proportions, resize to cover image_size / crop_fraction and
+    cut out the middle, as in big_vision. The others are those of timm, torchvision and transformers, which all cut
     image_size out of the middle. shortest: the shortest side becomes image_size / crop_fraction. longest: the
     longest side does, so that the whole image is seen between borders. squash: both sides do, each by itself.
     none: the image is not resized."""
@@ -92,7 +92,7 @@ class Preprocessing:
     interpolation: Interpolation = "bilinear"
     """Pillow's filter for resizing. Without antialias only bilinear is available."""
     crop_offset: Literal["even", "down"] = "even"
-    """Where the middle lies when an odd number of pixels is cut off: half of that number is rounded to the
+    """The place of the middle when an odd number of pixels is cut off: half of that number is rounded to the
     even number (torchvision, timm) or down (transformers; crop always rounds down)."""
     border: tuple[int, int, int] = (0, 0, 0)
     """Colour around an image that does not fill image_size: red, green, blue in 0..255."""

@@ -167,7 +167,7 @@ def claim(
 ) -> Iterator[Path]:
     """Hold the folder of a run or a series, as `lock_run_folder` does: the given one, else one below `runs/`.
 
-    Where no folder is given, the one that holds this run or series already is taken, else the first new one.
+    Without a given folder, the one that holds this run or series already is taken, else the first new one.
     Folders that another process has locked are passed over, so that runs begun at the same time take
     different ones.
 

@@ -95,7 +95,7 @@ def preprocessing_of(model: Described) -> Preprocessing:
     """Return how images become the model's input.
 
     Size and channels are the model's: it may have been loaded for others than its weights were made for.
-    Where the card records nothing, it is as the original evaluates: stretched, not antialiased.
+    A card that records nothing gives what the original evaluates with: images stretched, not antialiased.
     """
     return fit_preprocessing(card_of(model).preprocessing, model.config)
 
@@ -117,7 +117,7 @@ def fraction_of(side: int, resized: int) -> float:
 def changed_pixels(before: Preprocessing, after: Preprocessing) -> list[str]:
     """Name the fields in which two preprocessings differ, in words; none where both make the same pixels.
 
-    How files are decoded is left out: no library's format says it.
+    The rule of decoding is left out: no library's format says it.
     """
     old, new = _without_idle_fields(before), _without_idle_fields(replace(after, decode=before.decode))
     if all(old.resized(axis) == new.resized(axis) for axis in (0, 1)):
