@@ -77,10 +77,10 @@ class Preprocessing:
     resize: Resize = "stretch"
     """The way in which images are brought to image_size. stretch: directly, whatever their proportions, as
     the original code evaluates. crop: keep the proportions, resize to cover image_size / crop_fraction and
-    cut out the middle, as in big_vision. The others are those of timm, torchvision and transformers, which all cut
-    image_size out of the middle. shortest: the shortest side becomes image_size / crop_fraction. longest: the
-    longest side does, so that the whole image is seen between borders. squash: both sides do, each by itself.
-    none: the image is not resized."""
+    cut out the middle, as in big_vision. The others are those of timm, torchvision and transformers, which
+    all cut image_size out of the middle. shortest: the shortest side becomes image_size / crop_fraction.
+    longest: the longest side does, so that the whole image is seen between borders. squash: both sides do,
+    each by itself. none: the image is not resized."""
     crop_fraction: float = 0.875
     """Side of image_size divided by the side of the resized image: with 0.875, a model of 224 pixels sees the
     middle of an image resized to 256. Above 1 the image has borders (not with crop). stretch and none ignore
