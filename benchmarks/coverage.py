@@ -20,12 +20,12 @@ from pathlib import Path
 import numpy as np
 
 from vitkit.config import from_json
-from vitkit.data.vtab_tasks import VTAB_TASKS
+from vitkit.data.layouts.vtab_tasks import VTAB_TASKS
 from vitkit.evaluation.calibration import overconfidence
 from vitkit.evaluation.classify import compare_with_guessing
-from vitkit.evaluation.fewshot import Draws
-from vitkit.evaluation.fewshot_config import Method
-from vitkit.evaluation.fewshot_scores import LabelledFeatures, measure
+from vitkit.evaluation.fewshot.config import Method
+from vitkit.evaluation.fewshot.methods import Draws
+from vitkit.evaluation.fewshot.scores import LabelledFeatures, measure
 from vitkit.evaluation.intervals import wilson_interval
 from vitkit.evaluation.multilabel import Interval, Ranking, intervals_95
 from vitkit.jobs.advice.forecast import FINETUNED, Outcome, fit, predict

@@ -23,7 +23,7 @@ import torch
 from benchmarks.slow_peers import compiled
 from torch import nn
 
-from vitkit.data.batch import Batch
+from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.jobs.bench.bench import describe_machine
 from vitkit.jobs.bench.contestants import (
@@ -38,10 +38,10 @@ from vitkit.jobs.bench.options import BenchOptions
 from vitkit.jobs.bench.speed import compare, step_of
 from vitkit.jobs.bench.timing import Clock, Step, largest_batch
 from vitkit.models.build import build_model
-from vitkit.models.compute_config import Compute
+from vitkit.models.config.compute_config import Compute
+from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import forward_flops
-from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import vit_config
 from vitkit.runs.machine import available_memory, choose_for, compute_as, find_device
 from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig

@@ -5,7 +5,9 @@
 
 A line of the table says what was estimated and what was measured, in MiB: the activations that autograd keeps
 (`saved_tensors_hooks`), the highest moment of a step by PyTorch's allocations (its profiler), and the same by
-the memory of the process that is resident, which holds the libraries' own buffers too.
+the memory of the process, without the pages of files: once while the C library hands freed memory back to the
+system at once, which is what a step needs, and once while it keeps it, as `vitkit train` has it do, because
+that is faster. What it keeps lies in pieces between what is used, and the process is larger by these.
 """
 
 import ctypes
@@ -13,6 +15,7 @@ import gc
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast, get_args
 
@@ -23,10 +26,10 @@ from torch.profiler import ProfilerActivity, profile
 
 from vitkit.kernels.block import Outline
 from vitkit.models.build import build_model
-from vitkit.models.compute_config import Precision
+from vitkit.models.config.compute_config import Precision
 from vitkit.models.measure import count_parameters, training_memory
 from vitkit.models.zoo import model_config
-from vitkit.runs.machine import choose_for, compute_as
+from vitkit.runs.machine import M_MMAP_THRESHOLD, choose_for, compute_as, keep_freed_memory
 from vitkit.training.config import OptimizerConfig
 from vitkit.training.optim import create_optimizer
 
@@ -42,13 +45,34 @@ PAGE = 4096
 """Bytes of a page of Linux on x86, which /proc counts in."""
 
 
-def resident() -> int:
-    """Return the bytes of this process that are in memory."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
+def taken() -> int:
+    """Return the bytes of memory that are this process's own: pages of files, such as libraries, left out."""
+    _, resident, of_files, *_ = map(int, Path("/proc/self/statm").read_text().split())
+    return (resident - of_files) * PAGE
+
+
+def highest_taken(*steps: Callable[[], None]) -> int:
+    """Run steps one after another, and return the most memory in bytes that this process had meanwhile."""
+    highest, ended = 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal highest
+        while not ended.wait(0.005):
+            highest = max(highest, taken())
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    for step in steps:
+        step()
+    ended.set()
+    watching.join()
+    return highest
 
 
 def compare(name: str, pixels: int, precision: Precision, batch_size: int) -> str:
     """Train a whole model for a few steps, and return a line of the table."""
+    libc = ctypes.CDLL(None)
+    libc.mallopt(M_MMAP_THRESHOLD, 1 << 16)  # larger pieces are handed back to the system when they are freed
     config = model_config(name, 1000, pixels)
     way = choose_for(config, torch.device("cpu"), precision, phase="training", exact=False)
     estimate = training_memory(config, batch_size, way, Outline(way.precision))
@@ -71,21 +95,14 @@ def compare(name: str, pixels: int, precision: Precision, batch_size: int) -> st
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
     optimizer.zero_grad()
+    step()  # what the libraries make at first use, such as compiled kernels, is made
+    optimizer.zero_grad()
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # what the C library holds back would count as taken
-
-    before, highest, ended = resident(), 0, threading.Event()
-
-    def watch() -> None:
-        nonlocal highest
-        while not ended.wait(0.005):
-            highest = max(highest, resident())
-
-    watching = threading.Thread(target=watch)
-    watching.start()
-    step()
-    ended.set()
-    watching.join()
+    libc.malloc_trim(0)  # what the C library holds back would count as taken
+    before = taken()
+    handed_back = highest_taken(step) - before
+    keep_freed_memory()
+    kept_by_libc = highest_taken(step, step, step) - before
     optimizer.zero_grad()
 
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
@@ -113,7 +130,8 @@ def compare(name: str, pixels: int, precision: Precision, batch_size: int) -> st
     pairs = (
         (estimate.activations, kept),
         (estimate.peak, fixed + most),
-        (estimate.peak, fixed + highest - before),
+        (estimate.peak, fixed + handed_back),
+        (estimate.peak, fixed + kept_by_libc),
     )
     cells += [f"{here / MIB:,.1f} / {there / MIB:,.1f} = {here / there:.3f}" for here, there in pairs]
     return f"| {' | '.join(cells)} |"
@@ -126,8 +144,8 @@ def main() -> None:
         assert number_format in get_args(Precision)
         print(compare(name, int(side), cast("Precision", number_format), int(images)))
         return
-    print("| model | step | way | kept | most allocated | most resident |")
-    print("| --- | --- | --- | --- | --- | --- |", flush=True)
+    print("| model | step | way | kept | most allocated | process, handed back | process, memory kept |")
+    print("| --- | --- | --- | --- | --- | --- | --- |", flush=True)
     for name, pixels, batch_size in CASES:
         for precision in ("float32", "bfloat16"):
             case = [name, str(pixels), precision, str(batch_size)]

@@ -30,8 +30,8 @@ from vitkit.jobs.bench.contestants import (
 from vitkit.jobs.bench.options import BenchOptions
 from vitkit.jobs.bench.speed import Speed, compare, headlines
 from vitkit.jobs.bench.timing import Clock
+from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.measure import forward_flops
-from vitkit.models.vit_config import ViTConfig
 from vitkit.runs.machine import keep_freed_memory
 
 

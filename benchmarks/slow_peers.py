@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from vitkit.engines import openvino_engine
 from vitkit.engines.libraries import import_package
 from vitkit.jobs.bench.contestants import Contestant, graph_to_export
-from vitkit.models.vit_config import ViTConfig
+from vitkit.models.config.vit_config import ViTConfig
 
 CALIBRATION_BATCHES = 4
 """Random ones: enough for ranges, which are all that speed needs."""

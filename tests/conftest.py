@@ -37,15 +37,9 @@ time.tzset()
 # OMP_NUM_THREADS is for the processes that tests start, too.
 os.environ["OMP_NUM_THREADS"] = os.environ.get("VITKIT_TEST_THREADS", "1")
 
-# A signal that the caller ignores (nohup: SIGHUP; a shell that starts the tests in the background: SIGINT)
-# stays ignored in the processes that tests start, while a handler goes back to the default there. A test
-# session that is to survive a hangup still does.
-for _number in (signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1):
-    if signal.getsignal(_number) is signal.SIG_IGN:
-        signal.signal(_number, lambda *_: None)
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-signal.pthread_sigmask(signal.SIG_UNBLOCK, set(signal.Signals))
+from tests.helpers.ignored_signals import heed_ignored_signals
+
+heed_ignored_signals()
 
 import pytest
 import torch

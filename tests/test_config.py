@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from vitkit.config import difference, from_json, read_if_there, require_finite, to_json
 from vitkit.data.config import Augmentation, Loading, Preprocessing, Splits
 from vitkit.errors import VitkitError
-from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
-from vitkit.models.vit_config import ViTConfig
+from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
+from vitkit.models.config.vit_config import ViTConfig
 from vitkit.runs.config import Architecture
 from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig
 

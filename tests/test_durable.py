@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from vitkit import durable
 from vitkit.durable import (
     is_file_name,
     open_to_append,
     read_json,
+    read_json_once,
     refuse_links,
     remove_leftovers,
     replace_file,
@@ -173,3 +175,27 @@ def test_a_name_from_a_file_is_no_path() -> None:
     assert all(map(is_file_name, ("a", "model.safetensors", "..a", "é b", "a..")))
     wrong = ("", ".", "..", "/a", "a/b", "../a", "a\\b", "C:a", "a\0b", "a/")
     assert not any(map(is_file_name, wrong))
+
+
+def test_settings_are_read_once_until_they_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "config.json"
+    reads = []
+
+    def read(path: Path, limit: int = 100) -> Any:
+        reads.append(path)
+        return durable.parse_json(path.read_bytes(), path)
+
+    monkeypatch.setattr(durable, "read_json", read)
+    path.write_text('{"a": [1]}')
+    assert read_json_once(path) == {"a": [1]}  # so new that another change might not be seen
+    os.utime(path, (0, 0))
+    first = read_json_once(path)
+    first["a"].append(2)
+    assert read_json_once(path) == {"a": [1]}
+    assert len(reads) == 2
+    path.write_text('{"a": [3]}')  # of the same length
+    assert read_json_once(path) == {"a": [3]}
+    replace_json(path, {"a": [4]})
+    os.utime(path, (0, 0))
+    assert read_json_once(path) == {"a": [4]}
+    assert len(reads) == 4

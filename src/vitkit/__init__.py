@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from vitkit.jobs.train import train
     from vitkit.jobs.vtab.vtab import vtab
     from vitkit.models.build import build_model, create_model
+    from vitkit.models.config.resnet_config import ResNetConfig
+    from vitkit.models.config.vit_config import ViTConfig
     from vitkit.models.resnet import ResNet
-    from vitkit.models.resnet_config import ResNetConfig
     from vitkit.models.vit import ViT
-    from vitkit.models.vit_config import ViTConfig
     from vitkit.models.zoo import list_models, model_config
     from vitkit.runs.checkpoints import load_model
     from vitkit.runs.config import Run
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 _HOMES = {
     "Predictor": "vitkit.jobs.predict",
     "ResNet": "vitkit.models.resnet",
-    "ResNetConfig": "vitkit.models.resnet_config",
+    "ResNetConfig": "vitkit.models.config.resnet_config",
     "Run": "vitkit.runs.config",
     "SeriesOptions": "vitkit.runs.series_options",
     "ViT": "vitkit.models.vit",
-    "ViTConfig": "vitkit.models.vit_config",
+    "ViTConfig": "vitkit.models.config.vit_config",
     "advise": "vitkit.jobs.advice.advise",
     "bench": "vitkit.jobs.bench.bench",
     "build_model": "vitkit.models.build",

@@ -13,3 +13,7 @@ class VitkitError(Exception):
 
 class NonFiniteError(VitkitError):
     """Loss, gradients, weights or logits are infinite or not a number: training has diverged."""
+
+
+class DecodeError(VitkitError):
+    """One file that gives no pixels. The message is the reason alone: the caller knows which file it was."""

@@ -9,7 +9,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -157,3 +157,19 @@ def first_line(error: object) -> str:
     # A library's reason fits into 200 characters; what is longer is a page, or a file's content.
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return visible(lines[0][:200]).rstrip(".")
+
+
+def pluralize(count: int, one: str, many: str | None = None) -> str:
+    """Write a count with its noun: `pluralize(3, "image")` is "3 images"."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def join_names(names: Sequence[str], limit: int = 10) -> str:
+    """Join names with commas; beyond the first `limit` only their number is told."""
+    shown = ", ".join(map(str, names[:limit]))
+    return shown if len(names) <= limit else f"{shown} and {len(names) - limit:,} more"
+
+
+def format_size(size: tuple[int, int]) -> str:
+    """Write a size `(height, width)` as people do: 224x224."""
+    return f"{size[0]}x{size[1]}"

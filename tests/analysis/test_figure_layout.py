@@ -23,7 +23,7 @@ from vitkit.analysis.study_figures import (
     tracking_plot,
 )
 from vitkit.evaluation.classify import classification
-from vitkit.evaluation.fewshot_scores import FewShotScore
+from vitkit.evaluation.fewshot.scores import FewShotScore
 from vitkit.evaluation.multilabel import LabelScore
 from vitkit.evaluation.predictions import Predictions
 

@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 from vitkit.analysis import inspect
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
+from vitkit.models.config.resnet_config import ResNetConfig
+from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.parts import Block
 from vitkit.models.pool import AttentionPool
 from vitkit.models.resnet import ResNet
-from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.stem import PatchStem
 from vitkit.models.vit import ViT
-from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import vit_config
 
 TOKEN = vit_config("ViT-12x3x2/4x2", num_classes=3, image_size=(12, 8))  # a grid of 3 x 4

@@ -9,7 +9,7 @@ from PIL import Image
 
 import vitkit
 from vitkit.cli.main import VERBS, run
-from vitkit.models.card import Task
+from vitkit.models.config.card import Task
 from vitkit.weights.card import ModelCard
 from vitkit.weights.published import starts
 

@@ -9,7 +9,7 @@ import tyro
 from vitkit.cli.main import run
 from vitkit.cli.options import parse, read_names, square_sizes
 from vitkit.errors import VitkitError
-from vitkit.models.image_config import Size
+from vitkit.models.config.image_config import Size
 
 
 @dataclass(frozen=True)

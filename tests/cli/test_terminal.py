@@ -25,8 +25,7 @@ from vitkit.cli import console, streams
 from vitkit.cli import main as cli
 from vitkit.cli.library_warnings import show_warnings
 from vitkit.cli.main import run
-from vitkit.data.decode import DecodeError
-from vitkit.errors import VitkitError
+from vitkit.errors import DecodeError, VitkitError
 from vitkit.models.build import create_model
 from vitkit.weights import save_model
 

@@ -12,7 +12,7 @@ from PIL import Image
 import vitkit
 from vitkit.cli.main import run
 from vitkit.data.advice import advise_on_start, suggest_recipe
-from vitkit.data.image_paths import find_images
+from vitkit.data.layouts.image_paths import find_images
 
 
 @pytest.mark.parametrize(

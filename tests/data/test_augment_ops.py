@@ -7,8 +7,8 @@ from PIL import Image
 
 from vitkit.data.augment_ops import OPERATIONS, _identity, distort, erase
 from vitkit.data.config import Augmentation, Preprocessing, Splits
-from vitkit.data.loader import TrainLoader
 from vitkit.data.sources import open_data
+from vitkit.data.stream.loader import TrainLoader
 from vitkit.data.transforms import augment
 from vitkit.errors import VitkitError
 

@@ -9,8 +9,8 @@ from PIL import Image
 
 from vitkit.data.check import BadFile, Copy, check_data
 from vitkit.data.config import Loading, Preprocessing, Splits
-from vitkit.data.loader import TrainLoader
 from vitkit.data.sources import open_data
+from vitkit.data.stream.loader import TrainLoader
 from vitkit.errors import VitkitError
 
 WHOLE = Splits(0, 0)

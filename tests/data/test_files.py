@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 
 from vitkit.data.config import DecodeRule
-from vitkit.data.decode import DecodeError, decode, header
+from vitkit.data.decode.image import decode, header
 from vitkit.data.files import UnreadableFileError, read_unchanged_file, regular_file
-from vitkit.errors import VitkitError
+from vitkit.errors import DecodeError, VitkitError
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -111,7 +111,7 @@ def test_no_memory_for_the_pixels(tmp_path: Path) -> None:
     program = """
 import io, resource, sys
 from PIL import Image
-from vitkit.data.decode import DecodeError, decode
+from vitkit.data.decode.image import DecodeError, decode
 stream = io.BytesIO()
 Image.new("RGB", (5000, 5000)).save(stream, "PNG")
 decode(stream.getvalue())

@@ -18,12 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from vitkit.data import parquet
 from vitkit.data.config import DecodeRule, Splits
-from vitkit.data.decode import DecodeError
+from vitkit.data.layouts import parquet
+from vitkit.data.layouts.stratify import stratify
 from vitkit.data.sources import ImageData, open_data
-from vitkit.data.stratify import stratify
-from vitkit.errors import VitkitError
+from vitkit.errors import DecodeError, VitkitError
 
 WHOLE = Splits(0, 0)
 

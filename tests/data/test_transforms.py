@@ -13,7 +13,7 @@ from PIL import Image
 from torch.nn import functional as F
 
 from vitkit.data.config import Augmentation, Interpolation, Preprocessing, Resize
-from vitkit.data.order import sample_rng
+from vitkit.data.stream.order import sample_rng
 from vitkit.data.transforms import _move, _random_crop, augment, preprocess
 from vitkit.errors import VitkitError
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from vitkit.engines.agreement import compare_logits
-from vitkit.models.card import Card, Task
+from vitkit.models.config.card import Card, Task
 from vitkit.tasks import answering_of
 
 

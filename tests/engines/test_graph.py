@@ -10,7 +10,7 @@ import vitkit
 from tests.engines.models import NAMES, small
 from vitkit.engines.engine_model import EngineModel
 from vitkit.engines.graph import example_images, graph_of
-from vitkit.models.card import Card
+from vitkit.models.config.card import Card
 from vitkit.models.parts import MLP, Block
 
 

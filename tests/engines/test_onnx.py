@@ -15,8 +15,8 @@ from tests.engines.models import drawn, small
 from vitkit.data.config import Preprocessing
 from vitkit.engines import onnx_engine, onnx_writer
 from vitkit.engines.graph import example_images
+from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.resnet import ZeroPaddedMaxPool
-from vitkit.models.resnet_config import ResNetConfig
 from vitkit.weights.card import card_of
 
 needs_onnxruntime = pytest.mark.skipif(

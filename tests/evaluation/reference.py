@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from vitkit.evaluation.calibration import CALIBRATION_BINS, CalibrationBin, Overconfidence
 from vitkit.evaluation.classify import Classification, ClassScore, Guessing
 from vitkit.evaluation.intervals import overconfidence_interval, sign_test, wilson_interval
-from vitkit.models.card import LossFunction
+from vitkit.models.config.card import LossFunction
 
 
 def image(logits: NDArray[np.float32], label: int, loss: LossFunction) -> tuple[int, float, float, int]:

@@ -10,7 +10,7 @@ from sklearn import metrics
 from torch import nn
 
 from vitkit import config
-from vitkit.data.batch import Batch
+from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import Classification, classification
 from vitkit.evaluation.intervals import wilson_interval

@@ -25,8 +25,8 @@ from vitkit.evaluation.features import (
     content_of,
     explain_no_features,
 )
+from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
-from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import model_config
 
 CPU = torch.device("cpu")

@@ -10,7 +10,7 @@ from vitkit.evaluation.calibration import overconfidence
 from vitkit.evaluation.classify import classification, compare_with_guessing
 from vitkit.evaluation.intervals import overconfidence_interval, sign_test
 from vitkit.evaluation.predictions import Predictions
-from vitkit.models.card import Card
+from vitkit.models.config.card import Card
 from vitkit.tasks import answering_of
 
 

@@ -15,7 +15,7 @@ import json, resource, sys
 from pathlib import Path
 import numpy as np
 import torch
-from vitkit.data.loader import evaluation_batches
+from vitkit.data.stream.loader import evaluation_batches
 from vitkit.data.transforms import Preprocessing
 from vitkit.evaluation.classify import classification
 from vitkit.evaluation.run_model import predict
@@ -52,9 +52,9 @@ import json, resource, sys
 from pathlib import Path
 import torch
 from vitkit.runs.trained_model import read_evaluations, write_evaluation
-from vitkit.models.card import Card
+from vitkit.models.config.card import Card
 from vitkit.tasks import answering_of
-from vitkit.data.batch import Batch
+from vitkit.data.stream.batch import Batch
 from vitkit.evaluation.classify import classification
 from vitkit.evaluation.run_model import predict
 

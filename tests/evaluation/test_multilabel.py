@@ -16,12 +16,12 @@ from sklearn import metrics
 from torch import nn
 
 from vitkit import config
-from vitkit.data.batch import Batch
+from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.evaluation.label_predictions import LabelPredictions
 from vitkit.evaluation.multilabel import MultiLabel, Ranking, intervals_95, multi_label
 from vitkit.evaluation.run_model import predict_labels
-from vitkit.models.card import Card, Task
+from vitkit.models.config.card import Card, Task
 from vitkit.tasks import answering_of
 
 

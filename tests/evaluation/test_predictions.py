@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from tests.evaluation.reference import reference
-from vitkit.data.batch import Batch
+from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.evaluation import logits as logits_module
 from vitkit.evaluation import npz, predictions
 from vitkit.evaluation.classify import classification
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.run_model import predict
-from vitkit.models.card import LossFunction
+from vitkit.models.config.card import LossFunction
 
 COUNT, CLASSES = 37, 7
 NAMES = [f"class {i}" for i in range(CLASSES)]

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from vitkit.data.batch import Batch
+from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import predict
 from vitkit.evaluation.scores import check_labels, image_scores, likeliest, probabilities
-from vitkit.models.card import Card, LossFunction, Task
+from vitkit.models.config.card import Card, LossFunction, Task
 from vitkit.training.config import ClassificationConfig
 from vitkit.training.objectives import Classification
 

@@ -24,6 +24,7 @@ from tests.faults.options import Options
 from tests.faults.run_folders import RunFolders
 from tests.faults.series import SeriesRecords
 from tests.faults.signals import Signals
+from tests.helpers.ignored_signals import heed_ignored_signals
 
 KINDS: tuple[Kind, ...] = (
     Images(),
@@ -90,8 +91,7 @@ def main() -> int:
     given = given_options()
     chosen = [kind for kind in KINDS if not given.only or kind.name in given.only]
     work = given.work.resolve()
-    # Started in the background by a shell, Ctrl-C is ignored here, and would be in what is attacked.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    heed_ignored_signals()  # what is attacked must not ignore what this process does
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))  # ends the processes, too
     if given.again:
         shutil.rmtree(work, ignore_errors=True)

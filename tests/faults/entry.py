@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 import vitkit
 from vitkit.cli import main as cli
-from vitkit.data import decode as decoding
 from vitkit.data.config import Splits
+from vitkit.data.decode import image as decoding
 from vitkit.data.sources import open_data
 from vitkit.engines.engine_model import EngineModel
-from vitkit.errors import VitkitError
+from vitkit.errors import DecodeError, VitkitError
 from vitkit.evaluation.predictions import Predictions
 from vitkit.jobs import train as training
 from vitkit.kernels import block, gelu, resample
@@ -110,7 +110,7 @@ def read_labels(path: Path, several: bool) -> tuple[tuple[str, ...], NDArray[Any
     files = []
     for index in range(min(50, len(samples))):
         samples.key(index)
-        with contextlib.suppress(decoding.DecodeError):
+        with contextlib.suppress(DecodeError):
             samples.decode(index)
         file = samples.file(index)
         files += [file] if isinstance(file, Path) else []

@@ -241,7 +241,7 @@ def read_record(path: Path) -> dict[int, Outcome]:
         for line in path.read_text().splitlines():
             record = json.loads(line)
             number = record.pop("number")
-        outcomes[number] = Outcome(**record)
+            outcomes[number] = Outcome(**record)
     return outcomes
 
 

@@ -48,8 +48,11 @@ def test_the_record_of_an_earlier_call_is_read_back(tmp_path: Path) -> None:
     lines = [
         {"number": 3, "verdict": "hang", "detail": "60 s", "seconds": 60.0, "growth": 0},
         {"number": 3, "verdict": "right", "detail": "", "seconds": 0.1, "growth": 7},
+        {"number": 4, "verdict": "words", "detail": "no image", "seconds": 0.2, "growth": 0},
     ]
     record.write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = read_record(record)
-    assert list(found) == [3] and found[3].verdict == "right" and found[3].growth == 7
-    assert read_record(tmp_path / "none.jsonl") == {}
+    assert sorted(found) == [3, 4] and found[3].verdict == "right" and found[3].growth == 7
+    (tmp_path / "begun.jsonl").touch()
+    for name in ("none", "begun"):
+        assert read_record(tmp_path / f"{name}.jsonl") == {}

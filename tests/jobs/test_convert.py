@@ -20,8 +20,8 @@ from vitkit.errors import VitkitError
 from vitkit.jobs import convert as convert_module
 from vitkit.jobs.convert import compare, convert, fixed_images
 from vitkit.models.build import build_model
+from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.image_model import ImageModel
-from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.zoo import vit_config
 from vitkit.weights import FORMATS, Format, Saved, save, save_model
 from vitkit.weights.card import ModelCard, Task, card_of

@@ -19,7 +19,7 @@ from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
 from vitkit.config import to_json
 from vitkit.data.config import Splits
-from vitkit.data.decode import decode
+from vitkit.data.decode.image import decode
 from vitkit.data.transforms import preprocess
 from vitkit.durable import replace_json
 from vitkit.engines import libraries
@@ -29,7 +29,7 @@ from vitkit.jobs.engines import thread_count
 from vitkit.jobs.evaluate_options import EvaluateOptions
 from vitkit.jobs.export import read_calibration
 from vitkit.jobs.export_options import ExportOptions
-from vitkit.models.card import Task
+from vitkit.models.config.card import Task
 from vitkit.models.image_model import ImageModel
 from vitkit.runs.data_record import describe_data
 from vitkit.runs.folder import Place, kind_of

@@ -17,16 +17,16 @@ import vitkit
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
 from vitkit.data.config import WORKER_TIMEOUT
-from vitkit.data.decode import DecodeError, decode
-from vitkit.data.loader import evaluation_batches
+from vitkit.data.decode.image import decode
+from vitkit.data.stream.loader import evaluation_batches
 from vitkit.data.transforms import preprocess
-from vitkit.errors import VitkitError
+from vitkit.errors import DecodeError, VitkitError
 from vitkit.evaluation import run_model
 from vitkit.jobs.inspect_options import InspectOptions
 from vitkit.jobs.predict import predict_images
 from vitkit.jobs.predict_options import PredictOptions
 from vitkit.listener import SILENT, Listener, Progress
-from vitkit.models.compute_config import Precision
+from vitkit.models.config.compute_config import Precision
 from vitkit.runs.folder import kind_of
 from vitkit.weights.card import LossFunction, ModelCard, Task
 

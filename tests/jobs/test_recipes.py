@@ -13,10 +13,10 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_recipes import departures, fit_paper
 from vitkit.jobs.recipes import RECIPES, TABLE_3, recipe
 from vitkit.models.build import build_model
+from vitkit.models.config.resnet_config import ResNetConfig
+from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.measure import forward_macs
-from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.vit import ViT
-from vitkit.models.vit_config import ViTConfig
 from vitkit.runs.config import Run
 from vitkit.training.config import ClassificationConfig
 

@@ -11,11 +11,11 @@ from torch import Tensor
 from vitkit.kernels import block as kernel
 from vitkit.kernels.block import compiled_block, compiled_kernels
 from vitkit.models.build import build_model
-from vitkit.models.compute_config import Compute, Precision
+from vitkit.models.config.compute_config import Compute, Precision
+from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.fast import BlockFunction, CompiledBlock, ExplicitAttention, block_weights, compute_as
+from vitkit.models.image_model import autocast
 from vitkit.models.parts import MLP, Attention, Block
-from vitkit.models.precision import autocast
-from vitkit.models.vit_config import ViTConfig
 
 CPU = torch.device("cpu")
 SIZES = {

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from vitkit.errors import VitkitError
 from vitkit.models.axial import AxialBlock
 from vitkit.models.axial_mixing import AxialMixing, RelativeAttention
+from vitkit.models.config.resnet_config import ResNetConfig
+from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.parts import Block
 from vitkit.models.resnet import ResNet
-from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.vit import encoder_block
-from vitkit.models.vit_config import ViTConfig
 
 GRID = (3, 5)
 CONFIG = ViTConfig(

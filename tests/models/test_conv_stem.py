@@ -12,9 +12,9 @@ from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model, create_model
+from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.conv_stem import ConvStem
 from vitkit.models.vit import ViT
-from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import model_config, vit_config
 from vitkit.runs.config import Architecture, Run
 from vitkit.weights import save_model

@@ -15,13 +15,13 @@ from vitkit.errors import VitkitError
 from vitkit.kernels import block as block_kernel
 from vitkit.kernels import gelu as gelu_kernel
 from vitkit.models.build import build_model
-from vitkit.models.compute_config import PLAIN, Compute
+from vitkit.models.config.compute_config import PLAIN, Compute
+from vitkit.models.config.resnet_config import BackboneConfig
+from vitkit.models.config.vit_config import DINOV3_ROTARY, ViTConfig
 from vitkit.models.fast import block_can_be_compiled, compute_as
+from vitkit.models.image_model import autocast
 from vitkit.models.parts import Attention, Block
-from vitkit.models.precision import autocast
-from vitkit.models.resnet_config import BackboneConfig
 from vitkit.models.vit import ViT
-from vitkit.models.vit_config import DINOV3_ROTARY, ViTConfig
 
 SMALL = ViTConfig((12, 20), (4, 4), width=32, depth=2, num_heads=4, mlp_dim=48, num_classes=5)
 VARIANTS = {

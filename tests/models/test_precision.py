@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from vitkit.models.compute_config import Precision
-from vitkit.models.precision import autocast
+from vitkit.models.config.compute_config import Precision
+from vitkit.models.image_model import autocast
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from tests.fixture_files import load_fixture
 from vitkit.errors import VitkitError
+from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
+from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.resnet import PostActivationUnit, ResNet, ResNetStem, StdConv2d
-from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.vit import ViT
-from vitkit.models.vit_config import ViTConfig
 
 HYBRIDS = ["d_hybrid_r111", "d_hybrid_r21_odd", "d_hybrid_stem_only", "d_eps_probe_stem_unit"]
 BITS = ["g_bit_r111", "g_bit_r1111_fourblocks", "g_bit_r21_gauss", "g_bit_eps_probe"]

@@ -17,11 +17,11 @@ from tests.models.test_vit import model_with_random_head
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
+from vitkit.models.config.vit_config import DINOV3_ROTARY, EVA02_ROTARY, RotaryConfig, ViTConfig
 from vitkit.models.parts import Block, RelativeAttention
 from vitkit.models.pool import AttentionPool
 from vitkit.models.position import LearnedPosition2D, RotaryPosition2D, resize_line, sincos_2d
 from vitkit.models.vit import ViT
-from vitkit.models.vit_config import DINOV3_ROTARY, EVA02_ROTARY, RotaryConfig, ViTConfig
 from vitkit.models.zoo import vit_config
 from vitkit.weights import save_model
 

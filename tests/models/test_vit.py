@@ -15,11 +15,11 @@ from tests.fixture_files import load_fixture, write_npz
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model, create_model
+from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.measure import count_parameters
 from vitkit.models.parts import Attention, Block
 from vitkit.models.pool import AttentionPool
 from vitkit.models.vit import ViT
-from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import vit_config
 
 # original-code.md section 1: at 1000 classes and 224 pixels (vision_transformer models_test.py:25-57)

@@ -9,9 +9,9 @@ import torch
 
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model, create_model
+from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.measure import count_parameters
 from vitkit.models.other_names import name_here
-from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.zoo import NAMES, changed_name, list_models, model_config, name_of, vit_config
 
 

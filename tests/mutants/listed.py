@@ -2,7 +2,7 @@
 
 [[mutant]]
 name = "..."            unlike any other
-file = "data/order.py"  below src/vitkit
+file = "data/stream/order.py"  below src/vitkit
 breaks = "..."          what a user would notice, in a sentence
 old = '''...'''         stands at exactly one place of the file
 new = '''...'''

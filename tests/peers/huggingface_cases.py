@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from tests.peers.case import Case
 from vitkit import load_model
 from vitkit.models.build import build_model
+from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.image_model import ImageModel
-from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.zoo import ModelConfig, model_config, vit_config
 from vitkit.weights import save_model
 from vitkit.weights.card import ModelCard

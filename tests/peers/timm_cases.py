@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from tests.peers.case import Case
 from vitkit import load_model
 from vitkit.models.build import build_model
+from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
+from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
-from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
-from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig, model_config
 from vitkit.weights import save_model
 

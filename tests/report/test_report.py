@@ -14,15 +14,16 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from vitkit.data.config import Preprocessing
-from vitkit.data.decode import DecodeError, Header
-from vitkit.data.loader import evaluation_batches
+from vitkit.data.decode.image import Header
+from vitkit.data.stream.loader import evaluation_batches
+from vitkit.errors import DecodeError
 from vitkit.evaluation.calibration import overconfidence
 from vitkit.evaluation.classify import Classification, classification
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.run_model import predict
 from vitkit.models.build import build_model, create_model
+from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.image_model import ImageModel
-from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.vit import ViT
 from vitkit.report.page import ReportContent, render_report
 from vitkit.report.template import FewShotContent, SeriesSection, render_fewshot, render_series, render_tables

@@ -11,7 +11,7 @@ from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run as command
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.evaluation.fewshot_tracking import FewShotTracking
+from vitkit.evaluation.fewshot.tracking import FewShotTracking
 from vitkit.jobs import train as training
 from vitkit.jobs.finetune import finetune
 from vitkit.listener import SILENT

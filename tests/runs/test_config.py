@@ -9,7 +9,7 @@ import pytest
 from vitkit.cli.main import run
 from vitkit.config import difference, from_json, to_json
 from vitkit.errors import VitkitError
-from vitkit.evaluation.fewshot_tracking import FewShotTracking
+from vitkit.evaluation.fewshot.tracking import FewShotTracking
 from vitkit.runs.config import Run, changed_options, name_options, train_longer
 from vitkit.training.config import OBJECTIVES, ClassificationConfig
 

@@ -20,7 +20,7 @@ import vitkit
 from tests.jobs.hearing import Hearing
 from vitkit.data.config import Splits
 from vitkit.data.sources import open_data
-from vitkit.data.workers import Reading, Result, compute_ahead
+from vitkit.data.stream.workers import Reading, Result, compute_ahead
 from vitkit.errors import VitkitError
 from vitkit.jobs.evaluate import keep_evaluation
 from vitkit.jobs.evaluate_options import EvaluateOptions

@@ -9,8 +9,8 @@ import pytest
 
 import vitkit
 from vitkit.data.config import Loading, Preprocessing, Splits
-from vitkit.data.memory_samples import MemorySamples, keep_in_memory
 from vitkit.data.sources import ImageData, Samples, open_data
+from vitkit.data.stream.memory_samples import MemorySamples, keep_in_memory
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.runs.config import Run

@@ -1,6 +1,7 @@
 """A request is planned once: nothing that it needs is listed, opened, built or read again."""
 
 import functools
+import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -11,16 +12,18 @@ import pytest
 import tyro
 from PIL import Image
 
-from vitkit import durable
+from vitkit import durable, load_model, save_model
 from vitkit.cli.main import run as command
-from vitkit.data import repeats, sources
+from vitkit.data import sources
+from vitkit.data.layouts import repeats
 from vitkit.models import measure
+from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViT
-from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.training import checkpoint
 from vitkit.weights import loading
+from vitkit.weights.format_names import Format
 
 DEPTH = 3
 """Layers of the model of these tests."""
@@ -136,6 +139,19 @@ def test_fine_tuning_looks_at_everything_once(
     )
     require_once(counts)
     assert (counts["list"], counts.total("search"), counts["read"]) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("library", ["huggingface", "timm"])
+def test_fine_tuning_of_another_library_s_model_looks_at_everything_once(
+    tmp_path: Path, start: Path, counts: Counts, library: Format
+) -> None:
+    save_model(load_model(start), tmp_path / library, format=library)
+    os.utime(tmp_path / library / "config.json", (0, 0))  # one that was written just now is read each time
+    counts.of.clear()
+    options = ["--data", "digits", "--batch-size", "16", "--threads", "1", "--steps", "2"]
+    assert command(["finetune", str(tmp_path / library), *options, "--out", str(tmp_path / "run")]) == 0
+    require_once(counts)
+    assert counts.of["file", str(tmp_path / library / "config.json")] == 1
 
 
 def test_fine_tuning_at_another_size_builds_no_third_model(

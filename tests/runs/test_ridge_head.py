@@ -19,8 +19,8 @@ from vitkit.data.listing import class_numbers
 from vitkit.data.sources import open_data
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import FeatureExtractor
-from vitkit.evaluation.fewshot import Floats, Integers
-from vitkit.evaluation.fewshot_folds import mixed_order
+from vitkit.evaluation.fewshot.folds import mixed_order
+from vitkit.evaluation.fewshot.methods import Floats, Integers
 from vitkit.jobs import train as training
 from vitkit.models.build import create_model
 from vitkit.runs import ridge_head

@@ -25,7 +25,7 @@ NEW = {
 """The files of the task in the package, and what is written into them."""
 
 EDITED = {
-    "models/card.py": [('"multi-label"]', '"multi-label", "masked-patches"]')],
+    "models/config/card.py": [('"multi-label"]', '"multi-label", "masked-patches"]')],
     "training/config.py": [
         (
             "ObjectiveConfig = ClassificationConfig\n",

@@ -12,10 +12,10 @@ import torch
 import vitkit
 from tests.training.test_objective_state import Centred
 from vitkit.config import to_json
-from vitkit.data.batch import Batch
+from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
-from vitkit.models.card import Card, TaskName
-from vitkit.models.card import Task as LearnedTask
+from vitkit.models.config.card import Card, TaskName
+from vitkit.models.config.card import Task as LearnedTask
 from vitkit.runs.config import changed_options
 from vitkit.tasks import TASKS, find_task, learned_by, task_of
 from vitkit.tasks.answering import Guess

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from tests.models.test_vit import TINY
-from vitkit.data.batch import Batch
-from vitkit.data.order import sample_at
+from vitkit.data.stream.batch import Batch
+from vitkit.data.stream.order import sample_at
 from vitkit.models.vit import ViT
 from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig
 from vitkit.training.evaluators import Evaluator, Monitor

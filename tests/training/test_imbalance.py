@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.training.test_objectives import LABELS, LOGITS, Fixed
-from vitkit.data.batch import Batch
+from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.tasks.multi_label.learning import MultiLabelLearning
 from vitkit.training.config import ClassificationConfig

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.training.small_run import OPTIMIZER, TRAINING, fingerprint, small_trainer
-from vitkit.data.batch import Batch
+from vitkit.data.stream.batch import Batch
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.training.checkpoint import find_checkpoint, read_progress, step_name
 from vitkit.training.config import OptimizerConfig

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.data.batch import Batch
+from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.training.config import ClassificationConfig
 from vitkit.training.objectives import Classification, MultiLabel, cutmix, mix, mixup

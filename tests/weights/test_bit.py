@@ -14,7 +14,7 @@ from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.resnet_config import ResNetConfig
+from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.weights import save_model
 from vitkit.weights.card import card_of
 

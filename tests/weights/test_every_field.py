@@ -11,8 +11,8 @@ import torch
 from tests.weights.test_timm import random_model
 from vitkit import load_model
 from vitkit.errors import VitkitError
-from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
-from vitkit.models.vit_config import DINOV3_ROTARY, ViTConfig
+from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
+from vitkit.models.config.vit_config import DINOV3_ROTARY, ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights import Format, save_model
 from vitkit.weights.formats.known import find_format

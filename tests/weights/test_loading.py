@@ -21,7 +21,7 @@ from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 from vitkit.jobs.convert import convert
 from vitkit.jobs.predict import Predictor
-from vitkit.models.resnet_config import BackboneConfig
+from vitkit.models.config.resnet_config import BackboneConfig
 from vitkit.weights import FORMATS, Format, LoadOptions, load, loading, save_model
 from vitkit.weights.files.source import Source, open_source
 from vitkit.weights.format_names import MODULES

@@ -15,10 +15,10 @@ from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
+from vitkit.models.config.resnet_config import BackboneConfig
+from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
-from vitkit.models.resnet_config import BackboneConfig
 from vitkit.models.vit import ViT
-from vitkit.models.vit_config import ViTConfig
 from vitkit.weights import save_model
 from vitkit.weights.card import card_of
 from vitkit.weights.formats.official import LINEN, RELEASED

@@ -17,7 +17,7 @@ from vitkit.data.config import Preprocessing
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
 from vitkit.models.build import create_model
-from vitkit.models.vit_config import ViTConfig
+from vitkit.models.config.vit_config import ViTConfig
 from vitkit.weights import save_model
 from vitkit.weights.card import ModelCard, card_of, changed_pixels, fraction_of
 from vitkit.weights.description import describe, read_description

@@ -20,19 +20,18 @@ from vitkit.cli.main import run
 from vitkit.cli.starts import print_starts
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune import finetune_run
+from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import parameters
 from vitkit.models.other_names import name_here
-from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.zoo import list_models, model_config
 from vitkit.runs.start import absolute_start, find_start
 from vitkit.weights import load, save_model
 from vitkit.weights.card import card_of
-from vitkit.weights.files import named
-from vitkit.weights.files.address import is_address
+from vitkit.weights.files import remote
 from vitkit.weights.files.cache import cache_folder
 from vitkit.weights.files.remote import Fetched
-from vitkit.weights.published import SOURCES, PublishedStart, starts
+from vitkit.weights.published import SOURCES, PublishedStart, is_address, starts
 
 STARTS = starts()
 TANH_LAYER = "big_vision"
@@ -161,7 +160,7 @@ def test_what_cannot_be_fetched_says_what_to_fetch_and_where_to_put_it(
         asked.append(address)
         raise VitkitError(f"{address} cannot be fetched: no network.")
 
-    monkeypatch.setattr(named, "fetch", refuse)
+    monkeypatch.setattr(remote, "fetch", refuse)
     with pytest.raises(VitkitError) as caught:
         vitkit.load_model("vit-b16-in21k")
     words = str(caught.value)
@@ -318,9 +317,9 @@ def test_a_pinned_start_is_fetched_as_that(monkeypatch: pytest.MonkeyPatch) -> N
         asked.append(address)
         return Fetched(Path("somewhere"))
 
-    monkeypatch.setattr(named, "fetch", fetched)
-    monkeypatch.setattr(named, "find_start_named", lambda _: pinned)
-    named.fetch_any("vit-b16-in21k")
+    monkeypatch.setattr(remote, "fetch", fetched)
+    monkeypatch.setattr(remote, "find_start_named", lambda _: pinned)
+    remote.fetch_any("vit-b16-in21k")
     assert asked == [pinned.pinned_address]
 
 

@@ -10,7 +10,7 @@ import torch
 from tests.weights.test_timm import random_model
 from vitkit import load_model
 from vitkit.errors import VitkitError
-from vitkit.models.resnet_config import ResNetConfig
+from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.weights import Format, save_model
 
 UNITS = (3, 4, 6, 3)

@@ -9,9 +9,9 @@ import torch
 
 from vitkit import load_model
 from vitkit.models.build import build_model
+from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import count_parameters
-from vitkit.models.resnet_config import ResNetConfig
 from vitkit.models.zoo import NAMES, ModelConfig, model_config
 from vitkit.weights import Format, save_model, unsupported
 

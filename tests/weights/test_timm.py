@@ -17,9 +17,9 @@ from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
+from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
+from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
-from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
-from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights import LoadOptions, load, save_model
 from vitkit.weights.card import ModelCard, card_of, preprocessing_of

@@ -16,7 +16,7 @@ from torch import Tensor
 from tests.weights.test_timm import TINY, config_json, folder_of, random_model, state
 from vitkit import load_model
 from vitkit.errors import VitkitError
-from vitkit.models.vit_config import DINOV3_ROTARY, EVA02_ROTARY, ROPE_VIT_ROTARY, ViTConfig
+from vitkit.models.config.vit_config import DINOV3_ROTARY, EVA02_ROTARY, ROPE_VIT_ROTARY, ViTConfig
 from vitkit.weights import load, save_model
 
 WIDTH = TINY.width

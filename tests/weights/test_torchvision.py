@@ -12,8 +12,8 @@ from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
+from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
-from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig, model_config, vit_config
 from vitkit.weights import save_model
 from vitkit.weights.card import card_of, preprocessing_of

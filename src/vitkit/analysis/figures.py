@@ -29,7 +29,7 @@ from vitkit.evaluation.calibration import CalibrationBin
 from vitkit.evaluation.classify import ClassScore
 from vitkit.evaluation.intervals import wilson_interval
 from vitkit.evaluation.multilabel import LabelScore
-from vitkit.models.card import LossFunction
+from vitkit.models.config.card import LossFunction
 
 MATRIX_WITH_NAMES = 20
 """Up to so many classes a confusion matrix has names and counts; above it is a picture and a list."""

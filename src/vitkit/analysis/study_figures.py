@@ -21,8 +21,8 @@ from vitkit.analysis.drawing import (
     shortened,
     styled,
 )
-from vitkit.evaluation.fewshot_config import Method
-from vitkit.evaluation.fewshot_scores import FewShotScore
+from vitkit.evaluation.fewshot.config import Method
+from vitkit.evaluation.fewshot.scores import FewShotScore
 
 COLOURS = (BLUE, VERMILION, GREEN, "#CC79A7", "#E69F00", SKY, "black")
 """Okabe & Ito's; more lines than these are told apart by their dashes."""

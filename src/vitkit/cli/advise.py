@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> None:
     with importing():
         import torch
 
-        from vitkit.cli.download import download
+        from vitkit.cli.console import download
         from vitkit.jobs.advice.advise import follow, run_advise
         from vitkit.runs.machine import require_threads
 

@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> None:
     """Parse the command line, measure, and print the numbers."""
     options: Command = parse(Command, arguments, "bench")
     with importing():
-        from vitkit.cli.download import download
+        from vitkit.cli.console import download
         from vitkit.jobs.bench.bench import Bench, describe_machine, keep, measure
         from vitkit.runs.destination import make_folder, require_folder
 

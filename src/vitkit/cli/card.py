@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> None:
     """Parse the command line and print the card of a checkpoint."""
     options: Command = parse(Command, arguments, "card")
     with importing():
-        from vitkit.cli.download import download
+        from vitkit.cli.console import download
         from vitkit.jobs.card import read_card, record
 
     download(options.source)

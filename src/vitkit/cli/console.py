@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
 from rich.console import (
@@ -35,6 +36,7 @@ from rich.text import Text
 
 from vitkit.cli.streams import is_terminal
 from vitkit.text import csv_line, format_bytes, format_duration, json_text, visible
+from vitkit.weights.published import find_start_named, is_address
 
 WIDTH_OF_PIPES = 110
 LINE_SECONDS = 60.0
@@ -253,3 +255,21 @@ def download_bar(description: str) -> Iterator[Callable[[int, int | None], None]
     with progress_bar(in_bytes=True) as bar:
         task = bar.add_task(visible(description), total=None, detail="", bytes=True, visible=False)
         yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
+
+
+def download(path: str | Path) -> None:
+    """Fetch a checkpoint if it is an address, so that what reads it afterwards finds it on this machine.
+
+    The Hub's own library shows its own bar. A path is left alone.
+
+    Raises:
+        VitkitError: as `fetch`.
+    """
+    start = find_start_named(path)
+    address = str(path) if start is None else start.address
+    if is_address(path) and not address.startswith("hf:"):
+        from vitkit.weights.files.remote import fetch_any  # torch: an exported folder is read without it
+
+        name = PurePosixPath(address.split("#")[0].split("?")[0]).name
+        with download_bar(f"fetching {name}") as progress:
+            fetch_any(path, progress)

@@ -26,7 +26,7 @@ def main(arguments: list[str]) -> None:
     """Parse the command line, convert a checkpoint and print what came of it."""
     options: Command = parse(Command, arguments, "convert")
     with importing():
-        from vitkit.cli.download import download
+        from vitkit.cli.console import download
         from vitkit.jobs.convert import convert_loaded, read_source
 
     download(options.source)

@@ -10,8 +10,7 @@ from rich.table import Table
 from vitkit.cli import console
 from vitkit.cli.options import importing, parse
 from vitkit.jobs.cost_options import CostOptions
-from vitkit.models.image_config import format_size
-from vitkit.text import format_bytes, format_count
+from vitkit.text import format_bytes, format_count, format_size
 
 if TYPE_CHECKING:
     from vitkit.jobs.cost import Cost, Table6Row
@@ -41,7 +40,7 @@ def main(arguments: list[str]) -> None:
             print_table6(rows)
         return
     with importing():
-        from vitkit.cli.download import download
+        from vitkit.cli.console import download
         from vitkit.jobs.cost import count_costs, record
 
     for name in command.models:

@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> None:
     """Parse the command line, evaluate, and print the numbers."""
     options: Command = parse(Command, arguments, "evaluate")
     with importing():
-        from vitkit.cli.download import download
+        from vitkit.cli.console import download
         from vitkit.jobs.evaluate import keep_evaluation, run_evaluate, run_protocol
 
     download(options.path)

@@ -18,7 +18,7 @@ def main(arguments: list[str]) -> None:
     """Parse the command line, export a model and print what came of it."""
     options: Command = parse(Command, arguments, "export")
     with importing():
-        from vitkit.cli.download import download
+        from vitkit.cli.console import download
         from vitkit.jobs.export import run_export
 
     download(options.source)

@@ -12,7 +12,7 @@ from rich.table import Table
 from vitkit.cli import console
 from vitkit.cli.options import importing, parse
 from vitkit.jobs.fewshot.options import FewShotOptions
-from vitkit.models.image_config import height_and_width
+from vitkit.models.config.image_config import height_and_width
 
 if TYPE_CHECKING:
     from vitkit.jobs.fewshot.result import FewShot, FewShotModel
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> None:
     """Parse the command line, measure, and print the numbers."""
     options: Command = parse(Command, arguments, "fewshot")
     with importing():
-        from vitkit.cli.download import download
+        from vitkit.cli.console import download
         from vitkit.jobs.fewshot.fewshot import keep_fewshot, run_fewshot
         from vitkit.runs.destination import require_folder
 

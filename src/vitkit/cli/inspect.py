@@ -24,7 +24,7 @@ def _inspect(options: Annotated[InspectOptions, tyro.conf.arg(name="")]) -> None
         options: the options of the job.
     """
     with importing():
-        from vitkit.cli.download import download
+        from vitkit.cli.console import download
         from vitkit.jobs.inspect import draw_pictures
 
     if options.images:

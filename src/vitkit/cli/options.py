@@ -16,13 +16,13 @@ from tyro.constructors import (
 )
 
 from vitkit.cli.listener import TerminalListener
-from vitkit.data.vtab_tasks import TaskFolder
+from vitkit.data.layouts.vtab_tasks import TaskFolder
 from vitkit.errors import VitkitError
-from vitkit.evaluation.fewshot_config import Method
+from vitkit.evaluation.fewshot.config import Method
 from vitkit.jobs.options import StrPath, StrPaths
 from vitkit.jobs.vtab.options import Rates
 from vitkit.listener import Listener
-from vitkit.models.image_config import Size, height_and_width
+from vitkit.models.config.image_config import Size, height_and_width
 from vitkit.signals import stop_signals
 
 AS_TEXT: dict[Any, Any] = {

@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> None:
     if json_output and csv_output:
         raise VitkitError("--json and --csv are two forms of the same: give one of them.")
     with importing():
-        from vitkit.cli.download import download
+        from vitkit.cli.console import download
         from vitkit.jobs.predict import predict_images
 
     options = replace(options, images=read_names(as_names(options.images)))

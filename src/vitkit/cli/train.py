@@ -16,10 +16,10 @@ from vitkit.cli.listener import TerminalListener
 from vitkit.cli.options import CONSTRUCTORS, importing, square_sizes
 from vitkit.data.config import FIRST_RULE, Augmentation, Loading, Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.evaluation.fewshot_tracking import FewShotTracking
+from vitkit.evaluation.fewshot.tracking import FewShotTracking
 from vitkit.jobs.options import MachineOptions
 from vitkit.jobs.recipes import recipe
-from vitkit.models.card import TaskName
+from vitkit.models.config.card import TaskName
 from vitkit.runs.config import Architecture, EvaluatorConfig, Run, StartConfig
 from vitkit.runs.destination import require_folder
 from vitkit.runs.folder import Place, kind_of
@@ -270,7 +270,7 @@ def parse_line(arguments: list[str], defaults: Run, verb: str, several: SeriesOp
 
 def _suited(asked: Asked, recipe_name: str, request: "Request", listener: "TerminalListener") -> Run:
     """Choose what is left out of a command line, so that it suits the start and the data which it names."""
-    from vitkit.cli.download import download
+    from vitkit.cli.console import download
     from vitkit.jobs.finetune import fit_length, suit_run
 
     download(asked.run.start.start)

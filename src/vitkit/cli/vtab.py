@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> None:
     command: Command = parse(Command, arguments, "vtab")
     options = VtabOptions(**as_arguments(VtabOptions, command))
     with importing():
-        from vitkit.cli.download import download
+        from vitkit.cli.console import download
         from vitkit.jobs.vtab.result import remarks
         from vitkit.jobs.vtab.vtab import run_vtab, vtab_folder
 

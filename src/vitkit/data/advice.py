@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Sequence
 
-from vitkit.data.listing import pluralize
+from vitkit.text import pluralize
 
 FEW_IMAGES = 2_000
 FEW_PER_CLASS = 100

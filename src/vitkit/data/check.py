@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from vitkit.data.advice import advise_on_start, suggest_recipe, where_to_ask
-from vitkit.data.decode import DecodeError
-from vitkit.data.label_sets import count_labels
-from vitkit.data.listing import Labels, pluralize
-from vitkit.data.repeats import pixel_digest
+from vitkit.data.layouts.label_sets import count_labels
+from vitkit.data.layouts.repeats import pixel_digest
+from vitkit.data.listing import Labels
 from vitkit.data.sources import ImageData
+from vitkit.errors import DecodeError
+from vitkit.text import pluralize
 
 _SMALL_SIDE = 32  # pixels
 _FEW_IMAGES = 10

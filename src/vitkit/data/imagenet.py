@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from vitkit import durable
 from vitkit.data.config import DecodeRule
-from vitkit.data.decode import DecodeError
-from vitkit.data.folders import image_files, list_folders
 from vitkit.data.imagenet_config import PROTOCOLS, ProtocolName
-from vitkit.data.listing import Files, Labels, Paths, expand_home, join_names, pluralize
+from vitkit.data.layouts.folders import image_files, list_folders
+from vitkit.data.listing import Files, Labels, Paths, expand_home
 from vitkit.data.sources import FileSamples
-from vitkit.errors import VitkitError
+from vitkit.errors import DecodeError, VitkitError
+from vitkit.text import join_names, pluralize
 
 VALIDATION_IMAGES = 50_000
 _NUMBERED = re.compile(r"ILSVRC2012_val_(\d{8})(?!\d)")

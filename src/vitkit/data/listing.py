@@ -6,7 +6,7 @@ instead of copying it.
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -161,17 +161,6 @@ def number_groups(names: Iterable[str]) -> NDArray[np.int64]:
 def is_ignored(name: str) -> bool:
     """Whether a file or folder is hidden, or one that an operating system leaves behind."""
     return name.startswith(".") or name in _IGNORED_NAMES
-
-
-def pluralize(count: int, one: str, many: str | None = None) -> str:
-    """Write a count with its noun: `pluralize(3, "image")` is "3 images"."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
-def join_names(names: Sequence[str], limit: int = 10) -> str:
-    """Join names with commas; beyond the first `limit` only their number is told."""
-    shown = ", ".join(map(str, names[:limit]))
-    return shown if len(names) <= limit else f"{shown} and {len(names) - limit:,} more"
 
 
 def class_numbers(labels: Labels) -> NDArray[np.int64]:

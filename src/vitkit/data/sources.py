@@ -16,12 +16,22 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.data import label_sets
 from vitkit.data.config import DEFAULT_RULE, DEFAULT_SPLITS, DecodeRule, Splits
-from vitkit.data.cutting import Folds, with_missing_splits
-from vitkit.data.decode import Header, decode, header
-from vitkit.data.folders import list_folders, list_images
-from vitkit.data.label_sets import count_labels
+from vitkit.data.decode.image import Header, decode, header
+from vitkit.data.layouts import label_sets
+from vitkit.data.layouts.cutting import Folds, with_missing_splits
+from vitkit.data.layouts.folders import list_folders, list_images
+from vitkit.data.layouts.label_sets import count_labels
+from vitkit.data.layouts.parquet import list_parquet
+from vitkit.data.layouts.repeats import find_repeats
+from vitkit.data.layouts.split_lists import (
+    holds_lists,
+    holds_split_parquets,
+    list_of,
+    list_split_lists,
+    list_split_parquets,
+)
+from vitkit.data.layouts.tables import list_csv
 from vitkit.data.listing import (
     LABELS,
     LAYOUTS,
@@ -32,20 +42,9 @@ from vitkit.data.listing import (
     Targets,
     expand_home,
     is_ignored,
-    join_names,
-    pluralize,
 )
-from vitkit.data.parquet import list_parquet
-from vitkit.data.repeats import find_repeats
-from vitkit.data.split_lists import (
-    holds_lists,
-    holds_split_parquets,
-    list_of,
-    list_split_lists,
-    list_split_parquets,
-)
-from vitkit.data.tables import list_csv
 from vitkit.errors import VitkitError
+from vitkit.text import join_names, pluralize
 
 
 class Samples(Protocol):

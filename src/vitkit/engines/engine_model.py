@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from vitkit.engines.engine_config import Numbers
 from vitkit.errors import VitkitError
-from vitkit.models.card import Card
-from vitkit.models.vit_config import Gelu
+from vitkit.models.config.card import Card
+from vitkit.models.config.vit_config import Gelu
 from vitkit.models.zoo import ModelConfig
 
 Runner = Callable[[NDArray[np.uint8]], NDArray[np.float32]]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vitkit.engines.engine_config import Numbers
 from vitkit.engines.engine_model import computed_gelu
-from vitkit.models.compute_config import Compute
+from vitkit.models.config.compute_config import Compute
 from vitkit.models.fast import CENTRE, compute_as
 from vitkit.models.image_model import ImageModel, Taps
 from vitkit.models.parts import MLP, Attention, Block

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from vitkit.engines.graph import example_images, graph_of
 from vitkit.engines.onnx_engine import FILES
+from vitkit.models.config.resnet_config import halve
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet import ZeroPaddedMaxPool
-from vitkit.models.resnet_config import halve
 
 
 class UnmergedMaxPool(nn.Module):

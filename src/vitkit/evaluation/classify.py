@@ -34,7 +34,7 @@ from vitkit.evaluation.calibration import (
 from vitkit.evaluation.intervals import sign_test, wilson_interval
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import check_labels
-from vitkit.models.card import LossFunction
+from vitkit.models.config.card import LossFunction
 from vitkit.models.zoo import ModelConfig
 
 SIGNIFICANT = 0.05

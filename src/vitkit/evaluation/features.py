@@ -19,16 +19,15 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
 from vitkit.config import to_json
-from vitkit.data.batch import Batch
 from vitkit.data.config import Preprocessing
-from vitkit.data.loader import evaluation_batches
 from vitkit.data.sources import Samples
+from vitkit.data.stream.batch import Batch
+from vitkit.data.stream.loader import evaluation_batches
 from vitkit.durable import hash_file, read_regular_file, replace_file
 from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import run_model
-from vitkit.models.compute_config import Precision
-from vitkit.models.image_model import ImageModel
-from vitkit.models.precision import autocast
+from vitkit.models.config.compute_config import Precision
+from vitkit.models.image_model import ImageModel, autocast
 from vitkit.models.zoo import ModelConfig
 
 CACHE_LIMIT = 4 << 30

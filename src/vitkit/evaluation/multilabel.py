@@ -27,10 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit import config
-from vitkit.data.listing import join_names, pluralize
 from vitkit.errors import VitkitError
 from vitkit.evaluation.intervals import wilson_limits
 from vitkit.evaluation.label_predictions import LabelPredictions
+from vitkit.text import join_names, pluralize
 
 THRESHOLD = 0.5
 """Probability from which a label is predicted."""

@@ -11,7 +11,7 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.logits import IN_MEMORY, Logits, LogitsInFile, LogitsInMemory
 from vitkit.evaluation.npz import OpenedArrays, npz_chunks
 from vitkit.evaluation.scores import ImageScores, check_labels, image_scores
-from vitkit.models.card import LossFunction
+from vitkit.models.config.card import LossFunction
 
 
 class Predictions:

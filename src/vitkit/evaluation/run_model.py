@@ -14,15 +14,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitkit.data.batch import Batch
+from vitkit.data.stream.batch import Batch
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation.label_predictions import LabelPredictions
 from vitkit.evaluation.logits import LogitsAsTheyCome
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import ImageScores, check_labels, image_scores
-from vitkit.models.card import LossFunction
-from vitkit.models.compute_config import Precision
-from vitkit.models.precision import autocast
+from vitkit.models.config.card import LossFunction
+from vitkit.models.config.compute_config import Precision
+from vitkit.models.image_model import autocast
 
 Rows = NDArray[np.float32]
 """Logits `(B, K)` or features `(B, D)`, a row for each image."""

@@ -5,12 +5,11 @@ from typing import Any
 
 from vitkit.config import to_json
 from vitkit.jobs.card_options import CardOptions
-from vitkit.models.image_config import format_size
+from vitkit.models.config.resnet_config import BackboneConfig
 from vitkit.models.measure import forward_flops, parameters
-from vitkit.models.resnet_config import BackboneConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.checkpoints import identify_any
-from vitkit.text import format_count
+from vitkit.text import format_count, format_size
 from vitkit.weights import Identity
 from vitkit.weights.card import notable_fields, to_give_away
 

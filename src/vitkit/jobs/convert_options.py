@@ -4,7 +4,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
 from vitkit.jobs.options import CheckpointOptions, JobOptions, SourceOptions, StrPath
-from vitkit.models.vit_config import Interpolation
+from vitkit.models.config.vit_config import Interpolation
 from vitkit.weights.format_names import Format, Library, format_for
 
 

@@ -8,7 +8,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.cost_options import CostOptions
 from vitkit.kernels.block import Outline
 from vitkit.models.channels_config import with_image_size
-from vitkit.models.compute_config import Phase, Precision
+from vitkit.models.config.compute_config import Phase, Precision
 from vitkit.models.measure import (
     InferenceMemory,
     TrainingMemory,

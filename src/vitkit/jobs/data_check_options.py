@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from vitkit.data.config import DecodeRule, Splits
 from vitkit.jobs.options import JobOptions
-from vitkit.models.card import TaskName
+from vitkit.models.config.card import TaskName
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from vitkit.engines.engine_model import EngineModel, describe_gelu
 from vitkit.engines.folder import serve_folder
 from vitkit.engines.libraries import refuse_numbers
 from vitkit.errors import VitkitError
-from vitkit.models.compute_config import Phase, Precision
+from vitkit.models.config.compute_config import Phase, Precision
 from vitkit.runs.folder import Place, kind_of
 from vitkit.weights.load_options import LoadOptions
 

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from vitkit.data.imagenet import WithoutBorder, imagenet_wnids, is_wnid, list_labelled, read_wnids
 from vitkit.data.imagenet_config import PROTOCOLS
-from vitkit.data.loader import evaluation_batches
-from vitkit.data.repeats import Images, repeats_of_training
+from vitkit.data.layouts.repeats import Images, repeats_of_training
 from vitkit.data.sources import ImageData
+from vitkit.data.stream.loader import evaluation_batches
 from vitkit.errors import VitkitError
 from vitkit.evaluation import run_model
 from vitkit.evaluation.protocols import (

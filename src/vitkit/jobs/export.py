@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from vitkit.data.config import Preprocessing, Splits
-from vitkit.data.decode import DecodeError, decode
-from vitkit.data.folders import image_files
-from vitkit.data.image_paths import refuse_address
+from vitkit.data.decode.image import decode
+from vitkit.data.layouts.folders import image_files
+from vitkit.data.layouts.image_paths import refuse_address
 from vitkit.data.listing import expand_home
 from vitkit.data.sources import ImageData, Samples
 from vitkit.data.transforms import preprocess
@@ -26,7 +26,7 @@ from vitkit.engines.folder import write_description
 from vitkit.engines.graph import example_images
 from vitkit.engines.libraries import refuse_numbers
 from vitkit.engines.serving import COMPARED, MADE_UP, make_runner, refuse_model, require_same
-from vitkit.errors import VitkitError
+from vitkit.errors import DecodeError, VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.jobs.export_options import FEWEST, ExportOptions
 from vitkit.jobs.options import from_options

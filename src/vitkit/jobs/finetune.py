@@ -15,7 +15,7 @@ from vitkit.jobs.options import as_arguments, from_options
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.series.series import recorded_run, train_series
 from vitkit.jobs.train import require_data, train
-from vitkit.models.image_config import height_and_width
+from vitkit.models.config.image_config import height_and_width
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.config import Run, StartConfig, full_name
 from vitkit.runs.machine import require_threads

@@ -19,11 +19,11 @@ from vitkit.analysis.inspect import (
     position_similarity,
 )
 from vitkit.data.channels import to_rgb
-from vitkit.data.decode import DecodeError, decode
-from vitkit.data.image_paths import find_images
+from vitkit.data.decode.image import decode
+from vitkit.data.layouts.image_paths import find_images
 from vitkit.data.transforms import preprocess
 from vitkit.durable import refuse_link
-from vitkit.errors import VitkitError
+from vitkit.errors import DecodeError, VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.jobs.inspect_options import InspectOptions
 from vitkit.jobs.options import as_names, from_options

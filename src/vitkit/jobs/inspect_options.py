@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitkit.jobs.options import CheckpointOptions, JobOptions, StrPath
-from vitkit.weights.files.address import is_address
+from vitkit.weights.published import is_address
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from vitkit.engines.engine_config import Engine
 from vitkit.listener import SILENT, Listener
-from vitkit.models.compute_config import Precision
-from vitkit.models.image_config import Size
+from vitkit.models.config.compute_config import Precision
+from vitkit.models.config.image_config import Size
 from vitkit.weights.load_options import LoadOptions
 
 StrPath: TypeAlias = str | Path

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitkit.data.channels import from_rgb
-from vitkit.data.decode import DecodeError, decode, decode_image
-from vitkit.data.image_paths import find_images, refuse_address
+from vitkit.data.decode.image import decode, decode_image
+from vitkit.data.layouts.image_paths import find_images, refuse_address
 from vitkit.data.transforms import preprocess
 from vitkit.engines.engine_model import EngineModel
-from vitkit.errors import VitkitError
+from vitkit.errors import DecodeError, VitkitError
 from vitkit.jobs.engines import load_ready
 from vitkit.jobs.options import as_arguments, as_names, method_from_options
 from vitkit.jobs.predict_options import PredictOptions, PredictorOptions

@@ -10,7 +10,7 @@ from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_recipes import TABLE_4, finetune_as_in_paper
 from vitkit.jobs.finetune_recipes import paper as finetune_paper
-from vitkit.models.vit_config import ViTConfig
+from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.zoo import model_config
 from vitkit.runs.config import Architecture, Run
 from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig

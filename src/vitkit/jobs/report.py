@@ -18,7 +18,7 @@ from vitkit.durable import read_json, replace_file
 from vitkit.errors import VitkitError
 from vitkit.jobs.series.report import write_series_report
 from vitkit.listener import SILENT, Listener
-from vitkit.models.compute_config import PLAIN
+from vitkit.models.config.compute_config import PLAIN
 from vitkit.models.image_model import ImageModel
 from vitkit.runs.checkpoints import load_any
 from vitkit.runs.config import shown_command

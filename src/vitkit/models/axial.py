@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
-from vitkit.models.image_config import format_size
 from vitkit.models.image_model import Taps
 from vitkit.models.parts import Block
+from vitkit.text import format_size
 
 
 class AxialBlock(nn.Module):

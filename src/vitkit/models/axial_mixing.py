@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitkit.models.config.vit_config import Interpolation
 from vitkit.models.image_model import lecun_normal
-from vitkit.models.resize import resize_line
-from vitkit.models.vit_config import Interpolation
+from vitkit.models.position import resize_line
 
 GROUPS = 32
 """Groups of the norms, as many as in the ResNet around them."""

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from vitkit.errors import VitkitError
-from vitkit.models.image_config import Size, height_and_width
+from vitkit.models.config.image_config import Size, height_and_width
 from vitkit.models.zoo import ModelConfig
 
 Statistics = tuple[float, ...] | None

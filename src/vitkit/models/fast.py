@@ -21,12 +21,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.models.compute_config import Compute
+from vitkit.models.config.compute_config import Compute
+from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel, Taps
 from vitkit.models.parts import MLP, Attention, Block, RelativeAttention
 from vitkit.models.stem import PatchStem
 from vitkit.models.vit import ViT
-from vitkit.models.vit_config import ViTConfig
 
 BlockFunction = Callable[[Tensor, tuple[Tensor, ...], int, float], Tensor | None]
 """A function that computes a whole block: (tokens `(B, T, D)`, `block_weights`, h, epsilon of the norms) ->

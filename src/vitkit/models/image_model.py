@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitkit.errors import VitkitError
-from vitkit.models.card import Card
-from vitkit.models.compute_config import PLAIN, Compute
-from vitkit.models.image_config import LARGEST as LARGEST
-from vitkit.models.image_config import ImageConfig as ImageConfig
-from vitkit.models.vit_config import Interpolation
+from vitkit.models.config.card import Card
+from vitkit.models.config.compute_config import PLAIN, Compute, Precision
+from vitkit.models.config.image_config import LARGEST as LARGEST
+from vitkit.models.config.image_config import ImageConfig as ImageConfig
+from vitkit.models.config.vit_config import Interpolation
 
 Taps = dict[str, Tensor]
 """The dictionary into which a model writes its own intermediate tensors, by name."""
@@ -235,3 +235,12 @@ def lecun_normal(weight: Tensor, fan_in: int, generator: torch.Generator | None)
     # by it gives back what cutting takes away.
     std = math.sqrt(1 / fan_in) / 0.87962566103423978
     nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std, generator=generator)
+
+
+def autocast(device: torch.device, precision: Precision) -> torch.autocast:
+    """Return the context in which models on a device compute in a precision.
+
+    "auto" is bfloat16 on a GPU that has it, else float32.
+    """
+    auto = precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported()
+    return torch.autocast(device.type, torch.bfloat16, enabled=auto or precision == "bfloat16")

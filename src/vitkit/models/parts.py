@@ -14,10 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitkit.models.config.vit_config import Gelu, Interpolation
 from vitkit.models.image_model import Taps
-from vitkit.models.position import relative_logits
-from vitkit.models.resize import resize_line
-from vitkit.models.vit_config import Gelu, Interpolation
+from vitkit.models.position import relative_logits, resize_line
 
 QUICK_GELU_SLOPE = 1.702
 """The slope at which the logistic function is nearest to the normal distribution function (Hendrycks and

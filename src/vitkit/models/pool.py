@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.parts import MLP, Attention
-from vitkit.models.vit_config import ViTConfig
 
 
 class Pooling(nn.Module):

@@ -17,19 +17,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.models.axial_mixing import AxialMixing
-from vitkit.models.image_model import ImageModel, Taps, lecun_normal, make_head
-from vitkit.models.resnet_config import (
+from vitkit.models.config.resnet_config import (
     GROUPS,
     UnitShape,
     halve,
     unit_shapes,
 )
-from vitkit.models.resnet_config import (
+from vitkit.models.config.resnet_config import (
     BackboneConfig as BackboneConfig,
 )
-from vitkit.models.resnet_config import (
+from vitkit.models.config.resnet_config import (
     ResNetConfig as ResNetConfig,
 )
+from vitkit.models.image_model import ImageModel, Taps, lecun_normal, make_head
 
 
 class StdConv2d(nn.Module):

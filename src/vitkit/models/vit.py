@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
+from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel, Taps, lecun_normal, make_head
 from vitkit.models.parts import MLP, Attention, Block, RelativeAttention
 from vitkit.models.pool import Pooling, make_pooling
 from vitkit.models.position import Position, RotaryPosition2D, make_positions
 from vitkit.models.stem import PatchStem
-from vitkit.models.vit_config import ViTConfig
 
 
 class ViT(ImageModel):

@@ -23,10 +23,10 @@ from typing import Any
 
 from vitkit.config import nearest, to_json
 from vitkit.errors import VitkitError
-from vitkit.models.image_config import format_size
+from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
+from vitkit.models.config.vit_config import STEM_GROUP, ViTConfig
 from vitkit.models.other_names import name_here, same_letters
-from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
-from vitkit.models.vit_config import STEM_GROUP, ViTConfig
+from vitkit.text import format_size
 
 ModelConfig = ViTConfig | ResNetConfig
 FAMILIES: dict[str, type[ModelConfig]] = {config.family: config for config in (ViTConfig, ResNetConfig)}

@@ -25,9 +25,9 @@ from vitkit.analysis.drawing import enlarged, image_data_uri
 from vitkit.analysis.study_figures import tracking_plot
 from vitkit.config import to_json
 from vitkit.data.channels import to_rgb
-from vitkit.data.decode import DecodeError
 from vitkit.data.sources import Samples
 from vitkit.data.transforms import preprocess
+from vitkit.errors import DecodeError
 from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import forward_flops
 from vitkit.models.vit import ViT

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vitkit.data.listing import pluralize
 from vitkit.data.sources import FileSamples, ImageData, Samples
 from vitkit.errors import VitkitError
 from vitkit.listener import SILENT, Listener
@@ -33,6 +32,7 @@ from vitkit.runs.machine import choose_for, compute_as, deterministic
 from vitkit.runs.outlook import measure_step
 from vitkit.runs.records import StartRecord
 from vitkit.tasks import find_task
+from vitkit.text import pluralize
 from vitkit.training.checkpoint import save_checkpoint
 from vitkit.training.config import TrainingConfig
 from vitkit.training.optim import learning_rate

@@ -8,13 +8,18 @@ from pathlib import Path
 import torch
 
 from vitkit.config import to_json
-from vitkit.data.batch import Batch
-from vitkit.data.loader import TrainLoader, evaluation_batches, worker_count
-from vitkit.data.memory_samples import MemorySamples, check_decode_memory, keep_in_memory, largest_decoding
 from vitkit.data.sources import ImageData, Samples
+from vitkit.data.stream.batch import Batch
+from vitkit.data.stream.loader import TrainLoader, evaluation_batches, worker_count
+from vitkit.data.stream.memory_samples import (
+    MemorySamples,
+    check_decode_memory,
+    keep_in_memory,
+    largest_decoding,
+)
 from vitkit.listener import Listener
 from vitkit.models.build import build_model
-from vitkit.models.compute_config import Compute
+from vitkit.models.config.compute_config import Compute
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig, changed_name
 from vitkit.runs.config import Run, new_model_config

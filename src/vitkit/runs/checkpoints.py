@@ -11,8 +11,8 @@ from torch import Tensor
 from vitkit.durable import hash_file, read_json, remove_leftovers
 from vitkit.errors import VitkitError
 from vitkit.listener import Listener
+from vitkit.models.config.vit_config import Interpolation
 from vitkit.models.image_model import ImageModel
-from vitkit.models.vit_config import Interpolation
 from vitkit.runs.config import Run, changed_options
 from vitkit.runs.data_record import find_data, read_record
 from vitkit.runs.folder import Place, kind_of

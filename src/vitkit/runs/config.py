@@ -12,13 +12,13 @@ from typing import Any, Literal
 from vitkit._version import __version__
 from vitkit.config import describe_value, difference, from_json, require_finite, to_json
 from vitkit.data.config import Augmentation, Loading, Preprocessing, Splits
-from vitkit.durable import read_json, replace_json
+from vitkit.durable import read_json_once, replace_json
 from vitkit.errors import VitkitError
-from vitkit.evaluation.fewshot_tracking import FewShotTracking
-from vitkit.models.card import TaskName
+from vitkit.evaluation.fewshot.tracking import FewShotTracking
 from vitkit.models.channels_config import with_channels, with_statistics
-from vitkit.models.compute_config import Compute
-from vitkit.models.vit_config import ImagePoolKind, Interpolation, PositionKind
+from vitkit.models.config.card import TaskName
+from vitkit.models.config.compute_config import Compute
+from vitkit.models.config.vit_config import ImagePoolKind, Interpolation, PositionKind
 from vitkit.models.zoo import ModelConfig, changed_name, model_config
 from vitkit.text import without_places
 from vitkit.training.config import (
@@ -222,7 +222,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     path = folder / "config.json"
     try:
-        data = read_json(path)
+        data = read_json_once(path)
     except FileNotFoundError:
         raise VitkitError(f"{folder} is no run folder: it has no config.json.") from None
     except VitkitError as error:

@@ -22,13 +22,14 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from vitkit.config import describe_value, read_if_there, to_json
-from vitkit.data.label_sets import count_labels
-from vitkit.data.listing import Files, pluralize
+from vitkit.data.layouts.label_sets import count_labels
+from vitkit.data.listing import Files
 from vitkit.durable import hash_file, read_regular_file, replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.listener import Listener
+from vitkit.text import pluralize
 from vitkit.weights.card import ModelCard
-from vitkit.weights.files.address import is_address
+from vitkit.weights.published import is_address
 
 if TYPE_CHECKING:
     from vitkit.data.sources import ImageData

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from vitkit._version import __version__
 from vitkit.data.config import WORKER_TIMEOUT
-from vitkit.data.loader import evaluation_batches, worker_count
-from vitkit.data.repeats import describe_repeats, repeats_of_training
+from vitkit.data.layouts.repeats import describe_repeats, repeats_of_training
 from vitkit.data.sources import ImageData
+from vitkit.data.stream.loader import evaluation_batches, worker_count
 from vitkit.engines.engine_model import EngineModel
 from vitkit.listener import SILENT, Listener, added_up
-from vitkit.models.compute_config import Precision
+from vitkit.models.config.compute_config import Precision
 from vitkit.models.image_model import ImageModel
 from vitkit.runs.build import Parts
 from vitkit.runs.checkpoints import keep_damaged, model_is_whole

@@ -31,8 +31,7 @@ from vitkit.engines.engine_config import DESCRIPTION
 from vitkit.errors import VitkitError
 from vitkit.runs.config import Run, parse_run, read_config
 from vitkit.runs.destination import make_folder
-from vitkit.weights.files.address import is_address
-from vitkit.weights.published import find_start_named
+from vitkit.weights.published import find_start_named, is_address
 
 Kind = Literal[
     "run",

@@ -21,10 +21,10 @@ from vitkit.errors import VitkitError
 from vitkit.kernels.block import compiled_block
 from vitkit.kernels.gelu import compiled_gelu
 from vitkit.models import fast
-from vitkit.models.compute_config import Compute, Phase, Precision
+from vitkit.models.config.compute_config import Compute, Phase, Precision
+from vitkit.models.config.resnet_config import ResNetConfig
+from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
-from vitkit.models.resnet_config import ResNetConfig
-from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
 
 MOST_THREADS = 4096

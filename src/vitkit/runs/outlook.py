@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.data.advice import advise_on_start, where_to_ask
-from vitkit.data.batch import Batch
-from vitkit.data.listing import Targets, pluralize
-from vitkit.data.loader import worker_count
-from vitkit.data.memory_samples import MemorySamples
+from vitkit.data.listing import Targets
 from vitkit.data.sources import ImageData
+from vitkit.data.stream.batch import Batch
+from vitkit.data.stream.loader import worker_count
+from vitkit.data.stream.memory_samples import MemorySamples
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import count_parameters, forward_flops, parameters
@@ -28,7 +28,7 @@ from vitkit.models.zoo import ModelConfig
 from vitkit.runs.config import Run
 from vitkit.runs.machine import available_memory
 from vitkit.runs.records import StartRecord, read_advice
-from vitkit.text import format_bytes, format_count, format_duration
+from vitkit.text import format_bytes, format_count, format_duration, pluralize
 from vitkit.training.config import OptimizerConfig
 from vitkit.training.gradients import out_of_memory_explained
 from vitkit.training.layer_rates import rate_scales

@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 
 from vitkit.config import to_json
 from vitkit.data.config import NEWEST_RULE
-from vitkit.data.decode import DecodeError
-from vitkit.data.listing import absolute_spec, pluralize
+from vitkit.data.listing import absolute_spec
 from vitkit.data.sources import ImageData
 from vitkit.data.transforms import preprocess
-from vitkit.errors import VitkitError
+from vitkit.errors import DecodeError, VitkitError
 from vitkit.listener import SILENT, Listener
-from vitkit.models.compute_config import Compute
+from vitkit.models.config.compute_config import Compute
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.budget import choose_steps, measure_pace, with_steps
@@ -33,6 +32,7 @@ from vitkit.runs.outlook import require_memory
 from vitkit.runs.records import StartRecord, read_start_record
 from vitkit.runs.start import Start, absolute_start, find_start, plan_start
 from vitkit.tasks import find_task
+from vitkit.text import pluralize
 
 Fit = Callable[[Run, int, int], Run]
 """A function that gives a run another number of steps, which is its second argument; the third is the number

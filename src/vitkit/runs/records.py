@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from vitkit.config import from_json, read_if_there, to_json
-from vitkit.data.listing import pluralize
 from vitkit.durable import read_json, read_regular_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.models.zoo import FAMILIES, ModelConfig, changed_name
 from vitkit.runs.config import Run, new_model_config
 from vitkit.runs.data_record import require_counts
+from vitkit.text import pluralize
 from vitkit.weights.card import ModelCard
 
 LOG_BYTES = 256 << 20

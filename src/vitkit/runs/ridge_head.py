@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from vitkit.data.listing import class_numbers
-from vitkit.data.loader import worker_count
+from vitkit.data.stream.loader import worker_count
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import FeatureExtractor
-from vitkit.evaluation.fewshot import STD_EPS, Floats, Integers
-from vitkit.evaluation.fewshot_folds import mixed_order
+from vitkit.evaluation.fewshot.folds import mixed_order
+from vitkit.evaluation.fewshot.methods import STD_EPS, Floats, Integers
 from vitkit.listener import Listener
 from vitkit.runs.build import Parts
 from vitkit.runs.config import Run

@@ -20,7 +20,6 @@ from typing import Any
 from vitkit._version import __version__
 from vitkit.config import describe_value, from_json, to_json
 from vitkit.data.config import DEALT_RULE, FIRST_RULE
-from vitkit.data.listing import join_names, pluralize
 from vitkit.durable import read_json, replace_json
 from vitkit.errors import VitkitError
 from vitkit.runs.config import Run
@@ -30,11 +29,12 @@ from vitkit.runs.records import read_metrics
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.tasks import find_task
 from vitkit.tasks.answering import Pooled
+from vitkit.text import join_names, pluralize
 from vitkit.training.checkpoint import FOLDER, commit_size, newest_first
 
 RECORD = SERIES
 KEPT = "kept in the same split"
-"""Words of the note that a run writes down where it cuts images that repeat others (`data/cutting.py`)."""
+"""Words of the note of a run that cuts images which repeat others (`data/layouts/cutting.py`)."""
 
 
 @dataclass(frozen=True)

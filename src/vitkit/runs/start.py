@@ -14,11 +14,10 @@ from torch import Tensor
 
 from vitkit.config import difference, to_json
 from vitkit.data.config import Preprocessing
-from vitkit.data.listing import absolute_spec, pluralize
+from vitkit.data.listing import absolute_spec
 from vitkit.durable import hash_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.models.channels_config import describe_channels, with_channels, with_image_size
-from vitkit.models.image_config import format_size
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.checkpoints import read_stopped_run
@@ -28,11 +27,12 @@ from vitkit.runs.folder import Place, kind_of
 from vitkit.runs.records import START_FILE, StartRecord, read_start_record, run_model, with_start
 from vitkit.runs.series_record import require_weights
 from vitkit.tasks import find_task
+from vitkit.text import format_size, pluralize
 from vitkit.weights import LoadOptions
 from vitkit.weights.card import ModelCard, card_of, fit_preprocessing
-from vitkit.weights.files.address import is_address
 from vitkit.weights.files.source import read_json_object as read_settings
 from vitkit.weights.loading import fit_statistics, fit_weights, identify, read_weights
+from vitkit.weights.published import is_address
 
 NAMES_SHOWN = 5
 """Names of classes in an error, before it says that there are more: an error stays a few lines long."""

@@ -10,7 +10,7 @@ from vitkit.data.config import DEFAULT_RULE, Splits
 from vitkit.data.listing import absolute_spec
 from vitkit.durable import refuse_links, replace_json
 from vitkit.errors import VitkitError
-from vitkit.models.card import Card
+from vitkit.models.config.card import Card
 from vitkit.runs.config import Run
 from vitkit.runs.data_record import DataRecord
 from vitkit.tasks import find_task, task_of

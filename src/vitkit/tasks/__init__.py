@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitkit.errors import VitkitError
-from vitkit.models import card
-from vitkit.models.card import Card, TaskName
+from vitkit.models.config import card
+from vitkit.models.config.card import Card, TaskName
 from vitkit.tasks.answering import Answering
 from vitkit.tasks.classification.answering import ClassificationAnswering
 from vitkit.tasks.classification.learning import ClassificationLearning

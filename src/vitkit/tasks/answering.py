@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.models import card
-from vitkit.models.card import Card
-from vitkit.models.compute_config import Precision
+from vitkit.models.config import card
+from vitkit.models.config.card import Card
+from vitkit.models.config.compute_config import Precision
 from vitkit.models.zoo import ModelConfig
 from vitkit.tasks.page import Table, TaskReport
 
 if TYPE_CHECKING:
     import torch
 
-    from vitkit.data.batch import Batch
+    from vitkit.data.stream.batch import Batch
     from vitkit.evaluation.run_model import Model
 
 

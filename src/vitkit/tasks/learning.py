@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from vitkit.data.config import DecodeRule, Splits
-from vitkit.models import card
-from vitkit.models.compute_config import Precision
+from vitkit.models.config import card
+from vitkit.models.config.compute_config import Precision
 from vitkit.models.zoo import ModelConfig
 from vitkit.tasks.page import Curve
 from vitkit.training.config import ObjectiveConfig
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from vitkit.data.batch import Batch
     from vitkit.data.sources import ImageData, Samples
+    from vitkit.data.stream.batch import Batch
     from vitkit.training.evaluators import Evaluator, Monitor
 
 

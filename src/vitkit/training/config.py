@@ -7,7 +7,7 @@ from typing import Literal
 
 from vitkit.config import require_finite
 from vitkit.errors import VitkitError
-from vitkit.models.compute_config import Precision
+from vitkit.models.config.compute_config import Precision
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,10 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.config import to_json
-from vitkit.data.batch import Batch
+from vitkit.data.stream.batch import Batch
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.models.compute_config import PLAIN, Compute
-from vitkit.models.image_model import ImageModel
-from vitkit.models.precision import autocast
+from vitkit.models.config.compute_config import PLAIN, Compute
+from vitkit.models.image_model import ImageModel, autocast
 from vitkit.training.checkpoint import Progress, TrainState, environment, load_checkpoint, save_checkpoint
 from vitkit.training.config import VALIDATION, OptimizerConfig, TrainingConfig
 from vitkit.training.evaluators import Evaluator, Monitor, check_evaluators, judge
@@ -155,7 +154,7 @@ def require_finite_weights(parameters: Iterable[Tensor], buffers: Iterable[Tenso
 
 
 class Batches(Protocol):
-    """A source of training images, such as `vitkit.data.loader.TrainLoader`."""
+    """A source of training images, such as `vitkit.data.stream.loader.TrainLoader`."""
 
     def batches(self, start: int, stop: int) -> Iterator[Batch]:
         """Yield the batches of steps `start` to `stop - 1`; batch n is the same whatever `start` is."""

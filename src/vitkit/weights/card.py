@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 from vitkit.config import difference, to_json
 from vitkit.data.config import Augmentation, Preprocessing, Splits
-from vitkit.models.card import Card
-from vitkit.models.card import LossFunction as LossFunction
-from vitkit.models.card import Task as Task
-from vitkit.models.image_config import ImageConfig
+from vitkit.models.config.card import Card
+from vitkit.models.config.card import LossFunction as LossFunction
+from vitkit.models.config.card import Task as Task
+from vitkit.models.config.image_config import ImageConfig
 from vitkit.text import without_places
 from vitkit.weights.assumptions import Assumption
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from vitkit.models.vit_config import Interpolation
+from vitkit.models.config.vit_config import Interpolation
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,13 @@ from vitkit.models import channels_config
 from vitkit.models.build import build_empty, build_model
 from vitkit.models.channels import fit_filters
 from vitkit.models.channels_config import with_channels, with_image_size
-from vitkit.models.image_config import format_size
+from vitkit.models.config.vit_config import Interpolation
 from vitkit.models.image_model import ImageModel
-from vitkit.models.vit_config import Interpolation
 from vitkit.models.zoo import ModelConfig, name_of
+from vitkit.text import format_size
 from vitkit.weights.card import ModelCard, fit_preprocessing
 from vitkit.weights.files.checksum import Checksum
-from vitkit.weights.files.named import fetch_any
+from vitkit.weights.files.remote import fetch_any
 from vitkit.weights.files.source import Source, open_source
 from vitkit.weights.format_names import MODULES
 from vitkit.weights.formats import native

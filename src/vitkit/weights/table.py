@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from vitkit.errors import VitkitError
+from vitkit.models.config.resnet_config import BackboneConfig
+from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
-from vitkit.models.resnet_config import BackboneConfig
-from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.card import ModelCard
 from vitkit.weights.files.checksum import Checksum

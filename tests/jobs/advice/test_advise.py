@@ -15,7 +15,7 @@ import vitkit
 from tests.jobs.hearing import Hearing
 from vitkit.data.config import Splits
 from vitkit.errors import VitkitError
-from vitkit.evaluation.fewshot_folds import Folded
+from vitkit.evaluation.fewshot.folds import Folded
 from vitkit.jobs import train as training
 from vitkit.jobs.advice import advise as advising
 from vitkit.jobs.advice.advise import advise, follow

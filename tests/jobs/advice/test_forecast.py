@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vitkit.evaluation.fewshot_folds import Folded
+from vitkit.evaluation.fewshot.folds import Folded
 from vitkit.jobs.advice.forecast import (
     BASE_IMAGES,
     DECAY,

@@ -19,9 +19,9 @@ from vitkit.data.config import DecodeRule, Loading, Preprocessing, Splits
 from vitkit.data.listing import absolute_spec, class_numbers
 from vitkit.data.sources import open_data
 from vitkit.errors import VitkitError
-from vitkit.evaluation import fewshot_data
-from vitkit.evaluation.fewshot import Draws, fit
-from vitkit.evaluation.fewshot_tracking import FewShotTracking, fewshot_evaluator
+from vitkit.evaluation.fewshot import data as fewshot_data
+from vitkit.evaluation.fewshot.methods import Draws, fit
+from vitkit.evaluation.fewshot.tracking import FewShotTracking, fewshot_evaluator
 from vitkit.jobs.fewshot.result import fewshot_page, short_names
 from vitkit.runs.config import Run
 from vitkit.training.config import TrainingConfig

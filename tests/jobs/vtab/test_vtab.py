@@ -19,8 +19,8 @@ from tests.jobs.hearing import Hearing
 from tests.vtab_layout import small_task
 from vitkit.cli.main import run as command
 from vitkit.config import to_json
+from vitkit.data.layouts.vtab_tasks import VTAB_TASKS, TaskFolder
 from vitkit.data.sources import open_data
-from vitkit.data.vtab_tasks import VTAB_TASKS, TaskFolder
 from vitkit.durable import hash_file
 from vitkit.errors import VitkitError
 from vitkit.jobs import train as training

@@ -12,12 +12,11 @@ import torch
 from vitkit.data.advice import suggest_recipe
 from vitkit.data.check import DataCheck, check_data
 from vitkit.data.config import NEWEST_RULE, Splits
-from vitkit.data.decode import DecodeError
+from vitkit.data.layouts.repeats import repeats_of_training
 from vitkit.data.listing import absolute_spec
-from vitkit.data.loader import TrainLoader
-from vitkit.data.repeats import repeats_of_training
 from vitkit.data.sources import ImageData, Samples
-from vitkit.errors import VitkitError
+from vitkit.data.stream.loader import TrainLoader
+from vitkit.errors import DecodeError, VitkitError
 from vitkit.evaluation.features import explain_no_features
 from vitkit.jobs.advice.choice import Advice, Option, advice_words, choose, refuse_to_go
 from vitkit.jobs.advice.forecast import FINETUNED, evidence_of, predict

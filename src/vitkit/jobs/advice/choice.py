@@ -12,17 +12,16 @@ from numpy.typing import NDArray
 from vitkit import config
 from vitkit.data.advice import SMALL_SIDE, advise_on_start, usual_side
 from vitkit.data.check import DataCheck
-from vitkit.data.listing import class_numbers, pluralize
-from vitkit.data.repeats import describe_repeats
+from vitkit.data.layouts.repeats import describe_repeats
+from vitkit.data.listing import class_numbers
 from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
-from vitkit.evaluation.fewshot_folds import FOLDS, Folded
+from vitkit.evaluation.fewshot.folds import FOLDS, Folded
 from vitkit.jobs.advice.forecast import FEWEST, LARGEST_START, LEVEL, MOST, UNMEASURED
 from vitkit.jobs.advice.probe import PIXEL_SIDE
-from vitkit.models.image_config import format_size
 from vitkit.runs.config import Run
 from vitkit.runs.records import AdviceRecord, Forecast
-from vitkit.text import format_bytes, format_duration
+from vitkit.text import format_bytes, format_duration, format_size, pluralize
 
 MARGIN = 0.01
 """Accuracies that differ by less are no reason to compute more."""

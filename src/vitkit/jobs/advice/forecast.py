@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.evaluation.fewshot_folds import Folded
+from vitkit.evaluation.fewshot.folds import Folded
 from vitkit.runs.records import Forecast
 
 LEVEL = 0.8

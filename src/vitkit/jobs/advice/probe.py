@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from vitkit.data.config import Preprocessing
 from vitkit.data.listing import class_numbers
-from vitkit.data.loader import evaluation_batches
 from vitkit.data.sources import ImageData, Samples
+from vitkit.data.stream.loader import evaluation_batches
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import FeatureCache, FeatureExtractor, Features, cached_features
-from vitkit.evaluation.fewshot_folds import FOLDS, Folded, cross_validate, fits, mixed_order
+from vitkit.evaluation.fewshot.folds import FOLDS, Folded, cross_validate, fits, mixed_order
 from vitkit.listener import Listener
 from vitkit.runs.checkpoints import load_model
 from vitkit.runs.config import StartConfig

@@ -47,7 +47,7 @@ from vitkit.jobs.bench.timing import (
 from vitkit.jobs.cost import configuration, is_checkpoint
 from vitkit.kernels import gelu, resample
 from vitkit.listener import SILENT, Listener, Progress
-from vitkit.models.compute_config import Precision
+from vitkit.models.config.compute_config import Precision
 from vitkit.models.measure import forward_flops, inference_memory, parameters, training_memory
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.machine import available_memory, find_device, keep_freed_memory

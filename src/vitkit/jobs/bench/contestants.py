@@ -23,9 +23,9 @@ from vitkit.engines.engine_model import EngineModel
 from vitkit.engines.serving import serve
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.compute_config import PLAIN, Compute, Precision
+from vitkit.models.config.compute_config import PLAIN, Compute, Precision
+from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
-from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.machine import BFLOAT16_FEATURES, choose_for, compute_as, device_features
 from vitkit.weights.peers import import_library

@@ -5,7 +5,7 @@ from typing import Literal
 
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import JobOptions
-from vitkit.models.compute_config import Precision
+from vitkit.models.config.compute_config import Precision
 
 PAPER_SIZES = (64, 128, 224, 384, 512)
 """Pixels a side that the paper's Figure 12 shows (Appendix D.5)."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vitkit.analysis.drawing import save_figure
 from vitkit.analysis.study_figures import fewshot_plot
 from vitkit.data.config import DecodeRule
-from vitkit.data.listing import absolute_spec, pluralize
+from vitkit.data.listing import absolute_spec
 from vitkit.data.sources import Samples
 from vitkit.durable import refuse_link, replace_file, replace_json
 from vitkit.errors import VitkitError
@@ -22,7 +22,7 @@ from vitkit.evaluation.features import (
     cached_features,
     explain_no_features,
 )
-from vitkit.evaluation.fewshot_data import (
+from vitkit.evaluation.fewshot.data import (
     ComputeFeatures,
     FewShotData,
     Shots,
@@ -31,7 +31,7 @@ from vitkit.evaluation.fewshot_data import (
     shot_features,
     test_features,
 )
-from vitkit.evaluation.fewshot_scores import measure
+from vitkit.evaluation.fewshot.scores import measure
 from vitkit.jobs.fewshot.options import FewShotOptions
 from vitkit.jobs.fewshot.result import (
     FewShot,
@@ -47,7 +47,7 @@ from vitkit.runs.checkpoints import identify_any, load_model
 from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import find_device
 from vitkit.runs.trained_model import is_training_data
-from vitkit.text import without_places
+from vitkit.text import pluralize, without_places
 from vitkit.weights.card import TrainingData, fit_preprocessing, preprocessing_of
 from vitkit.weights.files.cache import cache_folder
 from vitkit.weights.pretraining import pretraining_images

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 
 from vitkit.errors import VitkitError
-from vitkit.evaluation.fewshot_config import L2, METHODS, SHOTS, Method, listed
+from vitkit.evaluation.fewshot.config import L2, METHODS, SHOTS, Method, listed
 from vitkit.jobs.options import (
     BatchOptions,
     CacheOptions,

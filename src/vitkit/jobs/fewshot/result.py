@@ -9,11 +9,11 @@ from matplotlib.figure import Figure
 
 from vitkit import config
 from vitkit.analysis.study_figures import METHOD_NAMES, fewshot_plot, pretraining_plot
-from vitkit.data.listing import join_names, pluralize
-from vitkit.evaluation.fewshot import MAX_ITERATIONS
-from vitkit.evaluation.fewshot_config import Method
-from vitkit.evaluation.fewshot_scores import FewShotScore
+from vitkit.evaluation.fewshot.config import Method
+from vitkit.evaluation.fewshot.methods import MAX_ITERATIONS
+from vitkit.evaluation.fewshot.scores import FewShotScore
 from vitkit.report.template import FewShotContent, render_fewshot
+from vitkit.text import join_names, pluralize
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,11 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitkit.data.listing import SPLITS, join_names
-from vitkit.data.split_lists import find_lists, find_usual_splits
-from vitkit.data.vtab_tasks import VTAB_TASKS, TaskFolder, task_of_folder
+from vitkit.data.layouts.split_lists import find_lists, find_usual_splits
+from vitkit.data.layouts.vtab_tasks import VTAB_TASKS, TaskFolder, task_of_folder
+from vitkit.data.listing import SPLITS
 from vitkit.errors import VitkitError
+from vitkit.text import join_names
 
 EXPECTED = (
     "Expected a folder for each task, such as cifar/ and dtd/, with images/, train800.txt, val200.txt, "

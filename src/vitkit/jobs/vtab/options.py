@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal, TypeAlias
 
-from vitkit.data.vtab_tasks import TaskFolder
+from vitkit.data.layouts.vtab_tasks import TaskFolder
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import JobOptions, MachineOptions, SizeOptions, StrPath
 

@@ -8,12 +8,11 @@ from typing import Any
 
 from vitkit import config
 from vitkit._version import __version__
-from vitkit.data.listing import join_names, pluralize
-from vitkit.data.vtab_tasks import GROUPS, VTAB_TASKS, Group, TaskFolder, VtabTask, known
+from vitkit.data.layouts.vtab_tasks import GROUPS, VTAB_TASKS, Group, TaskFolder, VtabTask, known
 from vitkit.errors import VitkitError
 from vitkit.report.template import render_tables
 from vitkit.tasks.page import Number, Section, Table, Text, fraction_cell
-from vitkit.text import without_places
+from vitkit.text import join_names, pluralize, without_places
 
 PAPER_MODELS = ("ViT-H/14 JFT", "ViT-L/16 JFT", "ViT-L/16 I21k")
 PAPER: dict[TaskFolder, tuple[float, float, float]] = {

@@ -16,9 +16,9 @@ from typing import Any
 
 from vitkit.config import difference, from_json, to_json
 from vitkit.data.config import Augmentation, Splits
+from vitkit.data.layouts.vtab_tasks import TaskFolder, VtabTask, known
 from vitkit.data.listing import absolute_spec
 from vitkit.data.sources import open_data
-from vitkit.data.vtab_tasks import TaskFolder, VtabTask, known
 from vitkit.durable import hash_file, read_json, refuse_links, remove_leftovers, replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune import suit_run
@@ -30,7 +30,7 @@ from vitkit.jobs.vtab.data import TaskData, find_tasks
 from vitkit.jobs.vtab.options import VtabOptions
 from vitkit.jobs.vtab.result import TaskScore, Vtab, render_vtab
 from vitkit.listener import Listener, Progress
-from vitkit.models.image_config import height_and_width
+from vitkit.models.config.image_config import height_and_width
 from vitkit.runs.config import Run, StartConfig, name_options
 from vitkit.runs.data_record import read_record
 from vitkit.runs.destination import require_folder

@@ -9,24 +9,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.config import from_json
-from vitkit.data.listing import pluralize
 from vitkit.durable import read_json
 from vitkit.evaluation import classify
 from vitkit.evaluation.classify import check_evaluation
 from vitkit.evaluation.intervals import wilson_interval
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import likeliest, probabilities
-from vitkit.models import card
-from vitkit.models.card import Card
-from vitkit.models.compute_config import Precision
+from vitkit.models.config import card
+from vitkit.models.config.card import Card
+from vitkit.models.config.compute_config import Precision
 from vitkit.models.zoo import ModelConfig
 from vitkit.tasks.answering import Guess, Pooled
 from vitkit.tasks.page import TaskReport
+from vitkit.text import pluralize
 
 if TYPE_CHECKING:
     import torch
 
-    from vitkit.data.batch import Batch
+    from vitkit.data.stream.batch import Batch
     from vitkit.evaluation.run_model import Model
 
 

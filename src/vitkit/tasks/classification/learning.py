@@ -8,7 +8,7 @@ import numpy as np
 
 from vitkit.data.config import DecodeRule, Splits
 from vitkit.evaluation.classify import classification, explain_no_classes
-from vitkit.models import card
+from vitkit.models.config import card
 from vitkit.models.zoo import ModelConfig
 from vitkit.tasks.learning import Validation
 from vitkit.tasks.page import Curve

@@ -10,24 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.config import from_json
-from vitkit.data.listing import pluralize
 from vitkit.durable import read_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import explain_no_classes
 from vitkit.evaluation.label_predictions import LabelPredictions
 from vitkit.evaluation.multilabel import THRESHOLD, MultiLabel, mark_repeated_labels, multi_label
 from vitkit.evaluation.scores import probabilities
-from vitkit.models import card
-from vitkit.models.card import Card
-from vitkit.models.compute_config import Precision
+from vitkit.models.config import card
+from vitkit.models.config.card import Card
+from vitkit.models.config.compute_config import Precision
 from vitkit.models.zoo import ModelConfig
 from vitkit.tasks.answering import Guess
 from vitkit.tasks.page import Table, TaskReport, percent
+from vitkit.text import pluralize
 
 if TYPE_CHECKING:
     import torch
 
-    from vitkit.data.batch import Batch
+    from vitkit.data.stream.batch import Batch
     from vitkit.evaluation.run_model import Model
 
 

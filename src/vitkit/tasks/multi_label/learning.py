@@ -8,7 +8,7 @@ from vitkit.data.config import DecodeRule, Splits
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import explain_no_classes
 from vitkit.evaluation.multilabel import multi_label
-from vitkit.models import card
+from vitkit.models.config import card
 from vitkit.models.zoo import ModelConfig
 from vitkit.tasks.learning import Validation
 from vitkit.tasks.page import Curve

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
+from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
-from vitkit.models.vit_config import ViTConfig
 from vitkit.weights.card import ModelCard
 from vitkit.weights.files.npz import npz_path, write_npz
 from vitkit.weights.files.source import Source

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.image_config import format_size
+from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
+from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
-from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
-from vitkit.models.vit_config import ViTConfig
 from vitkit.models.zoo import ModelConfig
+from vitkit.text import format_size
 from vitkit.weights.card import ModelCard
 from vitkit.weights.files.npz import npz_path, write_npz
 from vitkit.weights.files.source import Source

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from vitkit.models.resnet_config import GROUPS, ResNetConfig, usual_stage_channels
+from vitkit.models.config.resnet_config import GROUPS, ResNetConfig, usual_stage_channels
 
 
 def with_channels(config: ResNetConfig, root: int, stages: tuple[int, ...]) -> ResNetConfig:

@@ -16,8 +16,8 @@ from torch import Tensor
 from vitkit.data.config import Preprocessing
 from vitkit.durable import WRITE_SIZE, replace_file
 from vitkit.errors import VitkitError
+from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
-from vitkit.models.vit_config import ViTConfig
 from vitkit.weights.assumptions import assumed_resizing, assumed_statistics
 from vitkit.weights.card import ModelCard, fraction_of
 from vitkit.weights.files.source import Source

@@ -16,10 +16,10 @@ from pathlib import Path
 from vitkit.config import to_json
 from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
-from vitkit.models.card import Card
+from vitkit.models.config.card import Card
+from vitkit.models.config.resnet_config import ResNetConfig
+from vitkit.models.config.vit_config import Gelu, ViTConfig
 from vitkit.models.image_model import ImageModel
-from vitkit.models.resnet_config import ResNetConfig
-from vitkit.models.vit_config import Gelu, ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.assumptions import Assumption, assumed_resizing, assumed_statistics
 from vitkit.weights.card import ModelCard, Task

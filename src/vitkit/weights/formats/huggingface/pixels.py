@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from vitkit.data.config import Interpolation, Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.image_config import format_size
 from vitkit.models.image_model import ImageModel
+from vitkit.text import format_size
 from vitkit.weights.card import changed_pixels_noted, fraction_of, preprocessing_of
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats.huggingface.settings import DEFAULTS, Processor, processor_of

@@ -4,8 +4,8 @@ from typing import Literal
 
 import torch
 
-from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
-from vitkit.models.vit_config import ViTConfig
+from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
+from vitkit.models.config.vit_config import ViTConfig
 from vitkit.weights.table import Row, renamed, weight_and_bias
 
 QKVBias = Literal["fused", "split", "none"]

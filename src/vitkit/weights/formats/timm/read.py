@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from vitkit.config import describe_value
 from vitkit.errors import VitkitError
-from vitkit.models.resnet_config import BackboneConfig, ResNetConfig
-from vitkit.models.vit_config import PoolKind, ViTConfig
+from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
+from vitkit.models.config.vit_config import PoolKind, ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.card import ModelCard
 from vitkit.weights.files.source import Source

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from vitkit.data.config import Interpolation, Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.vit_config import (
+from vitkit.models.config.vit_config import (
     DINOV3_ROTARY,
     EVA02_ROTARY,
     ROPE_VIT_ROTARY,

@@ -10,10 +10,10 @@ from torch import Tensor
 from vitkit.data.config import Preprocessing
 from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
-from vitkit.models.image_config import format_size
+from vitkit.models.config.resnet_config import GROUPS, ResNetConfig
+from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
-from vitkit.models.resnet_config import GROUPS, ResNetConfig
-from vitkit.models.vit_config import ViTConfig
+from vitkit.text import format_size
 from vitkit.weights.card import border_colour, changed_pixels_noted, fraction_of, preprocessing_of
 from vitkit.weights.files.safetensors import safetensors_chunks
 from vitkit.weights.formats.resnet_channels import absent_from_libraries, has_usual_channels

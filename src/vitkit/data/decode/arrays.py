@@ -1,0 +1,145 @@
+"""Read images that are arrays: `.npy` files of (height, width, channels), of any number of channels.
+
+Only the three types of `to_levels` are read; nothing is unpickled. The header is matched letter by letter, as
+numpy and other writers make it (numpy/lib/_format_impl.py), and what it promises must be the file's length.
+
+Shapes: H x W pixels of C channels.
+"""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitkit.data.config import DecodeRule
+from vitkit.errors import DecodeError
+
+MAGIC = b"\x93NUMPY"
+_HEADER = re.compile(
+    r"\{'descr': (?P<type>'[^']*'|\[.*\]), 'fortran_order': (?P<columns_first>True|False), "
+    r"'shape': \((?P<shape>(?:\d{1,10}, ?)*(?:\d{1,10})?)\),? ?\}\s*",
+    re.DOTALL,
+)
+_LONGEST_HEADER = 1000  # characters; that of an image has about 70
+_TYPES = {"'|u1'", "'<u2'", "'>u2'", "'<f4'", "'>f4'"}
+_STRIP = 1 << 18  # values that are converted at a time, so that their floats stay small
+STRIP_BYTES = 16 * _STRIP
+"""Bytes of memory that converting takes beside values and levels: a few floats for each value of a strip."""
+
+
+def to_levels(values: NDArray[np.generic]) -> NDArray[np.uint8]:
+    """Turn values into levels from 0 to 255: uint8 as they are, uint16 times 255/65535, floats times 255.
+
+    Raises:
+        DecodeError: floats that are not in [0, 1], or values of another type.
+    """
+    if values.dtype == np.uint8:
+        return values.astype(np.uint8, copy=False)
+    if values.dtype.kind == "u" and values.dtype.itemsize == 2:
+        scaled = values.astype(np.float32) * np.float32(255 / 65535)
+    elif values.dtype.kind == "f":
+        if not values.size or not (values.min() >= 0 and values.max() <= 1):  # NaN is neither
+            found = "NaN" if np.isnan(values).any() else f"{values.min():g} to {values.max():g}"
+            raise DecodeError(f"expected floats from 0 to 1, found {found}: scale all images alike")
+        scaled = values.astype(np.float32) * np.float32(255)
+    else:
+        raise DecodeError(f"expected values of uint8, uint16 or float32, found {values.dtype}")
+    levels: NDArray[np.uint8] = np.floor(scaled + np.float32(0.5)).astype(np.uint8)
+    return levels
+
+
+def fill_levels(levels: NDArray[np.uint8], values: NDArray[np.generic]) -> None:
+    """Write the levels of values (H, W, C) to `levels`, part by part, so that their floats stay small.
+
+    Raises:
+        DecodeError: as `to_levels`.
+    """
+    height, width, channels = values.shape
+    rows, columns = max(1, _STRIP // (width * channels)), max(1, _STRIP // channels)
+    for top in range(0, height, rows):
+        for left in range(0, width, columns):
+            part = np.s_[top : top + rows, left : left + columns]
+            levels[part] = to_levels(values[part])
+
+
+@dataclass(frozen=True)
+class ArrayFile:
+    """An image file that holds an array, whose header was read and found to be true."""
+
+    values: NDArray[np.generic]
+    """(H, W, C)"""
+    format: str = "NPY"
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(width, height), in Pillow's order."""
+        return self.values.shape[1], self.values.shape[0]
+
+    @property
+    def mode(self) -> str:
+        return f"{self.values.dtype.name} x {self.values.shape[2]}"
+
+    @property
+    def decoding_bytes(self) -> int:
+        """Bytes of memory that decoding takes beside the file: levels, and a strip of floats."""
+        repeated = 4 if self.values.shape[2] == 1 else 1
+        return repeated * self.values.size + STRIP_BYTES
+
+    def pixels(self, rule: DecodeRule) -> NDArray[np.uint8]:
+        """Decode to (H, W, channels). A single channel is grey, which image models of 3 or 4 repeat.
+
+        Raises:
+            DecodeError: another number of channels, or values out of range.
+        """
+        channels = self.values.shape[2]
+        if channels != rule.channels and not (channels == 1 and rule.channels in (3, 4)):
+            raise DecodeError(_other_channels(self.values.shape, rule.channels))
+        levels = np.empty((*self.values.shape[:2], rule.channels), np.uint8)
+        fill_levels(levels[:, :, :channels], self.values)
+        if channels != rule.channels:  # of grey, which is opaque
+            levels[:, :, 1:3], levels[:, :, 3:] = levels[:, :, :1], 255
+        return levels
+
+
+def read_array(data: bytes) -> ArrayFile:
+    """Read the header of an `.npy` file.
+
+    Raises:
+        DecodeError: it is no image, or the file is not as long as the header says.
+    """
+    start = {b"\1": 10, b"\2": 12, b"\3": 12}.get(data[6:7])
+    if start is None:
+        raise DecodeError(f"a .npy file of version {data[6:7].hex()}; 1, 2 and 3 can be read")
+    length = int.from_bytes(data[8:start], "little")
+    found = _HEADER.fullmatch(data[start : start + min(length, _LONGEST_HEADER)].decode("latin-1"))
+    if found is None:
+        raise DecodeError("the header of this .npy file cannot be read: save the array with numpy.save")
+    if found["type"] not in _TYPES:
+        python = " (Python objects are never loaded)" if "O" in found["type"] else ""
+        raise DecodeError(
+            f"an array of type {found['type'][:40]}{python}: save it as uint8, uint16, or float32 from 0 to 1"
+        )
+    shape = tuple(int(side) for side in found["shape"].replace(",", " ").split())
+    if len(shape) not in (2, 3) or 0 in shape:
+        raise DecodeError(f"an array of shape {shape}: expected (height, width) or (height, width, channels)")
+    kind = np.dtype(found["type"].strip("'"))
+    promised = kind.itemsize * int(np.prod(shape, dtype=object))  # of Python's integers, which never wrap
+    held = len(data) - start - length
+    if promised != held:
+        raise DecodeError(
+            f"the header promises {promised:,} bytes of pixels, {shape} of {kind.name}, the file has "
+            f"{max(held, 0):,}"
+        )
+    flat = np.frombuffer(data, kind, offset=start + length)
+    values = flat.reshape(shape, order="F" if found["columns_first"] == "True" else "C")
+    return ArrayFile(values if values.ndim == 3 else values[:, :, None])
+
+
+def _other_channels(shape: tuple[int, ...], expected: int) -> str:
+    if shape[0] == expected:
+        return (
+            f"expected (height, width, {expected}), found {shape}, channels first: save "
+            "numpy.moveaxis(array, 0, -1) instead"
+        )
+    return f"expected {expected} channels, found an array of {shape[2]}, {shape}: give --channels {shape[2]}"

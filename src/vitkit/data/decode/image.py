@@ -1,0 +1,406 @@
+"""Decode any image file to pixels, RGB unless the rule says otherwise, by one declared rule.
+
+The same function serves training, evaluation, prediction and serving, so that a model never meets an image
+turned, inverted or clipped in another way than it was trained on. Whatever Pillow does with a damaged file,
+the caller sees pixels or a `DecodeError` with the reason.
+"""
+
+import io
+import struct
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import (
+    AvifImagePlugin,
+    BmpImagePlugin,
+    GifImagePlugin,
+    IcoImagePlugin,
+    Image,
+    Jpeg2KImagePlugin,
+    JpegImagePlugin,
+    PngImagePlugin,
+    PpmImagePlugin,
+    QoiImagePlugin,
+    SgiImagePlugin,
+    TiffImagePlugin,
+    WebPImagePlugin,
+)
+
+from vitkit.data.channels import from_rgb
+from vitkit.data.config import BYTES_PER_PIXEL, DEFAULT_RULE, OVERHEAD_BYTES, DecodeRule
+from vitkit.data.decode.arrays import MAGIC, ArrayFile, read_array
+from vitkit.data.decode.converting import STRIP_PIXELS, make_converter, strips
+from vitkit.data.decode.jpeg import decoded_quickly
+from vitkit.data.decode.memory import MAX_JPEG_SCANS, decoding_bytes, jpeg_scans
+from vitkit.data.decode.stacks import SamplesFile, read_pages, read_samples
+from vitkit.data.files import UnreadableFileError, read_unchanged_file
+from vitkit.errors import DecodeError
+
+# Importing a plug-in is how Pillow learns its format: only the formats named in _FORMATS are ever tried.
+
+
+@dataclass(frozen=True)
+class Header:
+    """The format, colour mode and size of an image file, from its header."""
+
+    format: str
+    """Pillow's name: "JPEG", "PNG", ..."""
+    mode: str
+    """Pillow's colour mode: "RGB", "L", "P", "CMYK", "I;16", ..."""
+    size: tuple[int, int]
+    """(height, width) of the decoded image, so after the EXIF turn where the rule applies it."""
+    decoding_bytes: int = 0
+    """Upper bound of the memory in bytes that decoding takes."""
+
+
+class _Jpeg(JpegImagePlugin.JpegImageFile):
+    """Pillow's JPEG reader without its look into EXIF for a print resolution, which warns on damaged EXIF.
+
+    It also reads a multi-picture file as its first picture, which is what `decode` promises.
+    """
+
+    def _read_dpi_from_exif(self) -> None:
+        pass
+
+
+class _Ico(IcoImagePlugin.IcoImageFile):
+    """Pillow's icon reader, which also checks the size of the image inside before decoding it."""
+
+    def load(self) -> Any:
+        if self._im is None:
+            entry = self.ico.entry[self.ico.getentryindex(self.size)]
+            self.ico.buf.seek(entry.offset)
+            start = self.ico.buf.read(24)
+            if start.startswith(b"\x89PNG"):
+                inside = struct.unpack_from(">II", start, 16)
+            else:  # a bitmap, of the first kind or a later: its height is that of colours and mask together
+                inside = struct.unpack_from("<HH" if start[:4] == b"\x0c\0\0\0" else "<ii", start, 4)
+                inside = (inside[0], abs(inside[1]) // 2)
+            if inside != self.size:
+                raise DecodeError(_other_size(self.size, inside))
+        return super().load()
+
+
+_Opener = Callable[[IO[bytes], str | bytes], Image.Image]
+
+# Formats that are known by their first bytes. Those without a signature (TGA, PCX) would accept garbage, and
+# those that run an interpreter (EPS, WMF) have no place here.
+_FORMATS: dict[str, _Opener] = {
+    "JPEG": _Jpeg,
+    "PNG": PngImagePlugin.PngImageFile,
+    "WEBP": WebPImagePlugin.WebPImageFile,
+    "GIF": GifImagePlugin.GifImageFile,
+    "BMP": BmpImagePlugin.BmpImageFile,
+    "TIFF": TiffImagePlugin.TiffImageFile,
+    "PPM": PpmImagePlugin.PpmImageFile,
+    "JPEG2000": Jpeg2KImagePlugin.Jpeg2KImageFile,
+    "AVIF": AvifImagePlugin.AvifImageFile,
+    "ICO": _Ico,
+    "QOI": QoiImagePlugin.QoiImageFile,
+    "SGI": SgiImagePlugin.SgiImageFile,
+}
+
+# Readers that warn about odd files instead of refusing them. Python 3.11 can only silence warnings for the
+# whole process, so these few take turns, and the common formats never enter the lock.
+_TALKATIVE = frozenset({"GIF", "TIFF", "AVIF", "ICO"})
+_silence = threading.Lock()
+
+
+Shrinking = Callable[[int, int], int]
+"""Tells from the (height, width) of an image how many times smaller a JPEG may be decoded: 1, 2, 4 or 8."""
+
+
+def decode(
+    file: bytes | Path, rule: DecodeRule = DEFAULT_RULE, shrinking: Shrinking | None = None
+) -> NDArray[np.uint8]:
+    """Decode one image file to pixels, (height, width, channels) uint8; the array may be read-only.
+
+    Three channels are RGB; `channels.py` says what others are.
+
+    - The EXIF orientation is applied if the rule says so.
+    - Transparency (alpha, transparent palette entries, transparent colours) is composited on the background,
+      and kept as the last of four channels.
+    - CMYK and YCCK become RGB, Adobe's inverted ones too.
+    - 16-bit grey is scaled by 255/65535 and rounded, never clipped. Floating-point grey in [0, 1] is
+      multiplied by 255, in [0, 255] kept; any other range, and 32-bit integers beyond 16 bits, is stretched
+      from its smallest to its largest value. NaN and infinity are refused.
+    - An animation gives its first frame.
+    - A JPEG is decoded smaller by libjpeg where `shrinking` allows it; sides are rounded up.
+
+    Raises DecodeError for everything that is not such an image: missing, empty, truncated, damaged, too
+    large, of another type.
+    """
+    with _opened(file, rule) as (image, stream, _):
+        if isinstance(image, ArrayFile | SamplesFile):
+            return image.pixels(rule)
+        if shrinking is not None and image.format == "JPEG":
+            width, height = image.size
+            turned = rule.apply_exif and orientation_of(image)[1] >= 5
+            times = shrinking(width, height) if turned else shrinking(height, width)
+            if times > 1:
+                # Pillow takes the largest of 8, 4, 2 and 1 that leaves what it is asked for: `times`.
+                image.draft(None, (max(1, width // times), max(1, height // times)))
+                return _pixels(image, rule)
+        return _pixels(image, rule, stream)
+
+
+def decode_image(image: Image.Image, rule: DecodeRule = DEFAULT_RULE) -> NDArray[np.uint8]:
+    """Decode an image that Pillow has already opened by the same rule; the image itself is not changed."""
+    page = image.tell()
+    with _failures_explained(image.format or "image"):
+        _check_size(*image.size, rule)
+        try:
+            return _pixels(image, rule)
+        finally:
+            image.seek(page)  # pages that are channels were turned over
+
+
+def header(file: bytes | Path, rule: DecodeRule = DEFAULT_RULE) -> Header:
+    """Read format, colour mode and size from the header, without decoding.
+
+    Raises:
+        DecodeError: the header alone shows that the file cannot be decoded.
+    """
+    with _opened(file, rule) as (image, _, needed):
+        width, height = image.size
+        if isinstance(image, ArrayFile | SamplesFile):
+            return Header(image.format, image.mode, (height, width), needed)
+        turned, turn = orientation_of(image)
+        swapped = turn >= 5 and turned != rule.apply_exif
+        size = (width, height) if swapped else (height, width)
+        return Header(image.format or "", image.mode, size, needed)
+
+
+def image_size(file: bytes | Path, rule: DecodeRule = DEFAULT_RULE) -> tuple[int, int]:
+    """Return (height, width) of what `decode` would return, from the header alone. Raises DecodeError."""
+    return header(file, rule).size
+
+
+@contextmanager
+def _opened(
+    file: bytes | Path, rule: DecodeRule
+) -> Iterator[tuple[Image.Image | ArrayFile | SamplesFile, io.BytesIO, int]]:
+    """Open an image with the reader that its first bytes ask for, and check its size and memory.
+
+    Yields the image, the stream it is read from, and the bytes of memory that decoding takes.
+
+    Errors inside the block become DecodeError. Pillow's own `Image.open` is not used: it warns about large
+    images before anybody can ask their size.
+    """
+    try:
+        data = file if isinstance(file, bytes) else read_unchanged_file(file, rule.max_bytes)
+    except UnreadableFileError as error:
+        raise DecodeError(str(error)) from error
+    if len(data) > rule.max_bytes:  # of a Parquet file, say, a few bytes of which can become any number
+        raise DecodeError(f"the image has {len(data):,} bytes, more than the {rule.max_bytes:,} allowed")
+    held = 0 if isinstance(file, bytes) else len(data)
+    name = _recognise(data)
+    # Inside a PNG only the animation chunk has a check that warns.
+    talkative = name in _TALKATIVE or (name == "PNG" and b"acTL" in data)
+    with _failures_explained(name), _silent() if talkative else nullcontext():
+        array = _array(name, data, rule)
+        if array is not None:
+            _check_size(*array.size, rule)
+            needed = held + array.decoding_bytes
+            _check_memory(array, needed, rule)
+            yield array, io.BytesIO(), needed
+            return
+        buffered = name == "JPEG" and _needs_coefficients(data)
+        stream = io.BytesIO(data)
+        del data  # the stream's alone from here on, and free when that is closed
+        with _FORMATS[name](stream, b"") as image:
+            _check_size(*image.size, rule)
+            needed = decoding_bytes(image, held, buffered)
+            needed += max(0, rule.channels - 3) * image.size[0] * image.size[1]
+            _check_memory(image, needed, rule)
+            yield image, stream, needed
+
+
+def _array(name: str, data: bytes, rule: DecodeRule) -> ArrayFile | SamplesFile | None:
+    """Read a file that is an array; None where Pillow has to read it."""
+    if name == "NPY":
+        return read_array(data)
+    return read_samples(data, rule) if name == "TIFF" and rule.channels not in (1, 3) else None
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    with _silence, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def _failures_explained(format_name: str) -> Iterator[None]:
+    """Turn every exception into DecodeError: decoders raise OSError, SyntaxError, ValueError, struct.error,
+    MemoryError, DecompressionBombError and more, none of which should end a training run."""
+    try:
+        yield
+    except DecodeError:
+        raise
+    except MemoryError as error:
+        raise DecodeError(
+            f"there is not enough memory to decode this {format_name} file; fewer workers need less"
+        ) from error
+    except Exception as error:
+        raise DecodeError(f"damaged {format_name} file: {error or type(error).__name__}") from error
+
+
+def _needs_coefficients(data: bytes) -> bool:
+    """Whether a JPEG is decoded in passes over the whole image. Raises DecodeError for too many of them."""
+    scans, buffered = jpeg_scans(data)
+    if scans > MAX_JPEG_SCANS:
+        raise DecodeError(
+            f"a progressive JPEG of more than {MAX_JPEG_SCANS} scans, each of which takes as long as a whole "
+            "image: no camera or program writes that. Save it again as a plain JPEG"
+        )
+    return buffered
+
+
+def _recognise(data: bytes) -> str:
+    """Return the name of the format by its first bytes."""
+    if not data:
+        raise DecodeError("the file is empty (0 bytes)")
+    start = data[:16]
+    if start.startswith(MAGIC):
+        return "NPY"
+    for name in _FORMATS:
+        accept = Image.OPEN[name][1]
+        # An accept function answers with a sentence when Pillow was built without the codec.
+        answer = accept(start) if accept else False
+        if isinstance(answer, str):
+            raise DecodeError(answer)
+        if answer:
+            return name
+    text = data[:256].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    if text.startswith((b"<!doctype html", b"<html", b"<head")):
+        raise DecodeError("an HTML page, not an image (a download that failed?)")
+    if text.startswith((b"<svg", b"<?xml")):
+        raise DecodeError("an SVG or XML file; only pixel images can be read")
+    if data[4:12] in (b"ftypheic", b"ftypheix", b"ftypmif1", b"ftyphevc"):
+        raise DecodeError("an HEIC image; convert it to JPEG or PNG")
+    raise DecodeError(f"not an image of a known format ({', '.join((*_FORMATS, 'NPY'))})")
+
+
+def _check_size(width: int, height: int, rule: DecodeRule) -> None:
+    if width < 1 or height < 1:
+        raise DecodeError(f"the header gives an empty image of {width} x {height} pixels")
+    if width * height > rule.max_pixels:
+        raise DecodeError(
+            f"{width} x {height} = {width * height:,} pixels, more than the limit of {rule.max_pixels:,} "
+            "(--max-pixels)"
+        )
+
+
+def _check_memory(image: Image.Image | ArrayFile | SamplesFile, needed: int, rule: DecodeRule) -> None:
+    if needed > rule.max_bytes:
+        width, height = image.size
+        raise DecodeError(
+            f"decoding this {image.format} file of {width} x {height} pixels would take "
+            f"{needed / 1e6:,.0f} MB of memory, more than the {rule.max_bytes / 1e6:,.0f} MB that "
+            f"max_pixels = {rule.max_pixels:,} allows. It fits with max_pixels = "
+            f"{-(-(needed - OVERHEAD_BYTES) // BYTES_PER_PIXEL):,}, or saved as a plain JPEG or PNG"
+        )
+
+
+def _other_size(promised: tuple[int, int], found: tuple[int, int]) -> str:
+    return f"the header promises {promised[0]} x {promised[1]} pixels, the image has {found[0]} x {found[1]}"
+
+
+def _pixels(image: Image.Image, rule: DecodeRule, stream: IO[bytes] | None = None) -> NDArray[np.uint8]:
+    """Return the pixels of an open image; its stream, where given, is closed as soon as it is read."""
+    size = image.size
+    turned, turn = orientation_of(image)  # before loading: the TIFF reader obeys its tag and then forgets it
+    if image.format == "JPEG" and isinstance(stream, io.BytesIO):
+        width, height = size
+        quick = decoded_quickly(stream.getbuffer(), image.mode, (height, width))
+        if quick is not None:
+            quick = from_rgb(quick, rule.channels)
+            return np.ascontiguousarray(upright(quick, turn if rule.apply_exif else 1))
+    stack = read_pages(image, rule.channels) if image.format == "TIFF" else None
+    if stack is None:
+        image.load()
+    if image.size != size and stack is None:
+        raise DecodeError(_other_size(size, image.size))
+    if stream is not None:
+        stream.close()  # frees the file before the array is made
+    if turned == rule.apply_exif:
+        turn = 1
+    elif turned:  # undo what the TIFF reader did: only the quarter turns are not their own inverse
+        turn = INVERSE.get(turn, turn)
+    if stack is not None:
+        return np.ascontiguousarray(upright(stack, turn))
+    convert = make_converter(image, rule)
+    width, height = size
+    if width * height <= STRIP_PIXELS:
+        return np.ascontiguousarray(upright(convert(image), turn))
+    pixels = np.empty((*((width, height) if turn >= 5 else (height, width)), rule.channels), dtype=np.uint8)
+    as_stored = upright(pixels, INVERSE.get(turn, turn))  # a view: the rows of the file, wherever they go
+    for top, strip in strips(image):
+        as_stored[top : top + strip.height] = convert(strip)
+    return pixels
+
+
+def orientation_of(image: Image.Image) -> tuple[bool, int]:
+    """Return whether the reader has turned the image already, and its orientation, 1..8 as EXIF numbers them.
+
+    EXIF is read here and not by `Image.getexif`, which warns about damaged blocks; one number is all we need.
+    """
+    if isinstance(image, TiffImagePlugin.TiffImageFile):
+        return True, _plausible(image.tag_v2.get(0x0112))
+    exif = image.info.get("exif")
+    return False, _plausible(_exif_tag(exif, 0x0112)) if isinstance(exif, bytes) else 1
+
+
+def _plausible(orientation: object) -> int:
+    return orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
+
+
+def _exif_tag(exif: bytes, tag: int) -> int | None:
+    """Read one 16-bit tag of the first directory of an EXIF block (EXIF 2.3, section 4.6.2)."""
+    block = exif.removeprefix(b"Exif\0\0")
+    order = {b"II": "<", b"MM": ">"}.get(block[:2])
+    if order is None:
+        return None
+    try:
+        (directory,) = struct.unpack_from(order + "I", block, 4)
+        (entries,) = struct.unpack_from(order + "H", block, directory)
+        for entry in range(entries):
+            found, kind, count, value = struct.unpack_from(order + "HHIH", block, directory + 2 + 12 * entry)
+            if (found, kind, count) == (tag, 3, 1):  # kind 3: one 16-bit number, stored in the entry itself
+                return int(value)
+    except struct.error:  # cut short: as good as absent
+        return None
+    return None
+
+
+INVERSE = {6: 8, 8: 6}
+"""The orientation that undoes another; all that are not listed undo themselves."""
+
+
+def upright(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+    """Turn an image upright that is stored in one of the eight EXIF orientations."""
+    match orientation:
+        case 2:
+            return pixels[:, ::-1]
+        case 3:
+            return pixels[::-1, ::-1]
+        case 4:
+            return pixels[::-1]
+        case 5:
+            return pixels.swapaxes(0, 1)
+        case 6:
+            return np.rot90(pixels, -1)
+        case 7:
+            return pixels[::-1, ::-1].swapaxes(0, 1)
+        case 8:
+            return np.rot90(pixels, 1)
+        case _:
+            return pixels

@@ -1,0 +1,108 @@
+"""Estimate the memory that decoding an image takes, from its header.
+
+The figures are those of Pillow 12 and 13 with libjpeg-turbo, libwebp, libavif, OpenJPEG and libtiff, measured
+as growth of the resident set (`tests/data/decode/test_memory.py` measures them again).
+"""
+
+import re
+from typing import Any, cast
+
+from PIL import Image
+
+# Bytes a pixel that a reader takes beside the image it fills. WebP: two canvases and a copy of the frame;
+# AVIF: planes of up to 16 bits, the colours made from them and a copy; the others are read by Python code.
+_BESIDE_THE_IMAGE = {"WEBP": 12.1, "AVIF": 16.0, "SGI": 8.0, "PPM": 8.0, "QOI": 4.0, "BMP": 3.0, "GIF": 3.0}
+
+MAX_JPEG_SCANS = 100
+"""Real progressive JPEGs have about ten scans; each costs a pass over all of the image, in a few bytes."""
+
+# A marker of a JPEG file: 0xFF and a byte that is neither a stuffed zero, nor filling, nor a restart.
+_MARKER = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
+_FRAME_MARKERS = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
+_PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
+
+
+def decoding_bytes(image: Image.Image, file_bytes: int, buffered: bool = False) -> int:
+    """Bound the memory in bytes that decoding takes, from the file's bytes to RGB pixels of three bytes.
+
+    Args:
+        image: opened, not loaded.
+        file_bytes: the size of the file, if it is held for the decoding; 0 if it is the caller's.
+        buffered: whether it is a JPEG whose coefficients are all kept before the first pixel is made.
+    """
+    pixels = image.size[0] * image.size[1]
+    stored = _stored_bytes(image.mode)
+    if image.format == "JPEG":
+        reader = _jpeg_coefficients(image) if buffered else 0.0
+    elif image.format == "JPEG2000":  # 32 bits a value, then the packed values of a tile
+        reader = (6.2 if image.mode.startswith("I") else 5.2) * len(image.getbands())
+    elif image.format == "TIFF":
+        reader = _tiff_bytes(image)
+    elif image.format in ("PPM", "BMP", "SGI") and all(tile[0] == "raw" for tile in cast("Any", image).tile):
+        reader = 2.0 if image.format == "SGI" else 0.0  # taken as they are, those of SGI band by band
+    else:
+        reader = _BESIDE_THE_IMAGE.get(image.format or "", 0.0)
+    # What is not pixels (comments, profiles, further frames) may be held twice more while it is read.
+    beside = file_bytes + 2 * max(0, file_bytes - pixels * stored)
+    return round(max(beside + pixels * (stored + reader), pixels * (stored + 3)))
+
+
+def _stored_bytes(mode: str) -> int:
+    """Return the bytes that Pillow uses for a pixel: colours of three bytes take four."""
+    if mode in ("1", "L", "P"):
+        return 1
+    return 2 if mode.startswith("I;16") else 4
+
+
+def _jpeg_coefficients(image: Image.Image) -> float:
+    """Count the bytes per pixel of the coefficients, 16 bits each, with the subsampling of each component."""
+    factors = [(max(1, layer[1]), max(1, layer[2])) for layer in cast("Any", image).layer]
+    most = max((h for h, _ in factors), default=1) * max((v for _, v in factors), default=1)
+    return float(2 * sum(h * v for h, v in factors) / most)
+
+
+def _tiff_bytes(image: Image.Image) -> float:
+    """Count the bytes per pixel that libtiff takes for a strip or a tile, or that turning the image takes."""
+    tags = cast("Any", image).tag_v2
+    width, height = image.size
+    turning = float(_stored_bytes(image.mode)) if tags.get(0x0112, 1) != 1 else 0.0
+    compression = tags.get(259, 1)
+    bits = tags.get(258, (8,))
+    if compression == 1:
+        bands_apart = tags.get(284, 1) == 2  # each is read whole
+        return max(turning, 2 * max(bits) / 8 if bands_apart else 0.0)
+    rows = tags.get(278, height)
+    area = width * min(rows, height) if isinstance(rows, int) else width * height
+    if isinstance(tags.get(322), int) and isinstance(tags.get(323), int):
+        area = tags[322] * tags[323]
+    # JPEG and WebP within a TIFF (6, 7, 50001) keep what they keep in files of their own.
+    each = 14 if compression in (6, 7, 50001) else max(4, sum(bits) / 8)
+    return max(turning, each * area / (width * height))
+
+
+def jpeg_scans(data: bytes) -> tuple[int, bool]:
+    """Count the scans of a JPEG that a decoder would read, and say whether it keeps all coefficients.
+
+    A scan is what begins with a start-of-scan marker (ITU-T T.81, B.2.3). The segments are stepped over by
+    their lengths, so thumbnails and comments do not count, nor do bytes within a scan that look like a
+    marker but are stuffed, nor what comes after the end of the image. Counting stops above `MAX_JPEG_SCANS`.
+    """
+    scans, position, components, buffered = 0, 2, 0, False
+    while found := _MARKER.search(data, position):
+        marker, position = data[found.end() - 1], found.end()
+        if marker == 0xD9:  # end of image
+            break
+        if marker in (0x01, 0xD8):  # these two have no segment
+            continue
+        if marker in _FRAME_MARKERS:
+            components = data[position + 7] if position + 7 < len(data) else 0
+            buffered = marker in _PROGRESSIVE
+        elif marker == 0xDA:
+            scans += 1
+            buffered = buffered or data[position + 2 : position + 3] < bytes([components])
+            if not buffered:  # all components at once: the decoder reads no further
+                break
+            if scans > MAX_JPEG_SCANS:
+                break
+        position += max(2, int.from_bytes(data[position : position + 2]))
+    return scans, buffered

@@ -1,0 +1,201 @@
+"""Read TIFF files of other channels than colours: one grey page for each, or several samples a pixel.
+
+Pillow decodes the pages. Files of several samples that are no colours it refuses, or drops the samples it
+does not know, so those are read here, where they are stored in strips, as they are or by deflate (TIFF 6.0,
+sections 3, 8 and 14, and Adobe's supplement of 2002).
+
+Shapes: H x W pixels of C channels.
+"""
+
+import io
+import math
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, TiffImagePlugin
+
+from vitkit.data.config import DecodeRule
+from vitkit.data.decode.arrays import STRIP_BYTES, fill_levels
+from vitkit.data.decode.converting import strips
+from vitkit.errors import DecodeError
+
+_WIDTH, _HEIGHT, _BITS, _COMPRESSION, _COLOURS, _OFFSETS = 256, 257, 258, 259, 262, 273
+_ORIENTATION, _SAMPLES, _ROWS, _COUNTS, _PLANES, _PREDICTOR = 274, 277, 278, 279, 284, 317
+_EXTRA, _FORMAT, _TILE = 338, 339, 322
+_DEFLATE = (8, 32946)
+
+
+def has_samples(tags: Any, channels: int) -> bool:
+    """Whether a TIFF file has so many samples a pixel, which are to be taken as they are.
+
+    Four samples that are red, green and blue with an alpha, or CMYK, are left to Pillow.
+    """
+    if tags.get(_SAMPLES, 1) != channels or channels in (1, 3):
+        return False
+    colours, extra = tags.get(_COLOURS), tags.get(_EXTRA, ())
+    return channels != 4 or colours in (0, 1) or (colours == 2 and extra == (0,))
+
+
+@dataclass(frozen=True)
+class SamplesFile:
+    """A TIFF file of several samples a pixel, whose tags were read; the strips are decoded when asked for."""
+
+    data: bytes
+    tags: Any
+    kind: np.dtype[Any]
+    shape: tuple[int, int, int]
+    """(H, W, C)"""
+    rows: int
+    """Rows of a strip; the last one may have fewer."""
+    format: str = "TIFF"
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(width, height), in Pillow's order."""
+        return self.shape[1], self.shape[0]
+
+    @property
+    def mode(self) -> str:
+        return f"{self.kind.name} x {self.shape[2]}"
+
+    @property
+    def planes(self) -> int:
+        """Planes that are stored one after the other: one for each channel, or a single one."""
+        return self.shape[2] if self.tags.get(_PLANES, 1) == 2 else 1
+
+    @property
+    def decoding_bytes(self) -> int:
+        """Bytes of memory that decoding takes beside the file: levels, and a strip, as it is unpacked."""
+        height, width, channels = self.shape
+        strip = self.rows * width * (channels // self.planes) * self.kind.itemsize
+        # zlib joins its pieces into a copy, and undoing the predictor takes another.
+        return height * width * channels + 3 * strip + STRIP_BYTES
+
+    def pixels(self, rule: DecodeRule) -> NDArray[np.uint8]:
+        """Decode to (H, W, C), which are the channels that the rule asks for.
+
+        Raises:
+            DecodeError: a strip is damaged or stored in a way that is not read here, or values out of range.
+        """
+        height, _, channels = self.shape
+        together = channels // self.planes
+        levels = np.empty(self.shape, np.uint8)
+        stored = zip(self.tags[_OFFSETS], self.tags[_COUNTS], strict=True)
+        for first in range(0, channels, together):
+            for top in range(0, height, self.rows):
+                part = levels[top : top + self.rows, :, first : first + together]
+                offset, count = next(stored)
+                fill_levels(
+                    part, _strip(self.data[offset : offset + count], self.tags, self.kind, part.shape)
+                )
+        return levels
+
+
+def read_samples(data: bytes, rule: DecodeRule) -> SamplesFile | None:
+    """Read the tags of a TIFF file of as many samples a pixel as the rule has channels; None for any other.
+
+    Raises:
+        DecodeError: it is stored in a way that is not read here, or damaged.
+    """
+    # A BigTIFF has a longer head, and says so at byte 2 or 3.
+    tags: Any = TiffImagePlugin.ImageFileDirectory_v2(data[: 16 if 43 in data[2:4] else 8])
+    stream = io.BytesIO(data)
+    stream.seek(tags.next)
+    tags.load(stream)
+    if not has_samples(tags, rule.channels):
+        return None
+    width, height, channels = tags[_WIDTH], tags[_HEIGHT], rule.channels
+    kind = _type(tags, data)
+    if tags.get(_ORIENTATION, 1) != 1 or _TILE in tags or tags.get(_COMPRESSION, 1) not in (1, *_DEFLATE):
+        raise DecodeError(
+            f"a TIFF of {channels} samples in tiles, turned, or of a compression other than deflate: save it "
+            "in strips without compression, as one grey page for each channel, or as .npy"
+        )
+    rows = tags.get(_ROWS, height)
+    if not all(isinstance(side, int) and side >= 1 for side in (width, height, rows)):
+        raise DecodeError(f"a TIFF of {width} x {height} pixels in strips of {rows} rows: expected 1 or more")
+    file = SamplesFile(data, tags, kind, (height, width, channels), min(rows, height))
+    found, expected = len(tags[_OFFSETS]), file.planes * -(-height // file.rows)
+    if not found == len(tags[_COUNTS]) == expected:
+        raise DecodeError(f"{found:,} strips, expected {expected:,}: the file is damaged")
+    return file
+
+
+def _type(tags: Any, data: bytes) -> np.dtype[Any]:
+    """Return the type of the samples: unsigned of 8 or 16 bits, or floats of 32."""
+    bits, formats = set(tags.get(_BITS, (1,))), set(tags.get(_FORMAT, (1,)))
+    letter = {(8, 1): "u1", (16, 1): "u2", (32, 3): "f4"}.get((max(bits), max(formats)))
+    if letter is None or len(bits) > 1 or len(formats) > 1:
+        raise DecodeError(f"samples of {max(bits)} bits: save them as uint8, uint16, or float32 from 0 to 1")
+    return np.dtype((">" if data[:2] == b"MM" else "<") + letter)
+
+
+def _strip(data: bytes, tags: Any, kind: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """Decode a strip (rows, W, C); deflate is stopped at its length, whatever the data would become."""
+    length = math.prod(shape) * kind.itemsize
+    deflated = tags.get(_COMPRESSION, 1) in _DEFLATE
+    if deflated:
+        data = zlib.decompressobj().decompress(data, length)
+    if len(data) < length:
+        raise DecodeError(f"a strip of {len(data):,} bytes, expected {length:,}: the file is cut short")
+    values = np.frombuffer(data, kind, count=length // kind.itemsize).reshape(shape)
+    # Of strips that are not compressed libtiff and Pillow ignore the tag, so that writers leave it there.
+    predictor = tags.get(_PREDICTOR, 1) if deflated else 1
+    if predictor == 2 and kind.kind == "u":  # differences to the pixel at the left, which wrap
+        return np.cumsum(values, axis=1, dtype=kind)
+    if predictor != 1:
+        raise DecodeError("a predictor of floats: save the TIFF without one")
+    return values
+
+
+def read_pages(image: Image.Image, channels: int) -> NDArray[np.uint8] | None:
+    """Read a TIFF file of so many grey pages, (H, W, C), each turned as it says; None for any other.
+
+    Raises:
+        DecodeError: a page is no grey image, or of another size than the first.
+    """
+    # Files of colours are not searched for pages: a damaged one behind the first would refuse them.
+    if channels in (1, 3) or (channels == 4 and not _is_grey(image.mode)) or not _has_pages(image, channels):
+        return None
+    stack, size = None, image.size
+    for number in range(channels):
+        image.seek(number)
+        if not _is_grey(image.mode):
+            raise DecodeError(
+                f"page {number + 1} of {channels} has the colour mode {image.mode}, expected grey of 8 or 16 "
+                "bits, or floats from 0 to 1"
+            )
+        if image.size != size:
+            raise DecodeError(f"page {number + 1} has {image.size} pixels, the first {size} (width, height)")
+        image.load()  # which turns it
+        if stack is None:
+            stack = np.empty((image.height, image.width, channels), np.uint8)
+        if (image.height, image.width) != stack.shape[:2]:
+            raise DecodeError(f"page {number + 1} is turned otherwise than the first")
+        for top, part in strips(image):
+            fill_levels(stack[top : top + part.height, :, number : number + 1], np.asarray(part)[:, :, None])
+    return stack
+
+
+def _is_grey(mode: str) -> bool:
+    """Whether a page of a colour mode is a channel: grey of 8 or 16 bits, or floats."""
+    return mode in ("L", "F") or mode.startswith("I;16")
+
+
+def _has_pages(image: Image.Image, pages: int) -> bool:
+    """Whether a file has exactly so many pages. It is not searched beyond them: some have thousands."""
+    page = image.tell()
+    try:
+        image.seek(pages - 1)
+        try:
+            image.seek(pages)
+        except EOFError:
+            return True
+        return False
+    except EOFError:
+        return False
+    finally:
+        image.seek(page)

@@ -1,0 +1,419 @@
+"""Cut the splits that a data set lacks from its training images: by shares or folds, in whole groups.
+
+Images of a group belong together: a patient's, a scene's, copies of one image.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitkit.data.config import DEALT_RULE, FIRST_RULE, Splits
+from vitkit.data.layouts.label_sets import count_labels
+from vitkit.data.layouts.stratify import draws, stratify, stratify_label_sets
+from vitkit.data.listing import SPLITS, Labels, Listing, SplitListing
+from vitkit.errors import VitkitError
+from vitkit.text import join_names, pluralize
+
+_TRIALS = 32
+"""Orders in which groups are tried: the cut that keeps the shares of the classes best is taken."""
+_DEALS = 8
+"""Orders in which groups are dealt round folds; four times as many came out hardly any better."""
+_PAIRS = 500
+"""Images of each of two folds that are looked at for an exchange: their table of pairs stays small."""
+_LOOKS = 20_000
+"""Groups that are looked at in all trials together, so that many small groups cost a second."""
+
+
+@dataclass(frozen=True)
+class Folds:
+    """The folds that training images are cut into."""
+
+    fold_of: NDArray[np.int64]
+    """(N,) the fold of each image, from 0."""
+    sizes: tuple[int, ...]
+    """Images of each fold."""
+    largest_group: int
+    """Images of the largest group that stays together, 1 without groups."""
+
+    @property
+    def even(self) -> bool:
+        """Whether each fold has an image, and no two differ by more than the largest group."""
+        return min(self.sizes) > 0 and max(self.sizes) - min(self.sizes) <= self.largest_group
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The splits of a data set."""
+
+    listed: dict[str, SplitListing]
+    notes: list[str]
+    """Sentences about how they were made."""
+    folds: Folds | None = None
+    """Those that were cut, if any were."""
+    same: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    """For each image of the splits that were compared, the position of the first training image, before any
+    cut, that is the same."""
+
+
+def with_missing_splits(
+    found: Listing, splits: Splits, search: Callable[[], NDArray[np.int64] | None]
+) -> Cut:
+    """Cut a test split, then a validation split, where the data has none.
+
+    Args:
+        found: the data set as it is listed.
+        splits: how they are cut.
+        search: finds the training images that are the same, as `find_repeats` numbers them.
+
+    Raises:
+        VitkitError: folds are asked for, and there is a test split already, or more folds than images.
+    """
+    listed = dict(found.splits)
+    notes = _torn_groups(found)
+    folds: Folds | None = None
+    if "train" not in listed:
+        return Cut(listed, notes)
+    if splits.folds is not None and "test" in listed:
+        raise VitkitError("The data has a test split of its own: leave out --splits.folds and --splits.fold.")
+    wanted = {"test": splits.test_fraction, "val": splits.val_fraction}
+    if splits.folds is not None:
+        wanted["test"] = 1 / splits.folds
+    wanted = {split: part for split, part in wanted.items() if part and split not in listed}
+    numbers, labels = listed["train"]
+    total, groups, same = len(labels), None, dict[str, NDArray[np.int64]]()
+    stratified = "stratified, " if found.class_names else ""
+    if wanted:
+        compared = search() if (splits.rule or FIRST_RULE) >= 2 else None
+        if compared is not None:
+            same["train"] = compared
+        groups, more = _kept_together(found, splits, compared, total)
+        notes += more
+    for split, fraction in wanted.items():
+        numbers, labels = listed["train"]
+        if split == "test" and splits.folds is not None:
+            folds = _cut_folds(labels, groups, splits)
+            cut, how = folds.fold_of == splits.fold, f"fold {splits.fold} of {splits.folds}"
+            notes += _untested(labels, folds, found.class_names)
+        else:
+            # The small subtraction keeps 0.1 * 30 = 3.0000000000000004 from being rounded up to 4.
+            count = math.ceil(fraction * total - 1e-9)
+            cut = cut_images(labels, groups, count, splits.seed, SPLITS.index(split))
+            how = f"{100 * fraction:g} %"
+        if not cut.any():
+            each = "image" if groups is None else "image or group"
+            notes.append(f"{split}: none; every class has a single training {each} left.")
+            continue
+        listed["train"] = (numbers[~cut], labels[~cut])
+        listed[split] = (numbers[cut], labels[cut])
+        groups = None if groups is None else groups[~cut]
+        if same:
+            same[split], same["train"] = same["train"][cut], same["train"][~cut]
+        notes.append(
+            f"{split}: {pluralize(int(cut.sum()), 'image')} cut from train, {stratified}seed {splits.seed} "
+            f"({how})."
+        )
+    return Cut(listed, notes, folds, same)
+
+
+def _torn_groups(found: Listing) -> list[str]:
+    """Say which groups the data's own splits tear apart."""
+    if found.groups is None or len(found.splits) < 2:
+        return []
+    named = [set(found.groups[numbers].tolist()) for numbers, _ in found.splits.values()]
+    torn = sum(sum(group in one for one in named) > 1 for group in set().union(*named))
+    return (
+        [f"{pluralize(torn, 'group is', 'groups are')} in several splits of the data's own."] if torn else []
+    )
+
+
+def _kept_together(
+    found: Listing, splits: Splits, same: NDArray[np.int64] | None, count: int
+) -> tuple[NDArray[np.int64] | None, list[str]]:
+    """Return the group of each image to cut from, (N,), and notes for the user; None without groups.
+
+    Args:
+        found, splits: as for `with_missing_splits`.
+        same: the training images that are the same; None where they were not compared.
+        count: N, the training images.
+    """
+    groups, notes = None, []
+    if found.groups is not None:
+        groups = found.groups[found.splits["train"][0]]
+        number = pluralize(len(np.unique(groups)), "group")
+        notes.append(f"Splits keep groups together: {number} by {splits.group}.")
+    if (splits.rule or FIRST_RULE) >= 2:
+        if same is None:
+            notes.append(f"{count:,} images are too many to look for repeated ones.")
+        elif repeated := len(same) - len(np.unique(same)):
+            is_kept = pluralize(repeated, "image repeats another one and is", "images repeat others and are")
+            notes.append(f"{is_kept} kept in the same split.")
+            groups = same if groups is None else joined(groups, same)
+    return groups, notes
+
+
+def _cut_folds(labels: Labels, groups: NDArray[np.int64] | None, splits: Splits) -> Folds:
+    """Cut the images `(N,)` into folds.
+
+    Raises:
+        VitkitError: a fold would have no image to test on. Those of an earlier rule are left as they were.
+    """
+    assert splits.folds is not None
+    sizes = np.ones(len(labels), np.int64) if groups is None else np.unique(groups, return_counts=True)[1]
+    if (splits.rule or FIRST_RULE) < DEALT_RULE:
+        fold_of = _cut_in_turn(labels, groups, splits.folds, splits.seed)
+    elif len(sizes) < splits.folds:
+        what = "images" if groups is None else "images or groups that stay together"
+        raise VitkitError(
+            f"{splits.folds} folds need as many {what}, so that each is tested on one, found {len(sizes)}. "
+            "Give fewer folds."
+        )
+    else:
+        fold_of = deal_folds(labels, groups, splits.folds, splits.seed, len(SPLITS))
+    counts = np.bincount(fold_of, minlength=splits.folds)
+    return Folds(fold_of, tuple(counts.tolist()), int(sizes.max()))
+
+
+def _untested(labels: Labels, folds: Folds, names: Sequence[str]) -> list[str]:
+    """Name the classes that no fold both trains on and tests: a single image or group has all of their
+    images."""
+    every = np.array(count_labels(labels, len(names)))
+    inside = [count_labels(labels[folds.fold_of == fold], len(names)) for fold in range(len(folds.sizes))]
+    whole = np.flatnonzero(((np.array(inside) == every) & (every > 0)).any(axis=0)).tolist()
+    if not whole:
+        return []
+    count = pluralize(len(whole), "class has all its images", "classes have all their images")
+    return [
+        f"{count} in one fold, and no run both trains on such a class and tests it: "
+        f"{join_names([names[number] for number in whole])}."
+    ]
+
+
+def _cut_in_turn(
+    labels: Labels, groups: NDArray[np.int64] | None, folds: int, seed: int
+) -> NDArray[np.int64]:
+    """Cut folds one after the other from what is left, as the first two rules did; the fold of each image.
+
+    Each cut leaves an image of every class, so that the last fold gets those and others starve.
+    """
+    fold_of = np.full(len(labels), folds - 1)  # the last fold is the rest
+    left = np.arange(len(labels))
+    for fold in range(folds - 1):
+        count = round(len(left) / (folds - fold))
+        part = None if groups is None else groups[left]
+        inside = cut_images(labels[left], part, count, seed, len(SPLITS) + fold)
+        fold_of[left[inside]] = fold
+        left = left[~inside]
+    return fold_of
+
+
+def cut_images(
+    labels: Labels, groups: NDArray[np.int64] | None, count: int, seed: int, stream: int
+) -> NDArray[np.bool_]:
+    """Choose about `count` of the images `(N,)`, stratify, each group inside or outside as a whole.
+
+    Images alone in their group are cut as if there were no groups. Of the images in groups, the same share is
+    cut: groups are taken in an order drawn at random wherever that brings the counts of their classes closer
+    to what is wanted, and the best of several orders is kept.
+
+    Args:
+        labels: `(N,)` class numbers, or `(N, K)` bool.
+        groups: `(N,)` numbers of groups; None: every image is alone.
+        count: images to cut; without groups exactly so many, but for classes of one image.
+        seed: of the draws.
+        stream: another stream, other draws.
+
+    Returns:
+        `(N,)`. Every class keeps an image outside.
+    """
+    if groups is None:
+        return _cut_single(labels, count, seed, stream)
+    _, number, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    alone = sizes[number] == 1
+    if alone.all():
+        return _cut_single(labels, count, seed, stream)
+    cut = np.zeros(len(labels), dtype=bool)
+    together = np.flatnonzero(~alone)
+    wanted = count * len(together) / len(labels)
+    cut[together] = _cut_groups(labels, number, together, wanted, seed, stream)
+    single = np.flatnonzero(alone)
+    missing = count - int(cut.sum())
+    if len(single) and missing > 0:
+        cut[single] = _cut_single(labels[single], min(missing, len(single)), seed, stream)
+    return cut
+
+
+def deal_folds(
+    labels: Labels, groups: NDArray[np.int64] | None, folds: int, seed: int, stream: int
+) -> NDArray[np.int64]:
+    """Deal the images `(N,)` round folds, each group into one of them as a whole.
+
+    Without groups every class is dealt round: it differs between two folds by one image at most, and so do
+    the folds. Groups go one after the other, the largest first and those of rare classes before others of
+    their size, into the fold that has the least of their classes; but never so that two folds differ by more
+    than the largest group. The best of several orders is kept. Where images have several labels `(N, K)`,
+    each is a group of its own, and images are exchanged at the end; a label may still differ by more than
+    one, as it must for {a, b}, {b, c} and {c, a} in two folds.
+
+    Args:
+        labels: `(N,)` class numbers, or `(N, K)` bool.
+        groups: `(N,)` numbers of groups; None: every image is alone.
+        folds: from 2 to the number of groups.
+        seed: of the draws.
+        stream: another stream, other draws.
+
+    Returns:
+        `(N,)` numbers of folds. None of them is empty.
+    """
+    number = np.arange(len(labels)) if groups is None else np.unique(groups, return_inverse=True)[1]
+    sizes = np.bincount(number)
+    if labels.ndim == 1 and len(sizes) == len(labels):
+        dealt = np.empty(len(labels), np.int64)
+        dealt[np.lexsort((draws(len(labels), seed, stream), labels))] = np.arange(len(labels)) % folds
+        return dealt
+    order = np.argsort(number, kind="stable")
+    parts = [_class_counts(labels[row]) for row in np.split(order, np.cumsum(sizes)[:-1])]
+    every = _all_counts(labels, labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1)
+    rarest = np.array([every[classes].min(initial=np.inf) for classes, _ in parts])
+    trials = max(1, min(_DEALS, _LOOKS // len(sizes)))
+    best: tuple[tuple[int, float], NDArray[np.int64]] | None = None
+    for drawn in draws(trials * len(sizes), seed, stream).reshape(trials, len(sizes)):
+        fold_of, have = _deal(np.lexsort((drawn, rarest, -sizes)), sizes, parts, every, folds)
+        whole = int(((have == every) & (every > 1)).any(axis=0).sum())  # classes that a fold has all of
+        distance = float(((have - every / folds) ** 2 / np.maximum(every, 1)).sum())
+        if best is None or (whole, distance) < best[0]:
+            best = (whole, distance), fold_of
+    assert best is not None  # there is at least one trial
+    dealt = best[1][number]
+    if labels.ndim == 2 and len(sizes) == len(labels):
+        _exchange(labels.astype(np.float64), dealt, folds)
+    return dealt
+
+
+def _exchange(labels: NDArray[np.float64], fold_of: NDArray[np.int64], folds: int) -> None:
+    """Exchange images of two folds while that evens out a label `(N, K)` that differs by more than one.
+
+    Each exchange lowers the sum of the squares of all counts, so that it comes to an end.
+    """
+    have = np.array([labels[fold_of == fold].sum(0) for fold in range(folds)])
+    for _ in range(len(labels)):
+        for label in np.argsort(-np.ptp(have, axis=0), kind="stable"):
+            if np.ptp(have[:, label]) <= 1:
+                return
+            high, low = int(have[:, label].argmax()), int(have[:, label].argmin())
+            ours = np.flatnonzero((fold_of == high) & (labels[:, label] > 0))[:_PAIRS]
+            theirs = np.flatnonzero((fold_of == low) & (labels[:, label] == 0))[:_PAIRS]
+            one, other, gap = labels[ours], labels[theirs], have[high] - have[low]
+            # Half of what the sum of squares gains: d (d + gap) for d, what the high fold gets in exchange.
+            gains = (one * (one - gap)).sum(1)[:, None] + (other * (other + gap)).sum(1) - 2 * one @ other.T
+            if not gains.size or gains.min() >= 0:
+                continue
+            first, second = np.unravel_index(int(gains.argmin()), gains.shape)
+            have[high] += other[second] - one[first]
+            have[low] += one[first] - other[second]
+            fold_of[ours[first]], fold_of[theirs[second]] = low, high
+            break
+        else:
+            return
+
+
+def _deal(
+    order: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    parts: list[tuple[NDArray[np.int64], NDArray[np.int64]]],
+    every: NDArray[np.float64],
+    folds: int,
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Deal groups in an order: the fold of each group (G,), and the images of each class by fold."""
+    fold_of = np.empty(len(sizes), np.int64)
+    have, load = np.zeros((folds, len(every))), np.zeros(folds)
+    share, total, most = 1 / np.maximum(every, 1), sizes.sum(), int(sizes.max())
+    for group, size in zip(order.tolist(), sizes[order].tolist(), strict=True):
+        classes, counts = parts[group]
+        # Shares of a class and not images: a rare class would not be heard else. The size of a fold counts
+        # as one more class, so that an empty fold is taken before any other.
+        costs = have[:, classes] @ (counts * share[classes]) + load * (size / total)
+        # The least fold is always open, as no group is larger than `most`; so by induction none is ever
+        # further above it than that.
+        costs[load + (size - most) > load.min()] = np.inf
+        fold = int(costs.argmin())
+        fold_of[group] = fold
+        have[fold, classes] += counts
+        load[fold] += size
+    return fold_of, have
+
+
+def _cut_single(labels: Labels, count: int, seed: int, stream: int) -> NDArray[np.bool_]:
+    if labels.ndim == 2:
+        return stratify_label_sets(labels.astype(bool), count, seed, stream)
+    return stratify(labels.astype(np.int64), count, seed, stream)
+
+
+def _cut_groups(
+    labels: Labels,
+    number: NDArray[np.int64],
+    together: NDArray[np.int64],
+    count: float,
+    seed: int,
+    stream: int,
+) -> NDArray[np.bool_]:
+    """Choose about `count` of the images `together`, all of whose groups have several; (M,)."""
+    members = number[together]
+    names, index = np.unique(members, return_inverse=True)
+    order = np.argsort(index, kind="stable")
+    ends = np.cumsum(np.bincount(index))
+    rows = [together[order[end - size : end]] for end, size in zip(ends, np.bincount(index), strict=True)]
+    parts = [_class_counts(labels[row]) for row in rows]
+    width = labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1
+    every = _all_counts(labels, width)
+    wanted = _all_counts(labels[together], width) * count / len(together)
+    trials = max(1, min(_TRIALS, _LOOKS // len(names)))
+    orders = draws(trials * len(names), seed, stream).reshape(trials, len(names)).argsort(axis=1)
+    best: tuple[float, NDArray[np.bool_]] | None = None
+    for trial in orders.tolist():
+        have, taken = np.zeros(width), np.zeros(len(names), dtype=bool)
+        for group in trial:
+            classes, counts = parts[group]
+            if (have[classes] + counts >= every[classes]).any():
+                continue  # a class would have no image left
+            before = ((have[classes] - wanted[classes]) ** 2).sum()
+            if ((have[classes] + counts - wanted[classes]) ** 2).sum() < before:
+                have[classes] += counts
+                taken[group] = True
+        distance = float(((have - wanted) ** 2 / np.maximum(wanted, 1)).sum())
+        if best is None or distance < best[0]:
+            best = distance, taken
+    assert best is not None  # there is at least one trial
+    return best[1][index]
+
+
+def _class_counts(labels: Labels) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Count the images of the classes that occur: numbers of the classes, and counts."""
+    if labels.ndim == 2:
+        sums = labels.sum(0)
+        return np.flatnonzero(sums), sums[sums > 0]
+    return np.unique(labels, return_counts=True)
+
+
+def _all_counts(labels: Labels, width: int) -> NDArray[np.float64]:
+    counts = labels.sum(0) if labels.ndim == 2 else np.bincount(labels, minlength=width)
+    return counts.astype(np.float64)
+
+
+def joined(first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Put images together that either of two groupings `(N,)` puts together, over any number of steps."""
+    above: dict[tuple[int, int], tuple[int, int]] = {}
+
+    def top(node: tuple[int, int]) -> tuple[int, int]:
+        while (upper := above.setdefault(node, node)) != node:
+            above[node] = above[upper]  # halves the way of whoever comes next
+            node = upper
+        return node
+
+    for one, other in zip(first.tolist(), second.tolist(), strict=True):
+        above[top((0, one))] = top((1, other))
+    tops = [top((0, one)) for one in first.tolist()]
+    numbers: dict[tuple[int, int], int] = {}
+    return np.array([numbers.setdefault(one, len(numbers)) for one in tops], np.int64)

@@ -1,0 +1,263 @@
+"""Folders of class folders, alone or below train/, val/ and test/."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from vitkit.data.listing import (
+    LAYOUTS,
+    SPLIT_NAMES,
+    SPLITS,
+    Listing,
+    Paths,
+    SplitListing,
+    is_ignored,
+    number_groups,
+)
+from vitkit.errors import VitkitError
+from vitkit.text import join_names, pluralize
+
+# HEIC and TGA cannot be decoded: listed all the same, they are reported and not silently passed over.
+_IMAGE_SUFFIXES = frozenset({
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".webp", ".gif", ".bmp", ".dib", ".tif", ".tiff",
+    ".ppm", ".pgm", ".pbm", ".pnm", ".pfm", ".jp2", ".j2k", ".jpx", ".avif", ".ico", ".qoi", ".sgi", ".rgb",
+    ".heic", ".heif", ".tga",
+})  # fmt: skip
+
+
+def list_folders(root: Path, partial: bool, group: str | None = None) -> Listing:
+    """List class folders, or split folders (train/, val/, test/) of class folders.
+
+    Args:
+        root: the folder.
+        partial: whether the classes are a trained model's, so that some of them, or train/, may be missing.
+        group: the level of folders below the class folders that keeps images together: "1", "2".
+    """
+    with os.scandir(root) as entries:
+        folders = sorted(entry.name for entry in entries if _is_folder(entry) and not is_ignored(entry.name))
+    split_folders = {SPLIT_NAMES[name.lower()]: name for name in folders if name.lower() in SPLIT_NAMES}
+    if "train" in split_folders or (partial and split_folders and len(split_folders) == len(folders)):
+        kept = [split for split in SPLITS if split in split_folders]
+        roots = {split: root / split_folders[split] for split in kept}
+        not_splits = [name for name in folders if name not in split_folders.values()]
+    elif split_folders and len(split_folders) == len(folders):
+        found = ", ".join(f"{name}/" for name in folders)
+        raise VitkitError(f"{root} has {found} but no train/. {LAYOUTS}")
+    else:
+        roots, not_splits = {"train": root}, []
+
+    scans = {split: _ClassFolders(folder) for split, folder in roots.items()}
+    class_names = _agreed_classes(root, scans, partial)
+    number_of = {name: number for number, name in enumerate(class_names)}
+    paths: list[str] = []
+    groups: list[str] = []
+    splits: dict[str, SplitListing] = {}
+    for split, scan in scans.items():
+        above = "" if scan.root == root else f"{scan.root.name}/"
+        start = len(paths)
+        labels: list[int] = []
+        for name, files in scan.images.items():
+            if not files:  # tolerated for a trained model's classes only
+                continue
+            paths += (f"{above}{name}/{file}" for file in files)
+            labels += [number_of[name]] * len(files)
+            if group is not None:
+                groups += (_group_of(root / f"{above}{name}", file, group) for file in files)
+        splits[split] = (np.arange(start, len(paths)), np.array(labels, dtype=np.int64))
+    notes = []
+    if not_splits:
+        notes.append(
+            f"{pluralize(len(not_splits), 'folder')} beside train/ ignored: {join_names(not_splits)}."
+        )
+    for split, scan in scans.items():
+        notes += (f"{split}: {note}" if len(scans) > 1 else note for note in scan.notes())
+    numbers = None if group is None else number_groups(groups)
+    return Listing("folder of class folders", class_names, Paths(root, paths), splits, tuple(notes), numbers)
+
+
+def list_images(root: Path) -> Listing:
+    """List every image below a folder, or below train/, val/ and test/ in it; nothing is a label."""
+    with os.scandir(root) as entries:
+        named = {SPLIT_NAMES[entry.name.lower()]: entry.name for entry in entries if _is_split(entry)}
+    roots = {split: root / named[split] for split in SPLITS if split in named}
+    roots = roots if "train" in roots else {"train": root}
+    paths: list[str] = []
+    splits: dict[str, SplitListing] = {}
+    for split, folder in roots.items():
+        start = len(paths)
+        paths += (str(path.relative_to(root)) for path in image_files(folder))
+        if len(paths) == start:
+            raise VitkitError(f"No images in {folder}. Expected image files, in folders or not.")
+        numbers = np.arange(start, len(paths))
+        splits[split] = (numbers, np.zeros((len(numbers), 0), dtype=bool))
+    return Listing("folder of images", (), Paths(root, paths), splits)
+
+
+def _is_split(entry: os.DirEntry[str]) -> bool:
+    return entry.name.lower() in SPLIT_NAMES and _is_folder(entry)
+
+
+def _group_of(folder: Path, file: str, level: str) -> str:
+    """Return the folders down to a level below the class folder, which name the group of a file."""
+    if not level.isdecimal() or int(level) < 1:
+        raise VitkitError(
+            f"Of class folders --splits.group is a level of folders below them, from 1 (the p7 of "
+            f"cats/p7/1.jpg), found {level!r}. A column is named where the data is a .csv."
+        )
+    folders = file.split("/")[:-1]
+    if len(folders) < int(level):
+        raise VitkitError(
+            f"{folder / file} has {pluralize(len(folders), 'folder')} below its class folder, and "
+            f"--splits.group {level} needs {level}. Move it into the folder of its group."
+        )
+    return "/".join(folders[: int(level)])
+
+
+class _ClassFolders:
+    """The images below each class folder of one split, and what was passed over."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.hidden = 0
+        self.other = 0
+        self.images: dict[str, list[str]] = {}
+        self.loose = 0
+        self.upward: list[str] = []
+        # Beside images, arrays are something else (masks, say): they are the images where there are none.
+        arrays: dict[str, list[str]] = {}
+        where = root.resolve()
+        above = frozenset(map(_identity, (where, *where.parents)))
+        with os.scandir(root) as entries:
+            ordered = sorted(entries, key=lambda entry: entry.name)
+        for entry in ordered:
+            if is_ignored(entry.name):
+                self.hidden += 1
+            elif _is_folder(entry):
+                if _identity(root / entry.name) in above:
+                    self.upward.append(entry.name)
+                else:
+                    files = sorted(self._below(root / entry.name, f"{entry.name}/", "", above))
+                    self.images[entry.name] = [file for file in files if not _is_array(file)]
+                    arrays[entry.name] = [file for file in files if _is_array(file)]
+            elif _is_image(entry.name):
+                self.loose += 1
+        if any(self.images.values()):
+            self.other += sum(map(len, arrays.values()))
+        elif any(arrays.values()):
+            self.images = arrays
+
+    def _below(
+        self, folder: Path, name: str, prefix: str, above: frozenset[tuple[int, int]]
+    ) -> Iterator[str]:
+        """Yield the paths of images and arrays relative to the class folder.
+
+        Links to folders are followed, but not those to a folder above, whose images would come twice or
+        under another class.
+        """
+        identity = _identity(folder)
+        if identity in above:
+            self.upward.append((name + prefix).rstrip("/"))
+            return
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if is_ignored(entry.name):
+                    self.hidden += 1
+                elif _is_folder(entry):
+                    below = f"{prefix}{entry.name}/"
+                    yield from self._below(folder / entry.name, name, below, above | {identity})
+                elif _is_image(entry.name) or _is_array(entry.name):
+                    yield prefix + entry.name
+                else:
+                    self.other += 1
+
+    def notes(self) -> Iterator[str]:
+        if self.hidden:
+            yield f"{pluralize(self.hidden, 'hidden file or folder', 'hidden files or folders')} ignored."
+        if self.other:
+            yield f"{pluralize(self.other, 'file')} in class folders ignored: not images by their names."
+        if self.loose:
+            yield f"{pluralize(self.loose, 'image')} outside any class folder ignored."
+        if self.upward:
+            links = [os.fsencode(link).decode("utf-8", "backslashreplace") for link in sorted(self.upward)]
+            yield f"{pluralize(len(links), 'link')} to a folder above not followed: {join_names(links)}."
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    status = folder.stat()
+    return status.st_dev, status.st_ino
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is a folder or a link to one; a link to itself is neither."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def image_files(root: Path) -> list[Path]:
+    """List every image below a folder, sorted; where there is none, every array (.npy).
+
+    Hidden files and folders are passed over.
+    """
+    return _files_below(root, _is_image) or _files_below(root, _is_array)
+
+
+def _files_below(root: Path, wanted: Callable[[str], bool]) -> list[Path]:
+    found: list[Path] = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(name for name in folders if not is_ignored(name))
+        found += [Path(folder, name) for name in sorted(names) if wanted(name) and not is_ignored(name)]
+    return found
+
+
+def _agreed_classes(root: Path, scans: dict[str, _ClassFolders], partial: bool) -> tuple[str, ...]:
+    """Return the class names that all splits share; everything that makes them doubtful is an error."""
+    for scan in scans.values():
+        if not any(scan.images.values()):
+            if scan.loose and not scan.images:
+                raise VitkitError(
+                    f"{scan.root} holds {pluralize(scan.loose, 'image')} but no class folders, so there are "
+                    f"no labels. Put the images of each class into a folder of its name. {LAYOUTS}"
+                )
+            raise VitkitError(f"No images in {scan.root}. {LAYOUTS}")
+    names = sorted({name for scan in scans.values() for name in scan.images})
+    if partial:
+        return tuple(name for name in names if any(scan.images.get(name) for scan in scans.values()))
+    for split, scan in scans.items():
+        empty = [name for name, files in scan.images.items() if not files]
+        if empty:
+            where = f"{root} ({split})" if len(scans) > 1 else f"{root}"
+            several = (
+                " If it holds text files of labels, give --task multi-label." if "labels" in empty else ""
+            )
+            raise VitkitError(
+                f"{where}: no images in the class {_folders(empty)}. Add images, or remove the folder."
+                f"{several}"
+            )
+    for split, scan in scans.items():
+        missing = [name for name in scans["train"].images if name not in scan.images]
+        unknown = [name for name in scan.images if name not in scans["train"].images]
+        if missing or unknown:
+            sides = [f"only in train: {', '.join(missing)}"] if missing else []
+            sides += [f"only in {split}: {', '.join(unknown)}"] if unknown else []
+            raise VitkitError(
+                f"{root}: the classes of train and {split} differ ({'; '.join(sides)}). The class folders of "
+                "all splits must have the same names: rename or remove the odd ones."
+            )
+    return tuple(names)
+
+
+def _is_image(name: str) -> bool:
+    stem, dot, suffix = name.rpartition(".")
+    return bool(stem) and dot + suffix.lower() in _IMAGE_SUFFIXES
+
+
+def _is_array(name: str) -> bool:
+    return name.lower().endswith(".npy")
+
+
+def _folders(names: list[str]) -> str:
+    return ("folder " if len(names) == 1 else "folders ") + join_names(names)

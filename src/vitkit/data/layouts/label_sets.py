@@ -1,0 +1,245 @@
+"""List images with several labels each, or none: from the cells of a CSV, or from a text file per image.
+
+The labels of N images and K names are an array `(N, K)` of bool.
+"""
+
+import os
+import posixpath
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitkit.data.files import UnreadableFileError, read_unchanged_file
+from vitkit.data.layouts.folders import image_files
+from vitkit.data.layouts.tables import check_label, name_labels, read_csv
+from vitkit.data.listing import SPLIT_NAMES, SPLITS, Files, Listing, Paths
+from vitkit.errors import VitkitError
+from vitkit.text import join_names, pluralize
+
+LAYOUTS = (
+    'Several labels an image come from a .csv with columns path and labels ("cat;dog"; an empty cell: none), '
+    "or from a folder with a text file for each image (x.jpg and x.txt beside it, or images/x.jpg and "
+    "labels/x.txt), one label a line."
+)
+SEPARATORS = (";", "|")
+"""Separators that are detected; commas and spaces occur within many labels and have to be asked for."""
+_LARGEST_LABEL_FILE = 1 << 20  # bytes
+_BOX = re.compile(r"\S+(\s+[\d.eE+-]+){4,}")  # a line of YOLO: class, then the corners of a box
+
+
+def count_labels(labels: NDArray[np.int64] | NDArray[np.bool_], classes: int) -> list[int]:
+    """Count the images of each class.
+
+    Args:
+        labels: `(N,)` class numbers, or `(N, K)` where an image has several.
+        classes: K.
+    """
+    counts = labels.sum(0) if labels.ndim == 2 else np.bincount(labels, minlength=classes)
+    return list(map(int, counts))
+
+
+def list_csv_of_sets(path: Path, separator: str | None, group: str | None = None) -> Listing:
+    """List the images of a CSV: a header, then one image a line with path, labels and perhaps split.
+
+    Paths are below the folder of the CSV.
+
+    Args:
+        path: the file.
+        separator: what separates the labels of a cell; None: the one of `SEPARATORS` that is there.
+        group: the column that says what an image belongs to; None: there is none.
+
+    Raises:
+        VitkitError: it cannot be read, names an image twice, has both separators, or no label.
+    """
+    rows = read_csv(path, several_labels=True, group=group)
+    line_of: dict[str, int] = {}
+    for name, line in zip(rows.paths, rows.lines, strict=True):
+        before = line_of.setdefault(posixpath.normpath(name), line)
+        if before != line:
+            raise VitkitError(
+                f"{path}: {name} is listed twice, in lines {before} and {line}. Put all labels of an image "
+                'into one cell ("cat;dog"), and list it once.'
+            )
+    notes = list(rows.notes)
+    if separator is None:
+        separator = _found_separator(path, rows.cells)
+        if separator is not None:
+            notes.append(f"Labels are separated by {separator!r}, which was found in the cells.")
+    sets = [_without_empty(cell.split(separator) if separator else [cell]) for cell in rows.cells]
+    for line, labels in zip(rows.lines, sets, strict=True):
+        for label in labels:
+            check_label(f"{path} line {line}", label)
+    found = _listing(path, "CSV with several labels an image", rows.files(path), sets, rows.split_of, notes)
+    return replace(found, groups=rows.groups)
+
+
+def list_label_files(root: Path, separator: str | None) -> Listing:
+    """List images with a text file each: beside them, or in a folder `labels` parallel to theirs.
+
+    Folders train, val and test, at the top or below `images`, are splits. Images without a text file are left
+    out, as their labels are not known; an empty file says that there are none.
+
+    Args:
+        root: the folder.
+        separator: what separates labels within a line; None: a line is a label.
+
+    Raises:
+        VitkitError: no image has a text file, or one cannot be read or holds boxes.
+    """
+    images = [path.relative_to(root).as_posix() for path in image_files(root)]
+    texts = _text_files(root)
+    found = [(image, text) for image in images if (text := _text_of(image, texts)) is not None]
+    if not found:
+        raise VitkitError(
+            f"{root}: none of {pluralize(len(images), 'image')} has a text file with its labels. {LAYOUTS}"
+        )
+    notes = []
+    without = len(images) - len(found)
+    if without:
+        notes.append(
+            f"{pluralize(without, 'image')} without a file of labels ignored (an image that has none gets an "
+            "empty file)."
+        )
+    spare = texts - {text for _, text in found}
+    if spare:
+        notes.append(
+            f"{pluralize(len(spare), 'text file')} without an image ignored: {join_names(sorted(spare), 3)}."
+        )
+    split_of = np.array([_split_of(image) for image, _ in found])
+    outside = int((split_of == "").sum())
+    if outside == len(found):  # no folder is that of a split
+        split_of = np.full(len(found), "train")
+    elif outside:
+        notes.append(f"{pluralize(outside, 'image')} outside train/, val/ and test/ ignored.")
+    sets = [_read_labels(root / text, separator) for _, text in found]
+    suspects = [mark for mark in SEPARATORS if any(mark in label for one in sets for label in one)]
+    if suspects:
+        notes.append(
+            f"Some labels hold {' and '.join(map(repr, suspects))}: if that separates labels, give it with "
+            "--splits.label-separator."
+        )
+    files = Paths(root, (image for image, _ in found))
+    return _listing(root, "folder of images with label files", files, sets, split_of, notes)
+
+
+def refuse_single_labels(spec: str, found: Listing) -> None:
+    """Refuse training images that have exactly one label each.
+
+    Raises:
+        VitkitError: they have; this is ordinary classification.
+    """
+    labels = np.concatenate([labels for _, labels in found.splits.values()])
+    if (labels.sum(1) != 1).any():
+        return
+    hint = ""
+    marks = [mark for mark in (*SEPARATORS, ",", "/", " ") if any(mark in name for name in found.class_names)]
+    if marks:
+        hint = f" If a character separates labels, name it, say --splits.label-separator {marks[0]!r}."
+    raise VitkitError(
+        f"{spec}: every image has a single label, such as {found.class_names[0]!r}; expected some with "
+        f"several, or with none. This is ordinary classification: leave out --task multi-label.{hint}"
+    )
+
+
+def _found_separator(path: Path, cells: Sequence[str]) -> str | None:
+    present = [mark for mark in SEPARATORS if any(mark in cell for cell in cells)]
+    if len(present) > 1:
+        raise VitkitError(
+            f"{path}: cells of labels hold both {' and '.join(map(repr, present))}: say which of them "
+            f"separates labels, with --splits.label-separator {present[0]!r}."
+        )
+    return present[0] if present else None
+
+
+def _without_empty(labels: Sequence[str]) -> list[str]:
+    """Strip labels, and drop those that are then empty, as after a last separator."""
+    return [stripped for label in labels if (stripped := label.strip())]
+
+
+def _text_files(root: Path) -> set[str]:
+    found = set()
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        below = Path(folder).relative_to(root)
+        found |= {(below / name).as_posix() for name in names if name.endswith(".txt") and name[0] != "."}
+    return found
+
+
+def _text_of(image: str, texts: set[str]) -> str | None:
+    """Find the text file of an image.
+
+    It is beside the image, in `labels` below or beside its folder, or in the folder that is called `labels`
+    where the image's is called `images`.
+    """
+    beside = PurePosixPath(image).with_suffix(".txt")
+    candidates = [beside, beside.parent / "labels" / beside.name]
+    if len(beside.parts) > 1:
+        candidates.append(beside.parent.parent / "labels" / beside.name)
+    if "images" in beside.parts[:-1]:
+        at = beside.parts.index("images")
+        candidates.append(PurePosixPath(*beside.parts[:at], "labels", *beside.parts[at + 1 :]))
+    return next((text for candidate in candidates if (text := candidate.as_posix()) in texts), None)
+
+
+def _split_of(image: str) -> str:
+    """Return the split that the folder of an image names; empty if it names none."""
+    parts = [part.lower() for part in PurePosixPath(image).parts[:-1]]
+    if parts[:1] == ["images"]:
+        parts = parts[1:]
+    return SPLIT_NAMES.get(parts[0], "") if parts else ""
+
+
+def _read_labels(path: Path, separator: str | None) -> list[str]:
+    try:
+        text = read_unchanged_file(path, _LARGEST_LABEL_FILE).decode("utf-8-sig")
+    except UnreadableFileError as error:
+        raise VitkitError(f"{path}: the labels cannot be read: {error}.") from error
+    except UnicodeDecodeError as error:
+        raise VitkitError(f"{path} is no text in UTF-8: {error}. Save it again as UTF-8.") from error
+    labels = list[str]()
+    # Not by splitlines, which also ends a line at characters that may stand within a name (U+2028).
+    for number, line in enumerate(re.split(r"\r\n|\r|\n", text), start=1):
+        found = _without_empty(line.split(separator) if separator else [line])
+        for label in found:
+            check_label(f"{path} line {number}", label)
+        labels += found
+    boxes = next((label for label in labels if _BOX.fullmatch(label)), None)
+    if boxes is not None:
+        raise VitkitError(
+            f"{path} holds boxes ({boxes[:60]!r}), as for detection; expected one label a line. Write "
+            "the names of the classes alone."
+        )
+    return labels
+
+
+def _listing(
+    path: Path, kind: str, files: Files, sets: list[list[str]], split_of: NDArray[np.str_], notes: list[str]
+) -> Listing:
+    """Number the labels, and put the rows of each split together."""
+    numbers = {split: np.flatnonzero(split_of == split) for split in SPLITS}
+    numbers = {split: rows for split, rows in numbers.items() if len(rows)}
+    values = {
+        split: {label for row in rows.tolist() for label in sets[row]} for split, rows in numbers.items()
+    }
+    names = name_labels(path, values)
+    if not names:
+        raise VitkitError(f"{path}: no image has a label, so there is nothing to learn. {LAYOUTS}")
+    number_of = {name: number for number, name in enumerate(names)}
+    labels = np.zeros((len(sets), len(names)), dtype=bool)
+    for row, one in enumerate(sets):
+        labels[row, [number_of[label] for label in one if label in number_of]] = True
+    repeated = sum(len(one) != len(set(one)) for one in sets)
+    if repeated:
+        notes.append(f"{pluralize(repeated, 'image')} with a label twice: it counts once.")
+    used = labels[np.concatenate(list(numbers.values()))]
+    none = int((~used.any(1)).sum())
+    notes.append(
+        f"{used.sum() / len(used):.2f} labels an image"
+        + (f"; {pluralize(none, 'image has', 'images have')} none." if none else ".")
+    )
+    splits = {split: (rows, labels[rows]) for split, rows in numbers.items()}
+    return Listing(kind, names, files, splits, tuple(notes))

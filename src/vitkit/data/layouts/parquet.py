@@ -1,0 +1,575 @@
+"""Read images and labels from Parquet files in the layout of Hugging Face data sets.
+
+A few kilobytes of Parquet can become gigabytes: pages are unpacked, and a value that is stored once stands in
+many rows. So columns are read in batches of bounded size, and what they become is counted.
+"""
+
+import json
+import os
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitkit.data.files import UnreadableFileError, read_unchanged_file, regular_file
+from vitkit.data.layouts.parquet_pages import page_sizes
+from vitkit.data.layouts.tables import by_split, check_label, find_column, find_group_column, named_by_value
+from vitkit.data.listing import SPLIT_NAMES, Listing, SplitListing, number_groups
+from vitkit.errors import DecodeError, VitkitError
+from vitkit.text import format_bytes, join_names, pluralize, visible
+
+_PARQUET_IMAGE_COLUMNS = ("image", "img", "images")
+_PARQUET_LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target")
+_PARQUET_IN_MEMORY = 2 << 30  # bytes of encoded images
+_LARGEST_PAGE = 128 << 20
+"""Bytes of a page, unpacked. Writers want 1 MB, but pyarrow looks at the size after 1,024 images alone. So a
+page may be larger if it is not much smaller in the file: images are packed already."""
+_LARGEST_RATIO = 16  # of the bytes of a page beyond that size to those in the file
+_ROWS_OF_ANY_FILE = 1 << 20
+"""Rows that a file may promise whatever its size; beyond them an image takes a byte at the least."""
+_BATCH_BYTES = 64 << 20  # a batch may have them where no value is larger
+_KEPT_BYTES = 256 << 20
+"""Bytes of a row group that stay when the files are not in memory: that of a Hugging Face data set fits."""
+_LARGEST_CARD = 16 << 20  # bytes of README.md
+
+
+@dataclass(frozen=True)
+class _File:
+    """A Parquet file whose metadata were read."""
+
+    path: Path
+    metadata: Any
+    """A pyarrow FileMetaData."""
+    schema: Any
+    """A pyarrow Schema."""
+
+    def shown_type(self, column: str) -> str:
+        """Return the type of a column for a message."""
+        return visible(str(self.schema.field(column).type)[:80])
+
+    @property
+    def groups(self) -> range:
+        return range(self.metadata.num_row_groups)
+
+    def rows(self, group: int) -> int:
+        return int(self.metadata.row_group(group).num_rows)
+
+    def unpacked(self, leaf: str) -> int:
+        """Return the bytes that a column becomes, as far as the metadata can be trusted."""
+        with _explained(self.path):
+            place = self._place(leaf)
+            chunks = (self.metadata.row_group(group).column(place) for group in self.groups)
+            return sum(max(0, chunk.total_uncompressed_size) for chunk in chunks)
+
+    def batches(self, leaf: str, groups: Sequence[int], most_rows: int) -> Iterator[Any]:
+        """Yield a column of some row groups, as pyarrow arrays of bounded size.
+
+        Args:
+            leaf: the path of the column: "label", "image.bytes".
+            groups: the row groups, in order.
+            most_rows: of a batch.
+
+        Raises:
+            VitkitError: it is damaged, or becomes too large to be read.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        with _explained(self.path):
+            largest = self._largest_page(leaf, groups)
+        # No value is larger than the largest page, so that a batch has at most so many bytes, or one value.
+        size = min(most_rows, max(1, _BATCH_BYTES // max(1, largest)))
+        with _explained(self.path):
+            # Buffered, so that a column is not held packed as well.
+            file = pq.ParquetFile(self.path, metadata=self.metadata, buffer_size=1 << 20, pre_buffer=False)
+        with file:
+            # One thread: Arrow's own would not survive the fork of a worker process.
+            found = file.iter_batches(size, list(groups), [leaf], use_threads=False)
+            while True:
+                with _explained(self.path):
+                    batch = next(found, None)
+                    if batch is None:
+                        return
+                    column = batch.column(0)
+                    if pa.types.is_struct(column.type):  # of which only `leaf` was read
+                        column = column.field(0)
+                yield column
+
+    def _place(self, leaf: str) -> int:
+        schema = self.metadata.schema
+        return next(place for place in range(len(schema)) if schema.column(place).path == leaf)
+
+    def _largest_page(self, leaf: str, groups: Sequence[int]) -> int:
+        """Return the bytes of the largest page of a column, unpacked. Raises VitkitError: it is a trap."""
+        place, largest = self._place(leaf), 0
+        with regular_file(self.path) as stream:
+            size = stream.seek(0, os.SEEK_END)
+            for group in groups:
+                chunk = self.metadata.row_group(group).column(place)
+                start = chunk.data_page_offset
+                if chunk.has_dictionary_page and 0 < (chunk.dictionary_page_offset or 0) < start:
+                    start = chunk.dictionary_page_offset
+                if start < 0 or not 0 <= chunk.total_compressed_size <= size - start:
+                    raise ValueError(f"row group {group} lies outside of the file")
+                for unpacked, packed in page_sizes(
+                    stream, start, chunk.total_compressed_size, self.rows(group)
+                ):
+                    if unpacked > max(_LARGEST_PAGE, _LARGEST_RATIO * packed):
+                        raise VitkitError(
+                            f"{self.path}: {format_bytes(packed)} of the column {leaf} become "
+                            f"{format_bytes(unpacked)}, more than is read at a time. If that is right, write "
+                            "the file again with smaller pages (write_batch_size=1 of pyarrow)."
+                        )
+                    largest = max(largest, unpacked)
+        return largest
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn every exception of Arrow about a file into one that names it: for damage it raises OSError,
+    ValueError, KeyError, NotImplementedError, UnicodeDecodeError, OverflowError and more."""
+    try:
+        yield
+    except MemoryError as error:
+        raise VitkitError(f"{path} cannot be read: there is not enough memory.") from error
+    except Exception as error:
+        if isinstance(error, VitkitError) and not isinstance(error, UnreadableFileError):
+            raise
+        reason = visible(str(error)[:300] or type(error).__name__).rstrip(".")
+        raise VitkitError(
+            f"{path} cannot be read as Parquet: {reason}. Download or write it again."
+        ) from error
+
+
+class _OpenGroup:
+    """The images of a row group that have been read so far."""
+
+    def __init__(self, batches: Iterator[Any], keep: int | None) -> None:
+        self.batches = batches
+        self.keep = keep  # bytes; None: all
+        self.process = os.getpid()
+        self.first = 0  # the first row that is kept
+        self.parts: list[Any] = []
+        self.ends: list[int] = []
+        self.bytes = 0
+
+    @property
+    def end(self) -> int:
+        return self.ends[-1] if self.ends else 0
+
+    def read_on(self) -> bool:
+        """Read the next batch, and forget earlier ones where they are too large; False at the end."""
+        part = next(self.batches, None)
+        if part is None:
+            return False
+        self.bytes += part.nbytes
+        if self.keep is not None and self.bytes > self.keep:
+            self.first, self.bytes = self.end, part.nbytes
+            self.parts, self.ends = [], []
+        self.parts.append(part)
+        self.ends.append((self.ends[-1] if self.ends else self.first) + len(part))
+        return True
+
+    def cell(self, row: int) -> bytes:
+        """Return the encoded image of a row from the first one that is kept; no bytes where there is none."""
+        while row >= self.end:
+            if not self.read_on():
+                raise VitkitError(f"the file has no row {row} of a row group, which it promises.")
+        place = bisect_right(self.ends, row)
+        part = self.parts[place]
+        found = part[row - (self.ends[place] - len(part))].as_py()
+        return found if isinstance(found, bytes) else b""
+
+
+class _ParquetRows:
+    """Encoded images in a column of Parquet files: all in memory, or read by row group when asked for."""
+
+    def __init__(self, root: Path, files: Sequence[_File], leaf: str) -> None:
+        self.paths = tuple(file.path for file in files)
+        self.names = tuple(path.relative_to(root).as_posix() for path in self.paths)
+        self.metadata = tuple(file.metadata for file in files)
+        self.leaf = leaf
+        counts = [[file.rows(group) for group in file.groups] for file in files]
+        self.groups = [(number, group) for number, rows in enumerate(counts) for group in range(len(rows))]
+        self.group_starts = np.cumsum([0, *(rows for file in counts for rows in file)])
+        self.file_starts = np.cumsum([0, *map(sum, counts)])
+        self.opened: dict[int, _OpenGroup] = {}
+        self.in_memory = sum(file.unpacked(leaf) for file in files) <= _PARQUET_IN_MEMORY
+        if self.in_memory:  # now, so that worker processes share it
+            self._read_all()
+
+    def _read_all(self) -> None:
+        """Read every image; give up where they become more than the metadata said and memory is for."""
+        total = 0
+        for number in range(len(self.groups)):
+            group = self.opened[number] = self._open(number)
+            while group.read_on():
+                if total + group.bytes > _PARQUET_IN_MEMORY:
+                    self.in_memory, self.opened = False, {}
+                    return
+            total += group.bytes
+
+    def __len__(self) -> int:
+        return int(self.file_starts[-1])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"opened": {}}
+
+    def key(self, number: int) -> str:
+        file = int(np.searchsorted(self.file_starts, number, side="right")) - 1
+        return f"{self.names[file]} row {number - self.file_starts[file]}"
+
+    def file(self, number: int) -> bytes:
+        place = int(np.searchsorted(self.group_starts, number, side="right")) - 1
+        row = number - int(self.group_starts[place])
+        group = self.opened.get(place)
+        if group is None or row < group.first or (row >= group.end and group.process != os.getpid()):
+            if not self.in_memory:
+                self.opened.clear()
+            group = self.opened[place] = self._open(place)
+        try:
+            return group.cell(row)
+        except VitkitError as error:
+            del self.opened[place]  # what is left of it would be read on from the middle
+            raise DecodeError(str(error).rstrip(".")) from error
+
+    def on_disk(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        files = np.searchsorted(self.file_starts, numbers, side="right")
+        return numbers[np.sort(np.unique(files, return_index=True)[1])]
+
+    def path(self, number: int) -> Path:
+        return self.paths[int(np.searchsorted(self.file_starts, number, side="right")) - 1]
+
+    def _open(self, number: int) -> _OpenGroup:
+        file, group = self.groups[number]
+        # Images are large: of 64 at a time nothing is left to gain by more.
+        batches = _File(self.paths[file], self.metadata[file], None).batches(self.leaf, [group], 64)
+        return _OpenGroup(batches, None if self.in_memory else _KEPT_BYTES)
+
+
+def list_parquet(
+    root: Path,
+    paths: list[Path],
+    split_of_file: Sequence[str] | None = None,
+    class_names: tuple[str, ...] | None = None,
+    group: str | None = None,
+) -> Listing:
+    """List images in the layout of Hugging Face data sets: a column of encoded images and one of labels.
+
+    The split of each file is read from its name, and class names from the files, where they are not given.
+    `group` is the name of a column that says which images stay in one split.
+    """
+    files = [_read_metadata(path) for path in paths]
+    columns = {name: name for name in files[0].schema.names}
+    image_column = find_column(paths[0], columns, _PARQUET_IMAGE_COLUMNS, "image")
+    label_column = find_column(paths[0], columns, _PARQUET_LABEL_COLUMNS, "label")
+    for file in files:
+        if not all(file.schema.names.count(name) == 1 for name in (image_column, label_column)):
+            raise VitkitError(
+                f"{file.path} lacks the columns {image_column} and {label_column} that {paths[0].name} has, "
+                f"or has one twice; found {join_names(file.schema.names, 30)}. Keep one data set in a folder."
+            )
+    leaves = {_image_leaf(file, image_column) for file in files}
+    if len(leaves) > 1:
+        raise VitkitError(
+            f"{root}: the column {image_column} is of other types in other files. Make them one."
+        )
+    declared = _declared_names(root, files, label_column)
+    values = _read_labels(files, label_column)
+    rows = _ParquetRows(root, files, leaves.pop())
+    split_of = np.repeat(split_of_file or _parquet_splits(root, paths), np.diff(rows.file_starts))
+    notes = []
+    if not rows.in_memory:
+        notes.append("The Parquet files are read by row group: in shuffled order that is slow.")
+
+    groups = None if group is None else _parquet_groups(files, group)
+    splits, unlabelled = _labelled(split_of, values)
+    if unlabelled:
+        notes.append(f"{pluralize(unlabelled, 'row')} without a label ignored.")
+    if not splits:
+        raise VitkitError(f"{root}: no labelled images in {pluralize(len(paths), 'Parquet file')}.")
+    declared = declared or class_names
+    if declared is None or any(isinstance(value, str) for value in values):
+        names, listed = named_by_value(root, splits)
+    else:
+        names, listed = declared, _numbered(root, splits, declared)
+        present = {label for _, labels in listed.values() for label in labels.tolist()}
+        absent = [name for number, name in enumerate(declared) if number not in present]
+        if absent:
+            count = pluralize(len(absent), "class", "classes")
+            notes.append(f"{count} without images: {join_names(absent)}.")
+    return Listing("Parquet", names, rows, listed, tuple(notes), groups)
+
+
+def _numbered(
+    root: Path, splits: Mapping[str, tuple[NDArray[np.int64], NDArray[Any]]], names: Sequence[str]
+) -> dict[str, SplitListing]:
+    """Take the labels of each split for numbers of classes.
+
+    Raises:
+        VitkitError: there are not as many names.
+    """
+    every = [int(label) for _, found in splits.values() for label in found]
+    if min(every) < 0 or max(every) >= len(names):
+        raise VitkitError(
+            f"{root}: labels from {min(every)} to {max(every)}, but {len(names)} class names "
+            f"({join_names(names)}). The metadata does not belong to these files."
+        )
+    return {split: (where, found.astype(np.int64)) for split, (where, found) in splits.items()}
+
+
+def _parquet_groups(files: Sequence[_File], group: str) -> NDArray[np.int64]:
+    """Number the groups of all rows by the values of a column."""
+    names: list[str] = []
+    for file in files:
+        column = find_group_column(file.path, {name.lower(): name for name in file.schema.names}, group)
+        known: dict[str, str] = {}
+        for row, value in enumerate(_values(file, column)):
+            name = ("" if value is None else str(value)).strip()
+            if not name:
+                raise VitkitError(f"{file.path} row {row}: {group} is empty. Fill it.")
+            names.append(known.setdefault(name, name))
+    return number_groups(names)
+
+
+def _values(file: _File, column: str) -> Iterator[Any]:
+    """Yield the values of a column, one a row; None where there is none."""
+    import pyarrow as pa
+
+    if pa.types.is_nested(_plain(file.schema.field(column).type)):
+        raise VitkitError(
+            f"{file.path}: the column {column} holds {file.shown_type(column)}, expected one value a row. "
+            "Write the names of the groups as text or numbers."
+        )
+    count = 0
+    for batch in file.batches(column, file.groups, 1 << 16):
+        with _explained(file.path):
+            values = batch.to_pylist()
+        count += len(values)
+        yield from values
+    if count != file.metadata.num_rows:
+        raise VitkitError(
+            f"{file.path}: {count:,} values in the column {column}, expected {file.metadata.num_rows:,}. The "
+            "file is damaged: download or write it again."
+        )
+
+
+def _plain(kind: Any) -> Any:
+    """Return the type of the values, where each is stored once and numbered."""
+    import pyarrow as pa
+
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _read_labels(files: Sequence[_File], column: str) -> NDArray[Any]:
+    """Read the labels of all files: text, whole numbers or truth values, and None where there is none.
+
+    Raises:
+        VitkitError: they are of another type, or not all of one.
+    """
+    kinds = [_label_kind(file, column) for file in files]
+    different = sorted({*kinds} - {"none"})
+    if len(different) > 1:
+        raise VitkitError(
+            f"The column {column} holds {join_names(different)} in different Parquet files. Keep one data "
+            "set in a folder."
+        )
+    values, known = list[Any](), dict[str, str]()
+    for file, kind in zip(files, kinds, strict=True):
+        for row, value in enumerate(_values(file, column)):
+            if isinstance(value, str):
+                if value not in known:
+                    check_label(f"{file.path} row {row}, column {column}", value)
+                value = known.setdefault(value, value)  # once in memory, however many rows have it
+            elif kind == "numbers" and value is not None and not isinstance(value, int):
+                if not float(value).is_integer():
+                    raise VitkitError(
+                        f"{file.path} row {row}: the label in the column {column} is {value} "
+                        f"({file.shown_type(column)}), expected a whole number or a name. Write the "
+                        "labels as such, and null where there is none."
+                    )
+                value = int(value)
+            values.append(value)
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array
+
+
+def _label_kind(file: _File, column: str) -> str:
+    """Name the kind of the labels of a file. Raises VitkitError: no label has the type of the column."""
+    import pyarrow as pa
+
+    plain, types = _plain(file.schema.field(column).type), pa.types
+    if types.is_null(plain):
+        return "none"
+    if types.is_string(plain) or types.is_large_string(plain) or types.is_string_view(plain):
+        return "text"
+    if types.is_boolean(plain):
+        return "truth values"
+    if types.is_integer(plain) or types.is_floating(plain):
+        return "numbers"
+    several = types.is_nested(plain) and not types.is_struct(plain)
+    hint = (
+        "If an image has several labels, list them in a .csv or in text files, and give --task multi-label."
+        if several
+        else "Write the labels as numbers or names."
+    )
+    raise VitkitError(
+        f"{file.path}: the column {column} holds {file.shown_type(column)}, expected whole numbers or text, "
+        f"one label a row. {hint}"
+    )
+
+
+def _image_leaf(file: _File, column: str) -> str:
+    """Return the path of the encoded images: the column itself, or `bytes` in it.
+
+    Raises:
+        VitkitError: the column holds neither.
+    """
+    import pyarrow as pa
+
+    kind, leaf = file.schema.field(column).type, column
+    if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+        kind, leaf = kind.field("bytes").type, f"{column}.bytes"
+    plain, types = _plain(kind), pa.types
+    if not (types.is_binary(plain) or types.is_large_binary(plain) or types.is_binary_view(plain)):
+        raise VitkitError(
+            f"{file.path}: the column {column} holds {file.shown_type(column)}, expected the bytes of an "
+            "image file (binary), alone or as `bytes` beside a path. Write the files themselves into it."
+        )
+    return leaf
+
+
+def _labelled(
+    split_of: NDArray[Any], values: NDArray[Any]
+) -> tuple[dict[str, tuple[NDArray[np.int64], NDArray[Any]]], int]:
+    """Group the rows that have a label by split; returns also the number of those without."""
+    unlabelled = np.array([value is None or value == -1 for value in values], dtype=bool)
+    splits = {
+        split: (where, values[where])
+        for split, (numbers, _) in by_split(split_of, values).items()
+        for where in [numbers[~unlabelled[numbers]]]
+        if len(where)
+    }
+    return splits, int(unlabelled.sum())
+
+
+def _read_metadata(path: Path) -> _File:
+    """Read the metadata of a file.
+
+    Raises:
+        VitkitError: it is no Parquet file, is damaged, or promises more rows than can be in it.
+    """
+    import pyarrow.parquet as pq
+
+    try:
+        with regular_file(path) as stream:  # never a pipe or a device, which Arrow would wait for
+            size = stream.seek(0, os.SEEK_END)
+    except UnreadableFileError as error:
+        raise VitkitError(f"{path} cannot be read as Parquet: {error}.") from error
+    with _explained(path):
+        with pq.ParquetFile(path, pre_buffer=False) as opened:
+            file = _File(path, opened.metadata, opened.schema_arrow)
+        rows = [file.rows(group) for group in file.groups]
+        # The same value in all rows takes no bytes, so that a small file could promise rows without an end.
+        if (
+            min(rows, default=0) < 0
+            or sum(rows) != file.metadata.num_rows
+            or sum(rows) > max(size, _ROWS_OF_ANY_FILE)
+        ):
+            raise ValueError(f"it promises {file.metadata.num_rows:,} rows in {size:,} bytes")
+    return file
+
+
+def _parquet_splits(root: Path, paths: list[Path]) -> list[str]:
+    """Return the split of each file, from its name (train-00000-of-00004.parquet) or a folder above it."""
+    found: list[str | None] = []
+    for path in paths:
+        words = re.split(r"[-_.]", path.stem.lower())
+        folders = [part.lower() for part in reversed(path.relative_to(root).parts[:-1])]
+        found.append(next((SPLIT_NAMES[word] for word in (*words, *folders) if word in SPLIT_NAMES), None))
+    if not any(found):
+        return ["train"] * len(paths)
+    unknown = [path.name for path, split in zip(paths, found, strict=True) if split is None]
+    if unknown:
+        raise VitkitError(
+            f"{root}: no split in the name of {join_names(unknown)}. Begin names with train-, "
+            "validation- or test-."
+        )
+    return [split for split in found if split is not None]
+
+
+def _declared_names(root: Path, files: Sequence[_File], column: str) -> tuple[str, ...] | None:
+    """Read the names of the classes from the metadata of the files, or else from the card beside them.
+
+    Raises:
+        VitkitError: they are no names, or other ones in other files.
+    """
+    found = {file.path: names for file in files if (names := _names_in_metadata(file, column)) is not None}
+    if not found:
+        return _names_in_readme(root, column)
+    path, names = next(iter(found.items()))
+    other = next((other for other in found if found[other] != names), None)
+    if other is not None:
+        raise VitkitError(
+            f"{other} and {path.name} name other classes in their metadata ({join_names(found[other], 5)}; "
+            f"{join_names(names, 5)}). Keep one data set in a folder."
+        )
+    return names
+
+
+def _names_in_metadata(file: _File, column: str) -> tuple[str, ...] | None:
+    """Read class names as the `datasets` library writes them into the schema; None where there are none."""
+    try:
+        features = json.loads((file.schema.metadata or {})[b"huggingface"])["info"]["features"]
+        names = features[column]["names"]
+    except RecursionError:
+        raise VitkitError(
+            f"{file.path}: the metadata `huggingface` is nested too deeply. Write the file again without it."
+        ) from None
+    except (KeyError, TypeError, ValueError):
+        return None
+    if names is None:
+        return None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise VitkitError(
+            f"{file.path}: the metadata names the classes of {column} {visible(repr(names)[:80])}, expected "
+            "a list of texts. Correct it, or write the file again without it."
+        )
+    for name in names:
+        check_label(f"{file.path}, the names of the classes in its metadata", name)
+    return tuple(names) or None
+
+
+def _names_in_readme(root: Path, column: str) -> tuple[str, ...] | None:
+    """Read class names from the `dataset_info` block of a data set card, line by line: `'0': airplane`."""
+    card = next(
+        (folder / "README.md" for folder in (root, root.parent) if (folder / "README.md").is_file()), None
+    )
+    if card is None:
+        return None
+    try:
+        text = read_unchanged_file(card, _LARGEST_CARD).decode("utf-8", "replace")
+    except UnreadableFileError as error:
+        raise VitkitError(f"{card}: the names of the classes cannot be read: {error}.") from error
+    names: dict[int, str] = {}
+    feature = ""
+    for number, line in enumerate(text.split("\n"), start=1):
+        if match := re.fullmatch(r"\s*- name: (\S+)\s*", line):
+            feature = match[1]
+        elif feature == column and (match := re.fullmatch(r"\s*['\"]?([0-9]{1,7})['\"]?: (.+?)\s*", line)):
+            name = match[2].strip("'\"")
+            check_label(f"{card} line {number}", name)
+            names.setdefault(int(match[1]), name)
+    if sorted(names) != list(range(len(names))):
+        raise VitkitError(
+            f"{card}: the names of the classes of {column} are not numbered from 0 without a gap. Correct "
+            "the numbers."
+        )
+    return tuple(names[number] for number in sorted(names)) if names else None

@@ -1,0 +1,272 @@
+"""Read lists of images with class numbers, the layout in which VTAB-1k is passed around.
+
+A folder holds train800.txt, val200.txt, train800val200.txt (both together) and test.txt, with lines such as
+`images/train800/000000.jpg 7` (NOAH `data/vtab-source/get_vtab1k.py`); or Parquet files of these names. The
+folder stands for 800 training, 200 validation and the test images. The path of train800val200.txt in it
+stands for all 1,000 training images and the test images, that of train800.txt for 800 and 200 images without
+the test images, which a search for options must not see.
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vitkit.data.files import UnreadableFileError, regular_file
+from vitkit.data.layouts.parquet import list_parquet
+from vitkit.data.layouts.vtab_tasks import task_of_folder
+from vitkit.data.listing import SPLIT_NAMES, Listing, Paths, SplitListing, check_below
+from vitkit.errors import VitkitError
+
+LISTS = ("train800", "val200", "train800val200", "test")
+_STAGES = {
+    "train800": {"train": "train800", "val": "val200"},
+    "train800val200": {"train": "train800val200", "test": "test"},
+    "val200": {"val": "val200"},
+    "test": {"test": "test"},
+}
+"""The splits that the path of a list stands for, and the lists that they are read from."""
+_LINE = "a path and a class number with a space between, such as images/train800/000000.jpg 7"
+_LARGEST_LABEL = 1 << 20
+"""Class numbers above it are no class numbers: the largest data sets have some tens of thousands."""
+
+
+def list_of(path: Path) -> str | None:
+    """Return which of the lists a file is, by its name and its neighbours; None if it is none.
+
+    A test.txt or test.parquet alone is somebody else's: a training list has to stand beside it. Of text files
+    the whole name counts, for only files of these names are read.
+    """
+    name, kind = _list_name(path), path.suffix.lower()
+    if name is None or path.is_dir():
+        return None
+    if kind == ".txt":
+        return name if path.name == f"{name}.txt" and holds_lists(path.parent) else None
+    beside = tuple(path.parent.glob("*.parquet"))
+    return name if kind == ".parquet" and holds_split_parquets(beside) else None
+
+
+def holds_lists(folder: Path) -> bool:
+    """Whether a folder holds a list of training images as text."""
+    return any((folder / f"{name}.txt").is_file() for name in ("train800", "train800val200"))
+
+
+def holds_split_parquets(paths: Sequence[Path]) -> bool:
+    """Whether Parquet files hold the splits of VTAB-1k, by their names."""
+    return not {"train800", "train800val200"}.isdisjoint(map(_list_name, paths))
+
+
+def find_lists(folder: Path) -> dict[str, Path]:
+    """Return the lists of a folder by name: text files in it, or else the first Parquet file of each."""
+    texts = {name: folder / f"{name}.txt" for name in LISTS if _is_there(folder, name)}
+    if texts:
+        return texts
+    found = dict[str, Path]()
+    for path in sorted((*folder.glob("*.parquet"), *folder.glob("data/*.parquet"))):
+        name = _list_name(path)
+        if name is not None:
+            found.setdefault(name, path)
+    return found
+
+
+def find_usual_splits(folder: Path) -> set[str]:
+    """Return the splits of Parquet files with the usual names, train-, validation- or val-, and test-."""
+    words = {
+        re.split(r"[-_.]", path.name.lower())[0]
+        for path in (*folder.glob("*.parquet"), *folder.glob("data/*.parquet"))
+    }
+    return {SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES}
+
+
+def list_split_lists(folder: Path, stage: str | None = None) -> Listing:
+    """List the images of a folder of lists.
+
+    Args:
+        folder: holds the lists; the paths in them are below it.
+        stage: the list whose path was given; None: the folder was.
+
+    Raises:
+        VitkitError: a list is missing or malformed; the error names file and line.
+    """
+    lists = {name: _read_list(folder / f"{name}.txt") for name in LISTS if _is_there(folder, name)}
+    _refuse_shared_images(lists)
+    _refuse_missing_images(folder, lists)
+    names, notes = _class_names(folder, lists), list[str]()
+    paths, splits = list[str](), dict[str, SplitListing]()
+    for split, name in _splits(stage, lists).items():
+        found = lists[name]
+        numbers = np.arange(len(paths), len(paths) + len(found.paths))
+        splits[split] = (numbers, np.array(found.labels, dtype=np.int64))
+        paths += found.paths
+        shown = len(set(found.labels))
+        if shown < len(names) and split == "train":
+            notes.append(f"{name}.txt has images of {shown:,} of {len(names):,} classes.")
+    return Listing("lists of images", names, Paths(folder, paths), splits, tuple(notes))
+
+
+def list_split_parquets(
+    folder: Path, paths: Sequence[Path], stage: str | None = None, group: str | None = None
+) -> Listing:
+    """List the images of Parquet files whose names begin with those of the lists.
+
+    Args:
+        folder: above the files; its name may say which task it is.
+        paths: the files; those of other names are passed over.
+        stage: the list of the file whose path was given; None: the folder was.
+        group: a column that says which images stay in one split, where one has to be cut.
+    """
+    of_list = {name: [path for path in paths if _list_name(path) == name] for name in LISTS}
+    there = {name: found for name, found in of_list.items() if found}
+    files = [(path, split) for split, name in _splits(stage, there).items() for path in there[name]]
+    here = folder.resolve()  # of "." the name is empty
+    task = task_of_folder(here.name) or task_of_folder(here.parent.name)
+    names = None if task is None else tuple(map(str, range(task.classes)))
+    return list_parquet(folder, [path for path, _ in files], [split for _, split in files], names, group)
+
+
+def _list_name(path: Path) -> str | None:
+    """Return the list that a name begins with: train800 of train800-00000-of-00001.parquet."""
+    word = re.split(r"[-_.]", path.name.lower())[0]
+    return word if word in LISTS else None
+
+
+def _splits(stage: str | None, there: Mapping[str, object]) -> dict[str, str]:
+    """Return the splits that a folder or a list stands for, of those lists that are there."""
+    if stage is not None:
+        wanted = _STAGES[stage]
+    elif "train800" in there:
+        wanted = {"train": "train800", "val": "val200", "test": "test"}
+    else:
+        wanted = _STAGES["train800val200"]
+    return {split: name for split, name in wanted.items() if name in there}
+
+
+@dataclass(frozen=True)
+class _List:
+    """The lines of a list, column by column."""
+
+    path: Path
+    paths: list[str]
+    labels: list[int]
+    lines: list[int]
+
+    def where(self, index: int) -> str:
+        return f"{self.path} line {self.lines[index]}"
+
+
+def _is_there(folder: Path, name: str) -> bool:
+    return os.path.lexists(folder / f"{name}.txt")
+
+
+def _read_list(path: Path) -> _List:
+    """Read a list. Raises VitkitError: it cannot be read, is empty or has a line that is none."""
+    found, line_of = _List(path, [], [], []), dict[str, int]()
+    try:
+        with regular_file(path) as file:
+            for number, content in enumerate(file, start=1):
+                line = _decoded(f"{path} line {number}", content)
+                if not line.strip():
+                    continue
+                name, label = _parsed(f"{path} line {number}", path.parent, line)
+                if name in line_of:
+                    raise VitkitError(
+                        f"{path} line {number}: {name} stands in line {line_of[name]} already. Remove one of "
+                        "the two lines."
+                    )
+                line_of[name] = number
+                found.paths.append(name)
+                found.labels.append(label)
+                found.lines.append(number)
+    except UnreadableFileError as error:
+        raise VitkitError(f"{path} cannot be read as a list of images: {error}.") from error
+    if not found.paths:
+        raise VitkitError(f"{path} is empty: expected lines of {_LINE}.")
+    return found
+
+
+def _decoded(where: str, content: bytes) -> str:
+    """Decode a line; editors on Windows put a byte order mark before the first one."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise VitkitError(f"{where} is no text in UTF-8: {error}. Save the list again as UTF-8.") from error
+
+
+def _parsed(where: str, folder: Path, line: str) -> tuple[str, int]:
+    """Return path and class number of a line; the path, below the folder, may hold spaces."""
+    words = line.rsplit(maxsplit=1)
+    if len(words) != 2 or "\0" in line:  # no path has a zero byte, and the system would not say which line
+        raise VitkitError(f"{where}: expected {_LINE}, found {line.strip()[:80]!r}.")
+    name, label = words[0].strip(), words[1]
+    if not re.fullmatch(r"[0-9]{1,7}", label) or int(label) > _LARGEST_LABEL:
+        raise VitkitError(
+            f"{where}: expected a class number, a whole number from 0, after the path, found {label[:40]!r}. "
+            "Correct the line."
+        )
+    check_below(where, folder, name)
+    return os.path.normpath(name), int(label)
+
+
+def _refuse_shared_images(lists: Mapping[str, _List]) -> None:
+    """Refuse an image that is both trained on and tested on. train800val200 repeats two other lists."""
+    for one, other in (("train800", "val200"), *((name, "test") for name in LISTS[:3])):
+        if one not in lists or other not in lists:
+            continue
+        line_of = dict(zip(lists[one].paths, lists[one].lines, strict=True))
+        for index, name in enumerate(lists[other].paths):
+            if name in line_of:
+                raise VitkitError(
+                    f"{lists[other].where(index)}: {name} stands in {one}.txt line {line_of[name]} too, so "
+                    f"that {other} images would be trained on. Remove it from one of the two lists."
+                )
+
+
+def _refuse_missing_images(folder: Path, lists: Mapping[str, _List]) -> None:
+    """Refuse the first line whose image is not there: by lists of the folders, not file by file."""
+    names_in = dict[str, set[str]]()
+    for found in lists.values():
+        for index, path in enumerate(found.paths):
+            above, name = os.path.split(path)
+            if above not in names_in:
+                try:
+                    names_in[above] = {entry.name for entry in (folder / above).iterdir()}
+                except (FileNotFoundError, NotADirectoryError):
+                    names_in[above] = set()
+            if name not in names_in[above]:
+                raise VitkitError(
+                    f"{found.where(index)}: there is no image {folder / path}. Paths are below the folder of "
+                    "the list: unpack the images there."
+                )
+
+
+def _class_names(folder: Path, lists: Mapping[str, _List]) -> tuple[str, ...]:
+    """Name the classes by their numbers, and refuse numbers that are none.
+
+    Of VTAB's tasks the number of classes is known, and the lists of 1,000 images lack some. Elsewhere the
+    numbers must have no gap over all lists: one would be a class that no image shows.
+    """
+    task = task_of_folder(folder.resolve().name)
+    first = dict[int, str]()
+    for found in lists.values():
+        for index, label in enumerate(found.labels):
+            first.setdefault(label, found.where(index))
+    largest = max(first)
+    if task is not None:
+        if largest >= task.classes:
+            raise VitkitError(
+                f"{first[largest]}: the class number is {largest}, but {task.title} has {task.classes} "
+                f"classes, from 0 to {task.classes - 1}. Correct the line, or rename the folder if it holds "
+                "other images."
+            )
+        return tuple(map(str, range(task.classes)))
+    gap = next((label for label in range(largest + 1) if label not in first), None)
+    if gap is not None:
+        above = min(label for label in first if label > gap)
+        raise VitkitError(
+            f"{first[above]}: the class number is {above}, but no line of the lists has {gap}. Number the "
+            "classes from 0 without a gap."
+        )
+    return tuple(map(str, range(largest + 1)))

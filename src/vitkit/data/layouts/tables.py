@@ -1,0 +1,318 @@
+"""Read lists of images from CSV files, and name splits, columns and classes of tables of every kind.
+
+A table may come from a stranger: its paths stay below its folder, and its labels are short names.
+"""
+
+import csv
+import io
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitkit.data.files import UnreadableFileError, regular_file
+from vitkit.data.listing import SPLIT_NAMES, SPLITS, Listing, Paths, SplitListing, check_below, number_groups
+from vitkit.errors import VitkitError
+from vitkit.text import join_names, pluralize, read_csv_cell, visible
+
+_PATH_COLUMNS = (
+    *("path", "image", "file", "filename", "image_path", "file_name", "filepath", "file_path"),
+    *("img", "img_path", "image_file", "image_name", "image_filename"),
+)
+_LABEL_COLUMNS = (
+    *("label", "class", "target", "class_name", "label_name", "category", "category_name"),
+    *("classname", "class_label"),
+)
+_LABEL_SET_COLUMNS = ("labels", "classes", "tags", "targets", "categories")
+_SPLIT_COLUMNS = ("split", "set")
+LONGEST_LABEL = 1000
+"""Characters of a label. A longer one is never a name: a quotation mark is open, or a column was mistaken."""
+_LONGEST_LINE = 1 << 20
+"""Characters of a line of a CSV; a file without line breaks would fill the memory."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # C0, DEL and C1, line breaks and tabs among them
+
+
+@dataclass(frozen=True)
+class CsvRows:
+    """The lines of a CSV, column by column."""
+
+    paths: list[str]
+    cells: list[str]
+    """The contents of the column of labels."""
+    lines: list[int]
+    """Line numbers, counted from 1, which is the header."""
+    split_of: NDArray[Any]
+    """`(N,)` of "train", "val" and "test"."""
+    groups: NDArray[np.int64] | None = None
+    """`(N,)` of the column of groups, where one was asked for."""
+    notes: tuple[str, ...] = ()
+    """Sentences about how the paths and columns were read."""
+
+    def files(self, path: Path) -> Paths:
+        """Return the image files, whose paths are below the folder of the CSV at `path`."""
+        return Paths(path.parent, self.paths, (f"{path.name} line {line}: " for line in self.lines))
+
+
+def list_csv(path: Path, group: str | None = None) -> Listing:
+    """List the images of a CSV: a header, then one image a line with path, label and perhaps split.
+
+    Paths are below the folder of the CSV.
+    """
+    rows = read_csv(path, group=group)
+    # Not as an array of text, in which every cell would be as wide as the longest.
+    splits = by_split(rows.split_of, np.array(rows.cells, dtype=object))
+    names, labelled = named_by_value(path, splits)
+    return Listing("CSV", names, rows.files(path), labelled, rows.notes, rows.groups)
+
+
+def check_label(where: str, label: str, longest: int = LONGEST_LABEL) -> None:
+    """Refuse a label that cannot be a name.
+
+    Args:
+        where: the file and the line or row, for the message.
+        label: from a table or a text file.
+        longest: the most characters that it may have.
+
+    Raises:
+        VitkitError: it is longer, or holds a control character.
+    """
+    control = _CONTROL.search(label)
+    if control is None and len(label) <= longest:
+        return
+    shown = visible(label[:40])
+    if control is not None and control[0] in "\r\n":
+        raise VitkitError(
+            f"{where}: a line break within the label '{shown}'. A quotation mark (\") that is not closed "
+            "takes the lines behind it into its cell: close it, or remove it."
+        )
+    if control is not None:
+        raise VitkitError(
+            f"{where}: the label '{shown}' holds a control character ({visible(control[0])}). Remove it."
+        )
+    raise VitkitError(
+        f"{where}: a label of {len(label):,} characters, which begins with '{shown}'; expected at most "
+        f'{longest:,}. Is a quotation mark (") left open before it, or is this another column?'
+    )
+
+
+def read_csv(path: Path, several_labels: bool = False, group: str | None = None) -> CsvRows:
+    """Read the lines of a CSV of images.
+
+    Args:
+        path: the file.
+        several_labels: whether a cell holds several labels, or none; its column may then have a name in the
+            plural.
+        group: the column that says what an image belongs to; None: there is none.
+
+    Raises:
+        VitkitError: it is no CSV in UTF-8, lacks a column or has one twice, has an empty cell where there may
+            be none, a path out of its folder, or names a split that is none. With several labels also: a
+            line has more cells than the header, which loses labels where the separator of the cells
+            separates labels.
+    """
+    found, split_of, groups = CsvRows([], [], [], np.empty(0)), list[str](), list[str]()
+    slashes, tall, line = 0, list[int](), 1
+    try:
+        with (
+            regular_file(path) as file,
+            io.TextIOWrapper(file, newline="", encoding="utf-8-sig") as stream,
+        ):
+            first = stream.readline(_LONGEST_LINE)
+            delimiter = max(",;\t", key=first.count)
+            stream.seek(0)
+            # Strict, so that a quotation mark that is not closed is an error and not the rest of the file.
+            rows = csv.reader(_lines(path, stream), delimiter=delimiter, strict=True)
+            header = next(rows, [])
+            columns = _columns(path, header)
+            path_at = header.index(find_column(path, columns, _PATH_COLUMNS, "path"))
+            label_at = header.index(_label_column(path, columns, several_labels))
+            split_at = next((header.index(columns[name]) for name in _SPLIT_COLUMNS if name in columns), None)
+            group_at = None if group is None else header.index(find_group_column(path, columns, group))
+            line, prefix, folder = rows.line_num + 1, f"{path} line ", path.parent
+            for row in rows:
+                where = f"{prefix}{line}"
+                if rows.line_num > line:  # a cell holds line breaks
+                    tall.append(line)
+                line = rows.line_num + 1
+                if not row:  # a blank line
+                    continue
+                name, label = _cell(row, path_at), _cell(row, label_at)
+                if not name or not (label or several_labels):
+                    raise VitkitError(f"{where}: path or label is empty. Fill it or remove it.")
+                check_label(where, label, csv.field_size_limit() if several_labels else LONGEST_LABEL)
+                if several_labels and len(row) > len(header):
+                    raise _too_many_cells(where, len(header), len(row) - len(header), delimiter)
+                if group_at is not None:
+                    groups.append(_cell(row, group_at))
+                    if not groups[-1]:
+                        raise VitkitError(f"{where}: {group} is empty. Fill it.")
+                below = _path_below(where, folder, name)
+                slashes += below != name
+                found.paths.append(below)
+                found.cells.append(label)
+                found.lines.append(rows.line_num)
+                split_of.append("train" if split_at is None else _cell(row, split_at).lower())
+    except UnreadableFileError as error:
+        raise VitkitError(f"{path} cannot be read as a CSV: {error}.") from error
+    except UnicodeDecodeError as error:
+        raise VitkitError(f"{path} is not a CSV in UTF-8: {error}. Save it again as CSV UTF-8.") from error
+    except csv.Error as error:
+        raise VitkitError(
+            f'{path} line {line}: the cells cannot be told apart ({error}). A quotation mark (") that '
+            "begins a cell has to end it, and one within is written twice: correct those of this line."
+        ) from error
+    if not found.paths:
+        raise VitkitError(f"{path} has a header but no lines: there are no images.")
+    unknown = sorted(set(split_of) - set(SPLIT_NAMES))
+    if unknown:
+        shown = join_names([visible(name[:40]) for name in unknown])
+        raise VitkitError(f"{path}: unknown split {shown}; expected train, val or test.")
+    notes = list[str]()
+    if slashes:
+        notes.append(f"{pluralize(slashes, 'path')} with \\ read with /, as the files are named here.")
+    if tall:
+        lines = pluralize(len(tall), "image of several lines", "images of several lines each")
+        notes.append(f'{lines}, the first in line {tall[0]}: is a quotation mark (") left open there?')
+    return replace(
+        found,
+        split_of=np.array([SPLIT_NAMES[name] for name in split_of]),
+        groups=None if group is None else number_groups(groups),
+        notes=tuple(notes),
+    )
+
+
+def _cell(row: Sequence[str], place: int) -> str:
+    """Return a cell of a row; of a row that is too short an empty one."""
+    return read_csv_cell(row[place].strip()) if place < len(row) else ""
+
+
+def _lines(path: Path, stream: TextIO) -> Iterator[str]:
+    """Yield the lines of a CSV. Raises VitkitError for one that is too long for memory."""
+    number = 0
+    while line := stream.readline(_LONGEST_LINE + 1):
+        number += 1
+        if len(line) > _LONGEST_LINE:
+            raise VitkitError(
+                f"{path} line {number} has more than {_LONGEST_LINE:,} characters: this is no CSV of images."
+            )
+        yield line
+
+
+def _columns(path: Path, header: Sequence[str]) -> dict[str, str]:
+    """Return the names of the columns as they are written, by their plain names."""
+    plain = [_plain_name(name) for name in header]
+    twice = sorted({name for name in plain if name and plain.count(name) > 1})
+    if twice:
+        raise VitkitError(
+            f"{path}: the header has several columns of the name "
+            f"{join_names([visible(name[:80]) for name in twice])}. Rename or remove all but one of each."
+        )
+    return dict(zip(plain, header, strict=True))
+
+
+def _path_below(where: str, folder: Path, name: str) -> str:
+    """Return a path of a table, with / where it was written on Windows with backslashes."""
+    if "\0" in name or "\n" in name or "\r" in name:
+        raise VitkitError(
+            f"{where}: the path '{visible(name[:80])}' holds a zero byte or a line break. Is a quotation "
+            'mark (") left open?'
+        )
+    check_below(where, folder, name)
+    if "\\" not in name or os.path.lexists(folder / name):
+        return name
+    slashed = name.replace("\\", "/")
+    check_below(where, folder, slashed)
+    return slashed if os.path.lexists(folder / slashed) else name
+
+
+def _too_many_cells(where: str, expected: int, surplus: int, delimiter: str) -> VitkitError:
+    return VitkitError(
+        f"{where}: expected {expected} cells as in the header, found {expected + surplus}. Put the labels of "
+        f"an image into one cell, and separate them by another character than {delimiter!r}, or quote them."
+    )
+
+
+def _plain_name(name: str) -> str:
+    """Return the name of a column in lower case and with underscores: "File Name" is "file_name"."""
+    return re.sub(r"[ -]", "_", name.strip().lower())
+
+
+def find_group_column(path: Path, columns: dict[str, str], group: str) -> str:
+    name = next((name for name in (group.lower(), _plain_name(group)) if name in columns), None)
+    if name is None:
+        raise VitkitError(
+            f"{path} has no column {group!r} to keep groups together by (--splits.group), only "
+            f"{_shown(columns)}."
+        )
+    return columns[name]
+
+
+def _shown(columns: Mapping[str, str]) -> str:
+    return join_names([visible(name[:80]) for name in columns], 30)
+
+
+def _label_column(path: Path, columns: dict[str, str], several_labels: bool) -> str:
+    if several_labels:
+        return find_column(path, columns, (*_LABEL_SET_COLUMNS, *_LABEL_COLUMNS), "label")
+    if not columns.keys() & {*_LABEL_COLUMNS} and columns.keys() & {*_LABEL_SET_COLUMNS}:
+        raise VitkitError(
+            f"{path}: no label column. Expected one of {', '.join(_LABEL_COLUMNS)} in the header line, found "
+            f"{_shown(columns)}. If an image has several labels, give --task multi-label."
+        )
+    return find_column(path, columns, _LABEL_COLUMNS, "label")
+
+
+def find_column(path: Path, columns: dict[str, str], wanted: tuple[str, ...], what: str) -> str:
+    for name in wanted:
+        if name in columns:
+            return columns[name]
+    raise VitkitError(
+        f"{path}: no {what} column. Expected one of {', '.join(wanted)} in the header line, "
+        f"found {_shown(columns) or 'nothing'}."
+    )
+
+
+def by_split(
+    split_of: NDArray[Any], values: NDArray[Any]
+) -> dict[str, tuple[NDArray[np.int64], NDArray[Any]]]:
+    """Group the numbers of files and the values of labels by split."""
+    numbers = {split: np.flatnonzero(split_of == split) for split in SPLITS}
+    return {split: (where, values[where]) for split, where in numbers.items() if len(where)}
+
+
+def named_by_value(
+    path: Path, splits: dict[str, tuple[NDArray[np.int64], NDArray[Any]]]
+) -> tuple[tuple[str, ...], dict[str, SplitListing]]:
+    """Make class names of the values of the labels, and number the labels by them."""
+    names = name_labels(
+        path, {split: {str(value) for value in found} for split, (_, found) in splits.items()}
+    )
+    number_of = {name: number for number, name in enumerate(names)}
+    return names, {
+        split: (where, np.array([number_of[str(value)] for value in found], dtype=np.int64))
+        for split, (where, found) in splits.items()
+    }
+
+
+def name_labels(path: Path, values: Mapping[str, Set[str]]) -> tuple[str, ...]:
+    """Put the labels of all splits in order: whole numbers as numbers, everything else as text.
+
+    Raises:
+        VitkitError: a split has labels that the training images, where there are any, have not.
+    """
+    every = set().union(*values.values())
+    numeric = all(re.fullmatch(r"[+-]?\d+", value) for value in every)
+    names = tuple(sorted(every, key=lambda name: (int(name), name)) if numeric else sorted(every))
+    for split in values:
+        unknown = [name for name in names if name in values[split] and name not in values.get("train", every)]
+        if unknown:
+            raise VitkitError(
+                f"{path}: {split} has labels that train has not: {join_names(unknown)}. "
+                "Add training images of these classes, or remove the lines."
+            )
+    return names

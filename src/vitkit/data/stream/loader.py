@@ -1,0 +1,273 @@
+"""Make batches of samples: in training an endless stream, in evaluation every sample exactly once.
+
+A batch is a pure function of its number, whoever computes it: the process itself or any of its workers, in
+the first run or a resumed one. A file that cannot be read keeps its slot, masked, and is reported by name.
+"""
+
+import os
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitkit.data.check import bad_files_allowed
+from vitkit.data.config import WORKER_TIMEOUT, Augmentation, Loading, Preprocessing
+from vitkit.data.decode.image import decode
+from vitkit.data.sources import Samples
+from vitkit.data.stream.batch import Batch
+from vitkit.data.stream.memory_samples import MemorySamples
+from vitkit.data.stream.order import rank_slice, sample_at, sample_rng
+from vitkit.data.stream.workers import Reading, Result, compute_ahead
+from vitkit.data.transforms import RandomView, preprocess
+from vitkit.errors import DecodeError, VitkitError
+from vitkit.kernels.resample import prepare_resampling
+
+
+def worker_count(samples: Samples, loading: Loading) -> int:
+    """Count the processes that decode a split: none where its pixels are in memory."""
+    if isinstance(samples, MemorySamples):
+        return 0
+    return os.cpu_count() or 1 if loading.workers is None else loading.workers
+
+
+class TrainLoader:
+    """The endless training stream of one split, batch by batch.
+
+    Args:
+        samples: the training split.
+        preprocessing: how images are brought to the model's size.
+        augmentation: the random changes; None trains on images as evaluation sees them.
+        batch_size: images per step of all processes together; each of `world_size` processes gets an equal
+            contiguous part, in the order of ranks.
+        seed: decides the order of the samples and their augmentation.
+        workers: processes that prepare batches; 0 prepares them in this one. The batches are the same bits.
+        bad_quota: fraction of the files that may be unreadable before training stops.
+        rank: number of this process, from 0.
+        world_size: number of processes that train together.
+        worker_timeout: seconds to wait for a batch before its worker is considered stuck; 0 waits for ever.
+    """
+
+    rejects: dict[str, str]
+    """Reason by key of every file met so far that could not be read."""
+
+    def __init__(
+        self,
+        samples: Samples,
+        preprocessing: Preprocessing,
+        augmentation: Augmentation | None,
+        *,
+        batch_size: int,
+        seed: int,
+        workers: int = 0,
+        bad_quota: float = 0.05,
+        rank: int = 0,
+        world_size: int = 1,
+        worker_timeout: float = WORKER_TIMEOUT,
+    ) -> None:
+        if not len(samples):
+            raise VitkitError("There is nothing to train on: the training split has no images.")
+        if batch_size < 1 or workers < 0:
+            raise VitkitError(
+                f"batch_size must be at least 1 and workers at least 0, found {batch_size} and {workers}."
+            )
+        if not 0 <= bad_quota <= 1:
+            raise VitkitError(f"bad_quota is a fraction of the files, from 0 to 1, found {bad_quota}.")
+        # Called for its errors alone: a batch that cannot be divided is refused before any work.
+        rank_slice(np.arange(batch_size), rank, world_size)
+        self.samples = samples
+        self.bad_quota = bad_quota
+        self.workers = workers
+        self.worker_timeout = worker_timeout
+        self.rejects = {}
+        self._batches = _TrainBatches(
+            samples, preprocessing, augmentation, batch_size, seed, rank, world_size
+        )
+
+    def batches(self, start: int, stop: int) -> Iterator[Batch]:
+        """Yield the batches of steps start..stop-1.
+
+        Batch b holds positions b * batch_size to (b + 1) * batch_size - 1 of the stream of samples, across
+        the ends of epochs, and is always full.
+
+        Raises:
+            VitkitError: more files are unreadable than the quota allows, or a worker dies or hangs.
+        """
+        for batch, bad in _computed(self._batches, range(start, stop), self.workers, self.worker_timeout):
+            # Before the batch is handed out: a step must not train on a data set that is mostly unreadable.
+            self.rejects.update(bad)
+            self._check_quota()
+            yield batch
+
+    def _check_quota(self) -> None:
+        allowed = bad_files_allowed(len(self.samples), self.bad_quota)
+        if len(self.rejects) <= allowed:
+            return
+        first = "\n".join(f"  {key}: {reason}" for key, reason in list(self.rejects.items())[:5])
+        raise VitkitError(
+            f"{len(self.rejects)} of {len(self.samples)} training files met so far cannot be read, more than "
+            f"the {allowed} allowed. The first:\n{first}\n"
+            "Run `vitkit data check` for the whole list, then repair or remove them, or raise --bad-quota."
+        )
+
+
+def evaluation_batches(
+    samples: Samples,
+    preprocessing: Preprocessing,
+    batch_size: int,
+    workers: int = 0,
+    rejects: dict[str, str] | None = None,
+    indices: Sequence[int] | NDArray[np.int64] | None = None,
+    worker_timeout: float = WORKER_TIMEOUT,
+) -> Iterator[Batch]:
+    """Yield every sample of the split, or of `indices`, once and in order; the last batch may be short.
+
+    Unreadable files are masked, never replaced; their keys and reasons are added to `rejects`. A batch that a
+    worker does not bring in `worker_timeout` seconds ends it with a VitkitError; 0 waits for ever.
+    """
+    if batch_size < 1:
+        raise VitkitError(f"batch_size must be at least 1, found {batch_size}.")
+    ids = np.arange(len(samples)) if indices is None else np.asarray(indices, dtype=np.int64)
+    batches = _EvaluationBatches(samples, preprocessing, batch_size, ids)
+    count = -(-len(ids) // batch_size)  # rounded up
+    for batch, bad in _computed(batches, range(count), workers, worker_timeout):
+        if rejects is not None:
+            rejects.update(bad)
+        yield batch
+
+
+# A batch, and (key, reason) of the files in it that could not be read.
+_Computed = tuple[Batch, dict[str, str]]
+
+
+@dataclass(frozen=True)
+class _TrainBatches:
+    """The work of a training worker: batch `number` as a pure function of its number (`workers.Work`)."""
+
+    samples: Samples
+    preprocessing: Preprocessing
+    augmentation: Augmentation | None
+    batch_size: int
+    seed: int
+    rank: int
+    world_size: int
+
+    def ids(self, number: int) -> NDArray[np.int64]:
+        return self._epochs_and_ids(number)[1]
+
+    def compute(self, number: int, reading: Reading) -> Result:
+        epochs, ids = self._epochs_and_ids(number)
+
+        def view(index: int, slot: int, out: NDArray[np.uint8]) -> None:
+            if self.augmentation is None:
+                preprocess(self.samples.decode(index), self.preprocessing, out)
+                return
+            # A generator of its own for each sample and epoch: one that was carried from image to image would
+            # make the pixels depend on who computed the images before.
+            drawn = RandomView(
+                self.preprocessing, self.augmentation, sample_rng(self.seed, int(epochs[slot]), index)
+            )
+            image = self._image(index, drawn)
+            drawn.pixels(image, out)
+
+        return _pixels(ids, self.preprocessing, view, reading)
+
+    def key(self, sample: int) -> str:
+        return self.samples.key(sample)
+
+    def _image(self, index: int, drawn: RandomView) -> NDArray[np.uint8]:
+        """Decode the image that a view is drawn of; at a smaller scale where the view allows it."""
+        assert self.augmentation is not None
+        kept = isinstance(self.samples, MemorySamples)
+        if not self.augmentation.jpeg_scaling or (kept and drawn.draw(*self.samples.size(index)) == 1):
+            image = self.samples.decode(index)
+        else:
+            image = decode(self.samples.file(index), self.preprocessing.decode, drawn.draw)
+        if drawn.size is None:
+            drawn.draw(*image.shape[:2])
+        return image
+
+    def _epochs_and_ids(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        positions = np.arange(number * self.batch_size, (number + 1) * self.batch_size)
+        positions = rank_slice(positions, self.rank, self.world_size)
+        return sample_at(positions, len(self.samples), self.seed)
+
+
+@dataclass(frozen=True)
+class _EvaluationBatches:
+    """The work of an evaluation worker: batch `number` of the samples at `indices` (`workers.Work`)."""
+
+    samples: Samples
+    preprocessing: Preprocessing
+    batch_size: int
+    indices: NDArray[np.int64]
+
+    def ids(self, number: int) -> NDArray[np.int64]:
+        return self.indices[number * self.batch_size : (number + 1) * self.batch_size]
+
+    def compute(self, number: int, reading: Reading) -> Result:
+        def view(index: int, slot: int, out: NDArray[np.uint8]) -> None:
+            preprocess(self.samples.decode(index), self.preprocessing, out)
+
+        return _pixels(self.ids(number), self.preprocessing, view, reading)
+
+    def key(self, sample: int) -> str:
+        return self.samples.key(sample)
+
+
+def _pixels(
+    ids: NDArray[np.int64],
+    rule: Preprocessing,
+    view: Callable[[int, int, NDArray[np.uint8]], None],
+    reading: Reading,
+) -> Result:
+    """Compute the pixels of one batch (B, C, H, W), and the reasons of the slots that could not be read.
+
+    Args:
+        ids: the samples of the batch.
+        rule: says the height, width and channels of the model's input.
+        view: makes the model's pixels of a sample from its index and its slot in the batch, and writes them
+            into an array (H, W, C).
+        reading: called with the index of each sample before it is read.
+    """
+    # Zeros stay where a file cannot be read: the batch keeps its shape, and its slot is masked.
+    pixels = np.zeros((len(ids), rule.decode.channels, *rule.image_size), dtype=np.uint8)
+    bad: dict[int, str] = {}
+    for slot, index in enumerate(ids.tolist()):
+        reading(index)
+        try:
+            view(index, slot, pixels[slot].transpose(1, 2, 0))
+        except DecodeError as error:
+            bad[slot] = str(error)
+    return torch.from_numpy(pixels), bad
+
+
+def _computed(
+    batches: _TrainBatches | _EvaluationBatches, numbers: range, workers: int, worker_timeout: float
+) -> Iterator[_Computed]:
+    """Yield batch n for every n of `numbers`, in order, computed here or ahead of time by worker processes.
+
+    Only pixels and reasons come from workers. Targets, mask and ids follow from the number alone and are made
+    here, in memory of their own: each tensor from a worker holds an open file, and a caller that keeps the
+    targets of many batches would run out of them.
+    """
+    prepare_resampling()
+    results: Generator[Result, None, None]
+    if workers and len(numbers):
+        results = compute_ahead(batches, numbers, workers, worker_timeout)
+    else:
+        results = (batches.compute(number, _unwatched) for number in numbers)
+    with closing(results):  # ends the workers at once when the caller stops early
+        for number, (pixels, bad) in zip(numbers, results, strict=True):
+            ids = batches.ids(number).copy()
+            mask = np.ones(len(ids), dtype=bool)
+            mask[list(bad)] = False
+            targets = {name: torch.from_numpy(of[ids]) for name, of in batches.samples.targets.items()}
+            batch = Batch(pixels, targets, torch.from_numpy(mask), torch.from_numpy(ids))
+            yield batch, {batches.key(int(ids[slot])): reason for slot, reason in bad.items()}
+
+
+def _unwatched(sample: int) -> None:
+    """Ignore the index of the sample that is read: only the watch over worker processes needs it."""

@@ -1,0 +1,165 @@
+"""Keep the decoded images of a small split in memory, and bound what decoding a large one takes."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitkit.data.decode.image import Header
+from vitkit.data.listing import Labels, Targets
+from vitkit.data.sources import Samples
+from vitkit.errors import DecodeError, VitkitError
+
+
+class MemorySamples:
+    """A split with every image decoded once and kept as pixels, all in one array.
+
+    Files that could not be read keep their reason, which is raised again whenever they are asked for.
+    """
+
+    def __init__(
+        self,
+        samples: Samples,
+        pixels: NDArray[np.uint8],
+        starts: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        bad: dict[int, str],
+        channels: int = 3,
+    ) -> None:
+        self.samples = samples
+        # One flat array for all images, because they differ in size: a million small arrays of their own
+        # would take more memory than their pixels.
+        self.pixels = pixels  # (sum of H * W * C,)
+        self.starts = starts  # (N,) index of each image's first value in `pixels`
+        self.sizes = sizes  # (N, 2) height and width; 0 where the file could not be read
+        self.bad = bad  # index -> reason
+        self.channels = channels
+
+    @property
+    def labels(self) -> Labels:
+        return self.samples.labels
+
+    @property
+    def targets(self) -> Targets:
+        return self.samples.targets
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def key(self, index: int) -> str:
+        return self.samples.key(index)
+
+    def file(self, index: int) -> bytes | Path:
+        return self.samples.file(index)
+
+    def decode(self, index: int) -> NDArray[np.uint8]:
+        height, width = self.size(index)
+        start = int(self.starts[index])
+        return self.pixels[start : start + height * width * self.channels].reshape(
+            height, width, self.channels
+        )
+
+    def header(self, index: int) -> Header:
+        return self.samples.header(index)
+
+    def size(self, index: int) -> tuple[int, int]:
+        if index in self.bad:
+            raise DecodeError(self.bad[index])
+        height, width = self.sizes[index].tolist()
+        return height, width
+
+
+def keep_in_memory(
+    samples: Samples,
+    limit_bytes: int,
+    progress: Callable[[int, int], None] | None = None,
+    header_progress: Callable[[int, int], None] | None = None,
+    channels: int = 3,
+) -> Samples:
+    """Decode a split into memory if its pixels fit into `limit_bytes`, else return the split as given.
+
+    The headers decide before anything is decoded. A file whose pixels are of another size than its header
+    said a moment ago is a bad file.
+
+    Args:
+        samples: the split.
+        limit_bytes: largest size of all its pixels, a byte for each channel.
+        progress: called as `progress(done, total)` after each decoded image.
+        header_progress: called in the same way after each header, all of which come first.
+        channels: of the decoded images.
+
+    Raises:
+        VitkitError: this machine does not have that memory.
+    """
+    total = len(samples)
+    sizes = np.zeros((total, 2), dtype=np.int64)
+    bad, needed = dict[int, str](), 0
+    for index in range(total):
+        try:
+            sizes[index] = samples.size(index)
+        except DecodeError as error:
+            bad[index] = str(error)
+        if header_progress is not None:
+            header_progress(index + 1, total)
+        needed += channels * int(sizes[index].prod())  # a bad file has size 0 x 0 and needs nothing
+        if needed > limit_bytes:
+            return samples
+    # The end of each image less its own length.
+    starts = np.cumsum(lengths := channels * sizes.prod(axis=1)) - lengths
+    try:
+        pixels = np.empty(needed, dtype=np.uint8)
+    except MemoryError as error:
+        raise VitkitError(
+            f"There is not enough memory for {needed / 1e6:,.0f} MB of decoded images. Give a lower "
+            "--memory-gib: with 0 they are read as they are needed."
+        ) from error
+    for index in range(total):
+        if index not in bad:
+            try:
+                image = samples.decode(index)
+                height, width = sizes[index].tolist()
+                if image.shape[:2] != (height, width):
+                    raise DecodeError(
+                        f"the file changed while it was read: its header said {height} x {width} pixels "
+                        f"(height x width), its image has {image.shape[0]} x {image.shape[1]}"
+                    )
+                pixels[starts[index] : starts[index] + image.size] = image.reshape(-1)
+            except DecodeError as error:
+                bad[index] = str(error)
+        if progress is not None:
+            progress(index + 1, total)
+    return MemorySamples(samples, pixels, starts, sizes, bad, channels)
+
+
+def largest_decoding(samples: Samples, look_at: int = 200) -> int:
+    """Estimate the bytes of memory that decoding the most demanding image takes, from its header.
+
+    At most `look_at` files, evenly spread over the split, are looked at: reading a million headers would take
+    minutes, and this is only for a warning.
+    """
+    numbers = np.unique(np.linspace(0, len(samples) - 1, look_at).astype(np.int64)) if len(samples) else ()
+    largest = 0
+    for index in numbers:
+        with suppress(DecodeError):
+            largest = max(largest, samples.header(int(index)).decoding_bytes)
+    return largest
+
+
+def check_decode_memory(largest: int, workers: int, available: int | None) -> str | None:
+    """Return a warning if so many workers may need more memory for decoding than there is.
+
+    Args:
+        largest: bytes that one image may take, as `largest_decoding` finds it.
+        workers: processes that decode at the same time; 0 is this one.
+        available: bytes that the machine can still give; None if that is not known.
+    """
+    together = largest * max(1, workers)
+    if available is None or together <= available:
+        return None
+    return (
+        f"Decoding may take {together / 1e6:,.0f} MB of memory at a time ({max(1, workers)} x "
+        f"{largest / 1e6:,.0f} MB for the largest images), but {available / 1e6:,.0f} MB are free. "
+        "Give fewer --workers, or leave the largest images out with --max-pixels."
+    )

@@ -1,0 +1,184 @@
+"""The images of a few-shot evaluation: where shots and test images come from, and their features."""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitkit.data.config import DecodeRule, Splits
+from vitkit.data.listing import absolute_spec, class_numbers
+from vitkit.data.sources import FileSamples, ImageData, Samples, open_data
+from vitkit.errors import DecodeError, VitkitError
+from vitkit.evaluation.features import Features
+from vitkit.evaluation.fewshot.methods import Draws
+from vitkit.evaluation.fewshot.scores import LabelledFeatures
+from vitkit.weights.card import TrainingData
+
+POOL = "train"
+"""The split that shots are drawn from."""
+TEST_FRACTION = 0.2
+"""Part of the images that is held out to test on where the data has neither a test nor a validation split."""
+
+ComputeFeatures = Callable[[Samples, NDArray[np.int64], str], Features]
+"""Gives the features of some images of a split; the text says which they are."""
+
+
+@dataclass(frozen=True)
+class FewShotData:
+    """Images to learn from, and others to test on."""
+
+    data: ImageData
+    test_split: str
+    """test, else val."""
+
+    @property
+    def pool(self) -> Samples:
+        """The images that shots are drawn from."""
+        return self.data.splits[POOL]
+
+    @property
+    def test(self) -> Samples:
+        """The images that it is tested on; none of them is in the pool."""
+        return self.data.splits[self.test_split]
+
+    @property
+    def classes(self) -> int:
+        return len(self.data.class_names)
+
+    def draws(self, seeds: int) -> list[Draws]:
+        """Draw the shots with the seeds 0, 1, 2 and so on."""
+        labels = class_numbers(self.pool.labels)
+        return [Draws(labels, self.classes, seed) for seed in range(seeds)]
+
+    def decoded_by(self, rule: DecodeRule) -> "FewShotData":
+        """Return the same images, decoded by another rule."""
+        splits = {}
+        for name, samples in self.data.splits.items():
+            if isinstance(samples, FileSamples):
+                samples = copy.copy(samples)
+                samples.rule = rule
+            splits[name] = samples
+        return FewShotData(replace(self.data, splits=splits), self.test_split)
+
+
+@dataclass(frozen=True)
+class Shots:
+    """The features of all images that are drawn."""
+
+    features: LabelledFeatures
+    pixels: NDArray[np.uint64]
+    """`(n, 2)` hashes of what the model was shown."""
+    unreadable: dict[int, str]
+    """Index and reason of images that were drawn and cannot be read: others stand in for them."""
+
+
+def open_fewshot_data(spec: str, trained_on: Sequence[TrainingData] = ()) -> FewShotData:
+    """Open data for a few-shot evaluation.
+
+    It is tested on the test split, else on the validation split, else on a stratified part of the images that
+    is cut off with seed 0. Data that a model was trained on is cut as it was then, so that none of its
+    training images are tested on.
+
+    Args:
+        spec: names the data, as for `open_data`.
+        trained_on: the training data of the models.
+
+    Raises:
+        VitkitError: as `open_data`; or there is nothing to test on.
+    """
+    own = next((record for record in trained_on if record.spec == absolute_spec(spec)), None)
+    splits = Splits(val_fraction=0, test_fraction=0) if own is None else own.splits
+    data = open_data(spec, splits)
+    if not {"test", "val"} & set(data.splits):
+        data = open_data(spec, Splits(val_fraction=0, test_fraction=TEST_FRACTION))
+    split = next((name for name in ("test", "val") if name in data.splits), None)
+    if split is None:
+        raise VitkitError(
+            f"{spec} leaves nothing to test on: expected a class with two images or more, found one image of "
+            "each. Add images, or a folder test/ with some."
+        )
+    return FewShotData(data, split)
+
+
+def test_features(data: FewShotData, compute: ComputeFeatures) -> tuple[LabelledFeatures, Features]:
+    """Compute the features of all test images.
+
+    Returns:
+        Those of readable images with their labels; and all that was computed.
+
+    Raises:
+        VitkitError: as `compute`; or no test image can be read.
+    """
+    indices = np.arange(len(data.test))
+    found = compute(data.test, indices, data.test_split)
+    if not found.readable.any():
+        raise VitkitError(
+            f"None of the {len(indices):,} {data.test_split} images of {data.data.spec} can be read. The "
+            f"first, {data.test.key(0)}: {found.reasons[0]}"
+        )
+    readable = indices[found.readable]
+    return LabelledFeatures(readable, found.rows, class_numbers(data.test.labels[readable])), found
+
+
+def shot_features(data: FewShotData, draws: Sequence[Draws], shots: int, compute: ComputeFeatures) -> Shots:
+    """Compute the features of the images that are drawn, and of no others.
+
+    For an image that cannot be read the next of its class is drawn, until there is none.
+
+    Args:
+        data: the images.
+        draws: one for each seed.
+        shots: of each class at most.
+        compute: computes the features of some of the pool's images.
+    """
+    known = np.zeros(len(data.pool), bool)
+    unreadable: dict[int, str] = {}
+    parts: list[tuple[NDArray[np.int64], Features]] = []
+    while True:
+        wanted = np.unique(np.concatenate([draw.take(shots, unreadable) for draw in draws]))
+        new = wanted[~known[wanted]]
+        if not len(new):
+            break
+        found = compute(data.pool, new, "shots")
+        known[new] = True
+        unreadable |= dict(zip(new[~found.readable].tolist(), found.reasons, strict=True))
+        parts.append((new[found.readable], found))
+    indices = np.concatenate([part for part, _ in parts])
+    order = indices.argsort()
+    rows = np.concatenate([found.rows for _, found in parts])[order]
+    pixels = np.concatenate([found.pixels for _, found in parts])[order]
+    indices = indices[order]
+    return Shots(LabelledFeatures(indices, rows, data.pool.labels[indices]), pixels, unreadable)
+
+
+def count_repeated(
+    data: FewShotData, shots: Shots, test: LabelledFeatures, pixels: NDArray[np.uint64]
+) -> int:
+    """Count the test images that are, pixel for pixel after decoding, among the shots.
+
+    Only images that look the same to the model are decoded again to be compared.
+
+    Args:
+        data: the images.
+        shots: all that are drawn.
+        test: the readable test images.
+        pixels: `(M, 2)` hashes of what the model was shown of these.
+    """
+    same: dict[tuple[int, ...], list[int]] = {}
+    for index, digest in zip(shots.features.indices.tolist(), shots.pixels.tolist(), strict=True):
+        same.setdefault(tuple(digest), []).append(index)
+    repeated = 0
+    for index, digest in zip(test.indices.tolist(), pixels.tolist(), strict=True):
+        candidates = same.get(tuple(digest), [])
+        repeated += any(_are_equal(data.test, index, data.pool, other) for other in candidates)
+    return repeated
+
+
+def _are_equal(samples: Samples, index: int, others: Samples, other: int) -> bool:
+    """Whether two images have the same pixels; what cannot be read any more is like nothing."""
+    try:
+        return np.array_equal(samples.decode(index), others.decode(other))
+    except DecodeError:
+        return False

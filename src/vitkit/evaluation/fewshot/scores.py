@@ -1,0 +1,142 @@
+"""Few-shot accuracy: every method with every number of shots over several draws, and what is said of them.
+
+Shapes: n images with features that the shots are among, M test images, D features, K classes, S seeds.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitkit.evaluation.fewshot.config import L2, Method
+from vitkit.evaluation.fewshot.methods import Draws, Floats, Integers, fit
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledFeatures:
+    """Features of images of a split."""
+
+    indices: Integers
+    """`(n,)` of the images in their split, ascending."""
+    rows: Floats
+    """`(n, D)`"""
+    labels: Integers
+    """`(n,)`"""
+
+    def taken(self, indices: Integers) -> tuple[Floats, Integers]:
+        """Give the rows and labels of images, in the order given.
+
+        Raises:
+            LookupError: there are no features of one of them.
+        """
+        if not np.isin(indices, self.indices).all():
+            raise LookupError("There are no features of some of the images that were drawn.")
+        where = np.searchsorted(self.indices, indices)
+        return self.rows[where], self.labels[where]
+
+
+@dataclass(frozen=True)
+class FewShotScore:
+    """The accuracies of one method with one number of shots, from 0 to 1."""
+
+    method: Method
+    shots: int
+    """Images of each class, or as many as it has."""
+    accuracies: tuple[float, ...]
+    """On all test images, of each seed."""
+    mean: float
+    deviation: float | None
+    """Standard deviation of a single draw (divided by S - 1); None of one seed."""
+    interval: tuple[float, float] | None
+    """95% interval of the mean over draws, by Student's t; None of one seed. That there are only so many test
+    images is not in it."""
+    class_accuracy: tuple[float | None, ...]
+    """Share of each class's test images that are right, mean over seeds; None of a class without any."""
+    settings: tuple[float, ...]
+    """The setting each seed was fitted with: the penalty of ridge, the k of knn, the C of logistic."""
+    converged: tuple[bool, ...]
+    """Whether the optimiser of logistic came to an end, for each seed."""
+
+    @property
+    def shown_interval(self) -> tuple[float, float] | None:
+        """The interval, where the draws differ: those that are all alike, because every image is a shot, say
+        nothing of the chance in drawing."""
+        return self.interval if len(set(self.accuracies)) > 1 else None
+
+
+def measure(
+    draws: Sequence[Draws],
+    shots: Sequence[int],
+    methods: Sequence[Method],
+    pool: LabelledFeatures,
+    test: LabelledFeatures,
+    classes: int,
+    *,
+    unreadable: Sequence[int] = (),
+    l2: float = L2,
+    neighbours: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[FewShotScore, ...]:
+    """Learn from shots by every method and count what is right among the test images.
+
+    Args:
+        draws: one for each seed.
+        shots: numbers of images of each class.
+        methods: names.
+        pool: features of all images that are drawn.
+        test: of the test images.
+        classes: K.
+        unreadable: indices in the pool's split of images that are not drawn.
+        l2, neighbours: as for `fit`.
+        progress: called after each fit with the number of fits done.
+
+    Raises:
+        VitkitError: there are no shots.
+    """
+    scores, done = [], 0
+    for method in methods:
+        for count in shots:
+            found = []
+            for draw in draws:
+                features, labels = pool.taken(draw.take(count, unreadable))
+                fitted = fit(method, features, labels, classes, l2=l2, neighbours=neighbours)
+                found.append((fitted, fitted.predict(test.rows) == test.labels))
+                done += 1
+                if progress is not None:
+                    progress(done)
+            accuracies = tuple(float(right.mean()) for _, right in found)
+            by_class = _class_accuracy(np.array([right for _, right in found]), test.labels, classes)
+            scores.append(
+                FewShotScore(
+                    method,
+                    count,
+                    accuracies,
+                    math.fsum(accuracies) / len(accuracies),
+                    *_spread(accuracies),
+                    by_class,
+                    tuple(fitted.setting for fitted, _ in found),
+                    tuple(fitted.converged for fitted, _ in found),
+                )
+            )
+    return tuple(scores)
+
+
+def _class_accuracy(right: NDArray[np.bool_], labels: Integers, classes: int) -> tuple[float | None, ...]:
+    """Average over seeds and the images of each class what is right `(S, M)`."""
+    counts = np.bincount(labels, minlength=classes)
+    sums = np.bincount(labels, weights=right.mean(0), minlength=classes)
+    return tuple(float(total / count) if count else None for total, count in zip(sums, counts, strict=True))
+
+
+def _spread(values: Sequence[float]) -> tuple[float | None, tuple[float, float] | None]:
+    """Compute standard deviation and 95% interval of the mean, within 0 to 1; none of a single value."""
+    count = len(values)
+    if count < 2:
+        return None, None
+    from scipy.special import stdtrit  # half a second to import: only who has several seeds waits
+
+    mean, deviation = math.fsum(values) / count, float(np.std(values, ddof=1))
+    half = float(stdtrit(count - 1, 0.975)) * deviation / math.sqrt(count)
+    return deviation, (max(0.0, mean - half), min(1.0, mean + half))

@@ -1,0 +1,159 @@
+"""Few-shot accuracy while a model is trained: the number by which the paper follows pre-training (4.1).
+
+The command line reads the options, which does not wait for torch: it is imported where accuracy is measured.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from vitkit.errors import VitkitError
+from vitkit.evaluation.fewshot.config import SHOTS, Method, listed
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+    from torch import nn
+
+    from vitkit.data.config import Preprocessing
+    from vitkit.data.sources import Samples
+    from vitkit.evaluation.features import Features
+    from vitkit.models.config.compute_config import Precision
+    from vitkit.weights.card import TrainingData
+
+
+@dataclass(frozen=True)
+class FewShotTracking:
+    """Few-shot accuracy on other images while the model is trained; it is logged and decides nothing."""
+
+    data: str = ""
+    """Images with labels, other ones than those trained on; left out, none is measured."""
+    every: int | None = None
+    """Steps between two measurements; left out, as often as the validation."""
+    shots: tuple[int, ...] = SHOTS
+    """Numbers of images of each class to learn from, with commas between."""
+    seeds: int = 3
+    """Number of times the shots are drawn, each with another seed."""
+
+    def __post_init__(self) -> None:
+        if not self.shots or min(self.shots) < 1 or self.seeds < 1:
+            raise VitkitError(
+                "The few-shot evaluation expects shots and seeds of 1 or more, found "
+                f"{listed(self.shots)} and {self.seeds}."
+            )
+        if self.every is not None and self.every < 1:
+            raise VitkitError(f"The few-shot evaluation is made every 1 or more steps, found {self.every}.")
+
+    def with_absolute_paths(self) -> "FewShotTracking":
+        """Write paths down so that they hold from any folder."""
+        from vitkit.data.listing import absolute_spec  # numpy: help texts do not wait for it
+
+        return replace(self, data=absolute_spec(self.data))
+
+    def check(self) -> None:
+        """Refuse, before anything is made, what could not be measured.
+
+        Raises:
+            VitkitError: the images are not there, or leave nothing to test on.
+        """
+        from vitkit.evaluation.fewshot.data import open_fewshot_data
+
+        open_fewshot_data(self.data)
+
+    def build(
+        self,
+        preprocessing: "Preprocessing",
+        *,
+        device: "torch.device",
+        precision: "Precision",
+        batch_size: int,
+        workers: int,
+        trained_on: "Sequence[TrainingData]",
+    ) -> "Callable[[nn.Module, nn.Module], Mapping[str, float]]":
+        """Make the function of model and objective that measures; see `fewshot_evaluator`."""
+        return fewshot_evaluator(
+            self.data,
+            preprocessing,
+            shots=self.shots,
+            seeds=self.seeds,
+            device=device,
+            precision=precision,
+            batch_size=batch_size,
+            workers=workers,
+            trained_on=trained_on,
+        )
+
+    def line(self, measured: Mapping[str, float]) -> str:
+        """Write the accuracy of the most shots in a few words: "25 shots 43.2%"."""
+        name, accuracy = list(measured.items())[-1]
+        return f"{name.split('_')[1]} shots {accuracy:.1%}"
+
+    def describe(self) -> str:
+        """Name what is measured, for a sentence: "few-shot accuracy on digits"."""
+        return f"few-shot accuracy on {self.data}"
+
+
+def fewshot_evaluator(
+    data: str,
+    preprocessing: "Preprocessing",
+    *,
+    shots: Sequence[int] = SHOTS,
+    seeds: int = 3,
+    methods: Sequence[Method] = ("ridge",),
+    device: "torch.device | str" = "cpu",
+    precision: "Precision" = "auto",
+    batch_size: int = 128,
+    workers: int = 0,
+    trained_on: "Sequence[TrainingData]" = (),
+) -> "Callable[[nn.Module, nn.Module], Mapping[str, float]]":
+    """Make a function that measures the few-shot accuracy of a model: an evaluator for the trainer.
+
+    Shots and test images are the same at each call. Nothing is kept on the disk: the weights are others each
+    time. The model is left in the mode it is in, and no random number is drawn that training would miss.
+
+    Args:
+        data: names images with labels, as for `vitkit.fewshot`; other images than those trained on.
+        preprocessing: from an image to the model's input, as in training.
+        shots, seeds, methods: as for `vitkit.fewshot`.
+        device: where the model is.
+        precision: of its arithmetic.
+        batch_size: images at a time.
+        workers: processes that decode images.
+        trained_on: what the model is trained on, should that be the same images after all: none of its
+            training images are then tested on.
+
+    Returns:
+        A function of the model to names and values, the mean accuracies over the seeds: "ridge_5_shots" and
+        the like.
+
+    Raises:
+        VitkitError: the data is not there, or leaves nothing to test on.
+    """
+    import torch
+
+    from vitkit.evaluation.features import FeatureExtractor
+    from vitkit.evaluation.fewshot.data import open_fewshot_data, shot_features, test_features
+    from vitkit.evaluation.fewshot.scores import measure
+    from vitkit.models.image_model import ImageModel
+
+    shots = sorted(set(shots))
+    opened = open_fewshot_data(data, trained_on).decoded_by(preprocessing.decode)
+    draws = opened.draws(seeds)
+
+    def evaluate(model: "nn.Module", objective: "nn.Module") -> Mapping[str, float]:
+        if not isinstance(model, ImageModel):
+            raise VitkitError(f"Few-shot accuracy needs a model with features, found {type(model).__name__}.")
+        extractor = FeatureExtractor(model, preprocessing, torch.device(device), precision)
+
+        def compute(samples: "Samples", indices: "NDArray[np.int64]", _: str) -> "Features":
+            return extractor.compute(samples, indices, batch_size=batch_size, workers=workers)
+
+        drawn = shot_features(opened, draws, max(shots), compute)
+        test, _ = test_features(opened, compute)
+        scores = measure(
+            draws, shots, methods, drawn.features, test, opened.classes, unreadable=list(drawn.unreadable)
+        )
+        return {f"{score.method}_{score.shots}_shots": score.mean for score in scores}
+
+    return evaluate

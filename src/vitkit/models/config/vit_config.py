@@ -1,0 +1,332 @@
+"""The configuration of a ViT: everything that decides its shapes and numerics. It needs no torch."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+from vitkit.config import require_finite
+from vitkit.errors import VitkitError
+from vitkit.models.config.image_config import LARGEST, check_images
+from vitkit.models.config.resnet_config import BackboneConfig
+from vitkit.text import format_size
+
+DEEPEST = 1000
+"""Blocks of a model: ten times as many as any that was published has."""
+
+MOST_TOKENS = 2**24
+"""Tokens of an image, of 4096x4096 pixels each a patch of its own."""
+
+MOST_FIXED_POSITIONS = 2**28
+"""Numbers of sine-cosine positions, which are computed and in no file: 1 GiB of float32."""
+
+STEM_GROUP = 8
+"""Channels that a group norm of the convolutional stem takes together: the narrowest convolutions of Xiao et
+al. have 24."""
+
+PositionKind = Literal["learned", "learned_2d", "relative", "sincos_2d", "none"]
+PositionsAt = Literal["stem", "every_layer", "every_layer_shared"]
+Interpolation = Literal["original", "bicubic"]
+"""`original`: bilinear with the corners aligned and no antialiasing, the authors' rule. `bicubic`: with
+antialiasing and half-pixel centres, timm's rule."""
+ImagePoolKind = Literal["token", "mean", "max", "map"]
+"""The poolings that make one vector of an image."""
+PoolKind = Literal[ImagePoolKind, "none"]
+Gelu = Literal["tanh", "erf", "quick"]
+"""The tanh form (the original's), the exact one, or x times the logistic function of 1.702 x (CLIP)."""
+
+
+@dataclass(frozen=True)
+class RotaryConfig:
+    """Rotary 2-D positions: pairs of a query's and a key's numbers are turned by angles of row and column.
+
+    Half of the pairs turn with the row, half with the column; pair number i of n turns at a frequency of
+    `temperature` to the power of -i/n.
+    """
+
+    pairs: Literal["interleaved", "halves"]
+    """The numbers that make a pair: neighbours; or a number of the first half and its like in the second."""
+    coordinates: Literal["patches", "centered"]
+    """Positions counted in patches from 0; or centres of patches from -1 to 1, times 2 pi."""
+    temperature: float
+    """The base of the frequencies, as above."""
+    reference_grid: tuple[int, int] | None = None
+    """The grid that positions counted in patches are scaled to: all image sizes then see the same range."""
+    first: Literal["row", "column"] = "row"
+    """The axis whose angle turns the first half of the pairs; the other axis turns the second."""
+
+    def __post_init__(self) -> None:
+        if not (self.temperature > 0 and math.isfinite(self.temperature)):
+            raise VitkitError(f"The temperature of rotary positions is above 0, found {self.temperature}.")
+        if self.reference_grid is not None and min(self.reference_grid) < 1:
+            raise VitkitError(f"reference_grid is two numbers of at least 1, found {self.reference_grid}.")
+
+
+EVA02_ROTARY = RotaryConfig("interleaved", "patches", temperature=10_000.0, reference_grid=(16, 16))
+"""Rotary positions of EVA-02 (Fang et al. 2023, arXiv 2303.11331), pre-trained on 16x16 patches."""
+
+ROPE_VIT_ROTARY = RotaryConfig("interleaved", "patches", temperature=100.0, first="column")
+"""Rotary positions of RoPE-ViT's axial models (Heo et al. 2024, arXiv 2403.13298)."""
+
+DINOV3_ROTARY = RotaryConfig("halves", "centered", temperature=100.0)
+"""Rotary positions of DINOv3 (Simeoni et al. 2025, arXiv 2508.10104)."""
+
+
+@dataclass(frozen=True)
+class ViTConfig:
+    """Everything that decides the shapes and the arithmetic of a ViT.
+
+    Sizes are `(height, width)` in pixels. Images that are no multiple of the patch are cropped at the right
+    and bottom, as the original's VALID convolution does.
+    """
+
+    family: ClassVar[str] = "ViT"
+    first_filters: ClassVar[tuple[str, ...]] = (
+        *("stem.weight", "stem.root.weight", "stem.convolutions.0.weight"),
+    )
+    image_size: tuple[int, int]
+    patch_size: tuple[int, int]
+    """Pixels, or positions of the feature map where a backbone makes one."""
+    width: int
+    depth: int
+    num_heads: int
+    mlp_dim: int
+    num_classes: int
+    in_channels: int = 3
+    backbone: BackboneConfig | None = None
+    """A ResNet whose feature map is cut into patches in the image's place (hybrid, paper 3.1)."""
+    stem_channels: tuple[int, ...] = ()
+    """Channels of 3x3 convolutions before the projection (Xiao et al. 2021, arXiv 2106.14881): the last ones
+    halve the map until a position stands for a patch. None: patches are projected linearly."""
+    stem_strides: tuple[int, ...] = ()
+    """Stride of each of these convolutions, 1 or 2, which multiply to the patch size. None: as above."""
+    pool: PoolKind = "token"
+    """The features that the head sees: the class token; the mean of the patch tokens (GAP, paper D.3); their
+    maximum; what a learned query attends to (MAP, big_vision); or every token."""
+    register_tokens: int = 0
+    """Learned tokens between the class token and the patches, which no head sees."""
+    class_token_position: bool = True
+    """Whether the tokens before the patches have position embeddings (the original: yes; big_vision: no)."""
+    position: PositionKind = "learned"
+    """Kind of position embedding (paper D.4; the sines and cosines are big_vision's)."""
+    rotary: RotaryConfig | None = None
+    """Rotary positions in every attention, besides those that are added or instead of them."""
+    position_at: PositionsAt = "stem"
+    """The layers at which it is added: the first, each with its own, or each with the same (paper D.4)."""
+    attention: Literal["full", "axial"] = "full"
+    """Between all tokens; or along rows, then along columns, with an MLP after each (paper D.6)."""
+    extra_class_token: bool = False
+    """Whether there is a class token although the pooling does not read it, as in MAE's fine-tuned models."""
+    layer_scale: float | None = None
+    """First value of a learned factor for each channel of every residual branch (DeiT III, DINOv2)."""
+    norm_before_blocks: bool = False
+    """Whether the tokens are normalised before the first block (CLIP)."""
+    norm_after_pooling: bool = False
+    """Whether the final norm follows the pooling instead of preceding it (timm's fc_norm; MAE, BEiT)."""
+    representation_size: int | None = None
+    """Width of the pre-training head's hidden layer with tanh (paper 3.1); None: a linear head alone."""
+    dropout: float = 0.0
+    """After the position embeddings and every dense layer but qkv (paper, Appendix B)."""
+    attention_dropout: float = 0.0
+    drop_path: float = 0.0
+    """Stochastic depth: rate at which images skip a branch of the last block in training. The rates of the
+    blocks rise to it evenly, from 0 in the first (after Huang et al. 2016, arXiv 1603.09382; DeiT: 0.1)."""
+    gelu: Gelu = "tanh"
+    norm_eps: float = 1e-6
+    head_bias_init: float = 0.0
+    image_mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    """Mean of pixels in [0, 1] by channel; it and `image_std` bring uint8 images to the weights' range."""
+    image_std: tuple[float, ...] = (0.5, 0.5, 0.5)
+
+    def __post_init__(self) -> None:
+        require_finite(self)
+        check_images(self)
+        self._check_layers()
+        self._check_stem()
+        self._check_tokens()
+        self._check_combinations()
+
+    def _check_layers(self) -> None:
+        """Refuse sizes and rates that no layer can have."""
+        for name, most in (
+            ("width", LARGEST),
+            ("depth", DEEPEST),
+            ("num_heads", LARGEST),
+            ("mlp_dim", LARGEST),
+        ):
+            value = getattr(self, name)
+            if value < 1:
+                raise VitkitError(f"A ViT needs {name} of at least 1, found {value}.")
+            if value > most:
+                raise VitkitError(f"A ViT has {name} of at most {most:,}, found {value:,}.")
+        if self.width % self.num_heads:
+            raise VitkitError(f"width {self.width} cannot be shared among {self.num_heads} heads equally.")
+        if self.representation_size is not None and not 1 <= self.representation_size <= LARGEST:
+            raise VitkitError(
+                f"representation_size is from 1 to {LARGEST:,} or none, found {self.representation_size}."
+            )
+        if self.norm_eps < 0:
+            raise VitkitError(f"norm_eps is a finite number of 0 or more, found {self.norm_eps}.")
+        for name in ("dropout", "attention_dropout", "drop_path"):
+            if not 0 <= getattr(self, name) < 1:
+                raise VitkitError(f"{name} is a share from 0 to below 1, found {getattr(self, name)}.")
+        if self.layer_scale is not None and not math.isfinite(self.layer_scale):
+            raise VitkitError(f"layer_scale is a finite number, found {self.layer_scale}.")
+
+    def _check_stem(self) -> None:
+        """Refuse convolutions that cannot make patches."""
+        if not self.stem_channels:
+            if self.stem_strides:
+                raise VitkitError(
+                    f"stem_strides are those of stem_channels, found {self.stem_strides} and no channels: "
+                    "give both or neither."
+                )
+            return
+        if self.backbone is not None:
+            raise VitkitError("A hybrid's stem is its ResNet: leave out stem_channels.")
+        if any(not 1 <= channels <= LARGEST or channels % STEM_GROUP for channels in self.stem_channels):
+            raise VitkitError(
+                f"stem_channels are multiples of {STEM_GROUP}, up to {LARGEST:,}, found {self.stem_channels}."
+            )
+        side = self.patch_size[0]
+        if self.patch_size != (side, side) or side < 1 or side & (side - 1):
+            raise VitkitError(
+                "A convolutional stem halves the image until a position is a patch: the patch size is 1, 2, "
+                f"4, 8 and so on, found {format_size(self.patch_size)}. Choose one of these, or leave out "
+                "stem_channels."
+            )
+        halvings = side.bit_length() - 1
+        if len(self.stem_channels) < halvings:
+            raise VitkitError(
+                f"Patches of {side} take {halvings} convolutions of stride 2: stem_channels is at least as "
+                f"many numbers, found {self.stem_channels}."
+            )
+        if self.stem_strides and (
+            len(self.stem_strides) != len(self.stem_channels)
+            or set(self.stem_strides) - {1, 2}
+            or math.prod(self.stem_strides) != side
+        ):
+            raise VitkitError(
+                f"stem_strides has a 1 or a 2 for each of the {len(self.stem_channels)} stem_channels, with "
+                f"{halvings} times a 2 for patches of {side}, found {self.stem_strides}."
+            )
+
+    def _check_tokens(self) -> None:
+        """Refuse images that make no tokens, or more than any memory holds."""
+        if min(self.patch_size) < 1 or self.grid[0] < 1 or self.grid[1] < 1:
+            raise VitkitError(
+                f"Images of {format_size(self.image_size)} hold no patch of "
+                f"{format_size(self.token_size)} pixels: choose a smaller patch or larger images."
+            )
+        if not 0 <= self.register_tokens <= LARGEST:
+            raise VitkitError(f"register_tokens is from 0 to {LARGEST:,}, found {self.register_tokens}.")
+        if self.num_tokens > MOST_TOKENS:
+            raise VitkitError(
+                f"Images of {format_size(self.image_size)} make {self.num_tokens:,} tokens; at most "
+                f"{MOST_TOKENS:,} are possible: choose a larger patch or smaller images."
+            )
+        if self.position == "sincos_2d" and self.num_tokens * self.width > MOST_FIXED_POSITIONS:
+            raise VitkitError(
+                f"Sine-cosine positions of {self.num_tokens:,} tokens and width {self.width:,} are too many "
+                "numbers: choose a larger patch or smaller images."
+            )
+
+    def _check_combinations(self) -> None:
+        """Refuse parts that do not go together."""
+        if self.position_at != "stem" and self.position in ("relative", "none"):
+            raise VitkitError(
+                f"'{self.position}' positions are not added to tokens: position_at says 'stem' for them, "
+                f"found '{self.position_at}'."
+            )
+        if self.rotary is not None and self.head_dim % 4:
+            raise VitkitError(
+                f"Rotary positions share a head's numbers among row and column in pairs: {self.head_dim} "
+                "numbers are no multiple of 4."
+            )
+        if self.extra_class_token and self.pool == "token":
+            raise VitkitError("The class token is what pool 'token' reads: leave out extra_class_token.")
+        if self.attention == "axial" and self.drop_path:
+            raise VitkitError(
+                "Axial attention has no stochastic depth here, because rows of one image would be dropped "
+                "apart: leave out drop_path."
+            )
+        if self.attention == "axial" and self.rotary is not None:
+            raise VitkitError("Axial attention has no rotary positions here: its rows and columns are apart.")
+        if self.attention == "axial" and (self.prefix_tokens or self.position == "relative"):
+            raise VitkitError(
+                "Axial attention goes along rows and columns: no class or register token has a place there "
+                "(choose pool 'mean' or 'map'), and no relative position."
+            )
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Patches per column and per row."""
+        height, width = self.backbone.feature_map(self.image_size) if self.backbone else self.image_size
+        return height // self.patch_size[0], width // self.patch_size[1]
+
+    @property
+    def token_size(self) -> tuple[int, int]:
+        """Pixels of the image for each token: the patch size, times the stride of a backbone."""
+        stride = self.backbone.stride if self.backbone else 1
+        return self.patch_size[0] * stride, self.patch_size[1] * stride
+
+    @property
+    def head_dim(self) -> int:
+        return self.width // self.num_heads
+
+    @property
+    def class_token(self) -> bool:
+        return self.pool == "token" or self.extra_class_token
+
+    @property
+    def prefix_tokens(self) -> int:
+        """Tokens before those of the patches."""
+        return self.class_token + self.register_tokens
+
+    @property
+    def prefix_positions(self) -> int:
+        """Rows of the position embedding before those of the grid."""
+        positioned = self.class_token_position and self.position in ("learned", "learned_2d")
+        return self.prefix_tokens if positioned else 0
+
+    @property
+    def num_tokens(self) -> int:
+        return self.grid[0] * self.grid[1] + self.prefix_tokens
+
+    @property
+    def num_layers(self) -> int:
+        return self.depth
+
+    @property
+    def layers_in_words(self) -> str:
+        units = "-".join(map(str, self.backbone.layers)) if self.backbone else ""
+        return f"{units} + {self.depth}" if units else str(self.depth)
+
+    @property
+    def arithmetic(self) -> tuple[str, ...]:
+        """The numerics as phrases: what two models with the same weights may compute differently."""
+        forms = {"tanh": "tanh form, the original's", "erf": "exact", "quick": "quick form, CLIP's"}
+        lines = (f"GELU: {forms[self.gelu]}", f"LayerNorm epsilon {self.norm_eps:g}")
+        return lines + (self.backbone.arithmetic if self.backbone else ())
+
+    @property
+    def pools(self) -> bool:
+        return self.pool != "none"
+
+    @property
+    def position_extent(self) -> tuple[str, tuple[int, int]]:
+        """The name and size of what positions depend on: the grid of patches."""
+        return "a grid", self.grid
+
+    @property
+    def cut_off(self) -> str:
+        """The part of an image (or of a backbone's feature map) that no token sees, as a phrase."""
+        rows, columns = self.backbone.feature_map(self.image_size) if self.backbone else self.image_size
+        below, right = rows % self.patch_size[0], columns % self.patch_size[1]
+        if not below and not right:
+            return ""
+        what = "the backbone's feature map" if self.backbone else "the images"
+        return f"{below} rows below and {right} columns at the right of {what} fill no patch"
+
+    def with_new_head(self, num_classes: int) -> "ViTConfig":
+        """Give the configuration with a linear head for other classes; the layer with tanh is dropped."""
+        return replace(self, num_classes=num_classes, representation_size=None)

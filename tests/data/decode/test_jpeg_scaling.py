@@ -1,0 +1,127 @@
+"""Training may decode a JPEG smaller where its crop allows it, if the run says so, and then always alike."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vitkit.config import from_json, to_json
+from vitkit.data.config import Augmentation, DecodeRule, Preprocessing, Splits
+from vitkit.data.decode.image import decode
+from vitkit.data.sources import Samples, open_data
+from vitkit.data.stream.loader import TrainLoader
+from vitkit.data.stream.memory_samples import keep_in_memory
+from vitkit.data.stream.order import sample_rng
+from vitkit.data.transforms import RandomView, augment
+from vitkit.errors import DecodeError
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
+]
+
+RULE = Preprocessing((32, 32))
+PLAIN = Augmentation()
+SCALING = Augmentation(jpeg_scaling=True)
+
+
+def photo(height: int, width: int, seed: int = 0) -> Image.Image:
+    coarse = np.random.default_rng(seed).integers(0, 256, (6, 7, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+
+
+def encoded(image: Image.Image, kind: str = "JPEG", **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for number in range(8):
+        path = tmp_path / "ab"[number % 2] / f"{number}.{'png' if number == 3 else 'jpg'}"
+        path.parent.mkdir(exist_ok=True)
+        side = (300 + 61 * number, 410) if number < 6 else (40, 50)
+        path.write_bytes(encoded(photo(*side, seed=number), "PNG" if number == 3 else "JPEG"))
+    return tmp_path
+
+
+def samples(folder: Path) -> Samples:
+    return open_data(str(folder), Splits(0.0, 0.0)).splits["train"]
+
+
+def batches(source: Samples, augmentation: Augmentation, workers: int = 0) -> torch.Tensor:
+    loader = TrainLoader(source, RULE, augmentation, batch_size=8, seed=3, workers=workers)
+    return torch.cat([batch.images for batch in loader.batches(0, 4)])
+
+
+def test_a_large_photo_is_decoded_smaller_and_looks_the_same(folder: Path) -> None:
+    plain, scaled = batches(samples(folder), PLAIN), batches(samples(folder), SCALING)
+    difference = (plain.int() - scaled.int()).abs().float()
+    assert difference.max() > 0  # it was used
+    assert difference.mean() < 2  # levels: a smooth picture, moved by less than a pixel
+
+
+def test_batches_are_the_same_in_memory_and_from_workers(folder: Path) -> None:
+    source = samples(folder)
+    expected = batches(source, SCALING)
+    assert torch.equal(batches(keep_in_memory(source, 10**9), SCALING), expected)
+    assert torch.equal(batches(source, SCALING, workers=2), expected)
+
+
+def test_crops_that_are_not_twice_the_target_keep_their_pixels() -> None:
+    data = encoded(photo(90, 120))
+    rule = Preprocessing((60, 60))
+    for seed in range(20):
+        view = RandomView(rule, SCALING, sample_rng(seed, 0, 0))
+        found = view.pixels(decode(data, shrinking=view.draw))
+        expected = augment(decode(data), rule, PLAIN, sample_rng(seed, 0, 0))
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("times", "shape"), [(1, (303, 405)), (2, (152, 203)), (4, (76, 102)), (8, (38, 51))]
+)
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_the_image_has_the_size_that_was_asked_for(
+    times: int, shape: tuple[int, int], orientation: int
+) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    seen: list[tuple[int, int]] = []
+
+    def shrinking(height: int, width: int) -> int:
+        seen.append((height, width))
+        return times
+
+    pixels = decode(encoded(photo(303, 405), exif=exif), shrinking=shrinking)
+    turned = orientation == 6
+    assert seen == [(405, 303) if turned else (303, 405)]  # upright
+    assert pixels.shape == ((shape[1], shape[0], 3) if turned else (*shape, 3))
+
+
+def test_other_formats_are_decoded_whole() -> None:
+    data = encoded(photo(303, 405), "PNG")
+    np.testing.assert_array_equal(decode(data, shrinking=lambda *_: 8), decode(data))
+
+
+def test_the_limits_are_those_of_the_whole_image() -> None:
+    with pytest.raises(DecodeError, match="--max-pixels"):
+        decode(encoded(photo(303, 405)), DecodeRule(max_pixels=100_000), lambda *_: 8)
+
+
+def test_a_truncated_file_is_refused_at_every_scale() -> None:
+    data = encoded(photo(303, 405), quality=95)
+    with pytest.raises(DecodeError, match="truncated"):
+        decode(data[: len(data) // 2], shrinking=lambda *_: 2)
+
+
+def test_a_run_that_does_not_speak_of_it_keeps_its_pixels() -> None:
+    record = to_json(PLAIN)
+    del record["jpeg_scaling"]
+    assert from_json(Augmentation, record, "augmentation") == PLAIN
+    assert not PLAIN.jpeg_scaling and to_json(SCALING)["jpeg_scaling"] is True

@@ -1,0 +1,276 @@
+"""What decoding takes: the memory that headers promise, measured; and the scans of JPEGs, counted."""
+
+import json
+import os
+import random
+import re
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.data.decode.test_image import GOOD, encoded, noise
+from vitkit.data.config import DecodeRule
+from vitkit.data.decode.image import decode, header
+from vitkit.data.decode.memory import MAX_JPEG_SCANS, jpeg_scans
+from vitkit.errors import DecodeError
+
+from .test_arrays import npy, pages, tiff
+
+# Reports for each file in a folder: growth of the resident set at its peak, and what the header promised.
+MEASURE = """
+import gc, json, re, sys
+from pathlib import Path
+from vitkit.data.decode.image import decode, header
+from vitkit.data.config import DecodeRule
+
+rule = DecodeRule(channels=int(sys.argv[2]))
+
+def resident(name):
+    return 1024 * int(re.search(name + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+
+found = {}
+for path in sorted(Path(sys.argv[1]).iterdir()):
+    promised = header(path, rule).decoding_bytes
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = resident("VmRSS")
+    decode(path, rule)
+    found[path.name] = (resident("VmHWM") - before, promised)
+print(json.dumps(found))
+"""
+
+
+def growth(folder: Path, channels: int = 3) -> dict[str, tuple[int, int]]:
+    if not Path("/proc/self/clear_refs").exists():
+        pytest.skip("the peak of a process can be measured anew on Linux only")
+    # Large blocks go back to the system at once, so that every file starts from the same level.
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}
+    command = [sys.executable, "-c", MEASURE, str(folder), str(channels)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    return {name: (grown, promised) for name, (grown, promised) in json.loads(done.stdout).items()}
+
+
+def gif_of_one_pixel(side: int) -> bytes:
+    """A few bytes that promise a large screen."""
+    screen = b"GIF89a" + struct.pack("<HHBBB", side, side, 0x80, 0, 0) + bytes(6)
+    frame = b"!\xf9\4\1\0\0\0\0" + b"," + struct.pack("<HHHHB", 0, 0, 1, 1, 0)
+    return screen + frame + b"\x02\x02\x44\x01\0;"
+
+
+def large_files(side: int) -> dict[str, Callable[[], bytes]]:
+    """Every format and mode that takes memory in a way of its own."""
+    grey = Image.linear_gradient("L").resize((side, side))
+
+    def merged(mode: str) -> Image.Image:
+        return Image.merge(mode, [grey] * len(mode))
+
+    def wide() -> Image.Image:
+        return Image.fromarray(np.asarray(grey).astype(np.uint16) * 257)
+
+    return {
+        "jpeg": lambda: encoded(merged("RGB"), "JPEG"),
+        "jpeg cmyk": lambda: encoded(merged("CMYK"), "JPEG"),
+        "jpeg progressive": lambda: encoded(merged("RGB"), "JPEG", progressive=True),
+        "jpeg progressive 444": lambda: encoded(merged("RGB"), "JPEG", progressive=True, subsampling=0),
+        "png": lambda: encoded(merged("RGB"), "PNG"),
+        "png rgba": lambda: encoded(merged("RGBA"), "PNG"),
+        "png grey with alpha": lambda: encoded(merged("LA"), "PNG"),
+        "png palette": lambda: encoded(grey.convert("P"), "PNG", transparency=bytes(range(256))),
+        "png colour": lambda: encoded(merged("RGB"), "PNG", transparency=(1, 2, 3)),
+        "png 16": lambda: encoded(wide(), "PNG"),
+        "webp": lambda: encoded(merged("RGBA"), "WEBP", method=0),
+        "avif": lambda: encoded(merged("RGB"), "AVIF", speed=10),
+        "jpeg 2000": lambda: encoded(merged("RGB"), "JPEG2000"),
+        "tiff": lambda: encoded(merged("RGB"), "TIFF"),
+        "tiff turned": lambda: encoded(merged("RGB"), "TIFF", tiffinfo={0x0112: 6}),
+        "tiff in one strip": lambda: encoded(
+            merged("RGB"), "TIFF", compression="tiff_lzw", strip_size=1 << 30
+        ),
+        "tiff 16": lambda: encoded(wide(), "TIFF"),
+        "gif": lambda: encoded(grey.convert("P"), "GIF", transparency=3),
+        "gif screen": lambda: gif_of_one_pixel(side),
+        "bmp": lambda: encoded(merged("RGB"), "BMP"),
+        "ppm": lambda: encoded(merged("RGB"), "PPM"),
+        "sgi": lambda: encoded(merged("RGB"), "SGI"),
+    }
+
+
+def test_decoding_takes_what_the_header_promises(tmp_path: Path) -> None:
+    for name, make in large_files(1600).items():
+        (tmp_path / name).write_bytes(make())
+    (tmp_path / "large file").write_bytes(large_files(3000)["tiff"]())  # 27 MB, free before the array is made
+    for name, (grown, promised) in growth(tmp_path).items():
+        assert grown <= promised + 8_000_000, name  # strips, tables and the libraries themselves
+
+
+def test_arrays_and_stacks_take_what_the_header_promises(tmp_path: Path) -> None:
+    """In one row, in one strip, and page by page: nothing of all of the image is as wide as its values."""
+    stack = np.full((1300, 1500, 5), 0.5, np.float32)
+    row = np.full((1, 3_000_000, 3), 0.5, np.float32)
+    (tmp_path / "3").mkdir()
+    (tmp_path / "3" / "row.npy").write_bytes(npy(row))
+    (tmp_path / "3" / "grey.npy").write_bytes(npy(stack[:, :, 0]))
+    (tmp_path / "5").mkdir()
+    (tmp_path / "5" / "rows.npy").write_bytes(npy(stack))
+    (tmp_path / "5" / "pages.tif").write_bytes(pages(stack))
+    wide = np.full(stack.shape, 257, np.uint16)
+    for rows in (64, len(wide)):
+        file = tiff(wide, rows, deflate=True, predictor=2)
+        (tmp_path / "5" / f"{rows}.tif").write_bytes(file)
+    for channels in (3, 5):
+        for name, (grown, promised) in growth(tmp_path / str(channels), channels).items():
+            assert grown <= promised + 8_000_000, name
+
+
+def test_a_huge_screen_of_a_tiny_file(tmp_path: Path) -> None:
+    (tmp_path / "x.gif").write_bytes(gif_of_one_pixel(5000))
+    ((grown, _),) = growth(tmp_path).values()
+    assert grown < 130_000_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", ["jpeg", "jpeg cmyk", "png rgba", "png 16", "tiff", "gif"])
+def test_images_at_the_limit_of_pixels(name: str, tmp_path: Path) -> None:
+    """64 million pixels of the common kinds are decoded within half a gibibyte, the file included."""
+    (tmp_path / name).write_bytes(large_files(8000)[name]())
+    ((grown, promised),) = growth(tmp_path).values()
+    assert grown < 512 << 20 and promised < 512 << 20
+
+
+def test_an_image_that_takes_too_much_is_refused_with_what_to_do() -> None:
+    data = encoded(Image.new("RGB", (3100, 3100)), "WEBP", method=0)
+    rule = DecodeRule(max_pixels=16_000_000)
+    for look in (decode, header):
+        with pytest.raises(DecodeError, match=r"WEBP file of 3100 x 3100 pixels would take 155 MB") as caught:
+            look(data, rule)
+    enough = re.search(r"It fits with max_pixels = ([\d,]+),", str(caught.value))
+    assert enough is not None
+    needed = int(enough[1].replace(",", ""))
+    assert header(data, DecodeRule(max_pixels=needed)).size == (3100, 3100)
+    with pytest.raises(DecodeError, match="of memory"):
+        header(data, DecodeRule(max_pixels=needed - 2))
+
+
+def test_a_file_full_of_something_else_counts(tmp_path: Path) -> None:
+    """Comments, profiles and further frames are held while the image is read."""
+    data = encoded(Image.new("RGB", (10, 10)), "PNG") + bytes(60_000_000)
+    (tmp_path / "x.png").write_bytes(data)
+    with pytest.raises(DecodeError, match="180 MB of memory, more than the 144 MB"):
+        decode(tmp_path / "x.png", DecodeRule(max_pixels=100))
+    assert decode(tmp_path / "x.png").shape == (10, 10, 3)
+
+
+def test_an_icon_that_hides_a_large_image() -> None:
+    """It is looked at before it is decoded, which the reader does as soon as it is opened."""
+    inside = encoded(Image.new("1", (9000, 9000)), "PNG")
+    entry = struct.pack("<BBBBHHII", 16, 16, 0, 0, 1, 32, len(inside), 22)
+    for look in (decode, header):
+        with pytest.raises(DecodeError, match="promises 16 x 16 pixels, the image has 9000 x 9000"):
+            look(struct.pack("<HHH", 0, 1, 1) + entry + inside)
+
+
+# --- Scans ----------------------------------------------------------------------------------------
+
+
+def segment(marker: int, content: bytes) -> bytes:
+    return bytes([0xFF, marker]) + struct.pack(">H", len(content) + 2) + content
+
+
+def jpeg_of(scans: int, *, extra: bytes = b"") -> bytes:
+    """A progressive JPEG with its last scan repeated until there are so many."""
+    data = encoded(noise(), "JPEG", progressive=True)
+    there = jpeg_scans(data)[0]
+    last = data.rindex(b"\xff\xda")
+    return data[:2] + extra + data[2:last] + data[last:-2] * (scans - there + 1) + b"\xff\xd9"
+
+
+def test_scans_are_counted() -> None:
+    assert jpeg_scans(encoded(noise(), "JPEG")) == (1, False)
+    scans, buffered = jpeg_scans(encoded(noise(), "JPEG", progressive=True))
+    assert 5 < scans < 15 and buffered
+    assert jpeg_scans(jpeg_of(MAX_JPEG_SCANS)) == (MAX_JPEG_SCANS, True)
+    # One more is enough to refuse the file: the others are not looked for.
+    assert jpeg_scans(jpeg_of(3 * MAX_JPEG_SCANS)) == (MAX_JPEG_SCANS + 1, True)
+
+
+def test_too_many_scans_are_refused_before_any_is_decoded() -> None:
+    decode(jpeg_of(MAX_JPEG_SCANS))
+    for count in (MAX_JPEG_SCANS + 1, 20_000):  # the second would take minutes
+        for look in (decode, header):
+            with pytest.raises(DecodeError, match="more than 100 scans"):
+                look(jpeg_of(count))
+
+
+def test_what_is_no_scan_is_not_counted() -> None:
+    many = b"\xff\xda\0\x08\1\1\0\0\x3f\0" * 500
+    thumbnail = segment(0xE1, b"Exif\0\0" + many) + segment(0xFE, many)
+    for progressive in (False, True):
+        data = encoded(noise(), "JPEG", progressive=progressive)
+        inside = data[:2] + thumbnail + data[2:]
+        assert jpeg_scans(inside) == jpeg_scans(data)
+        np.testing.assert_array_equal(decode(inside), decode(data))
+        assert jpeg_scans(data + many) == jpeg_scans(data)  # behind the end of the image
+    stuffed = jpeg_of(20).replace(b"\xff\xd9", b"\xff\0\xda" * 500 + b"\xff\xd0\xff\xd7" * 500 + b"\xff\xd9")
+    assert jpeg_scans(stuffed) == (20, True)
+
+
+def test_scans_behind_filling_are_counted() -> None:
+    data = jpeg_of(200)
+    assert jpeg_scans(data.replace(b"\xff\xda", b"\xff\xff\xff\xda"))[0] > MAX_JPEG_SCANS
+    assert jpeg_scans(b"\xff\xd8" + b"\xff" * 2_000_000 + b"\0" * 10) == (0, False)  # in no time
+
+
+def test_a_sequential_jpeg_may_have_several_scans_too() -> None:
+    """One for each component: the decoder then keeps all coefficients, and reads on to the end."""
+    frame = segment(0xC0, b"\x08" + struct.pack(">HHB", 8, 8, 3) + b"\1\x11\0\2\x11\0\3\x11\0")
+    one = segment(0xDA, b"\1\1\0\0\x3f\0") + b"\x12\x34"
+    assert jpeg_scans(b"\xff\xd8" + frame + one * 3 + b"\xff\xd9") == (3, True)
+    assert jpeg_scans(b"\xff\xd8" + frame + one * 300)[0] > MAX_JPEG_SCANS
+    every = segment(0xDA, b"\3\1\0\2\0\3\0\0\x3f\0") + b"\x12\x34"
+    assert jpeg_scans(b"\xff\xd8" + frame + every * 300) == (1, False)
+
+
+def test_cut_jpegs_can_be_counted() -> None:
+    data = encoded(noise(), "JPEG", progressive=True)
+    for end in range(len(data)):
+        jpeg_scans(data[:end])
+
+
+# --- Damage ---------------------------------------------------------------------------------------
+
+
+def mutant(seed: bytes, rng: random.Random) -> bytes:
+    data = bytearray(seed)
+    reach = len(data) if rng.random() < 0.5 else 64
+    for _ in range(rng.randint(1, 8)):
+        data[rng.randrange(min(reach, len(data)))] = rng.choice((0, 255, rng.randrange(256)))
+    if rng.random() < 0.2:
+        start = rng.randrange(len(data))
+        del data[start : start + rng.randint(1, 50)]
+    if rng.random() < 0.2:
+        del data[rng.randrange(len(seed)) :]
+    return bytes(data)
+
+
+def test_mutants_of_every_format() -> None:
+    """Only DecodeError escapes; what the header says is what decoding gives, or decoding fails."""
+    seeds = [make() for make, _ in GOOD.values()]
+    rng, rule = random.Random(11), DecodeRule(max_pixels=1_000_000)
+    outcomes = {"pixels": 0, "error": 0}
+    for number in range(300):
+        data = mutant(seeds[number % len(seeds)], rng)
+        try:
+            pixels = decode(data, rule)
+        except DecodeError:
+            outcomes["error"] += 1
+        else:
+            assert header(data, rule).size == pixels.shape[:2]
+            outcomes["pixels"] += 1
+    assert min(outcomes.values()) > 30

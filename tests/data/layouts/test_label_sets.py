@@ -1,0 +1,311 @@
+"""Several labels an image: CSV cells, label files, splits that keep rare labels, and each fault."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from numpy.typing import NDArray
+from PIL import Image
+
+from tests.data.test_sources import image_bytes
+from vitkit.data.check import check_data
+from vitkit.data.config import Preprocessing, Splits
+from vitkit.data.layouts.stratify import stratify_label_sets
+from vitkit.data.sources import ImageData, open_data
+from vitkit.data.stream.loader import TrainLoader, evaluation_batches
+from vitkit.data.stream.memory_samples import keep_in_memory
+from vitkit.errors import VitkitError
+
+WHOLE = Splits(0, 0)
+MARKED = Splits(0, 0, label_separator=",")
+
+
+def table(folder: Path, lines: str, header: str = "path,labels") -> Path:
+    """A CSV of the lines, with an image for every path in it."""
+    path = folder / "labels.csv"
+    path.write_text(f"{header}\n{lines}", encoding="utf-8")
+    for number, line in enumerate(lines.splitlines()):
+        (folder / line.split(",")[0].strip().split(";")[0]).write_bytes(image_bytes(number))
+    return path
+
+
+def plant(root: Path, files: Mapping[str, str | None]) -> Path:
+    """Images, and text files where there is a text."""
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        if text is None:
+            (root / name).write_bytes(image_bytes(len(name)))
+        else:
+            (root / name).write_text(text)
+    return root
+
+
+def opened(path: Path, splits: Splits = WHOLE, names: tuple[str, ...] | None = None) -> ImageData:
+    return open_data(str(path), splits, class_names=names, multi_label=True)
+
+
+def sets(data: ImageData, split: str = "train") -> dict[str, set[str]]:
+    """The labels of every image, by its key without the line of the CSV."""
+    samples = data.splits[split]
+    assert samples.labels.dtype == np.bool_ and samples.labels.shape == (len(samples), len(data.class_names))
+    return {
+        samples.key(row).split(": ")[-1]: {data.class_names[i] for i in np.flatnonzero(samples.labels[row])}
+        for row in range(len(samples))
+    }
+
+
+def test_cells_hold_several_labels_or_none(tmp_path: Path) -> None:
+    data = opened(table(tmp_path, "a.png,cat;dog\nb.png,\nc.png, dog ; bird;\nd.png,cat"))
+    assert data.kind == "CSV with several labels an image" and data.multi_label
+    assert data.class_names == ("bird", "cat", "dog")
+    assert sets(data) == {"a.png": {"cat", "dog"}, "b.png": set(), "c.png": {"dog", "bird"}, "d.png": {"cat"}}
+    assert data.notes == (
+        "Labels are separated by ';', which was found in the cells.",
+        "1.25 labels an image; 1 image has none.",
+    )
+
+
+@pytest.mark.parametrize("separator", ["|", ";"])
+def test_the_separator_is_found_and_told(tmp_path: Path, separator: str) -> None:
+    data = opened(table(tmp_path, f"a.png,10{separator}9\nb.png,9\nc.png,\n"))
+    assert data.class_names == ("9", "10")  # as numbers
+    assert any(repr(separator) in note for note in data.notes)
+
+
+def test_another_separator_is_given(tmp_path: Path) -> None:
+    data = opened(table(tmp_path, 'a.png,"blue, light;red"\nb.png,red\nc.png,"red,red"'), MARKED)
+    assert data.class_names == ("blue", "light;red", "red")
+    assert "1 image with a label twice: it counts once." in data.notes
+    assert sets(data)["c.png"] == {"red"}
+
+
+def test_a_label_that_is_twice_in_a_cell_counts_once(tmp_path: Path) -> None:
+    data = opened(table(tmp_path, "a.png,cat;cat\nb.png,cat;dog"))
+    assert sets(data)["a.png"] == {"cat"}
+    assert "1 image with a label twice: it counts once." in data.notes
+
+
+def test_splits_of_a_csv_are_kept(tmp_path: Path) -> None:
+    lines = "a.png,cat;dog,train\nb.png,,train\nc.png,cat,val\nd.png,,test"
+    data = opened(table(tmp_path, lines, "path,labels,split"), Splits())
+    assert {split: sets(data, split) for split in data.splits} == {
+        "train": {"a.png": {"cat", "dog"}, "b.png": set()},
+        "val": {"c.png": {"cat"}},
+        "test": {"d.png": set()},
+    }
+
+
+@pytest.mark.parametrize(
+    ("lines", "header", "splits", "words"),
+    [
+        ("a.png,cat\nb.png,dog", "path,labels", WHOLE, "leave out --task multi-label"),
+        ('a.png,"cat,dog"\nb.png,dog', "path,labels", WHOLE, "--splits.label-separator ','"),
+        ("a.png,cat;dog\nb.png,cat|bird", "path,labels", WHOLE, "hold both ';' and '|'"),
+        ("a.png,cat;dog\n./a.png,cat", "path,labels", WHOLE, "listed twice, in lines 2 and 3"),
+        (
+            "a.png,cat,dog\nb.png,cat",
+            "path,labels",
+            WHOLE,
+            "line 2: expected 2 cells as in the header, found 3",
+        ),
+        ("a.png,\nb.png,", "path,labels", WHOLE, "no image has a label"),
+        ("a.png,cat;dog\n,cat", "path,labels", WHOLE, "line 3: path or label is empty"),
+        ("a.png,x;y,train\nb.png,z,val", "path,labels,split", WHOLE, "val has labels that train has not: z"),
+        ("a.png,cat;dog", "path,kinds", WHOLE, "no label column. Expected one of labels, classes, tags"),
+    ],
+)
+def test_doubtful_tables_are_refused(
+    tmp_path: Path, lines: str, header: str, splits: Splits, words: str
+) -> None:
+    path = tmp_path / "labels.csv"
+    path.write_text(f"{header}\n{lines}\n")
+    with pytest.raises(VitkitError) as raised:
+        opened(path, splits)
+    assert words in str(raised.value) and "Traceback" not in str(raised.value)
+
+
+def test_a_separator_needs_the_task(tmp_path: Path) -> None:
+    path = table(tmp_path, "a.png,cat\nb.png,dog", "path,label")
+    with pytest.raises(VitkitError, match="--task multi-label"):
+        open_data(str(path), MARKED)
+    with pytest.raises(VitkitError, match="label_separator"):
+        Splits(label_separator="")
+    with pytest.raises(VitkitError, match="one label an image"):
+        open_data("digits", multi_label=True)
+
+
+def test_several_labels_without_the_task_are_pointed_to_it(tmp_path: Path) -> None:
+    path = table(tmp_path, "a.png,cat;dog\nb.png,dog")
+    with pytest.raises(VitkitError, match=r"found path, labels\. .* give --task multi-label"):
+        open_data(str(path))
+    files: dict[str, str | None] = {"images/a.png": None, "labels/a.txt": "cat\ndog"}
+    with pytest.raises(VitkitError, match="text files of labels, give --task multi-label"):
+        open_data(str(plant(tmp_path / "files", files)))
+
+
+def test_parquet_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "train.parquet").write_bytes(b"PAR1")
+    for path in (tmp_path, tmp_path / "train.parquet"):
+        with pytest.raises(VitkitError, match="a single label an image is read"):
+            opened(path)
+
+
+def test_names_of_a_trained_model_decide(tmp_path: Path) -> None:
+    path = table(tmp_path, "a.png,dog;cat\nb.png,\nc.png,dog")
+    data = opened(path, names=("fish", "dog", "cat"))
+    assert data.splits["train"].labels.tolist() == [[False, True, True], [False] * 3, [False, True, False]]
+    assert "1 class of the model has no images here: fish." in data.notes
+    with pytest.raises(VitkitError, match="does not know: cat"):
+        opened(path, names=("dog", "fish"))
+    single = table(tmp_path, "a.png,dog\nb.png,cat")  # no reason to refuse what is only evaluated
+    assert sets(opened(single, names=("cat", "dog"))) == {"a.png": {"dog"}, "b.png": {"cat"}}
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"images/a.png": None, "images/a.txt": "cat\ndog\n", "images/b.png": None, "images/b.txt": ""},
+        {"images/a.png": None, "labels/a.txt": "cat\r\ndog", "images/b.png": None, "labels/b.txt": "\n"},
+        {"images/a.png": None, "images/labels/a.txt": "cat\ndog", "images/b.png": None, "images/b.txt": ""},
+    ],
+)
+def test_label_files_beside_and_in_a_folder_of_their_own(
+    tmp_path: Path, files: dict[str, str | None]
+) -> None:
+    data = opened(plant(tmp_path, files))
+    assert sets(data) == {"images/a.png": {"cat", "dog"}, "images/b.png": set()}
+    assert data.kind == "folder of images with label files"
+
+
+@pytest.mark.parametrize("pattern", ["{split}/{kind}/{name}", "{kind}/{split}/{name}"])
+def test_label_files_in_splits(tmp_path: Path, pattern: str) -> None:
+    files: dict[str, str | None] = {}
+    for split, name, text in (("train", "a", "cat\ndog"), ("valid", "b", "dog"), ("test", "c", "")):
+        files[pattern.format(split=split, kind="images", name=f"{name}.png")] = None
+        files[pattern.format(split=split, kind="labels", name=f"{name}.txt")] = text
+    data = opened(plant(tmp_path, files), Splits())
+    assert [list(sets(data, split).values()) for split in ("train", "val", "test")] == [
+        [{"cat", "dog"}],
+        [{"dog"}],
+        [set()],
+    ]
+
+
+def test_images_without_a_label_file_are_left_out_and_told(tmp_path: Path) -> None:
+    files = {"a.png": None, "a.txt": "cat;big\ndog", "b.png": None, "classes.txt": "cat\ndog"}
+    data = opened(plant(tmp_path, files))
+    assert sets(data) == {"a.png": {"cat;big", "dog"}}
+    assert data.notes[:3] == (
+        "1 image without a file of labels ignored (an image that has none gets an empty file).",
+        "1 text file without an image ignored: classes.txt.",
+        "Some labels hold ';': if that separates labels, give it with --splits.label-separator.",
+    )
+    split = opened(tmp_path, Splits(0, 0, label_separator=";"))
+    assert sets(split) == {"a.png": {"cat", "big", "dog"}}
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"a.png": None}, "none of 1 image has a text file"),
+        ({"a.png": None, "a.txt": "0 0.5 0.5 0.25 0.125\n"}, "holds boxes"),
+        ({"val/a.png": None, "val/a.txt": "cat\ndog"}, "no images to train on"),
+        ({"a.png": None, "a.txt": "cat", "b.png": None, "b.txt": "dog"}, "leave out --task multi-label"),
+    ],
+)
+def test_doubtful_label_files_are_refused(tmp_path: Path, files: dict[str, str | None], words: str) -> None:
+    with pytest.raises(VitkitError, match=words):
+        opened(plant(tmp_path, files))
+
+
+def test_a_label_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    plant(tmp_path, {"a.png": None}).joinpath("a.txt").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(VitkitError, match=r"a\.txt is no text in UTF-8"):
+        opened(tmp_path)
+
+
+def test_the_fingerprint_knows_every_label(tmp_path: Path) -> None:
+    before = opened(table(tmp_path, "a.png,cat;dog\nb.png,cat\nc.png,dog;cat")).fingerprint()
+    assert before == opened(table(tmp_path, "a.png,dog;cat\nb.png,cat\nc.png,cat;dog")).fingerprint()
+    assert before != opened(table(tmp_path, "a.png,cat;dog\nb.png,\nc.png,dog;cat")).fingerprint()
+
+
+def test_check_counts_images_and_labels(tmp_path: Path) -> None:
+    path = table(tmp_path, "a.png,cat;dog\nb.png,\nc.png,dog\nd.png,dog;cat\n")
+    Image.open(tmp_path / "a.png").save(tmp_path / "c.png")  # equal pixels, other labels
+    found = check_data(opened(path))
+    assert found.images == {"train": 4} and found.counts == {"train": {"cat": 2, "dog": 3}}
+    ((first, second),) = found.contradictions
+    assert (first.label, second.label) == ("cat, dog", "dog")
+    assert "Labels with fewer than 10 training images: cat (2), dog (3)." in found.warnings
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_carry_the_labels_of_every_image(tmp_path: Path, workers: int) -> None:
+    data = opened(table(tmp_path, "a.png,cat;dog\nb.png,\nc.png,dog\n"))
+    samples = keep_in_memory(data.splits["train"], 1 << 20)
+    preprocessing = Preprocessing(image_size=(4, 4))
+    (batch,) = evaluation_batches(samples, preprocessing, 8, workers)
+    assert batch.labels.tolist() == [[True, True], [False, False], [False, True]]
+    assert batch.slice(1, 3).labels.tolist() == [[False, False], [False, True]] and len(batch) == 3
+    loader = TrainLoader(samples, preprocessing, None, batch_size=5, seed=0, workers=workers)
+    for batch in loader.batches(0, 2):
+        np.testing.assert_array_equal(batch.labels.numpy(), samples.labels[batch.ids.numpy()])
+
+
+def label_matrices() -> st.SearchStrategy[NDArray[np.bool_]]:
+    return arrays.arrays(np.bool_, st.tuples(st.integers(1, 40), st.integers(1, 6)))
+
+
+@settings(deadline=None, max_examples=200)
+@given(label_matrices(), st.floats(0, 0.9), st.integers(0, 5))
+def test_a_cut_keeps_every_label_outside(labels: NDArray[np.bool_], fraction: float, seed: int) -> None:
+    count = int(fraction * len(labels))
+    cut = stratify_label_sets(labels, count, seed, 2)
+    assert cut.sum() <= count
+    assert (labels[~cut].any(0) == labels.any(0)).all()
+    assert (cut == stratify_label_sets(labels, count, seed, 2)).all()
+    if (labels.sum(0)[labels.any(0)] > count + 1).all():
+        assert cut.sum() == count  # nothing stands in the way
+
+
+def test_a_cut_keeps_the_shares_and_the_rare_labels() -> None:
+    draw = np.random.default_rng(0)
+    frequency = np.array([0.5, 0.3, 0.2, 0.1, 0.05, 0.01, 0.006])
+    labels = draw.random((1000, 7)) < frequency
+    worst, by_chance = 0.0, 0.0
+    for seed in range(5):
+        cut = stratify_label_sets(labels, 100, seed, 1)
+        assert cut.sum() == 100
+        got, expected = labels[cut].sum(0), labels.sum(0) / 10
+        assert got.min() >= 1  # 6 images of the rarest label, of which 0.6 would be cut
+        worst = max(worst, float(np.abs(got - expected).max()))
+        random = draw.permutation(1000)[:100]
+        by_chance = max(by_chance, float(np.abs(labels[random].sum(0) - expected).max()))
+    assert worst <= 1.5 < by_chance
+    assert (stratify_label_sets(labels, 100, 0, 1) != stratify_label_sets(labels, 100, 1, 1)).any()
+
+
+def test_a_label_of_three_images_gets_one_into_a_small_cut() -> None:
+    """A tenth of three images would be none; a label of two keeps both outside."""
+    labels = np.zeros((100, 3), dtype=bool)
+    labels[::2, 0] = labels[:3, 1] = labels[50:52, 2] = True
+    for seed in range(5):
+        cut = stratify_label_sets(labels, 10, seed, 1)
+        assert cut.sum() == 10 and labels[cut].sum(0).tolist()[1:] == [1, 0]
+
+
+def test_missing_splits_are_cut_by_label(tmp_path: Path) -> None:
+    lines = [f"{i}.png,{'common;rare' if i < 6 else 'common' if i % 2 else ''}" for i in range(60)]
+    data = opened(table(tmp_path, "\n".join(lines)), Splits())
+    assert {split: len(samples) for split, samples in data.splits.items()} == {
+        "train": 42,
+        "val": 6,
+        "test": 12,
+    }
+    for samples in data.splits.values():
+        assert samples.labels.sum(0).min() >= 1

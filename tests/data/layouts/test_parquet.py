@@ -1,0 +1,422 @@
+"""Parquet files with labels of every type, damage, and a few bytes that become many."""
+
+import datetime
+import decimal
+import io
+import json
+import os
+import pickle
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.data.test_sources import image_bytes
+from vitkit.cli.main import run
+from vitkit.data.config import DecodeRule, Splits
+from vitkit.data.decode.image import decode
+from vitkit.data.layouts import parquet
+from vitkit.data.layouts.parquet_pages import page_sizes
+from vitkit.data.sources import ImageData, open_data
+from vitkit.errors import DecodeError, VitkitError
+
+WHOLE = Splits(0, 0)
+NAMES = ["a", "b", "c"]
+
+
+def write(
+    folder: Path,
+    labels: Any,
+    names: Any = None,
+    images: Any = None,
+    metadata: str | None = None,
+    name: str = "train.parquet",
+    **options: Any,
+) -> Path:
+    count = len(labels)
+    if images is None:
+        images = [{"bytes": image_bytes(number), "path": None} for number in range(count)]
+    table = pa.table({"image": images, "label": labels})
+    if names is not None:
+        metadata = json.dumps({"info": {"features": {"label": {"names": names}}}})
+    if metadata is not None:
+        table = table.replace_schema_metadata({"huggingface": metadata})
+    pq.write_table(table, folder / name, **options)
+    return folder
+
+
+def read(folder: Path) -> ImageData:
+    return open_data(str(folder), WHOLE)
+
+
+DAY = datetime.date(2026, 1, 1)
+ODD_LABELS: dict[str, tuple[Any, str]] = {
+    "parts of numbers": ([0.0, 0.9, 1.8], r"train\.parquet row 1: .* label is 0\.9 \(double\), expected a"),
+    "NaN": (pa.array([0.0, float("nan"), 1.0]), r"row 1: .* is nan \(double\)"),
+    "infinity": (pa.array([0.0, 1.0, float("inf")], pa.float32()), r"row 2: .* is inf \(float\)"),
+    "lists": ([[0, 1], [1], [2]], r"column label holds list<.*int64>.* give --task multi-label"),
+    "lists of text": ([["a", "b"], ["c"], []], r"holds list<.*string>.* give --task multi-label"),
+    "lists of a fixed size": (pa.array([[0, 1]] * 3, pa.list_(pa.int64(), 2)), "give --task multi-label"),
+    "maps": (pa.array([[("a", 1)]] * 3, pa.map_(pa.string(), pa.int64())), "holds map<"),
+    "structs": ([{"x": 1}, {"x": 2}, {"x": 1}], r"holds struct<x: int64>, expected .* Write the labels"),
+    "dates": (pa.array([DAY] * 3), r"holds date32\[day\], expected whole numbers or text"),
+    "times": (pa.array([datetime.time(1)] * 3), r"holds time64\[us\]"),
+    "moments": (pa.array([datetime.datetime(2026, 1, 1)] * 3), r"holds timestamp\[us\]"),
+    "durations": (pa.array([datetime.timedelta(1)] * 3), r"holds duration\[us\]"),
+    "decimals": (pa.array([decimal.Decimal("1.0")] * 3), r"holds decimal128\(2, 1\)"),
+    "bytes": (pa.array([b"a", b"b", b"a"]), "holds binary, expected whole numbers or text"),
+    "numbers beyond 63 bits": (pa.array([2**63, 0, 1], pa.uint64()), "from 0 to 9223372036854775808, but 3"),
+    "numbers below": ([-2, 0, 1], "labels from -2 to 1, but 3 class names"),
+    "nothing": (pa.nulls(3), "no labelled images"),
+    "an escape": (["a", "b\x1b", "c"], r"row 1, column label: the label 'b\\x1b' holds a control character"),
+    "a long text": (["a", "b" * 5000, "c"], "row 1, column label: a label of 5,000 characters"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ODD_LABELS)
+def test_labels_that_are_none_are_refused(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels, words = ODD_LABELS[kind]
+    write(tmp_path, labels, NAMES)
+    with pytest.raises(VitkitError, match=words) as caught:
+        read(tmp_path)
+    assert "\n" not in str(caught.value)
+    assert run(["data", "check", str(tmp_path)]) == 1
+    assert "Traceback" not in capsys.readouterr().err
+
+
+GOOD_LABELS: dict[str, tuple[Any, tuple[str, ...], list[int]]] = {
+    "whole floats": ([0.0, 2.0, 1.0, 2.0], ("a", "b", "c"), [0, 2, 1, 2]),
+    "halves": (pa.array(np.array([0, 2, 1, 1], np.float16)), ("a", "b", "c"), [0, 2, 1, 1]),
+    **{
+        str(kind): (pa.array([2, 0, 1, 1], kind), ("a", "b", "c"), [2, 0, 1, 1])
+        for kind in (pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
+    },
+    "numbered numbers": (pa.array([2, 0, 1, 1]).dictionary_encode(), ("a", "b", "c"), [2, 0, 1, 1]),
+    "truth values": ([True, False, True, True], ("a", "b", "c"), [1, 0, 1, 1]),
+    "text": (["z", "y", "z", "y"], ("y", "z"), [1, 0, 1, 0]),
+    "large text": (pa.array(["z", "y", "z", "y"], pa.large_string()), ("y", "z"), [1, 0, 1, 0]),
+    "numbered text": (pa.array(["z", "y", "z", "y"]).dictionary_encode(), ("y", "z"), [1, 0, 1, 0]),
+}
+
+
+@pytest.mark.parametrize("kind", GOOD_LABELS)
+def test_labels_of_every_width_are_read(kind: str, tmp_path: Path) -> None:
+    labels, names, numbers = GOOD_LABELS[kind]
+    data = read(write(tmp_path, labels, NAMES))
+    assert data.class_names == names and data.splits["train"].labels.tolist() == numbers
+
+
+def test_whole_floats_name_the_classes_as_whole_numbers(tmp_path: Path) -> None:
+    assert read(write(tmp_path, [10.0, 9.0, 10.0, -1.0])).class_names == ("9", "10")
+    assert read(write(tmp_path, pa.array([2**63, 7, 7], pa.uint64()))).class_names == ("7", str(2**63))
+    assert read(write(tmp_path, [True, False, True])).class_names == ("False", "True")
+
+
+def test_labels_of_two_kinds_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, [0, 1, 0], name="train-0.parquet")
+    write(tmp_path, ["0", "1", "cat"], name="train-1.parquet")
+    with pytest.raises(VitkitError, match="column label holds numbers, text in different Parquet files"):
+        read(tmp_path)
+
+
+def features(value: object) -> str:
+    return json.dumps({"info": {"features": {"label": value}}})
+
+
+ODD_METADATA = {
+    "a text for a list": (features({"names": "abc"}), r"names the classes of label 'abc', expected a list"),
+    "numbers": (features({"names": [0, 1, 2]}), r"label \[0, 1, 2\], expected a list of texts"),
+    "an object": (features({"names": {"0": "a"}}), "expected a list of texts"),
+    "a name twice": (features({"names": ["a", "b", "a"]}), "several classes of the same name: a"),
+    "an escape": (features({"names": ["a", "b\x1b", "c"]}), "in its metadata: the label .* a control char"),
+    "nested lists": ("[" * 100_000 + "]" * 100_000, "is nested too deeply"),
+    "too few": (features({"names": ["a", "b"]}), "labels from 0 to 2, but 2 class names"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ODD_METADATA)
+def test_names_that_are_none_are_refused(kind: str, tmp_path: Path) -> None:
+    metadata, words = ODD_METADATA[kind]
+    with pytest.raises(VitkitError, match=words):
+        read(write(tmp_path, [0, 1, 2], metadata=metadata))
+
+
+@pytest.mark.parametrize(
+    "metadata", ["", "{", "null", "[1]", '{"info": 3}', features([]), features({"names": None})]
+)
+def test_metadata_without_names_are_passed_over(metadata: str, tmp_path: Path) -> None:
+    assert read(write(tmp_path, [0, 1, 2], metadata=metadata)).class_names == ("0", "1", "2")
+
+
+def test_files_that_name_other_classes_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, [0, 1], ["a", "b"], name="train-0.parquet")
+    write(tmp_path, [0, 1], ["b", "a"], name="test-0.parquet")
+    with pytest.raises(
+        VitkitError, match=r"name other classes in their metadata \(a, b; b, a\)|\(b, a; a, b\)"
+    ):
+        read(tmp_path)
+
+
+def test_a_card_whose_numbers_have_a_gap_is_refused(tmp_path: Path) -> None:
+    card = "  - name: label\n          '0': a\n          '2': b\n"
+    (tmp_path / "README.md").write_text(card)
+    with pytest.raises(VitkitError, match=r"README\.md: the names .* are not numbered from 0 without a gap"):
+        read(write(tmp_path, [0, 1]))
+
+
+@pytest.mark.parametrize(
+    "images",
+    [["x", "y"], [[1, 2], [3]], [1, 2], [{"path": "x"}, {"path": "y"}], pa.array([b"xy"] * 2, pa.binary(2))],
+)
+def test_a_column_without_image_files_is_refused(images: Any, tmp_path: Path) -> None:
+    with pytest.raises(VitkitError, match=r"column image holds .*, expected the bytes of an image file"):
+        read(write(tmp_path, [0, 1], images=images))
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+def test_every_damage_is_one_sentence(tmp_path: Path) -> None:
+    """Cut, or with bytes of another value at many places: pages, heads of pages and metadata."""
+    write(tmp_path, [0, 1, 2] * 5, NAMES, row_group_size=5)
+    path = tmp_path / "train.parquet"
+    whole = path.read_bytes()
+    words = set()
+    draw = np.random.default_rng(0)
+    for place in range(4, len(whole), 41):
+        for data in (whole[:place], whole[:place] + draw.bytes(4) + whole[place + 4 :]):
+            path.write_bytes(data)
+            try:
+                samples = read(tmp_path).splits["train"]
+                for index in range(len(samples)):
+                    samples.file(index)
+            except VitkitError as error:
+                assert "\n" not in str(error)
+                words.add(str(error).partition(": ")[0])
+    assert f"{path} cannot be read as Parquet" in words
+
+
+def test_text_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, ["aaaa", "bbbb"], compression="none", use_dictionary=False, write_statistics=False)
+    path = tmp_path / "train.parquet"
+    path.write_bytes(path.read_bytes().replace(b"bbbb", b"\xff\xfe\xff\xfe"))
+    with pytest.raises(VitkitError, match=r"train\.parquet cannot be read as Parquet: .*utf-8"):
+        read(tmp_path)
+
+
+# --- a few bytes that become many -----------------------------------------------------------------
+
+
+COUNTED = pa.proxy_memory_pool(pa.system_memory_pool())
+"""Counts the memory of the tests below. It outlives what was read, which is given back to it."""
+
+
+@contextmanager
+def counted() -> Iterator[pa.MemoryPool]:
+    """Let Arrow take its memory from a pool that knows the most it ever gave."""
+    before = pa.default_memory_pool()
+    pa.set_memory_pool(COUNTED)
+    try:
+        yield COUNTED
+    finally:
+        pa.set_memory_pool(before)
+
+
+def bomb(folder: Path, dictionary: bool) -> int:
+    """Write 400 images of 100 kB of zeros in pages of one image; returns the bytes of the file."""
+    images = pa.array([bytes(100_000)] * 400, pa.binary())
+    options: dict[str, Any] = {
+        "compression": "zstd",
+        "use_dictionary": dictionary,
+        "data_page_size": 1,
+        "write_batch_size": 1,
+    }
+    write(folder, [0, 1] * 200, images=images, row_group_size=200, **options)
+    return (folder / "train.parquet").stat().st_size
+
+
+@pytest.mark.parametrize("dictionary", [False, True])
+def test_a_small_file_does_not_fill_the_memory(
+    dictionary: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """40 MB are in the file, and the limits, smaller than the real ones, let a fraction of it in.
+
+    With a dictionary the metadata promise 200 kB.
+    """
+    assert bomb(tmp_path, dictionary) < 200_000
+    monkeypatch.setattr(parquet, "_PARQUET_IN_MEMORY", 4 << 20)
+    monkeypatch.setattr(parquet, "_KEPT_BYTES", 2 << 20)
+    monkeypatch.setattr(parquet, "_BATCH_BYTES", 1 << 20)
+    with counted() as pool:
+        data = read(tmp_path)
+        samples = data.splits["train"]
+        for index in (0, 150, 399, 5):
+            with pytest.raises(DecodeError, match="not an image of a known format"):
+                samples.decode(index)
+        assert 1 << 20 < pool.max_memory() < 10 << 20
+    assert data.notes == ("The Parquet files are read by row group: in shuffled order that is slow.",)
+
+
+def test_a_page_that_becomes_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, [0, 1] * 5, images=pa.array([bytes(100_000)] * 10), use_dictionary=False)
+    monkeypatch.setattr(parquet, "_LARGEST_PAGE", 900_000)
+    with pytest.raises(
+        VitkitError, match=r"kB of the column image become 1\.0 MB, more than is read at a time"
+    ):
+        read(tmp_path)
+    noise = np.random.default_rng(0)  # which is as large in the file, and can only be honest
+    write(
+        tmp_path, [0, 1] * 5, images=pa.array([noise.bytes(100_000) for _ in range(10)]), use_dictionary=False
+    )
+    assert len(read(tmp_path).splits["train"]) == 10
+
+
+def test_a_long_label_in_every_row_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, pa.array(["x" * 10_000] * 2_000), images=pa.array([b"x"] * 2_000))
+    monkeypatch.setattr(parquet, "_BATCH_BYTES", 1 << 20)
+    with (
+        counted() as pool,
+        pytest.raises(VitkitError, match=r"row 0, column label: a label of 10,000 characters"),
+    ):
+        read(tmp_path)
+    assert pool.max_memory() < 10 << 20
+
+
+def test_rows_without_end_are_refused(tmp_path: Path) -> None:
+    count = 3_000_000  # of one value each, which take no bytes
+    images = pa.array([b"x"]).take(pa.array(np.zeros(count, np.int32)))
+    write(tmp_path, pa.array(np.zeros(count, np.int8)), images=images)
+    assert (tmp_path / "train.parquet").stat().st_size < 100_000
+    with pytest.raises(VitkitError, match="promises 3,000,000 rows in"):
+        read(tmp_path)
+
+
+def test_an_image_has_at_most_the_bytes_of_a_file() -> None:
+    rule = DecodeRule(max_pixels=1)
+    with pytest.raises(
+        DecodeError, match=r"the image has 150,000,000 bytes, more than the 144,000,000 allowed"
+    ):
+        decode(bytes(150_000_000), rule)
+
+
+def head(*fields: tuple[int, int]) -> bytes:
+    """The head of a page of whole numbers, in Thrift's compact protocol."""
+    found, last = b"", 0
+    for number, value in fields:
+        zigzag, digits = value << 1 ^ value >> 63, b""
+        while zigzag > 127:
+            digits, zigzag = digits + bytes([zigzag & 127 | 128]), zigzag >> 7
+        found += bytes([(number - last) << 4 | 5]) + digits + bytes([zigzag])
+        last = number
+    return found + b"\0"
+
+
+def sizes(*parts: bytes) -> list[tuple[int, int]]:
+    data = b"PAR1" + b"".join(parts)
+    return list(page_sizes(io.BytesIO(data), 4, len(data) - 4, 10))
+
+
+def with_values(field: int, count: int) -> bytes:
+    """The head of a page of 5 bytes, 1 in the file, of so many values."""
+    return head((2, 5), (3, 1))[:-1] + bytes([field - 3 << 4 | 12]) + head((1, count)) + b"\0"
+
+
+DATA, DICTIONARY, DATA_2 = 5, 7, 8  # the fields of a page's head that describe the values of a kind of page
+
+
+def test_the_heads_of_pages_say_what_they_become() -> None:
+    large = 2_000_000_000
+    assert sizes(head((1, 0), (2, large), (3, 3)) + b"abc", head((2, 70), (3, 0))) == [(large, 3), (70, 0)]
+    for field, most in ((DATA, 10), (DATA_2, 10), (DICTIONARY, 5)):
+        assert sizes(with_values(field, most) + b"x") == [(5, 1)]
+        for count in (most + 1, -1, 1 << 40):
+            with pytest.raises(ValueError, match=f"promises {count} values of at most {most}"):
+                sizes(with_values(field, count) + b"x")
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (head((1, 0)), "has no lengths"),
+        (head((2, 5), (3, -1)), "has no lengths"),
+        (head((2, 5), (3, 9)) + b"x", "the pages end at byte"),
+        (b"\x15", "is cut short"),
+        (b"\x18\xff\xff\xff\x7f", "is cut short"),
+        (b"\x15" + b"\xff" * 40, "more than 64 bits"),
+        (b"\x1c" * 40, "structures within structures"),
+        (b"\x19\x00", "a value of kind 9"),
+    ],
+)
+def test_heads_of_pages_that_lie_are_refused(data: bytes, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        sizes(data)
+
+
+def test_the_heads_of_real_pages_are_understood(tmp_path: Path) -> None:
+    for version in ("1.0", "2.0"):
+        write(tmp_path, [0, 1] * 50, data_page_version=version, data_page_size=100, write_batch_size=7)
+        metadata = pq.read_metadata(tmp_path / "train.parquet")
+        with (tmp_path / "train.parquet").open("rb") as stream:
+            for place in range(metadata.num_columns):
+                chunk = metadata.row_group(0).column(place)
+                start = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
+                found = list(page_sizes(stream, start, chunk.total_compressed_size, 100))
+                # The sums of the metadata count the heads as well.
+                assert 0 < sum(unpacked for unpacked, _ in found) < chunk.total_uncompressed_size
+
+
+# --- order and processes --------------------------------------------------------------------------
+
+
+def levels(samples: Any, order: Sequence[int]) -> list[int]:
+    return [int(samples.decode(index)[0, 0, 0]) for index in order]
+
+
+def test_rows_are_read_in_any_order_when_little_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 60
+    write(tmp_path, [0, 1] * 30, row_group_size=25, data_page_size=1)
+    monkeypatch.setattr(parquet, "_PARQUET_IN_MEMORY", 10)
+    monkeypatch.setattr(parquet, "_KEPT_BYTES", 200)
+    monkeypatch.setattr(parquet, "_BATCH_BYTES", 150)
+    samples = read(tmp_path).splits["train"]
+    order = np.random.default_rng(0).integers(0, count, 200).tolist()
+    assert levels(samples, order) == order
+    assert levels(pickle.loads(pickle.dumps(samples)), order) == order
+    samples.decode(26)  # leaves a row group half read
+    process = os.fork()
+    if not process:
+        os._exit(levels(samples, order) != order)
+    assert os.waitpid(process, 0)[1] == 0
+    assert levels(samples, range(27, count)) == list(range(27, count))
+
+
+def test_a_process_does_not_read_on_where_another_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fork shares the open file with its parent, and the place in it where a system keeps one."""
+    write(tmp_path, [0, 1] * 30, data_page_size=1)
+    monkeypatch.setattr(parquet, "_PARQUET_IN_MEMORY", 10)
+    monkeypatch.setattr(parquet, "_BATCH_BYTES", 150)
+    samples = read(tmp_path).splits["train"]
+    opened: list[int] = []
+    open_group = parquet._ParquetRows._open
+
+    def noted(rows: Any, number: int) -> Any:
+        opened.append(number)
+        return open_group(rows, number)
+
+    monkeypatch.setattr(parquet._ParquetRows, "_open", noted)
+    assert levels(samples, [0, 1, 2, 1]) == [0, 1, 2, 1] and opened == [0]
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert levels(samples, [2, 30, 31]) == [2, 30, 31] and opened == [0, 0]

@@ -1,0 +1,208 @@
+"""Images that are there several times, and groups: found, and never torn apart by a split."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitkit.data.config import Splits
+from vitkit.data.layouts import repeats
+from vitkit.data.layouts.cutting import cut_images, joined
+from vitkit.data.layouts.repeats import find_repeats, repeats_of_training
+from vitkit.data.sources import ImageData, open_data
+from vitkit.errors import VitkitError
+
+RULE_2 = Splits(rule=2)
+
+
+def draw(path: Path, seed: int, **options: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def copies(tmp_path: Path) -> Path:
+    """Two classes of 30 pictures, each there twice: as a copy, or compressed otherwise to the same pixels."""
+    for label in "ab":
+        for i in range(30):
+            seed = i + 100 * (label == "b")
+            draw(tmp_path / label / f"{i:02d}.png", seed)
+            draw(tmp_path / label / f"{i:02d}-again.png", seed, compress_level=0 if i % 2 else 6)
+    return tmp_path
+
+
+def split_of(data: ImageData) -> dict[str, str]:
+    return {samples.key(i): name for name, samples in data.splits.items() for i in range(len(samples))}
+
+
+def torn(data: ImageData) -> int:
+    found = split_of(data)
+    return sum(found[key] != found[key.replace(".png", "-again.png")] for key in found if "again" not in key)
+
+
+def test_the_same_pixels_stay_in_one_split(copies: Path) -> None:
+    data = open_data(str(copies), RULE_2)
+    assert torn(data) == 0
+    assert "60 images repeat others and are kept in the same split." in data.notes
+    assert [len(samples) for samples in data.splits.values()] == pytest.approx([84, 12, 24], abs=2)
+    for samples in data.splits.values():
+        assert samples.labels.mean() == pytest.approx(0.5, abs=0.1)
+
+
+def test_runs_of_the_first_rule_keep_their_splits(copies: Path) -> None:
+    first, unsaid = open_data(str(copies), Splits(rule=1)), open_data(str(copies))
+    assert first.fingerprint() == unsaid.fingerprint() != open_data(str(copies), RULE_2).fingerprint()
+    assert torn(first) > 10
+
+
+def test_without_repeats_both_rules_cut_alike(tmp_path: Path) -> None:
+    for i in range(40):
+        draw(tmp_path / "ab"[i % 2] / f"{i}.png", i)
+    assert open_data(str(tmp_path), RULE_2).fingerprint() == open_data(str(tmp_path)).fingerprint()
+    assert open_data("digits", RULE_2).fingerprint() == open_data("digits").fingerprint()
+
+
+def test_of_many_bytes_equal_files_are_found(copies: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeats, "DECODED_BELOW", 0)
+    (copies / "a" / "bad.png").write_bytes(b"none")
+    (copies / "a" / "bad-too.png").write_bytes(b"none")
+    (copies / "a" / "same-size.png").write_bytes(b"nono")
+    train = open_data(str(copies), Splits(0, 0)).splits["train"]
+    found = find_repeats([train])
+    assert found is not None
+    keys = [train.key(i) for i in range(len(train))]
+    same = {keys[i]: keys[first] for i, first in enumerate(found.tolist()) if first != i}
+    copied = {f"{label}/{i:02d}.png": f"{label}/{i:02d}-again.png" for label in "ab" for i in range(0, 30, 2)}
+    assert same == copied | {"a/bad.png": "a/bad-too.png"}
+
+
+def test_too_many_images_are_not_compared(copies: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeats, "COMPARED_BELOW", 100)
+    data = open_data(str(copies), RULE_2)
+    assert "120 images are too many to look for repeated ones." in data.notes
+    assert repeats_of_training(dict(data.splits), ["test"]) == {}
+
+
+def test_images_of_training_are_found_in_other_splits(tmp_path: Path) -> None:
+    for split, seeds in {"train": range(10), "val": range(20, 24), "test": [3, 40, 41, 5, 5, 42]}.items():
+        for place, seed in enumerate(seeds):
+            for label in "ab":
+                draw(tmp_path / split / label / f"{place}.png", seed + 1000 * (label == "b"))
+    splits = dict(open_data(str(tmp_path)).splits)
+    found = repeats_of_training(splits, ["val", "test", "train", "none"])
+    assert {name: rows.tolist() for name, rows in found.items()} == {"val": [], "test": [0, 3, 4, 6, 9, 10]}
+
+
+def write_patients(path: Path, column: str = "Patient") -> Path:
+    """40 patients of 1 to 6 images; most have one class, a few have both."""
+    lines, rng = [f"path,label,{column}"], np.random.default_rng(0)
+    for patient in range(40):
+        for _ in range(int(rng.integers(1, 7))):
+            name = f"{len(lines)}.png"
+            label = "b" if patient % 4 == 0 or (patient % 10 == 1 and len(lines) % 2) else "a"
+            draw(path / name, len(lines))
+            lines.append(f"{name},{label},p{patient}")
+    (path / "list.csv").write_text("\n".join(lines))
+    return path / "list.csv"
+
+
+def patients_by_split(csv: Path, data: ImageData) -> dict[str, set[str]]:
+    rows = [line.split(",") for line in csv.read_text().splitlines()[1:]]
+    of = {row[0]: row[2] for row in rows}
+    return {
+        name: {of[samples.key(i).split(": ")[-1]] for i in range(len(samples))}
+        for name, samples in data.splits.items()
+    }
+
+
+def test_a_column_of_groups_is_never_torn(tmp_path: Path) -> None:
+    csv = write_patients(tmp_path)
+    data = open_data(str(csv), Splits(group="patient", rule=2))
+    found = patients_by_split(csv, data)
+    assert not found["train"] & found["test"] and not found["train"] & found["val"]
+    assert not found["val"] & found["test"] and len(set().union(*found.values())) == 40
+    total = sum(map(len, data.splits.values()))
+    assert len(data.splits["test"]) == pytest.approx(0.2 * total, abs=0.03 * total)
+    for samples in data.splits.values():
+        assert samples.labels.mean() == pytest.approx(data.splits["train"].labels.mean(), abs=0.1)
+    assert "Splits keep groups together: 40 groups by patient." in data.notes
+
+
+def test_folders_below_the_classes_are_groups(tmp_path: Path) -> None:
+    for i in range(60):
+        draw(tmp_path / "ab"[i % 2] / f"p{i % 12}" / f"{i}.png", i)
+    found = split_of(open_data(str(tmp_path), Splits(group="1")))
+    for patient in range(12):
+        assert len({split for key, split in found.items() if f"/p{patient}/" in key}) == 1
+
+
+@pytest.mark.parametrize("group", [None, "patient"])
+def test_folds_hold_each_image_once(tmp_path: Path, group: str | None) -> None:
+    csv = write_patients(tmp_path)
+    tests: list[str] = []
+    for fold in range(5):
+        data = open_data(str(csv), Splits(group=group, fold=fold, folds=5, rule=2))
+        tests += [data.splits["test"].key(i) for i in range(len(data.splits["test"]))]
+        total = sum(map(len, data.splits.values()))
+        assert len(data.splits["test"]) == pytest.approx(total / 5, abs=6)
+        if group:
+            found = patients_by_split(csv, data)
+            assert not found["test"] & (found["train"] | found["val"])
+    assert len(tests) == len(set(tests)) == total
+
+
+def test_sets_of_labels_keep_groups_together() -> None:
+    rng = np.random.default_rng(0)
+    labels, groups = rng.random((200, 4)) < 0.3, rng.integers(0, 60, 200)
+    cut = cut_images(labels, groups, 40, 0, 1)
+    assert not set(groups[cut]) & set(groups[~cut])
+    assert cut.sum() == pytest.approx(40, abs=8)
+    assert labels[cut].mean(0) == pytest.approx(labels.mean(0), abs=0.12)
+
+
+def test_a_class_of_one_group_stays_whole() -> None:
+    labels, groups = np.repeat([0, 1], 20), np.repeat([0, 1, 2, 3, 4, 9], [4, 4, 4, 4, 4, 20])
+    cut = cut_images(labels, groups, 8, 0, 1)
+    assert not cut[20:].any() and cut[:20].any()
+
+
+def test_groupings_are_joined_over_several_steps() -> None:
+    found = joined(np.array([0, 0, 1, 2, 3]), np.array([7, 8, 8, 9, 9]))
+    assert found.tolist() == [0, 0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("splits", "words"),
+    [
+        (Splits(group="scene"), "has no column 'scene' to keep groups together by"),
+        (Splits(group="1"), "has no column '1'"),
+    ],
+)
+def test_a_missing_column_is_named(tmp_path: Path, splits: Splits, words: str) -> None:
+    with pytest.raises(VitkitError, match=words):
+        open_data(str(write_patients(tmp_path)), splits)
+
+
+def test_wrong_groups_and_folds_are_refused(tmp_path: Path, copies: Path) -> None:
+    with pytest.raises(VitkitError, match="has 0 folders below its class folder"):
+        open_data(str(copies), Splits(group="1"))
+    with pytest.raises(VitkitError, match="is a level of folders below them"):
+        open_data(str(copies), Splits(group="patient"))
+    with pytest.raises(VitkitError, match="built-in digits"):
+        open_data("digits", Splits(group="1"))
+    for wrong in ({"fold": 1}, {"folds": 5}, {"fold": 5, "folds": 5}, {"fold": 0, "folds": 1}, {"rule": 4}):
+        with pytest.raises(VitkitError):
+            Splits(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(VitkitError, match="leave nothing"):
+        Splits(fold=0, folds=2, val_fraction=0.5)
+
+
+def test_folds_of_data_with_a_test_split_are_refused(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        for label in "ab":
+            for i in range(3):
+                draw(tmp_path / split / label / f"{i}.png", i)
+    with pytest.raises(VitkitError, match="has a test split of its own"):
+        open_data(str(tmp_path), Splits(fold=0, folds=3))

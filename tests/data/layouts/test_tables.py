@@ -1,0 +1,246 @@
+"""CSV files and lists with every fault that must be refused by its line, and what is read all the same."""
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.data.test_sources import image_bytes, keys
+from vitkit.cli.main import run
+from vitkit.data.check import check_data
+from vitkit.data.config import Splits
+from vitkit.data.layouts.tables import LONGEST_LABEL
+from vitkit.data.sources import ImageData, open_data
+from vitkit.errors import VitkitError
+from vitkit.text import csv_line, read_csv_cell
+
+WHOLE = Splits(0, 0)
+DIGITS = "9" * 5000  # Python reads no whole number of more than 4,300 digits
+
+
+def lines(count: int = 40) -> list[str]:
+    return [f"{number}.png,{('cat', 'dog')[number % 2]}\n" for number in range(count)]
+
+
+def changed(number: int, line: str, count: int = 40) -> str:
+    """The lines of a table with another line, counted from the one behind the header."""
+    every = lines(count)
+    every[number] = line
+    return "path,label\n" + "".join(every)
+
+
+REFUSED: dict[str, tuple[str, str]] = {
+    "an open quotation mark": (changed(20, '20.png,"cat\n'), r"line 22: the cells cannot be told apart"),
+    "an open quotation mark in a column that is not read": (
+        "path,label,note\n1.png,a,x\n2.png,b,\"x\n3.png,a,x\n",
+        r"line 3: the cells cannot be told apart .*quotation mark",
+    ),
+    "an open quotation mark in the header": ('path,"label\n1.png,a\n', r"line 1: the cells cannot be told"),
+    "one quotation mark for each of two lines": (
+        changed(20, '20.png,"cat\n').replace("25.png,dog", '25.png,dog"'),
+        r"line 22: a line break within the label 'cat\\x0a21\.png.*quotation mark",
+    ),
+    "a path of two lines": (changed(3, '"3\n.png",dog\n'), r"line 5: the path '3\\x0a\.png' holds"),
+    "a zero byte in a path": (changed(3, "3\0.png,dog\n"), r"line 5: the path '3\\x00\.png' holds a zero"),
+    "a zero byte in a label": (changed(3, "3.png,d\0og\n"), r"line 5: the label 'd\\x00og' holds a control"),
+    "an escape in a label": (changed(3, "3.png,d\x1b[2Jog\n"), r"line 5: .*control character \(\\x1b\)"),
+    "a next line in a label": (changed(3, "3.png,d\x85og\n"), r"line 5: .*control character \(\\x85\)"),
+    "a vertical tab in a label": (changed(3, "3.png,d\vog\n"), r"line 5: .*control character \(\\x0b\)"),
+    "a label of many digits": (changed(3, f"3.png,{DIGITS}\n"), r"line 5: a label of 5,000 char.* 1,000"),
+    "labels of many digits alone": (f"path,label\n1.png,{DIGITS}\n2.png,1\n", "line 2: a label of 5,000"),
+    "a path above": (changed(3, "../../3.png,dog\n"), r"line 5: \.\./\.\./3\.png is not below .*Put the"),
+    "a path through the folder and out": (changed(3, "a/../../3.png,dog\n"), r"line 5: .* is not below"),
+    "an absolute path": (changed(3, "/etc/passwd,dog\n"), r"line 5: /etc/passwd is not below"),
+    "backslashes that lead above": (changed(3, "..\\3.png,dog\n"), r"line 5: \.\./3\.png is not below"),
+    "a column twice": ("path,label,Label \n1.png,a,b\n2.png,b,a\n", "several columns of the name label"),
+    "a column twice in other spellings": ("file name,File-Name,label\n", "of the name file_name"),
+    "a line without an end": ("path,label\n" + "x" * 2_000_000, "line 2 has more than 1,048,576 characters"),
+    "a cell that is too large": (f'path,label\n1.png,"{"x" * 200_000}"\n', "line 2: .*field larger than"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", REFUSED)
+def test_a_fault_of_a_table_is_refused_by_its_line(
+    fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, words = REFUSED[fault]
+    path = tmp_path / "x.csv"
+    path.write_bytes(text.encode())
+    with pytest.raises(VitkitError, match=words) as caught:
+        open_data(str(path), WHOLE)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 900
+    assert run(["data", "check", str(path)]) == 1
+    assert "Traceback" not in capsys.readouterr().err
+
+
+SEVERAL: dict[str, tuple[str, str]] = {
+    "a label of many digits": (f"1.png,{DIGITS};2\n2.png,\n", "line 2: a label of 5,000 characters"),
+    "labels that are numbers": (f"1.png,1;2\n2.png,{'1' * 4400}\n", "line 3: a label of 4,400 characters"),
+    "a zero byte": ("1.png,a;b\n2.png,a\0\n", r"line 3: the label 'a\\x00' holds a control character"),
+    "an open quotation mark": ('1.png,a;b\n2.png,"a\n3.png,b\n', "line 3: the cells cannot be told apart"),
+    "a line break": ('1.png,a;b\n2.png,"a\n3.png,b"\n', "line 3: a line break within the label"),
+}
+
+
+@pytest.mark.parametrize("fault", SEVERAL)
+def test_a_fault_of_a_table_of_several_labels(fault: str, tmp_path: Path) -> None:
+    text, words = SEVERAL[fault]
+    path = tmp_path / "x.csv"
+    path.write_bytes(b"path,labels\n" + text.encode())
+    with pytest.raises(VitkitError, match=words):
+        open_data(str(path), WHOLE, multi_label=True)
+
+
+LABEL_FILES: dict[str, tuple[bytes, str]] = {
+    "many digits": (DIGITS.encode(), r"a\.txt line 1: a label of 5,000 characters"),
+    "a zero byte": (b"cat\nd\0og\n", r"a\.txt line 2: the label 'd\\x00og' holds a control character"),
+    "an escape": (b"cat\r\n\x1b]0;x\n", r"a\.txt line 2: .*control character \(\\x1b\)"),
+    "a vertical tab": (b"cat\rd\x0bog\n", r"a\.txt line 2: .*control character \(\\x0b\)"),
+    "a next line": ("cat\nd\x85og".encode(), r"a\.txt line 2: .*control character \(\\x85\)"),
+}
+
+
+@pytest.mark.parametrize("fault", LABEL_FILES)
+def test_a_fault_of_a_label_file_is_refused_by_its_line(fault: str, tmp_path: Path) -> None:
+    data, words = LABEL_FILES[fault]
+    for name in "ab":
+        (tmp_path / f"{name}.png").write_bytes(image_bytes())
+    (tmp_path / "a.txt").write_bytes(data)
+    (tmp_path / "b.txt").write_bytes(b"cat")
+    with pytest.raises(VitkitError, match=words):
+        open_data(str(tmp_path), WHOLE, multi_label=True)
+
+
+def test_a_line_of_a_label_file_ends_at_a_line_break_alone(tmp_path: Path) -> None:
+    """Unicode's separators of lines and paragraphs stand within names."""
+    (tmp_path / "a.png").write_bytes(image_bytes())
+    (tmp_path / "a.txt").write_bytes("cat\u2028small\rdog\u2029\r\nbird\n".encode())
+    data = open_data(str(tmp_path), WHOLE, multi_label=True)
+    assert data.class_names == ("bird", "cat\u2028small", "dog")  # strip takes the one at the end
+
+
+@pytest.mark.parametrize("line", ["../000.jpg 1", "/etc/passwd 1", "images/../../x.jpg 0"])
+def test_a_list_names_no_image_outside_of_its_folder(line: str, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/train800.txt").write_text(f"{line}\n")
+    with pytest.raises(VitkitError, match=r"train800\.txt line 1: .* is not below"):
+        open_data(str(tmp_path / "own"), WHOLE)
+
+
+def table(folder: Path, text: str) -> Path:
+    (folder / "x.csv").write_text(text, encoding="utf-8")
+    return folder / "x.csv"
+
+
+def read(path: Path) -> ImageData:
+    return open_data(str(path), WHOLE)
+
+
+def test_paths_of_windows_are_read(tmp_path: Path) -> None:
+    (tmp_path / "train" / "cats").mkdir(parents=True)
+    (tmp_path / "train/cats/1.png").write_bytes(image_bytes(1))
+    (tmp_path / "train\\2.png").write_bytes(image_bytes(2))  # here a name like any other
+    data = read(table(tmp_path, "path,label\ntrain\\cats\\1.png,a\ntrain\\2.png,b\ntrain\\gone.png,b\n"))
+    assert [int(data.splits["train"].decode(index)[0, 0, 0]) for index in range(2)] == [1, 2]
+    assert keys(data, "train") == [
+        "x.csv line 2: train/cats/1.png",
+        "x.csv line 3: train\\2.png",
+        "x.csv line 4: train\\gone.png",
+    ]
+    assert data.notes == ("1 path with \\ read with /, as the files are named here.",)
+    sets = table(tmp_path, "path,labels\ntrain\\cats\\1.png,a;b\ntrain\\2.png,b\n")
+    assert open_data(str(sets), WHOLE, multi_label=True).notes[0].startswith("1 path with \\ read with /")
+
+
+def test_absolute_paths_below_the_folder_and_links_in_it_are_read(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/1.png").write_bytes(image_bytes(1))
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "link").symlink_to(own)
+    text = f"path,label\nlinked/1.png,a\n{own}/linked/1.png,b\n./..x/../linked/1.png,b\n"
+    for folder in (own, tmp_path / "link"):
+        train = read(table(folder, text)).splits["train"]
+        assert [int(train.decode(index)[0, 0, 0]) for index in range(2)] == [1, 1]
+    with pytest.raises(VitkitError, match=r"line 2: .*/elsewhere/1\.png is not below"):
+        read(table(own, f"path,label\n{tmp_path}/elsewhere/1.png,a\n"))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "file_name,class_name", "File Name,Category", "filepath,label_name", "img-path,CLASS LABEL",
+        "image_name,category_name", "path,label", "image,target", "Filename,Class", ",path,label,",
+    ],
+)  # fmt: skip
+def test_columns_as_other_tools_name_them(header: str, tmp_path: Path) -> None:
+    start, end = ("0,", ",x") if header.startswith(",") else ("", "")
+    path = table(tmp_path, f"{header}\n{start}1.png,a{end}\n{start}2.png,b{end}\n")
+    assert read(path).class_names == ("a", "b")
+
+
+def test_a_row_of_several_lines_is_told(tmp_path: Path) -> None:
+    """Two quotation marks in a column that nobody reads take the lines between them away."""
+    data = read(table(tmp_path, 'path,label,note\n1.png,a,x\n2.png,b,"x\n3.png,a,y"\n4.png,b,\n'))
+    assert len(data.splits["train"]) == 3
+    assert data.notes == (
+        '1 image of several lines, the first in line 3: is a quotation mark (") left open there?',
+    )
+
+
+def test_labels_take_no_more_memory_than_they_have_characters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An array of text is as wide as its longest cell: 40 lines and one long label were 160 kB."""
+    made: list[Any] = []
+    array = np.array
+
+    def noted(*given: Any, **options: Any) -> Any:
+        made.append(array(*given, **options))
+        return made[-1]
+
+    monkeypatch.setattr(np, "array", noted)
+    long = "x" * LONGEST_LABEL
+    data = read(table(tmp_path, changed(3, f"3.png,{long}\n")))
+    assert long in data.class_names and made
+    assert max(found.itemsize for found in made) < 100
+
+
+def test_numbers_as_labels_are_what_they_were(tmp_path: Path) -> None:
+    data = read(table(tmp_path, "path,label\n1.png,007\n2.png,7\n3.png,-1\n4.png,+2\n"))
+    assert data.class_names == ("-1", "+2", "007", "7")
+
+
+FORMULAS = ("=cmd|'/c calc'!A0", "+x", "-x", "@SUM(A1)", "'=a", "''@b", "-", "=", "-1+1", "1e5x", "-e")
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_no_cell_of_ours_is_a_formula(name: str) -> None:
+    (cell, _) = next(csv.reader([csv_line([name, "x"])]))
+    assert cell[0] not in "=+-@" and read_csv_cell(cell) == name
+
+
+@pytest.mark.parametrize("number", ["-1", "+2", "-0.5", "1e-5", "-1.5E+3", "12", "-3."])
+def test_numbers_and_plain_text_are_written_as_they_are(number: str) -> None:
+    assert csv_line([number, "it's", "'tis", "a=b", ""]) == f"{number},it's,'tis,a=b,"
+
+
+@given(st.text(st.characters(exclude_categories=("Cc", "Cs", "Cf", "Zl", "Zp")), min_size=1))
+def test_a_cell_that_was_written_is_read_back(text: str) -> None:
+    assert read_csv_cell(next(csv.reader(io.StringIO(csv_line([text, ""]))))[0]) == text
+
+
+def test_what_we_write_is_read_back_as_the_same_classes(tmp_path: Path) -> None:
+    names = [name for name in FORMULAS if "/" not in name]
+    rows = [csv_line(["path", "class"]), *(csv_line([f"={i}.png", name]) for i, name in enumerate(names))]
+    for i in range(len(names)):
+        (tmp_path / f"={i}.png").write_bytes(image_bytes(i))
+    data = read(table(tmp_path, "\n".join(rows)))
+    assert set(data.class_names) == set(names)
+    assert check_data(data).bad == ()

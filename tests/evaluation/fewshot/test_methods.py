@@ -1,0 +1,245 @@
+"""Few-shot classifiers against the authors' numbers, against brute force, and at their edges."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.fixture_files import load_fixture
+from vitkit.errors import VitkitError
+from vitkit.evaluation.fewshot.methods import Draws, fit, fit_logistic, fit_neighbours, fit_ridge
+
+FIXTURES = {"j_fewshot_dim16": 7, "j_fewshot_dim96_dual": 5}
+Arrays = dict[str, NDArray[Any]]
+
+
+def _cases() -> list[tuple[str, int, int]]:
+    return [(name, seed, shots) for name in FIXTURES for seed in (0, 1) for shots in (1, 5, 10)]
+
+
+@pytest.fixture(params=_cases(), ids=lambda case: "-".join(map(str, case)))
+def case(request: pytest.FixtureRequest) -> tuple[Arrays, int, int, int, str]:
+    name, seed, shots = request.param
+    _, _, arrays = load_fixture(name)
+    return arrays, FIXTURES[name], seed, shots, f"seed{seed}_shots{shots}"
+
+
+def test_the_shots_are_those_of_the_authors(case: tuple[Arrays, int, int, int, str]) -> None:
+    arrays, classes, seed, shots, name = case
+    drawn = Draws(arrays["train_labels"], classes, seed).take(shots)
+    assert np.array_equal(drawn, arrays[f"idx_{name}"])
+
+
+def test_ridge_predicts_what_the_authors_do(case: tuple[Arrays, int, int, int, str]) -> None:
+    """Primal with 16 features and 10 shots, dual else.
+
+    From a penalty of 16 on the original's float32 predictions are the exact ones; with 0.25 and 1 it flips at
+    most one prediction, where float64 has hardly a margin.
+    """
+    arrays, classes, _, _, name = case
+    drawn = arrays[f"idx_{name}"]
+    features, labels = arrays["train_features"][drawn], arrays["train_labels"][drawn]
+    for number, l2 in enumerate(arrays["l2_regs"].tolist()):
+        predicted = fit_ridge(features.astype(np.float64), labels, classes, l2).predict(
+            arrays["test_features"]
+        )
+        assert np.array_equal(predicted, arrays[f"pred64_{name}"][number])
+        differing = int((predicted != arrays[f"pred_{name}"][number]).sum())
+        assert differing <= (0 if l2 >= 16 else 1)
+        accuracy = (predicted == arrays["test_labels"]).mean()
+        assert accuracy == pytest.approx(float(arrays[f"acc64_{name}"][number]), abs=1e-12)
+        if l2 >= 16:
+            assert accuracy == pytest.approx(float(arrays[f"acc_{name}"][number]), abs=1e-6)  # float32
+
+
+def _blobs(
+    seed: int, counts: tuple[int, ...], features: int = 6, spread: float = 1.5
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Features of classes around centres of their own."""
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(len(counts)), counts)
+    centres = np.random.default_rng(0).normal(size=(len(counts), features))
+    rows = centres[labels] + spread * rng.normal(size=(len(labels), features))
+    return rows.astype(np.float32), labels.astype(np.int64)
+
+
+def test_draws_are_nested_of_the_classes_and_their_own() -> None:
+    labels = np.random.default_rng(1).integers(0, 5, 400)
+    draws = Draws(labels, 5, 3)
+    previous: set[int] = set()
+    for shots in (1, 2, 7, 20):
+        drawn = draws.take(shots)
+        assert len(set(drawn.tolist())) == len(drawn) == 5 * shots
+        assert np.array_equal(labels[drawn], np.repeat(np.arange(5), shots))
+        assert previous <= set(drawn.tolist())
+        previous = set(drawn.tolist())
+    assert np.array_equal(draws.take(7), Draws(labels, 5, 3).take(7))
+    assert not np.array_equal(draws.take(7), Draws(labels, 5, 4).take(7))
+
+
+def test_the_next_image_of_the_class_stands_in_for_an_unreadable_one() -> None:
+    labels = np.repeat(np.arange(3), (10, 2, 10))
+    draws = Draws(labels, 3, 0)
+    bad = [int(draws.take(3)[0]), int(draws.take(3)[3])]  # of the classes 0 and 1
+    drawn = draws.take(3, bad)
+    assert not set(bad) & set(drawn.tolist())
+    assert np.bincount(labels[drawn], minlength=3).tolist() == [3, 1, 3]
+    assert drawn[:2].tolist() == draws.take(3)[1:3].tolist()
+
+
+def _brute_ridge(
+    x: NDArray[Any], y: NDArray[Any], classes: int, rows: NDArray[Any], l2: float
+) -> NDArray[np.int64]:
+    """The normal equations as they are written, with no decomposition."""
+    x, rows = x.astype(np.float64), rows.astype(np.float64)
+    mean, std = x.mean(0), np.sqrt(((x - x.mean(0)) ** 2).mean(0)) + 1e-5
+    design = np.hstack([(x - mean) / std, np.full((len(x), 1), 100.0)])
+    targets = np.where(np.arange(classes) == y[:, None], 1.0, -1.0)
+    weights = np.linalg.solve(design.T @ design + l2 * np.eye(design.shape[1]), design.T @ targets)
+    found: NDArray[np.int64] = (
+        np.hstack([(rows - mean) / std, np.full((len(rows), 1), 100.0)]) @ weights
+    ).argmax(1)
+    return found
+
+
+@pytest.mark.parametrize("counts", [(1, 1, 1), (3, 3, 3), (30, 20, 25), (1, 4, 0)])
+@pytest.mark.parametrize("l2", [1.0, 1024.0])
+def test_ridge_solves_the_normal_equations(counts: tuple[int, ...], l2: float) -> None:
+    x, y = _blobs(1, counts)
+    rows, _ = _blobs(2, (40, 40, 40))
+    assert np.array_equal(fit("ridge", x, y, 3, l2=l2).predict(rows), _brute_ridge(x, y, 3, rows, l2))
+
+
+@pytest.mark.parametrize("counts", [(2, 2), (3, 4), (30, 30)])
+def test_the_smaller_gram_matrix_is_decomposed(
+    counts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 6 features, 7 with the constant: the dual form with fewer shots, the primal one from 7 on."""
+    sizes: list[tuple[int, ...]] = []
+    original = np.linalg.eigh
+
+    def noting(matrix: NDArray[Any]) -> Any:
+        sizes.append(matrix.shape)
+        return original(matrix)
+
+    monkeypatch.setattr("numpy.linalg.eigh", noting)
+    fit("ridge", *_blobs(1, counts), 2)
+    assert sizes == [(min(sum(counts), 7),) * 2]
+
+
+def _brute_neighbours(x: NDArray[Any], y: NDArray[Any], classes: int, row: NDArray[Any], k: int) -> int:
+    """One image at a time: sort the shots by cosine, count the votes."""
+    cosines = [float(np.dot(shot, row) / np.linalg.norm(shot) / np.linalg.norm(row)) for shot in x]
+    nearest = sorted(range(len(x)), key=lambda i: -cosines[i])[:k]
+    votes = [
+        (sum(y[i] == c for i in nearest), sum(cosines[i] for i in nearest if y[i] == c), -c)
+        for c in range(classes)
+    ]
+    return max(range(classes), key=lambda c: votes[c] if votes[c][0] else (0, -np.inf, -c))
+
+
+@pytest.mark.parametrize("k", [1, 2, 5, 99])
+def test_neighbours_vote_as_counted_one_by_one(k: int) -> None:
+    x, y = _blobs(1, (6, 3, 8))
+    rows, _ = _blobs(2, (20, 20, 20))
+    x, rows = x.astype(np.float64), rows.astype(np.float64)
+    predicted = fit("knn", x, y, 3, neighbours=k).predict(rows)
+    assert predicted.tolist() == [_brute_neighbours(x, y, 3, row, k) for row in rows]
+
+
+def test_the_number_of_neighbours_is_the_best_at_naming_shots_by_the_others() -> None:
+    x, y = _blobs(5, (20, 20, 20), spread=1.8)
+    x = x.astype(np.float64)
+    right = {
+        k: sum(
+            _brute_neighbours(np.delete(x, i, 0), np.delete(y, i), 3, x[i], k) == y[i] for i in range(len(x))
+        )
+        for k in (1, 3, 5, 10, 20, 50)
+    }
+    chosen = fit_neighbours(x, y, 3).setting
+    assert chosen == min(right, key=lambda k: (-right[k], k)) != 1
+    assert fit("knn", *_blobs(5, (1, 1, 1)), 3).setting == 1  # no shot is like another
+
+
+def test_parts_change_no_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = _blobs(1, (6, 6, 6))
+    rows, _ = _blobs(2, (20, 20, 20))
+    whole = [fit(method, x, y, 3) for method in ("ridge", "knn", "logistic")]
+    expected = [(fitted.setting, fitted.predict(rows)) for fitted in whole]
+    monkeypatch.setattr("vitkit.evaluation.fewshot.methods.PART", 40)  # two shots, six test images at a time
+    for method, (setting, predicted) in zip(("ridge", "knn", "logistic"), expected, strict=True):
+        fitted = fit(method, x, y, 3)  # type: ignore[arg-type]
+        assert fitted.setting == setting
+        assert np.array_equal(fitted.predict(rows), predicted)
+
+
+def test_logistic_regression_finds_the_minimum() -> None:
+    """Its predictions are those of the penalised cross entropy's minimum, by another optimiser."""
+    from scipy.optimize import minimize
+
+    x, y = _blobs(3, (1, 1, 1, 1), features=3)  # one shot a class: C is 1
+    rows, _ = _blobs(4, (30, 30, 30, 30), features=3)
+    x, rows = x.astype(np.float64), rows.astype(np.float64)
+    mean, std = x.mean(0), x.std(0) + 1e-5
+    z = (x - mean) / std
+
+    def loss(flat: NDArray[Any]) -> float:
+        weights, bias = flat[:12].reshape(3, 4), flat[12:]
+        logits = z @ weights + bias
+        terms = np.log(np.exp(logits).sum(1)) - logits[np.arange(4), y]
+        return float(terms.sum() + 0.5 * (weights**2).sum())
+
+    flat = minimize(loss, np.zeros(16), method="Powell", options={"ftol": 1e-14, "maxiter": 10**5}).x
+    scores = (rows - mean) / std @ flat[:12].reshape(3, 4) + flat[12:]
+    clear = np.sort(scores, 1)[:, -1] - np.sort(scores, 1)[:, -2] > 0.02  # both optimisers stop somewhere
+    fitted = fit_logistic(x, y)
+    assert fitted.setting == 1.0
+    assert fitted.converged
+    assert clear.sum() > 100
+    assert np.array_equal(fitted.predict(rows)[clear], scores.argmax(1)[clear])
+
+
+def test_the_penalty_is_chosen_on_held_out_shots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each class the last fifth is asked, at least one; the others alone are learned from."""
+    from vitkit.evaluation.fewshot import methods as fewshot
+
+    seen: list[tuple[int, float]] = []
+    original = fewshot._logistic
+
+    def counting(features: NDArray[Any], labels: NDArray[Any], inverse: float) -> tuple[Any, bool]:
+        seen.append((len(labels), inverse))
+        return original(features, labels, inverse)
+
+    monkeypatch.setattr(fewshot, "_logistic", counting)
+    x, y = _blobs(6, (10, 4, 1))
+    fitted = fit_logistic(x.astype(np.float64), y)
+    assert seen[:-1] == [(15 - 2 - 1, inverse) for inverse in fewshot.INVERSE_PENALTIES]
+    assert seen[-1] == (15, fitted.setting)
+
+
+def test_it_is_said_that_an_optimiser_did_not_converge(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitkit.evaluation.fewshot.methods.MAX_ITERATIONS", 1)
+    x, y = _blobs(6, (10, 10, 10))
+    assert not fit("logistic", x, y, 3).converged
+
+
+@pytest.mark.parametrize("method", ["ridge", "knn", "logistic"])
+def test_every_method_survives_a_feature_without_variation_and_an_absent_class(method: Any) -> None:
+    x, y = _blobs(1, (5, 0, 1))
+    x[:, 0] = 3.0
+    x = np.hstack([x, np.zeros((6, 1), np.float32)])
+    predicted = fit(method, x, y, 3).predict(x)
+    assert set(predicted.tolist()) <= {0, 2}
+    assert predicted[0] == 0
+
+
+@pytest.mark.parametrize("method", ["ridge", "knn", "logistic"])
+def test_shots_of_one_class_alone_name_that_class(method: Any) -> None:
+    x, y = _blobs(1, (0, 4, 0))
+    assert fit(method, x, y, 3).predict(x).tolist() == [1] * 4
+
+
+def test_without_shots_nothing_is_learned() -> None:
+    with pytest.raises(VitkitError, match="no shots"):
+        fit("ridge", np.zeros((0, 4)), np.zeros(0, np.int64), 3)
