@@ -72,7 +72,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
             monkeypatch.setattr(owner, name, wrapper)
 
     wrap([sources], "_list", "list", lambda spec, *rest, **more: spec)
-    wrap([repeats, sources], "find_repeats", "search", lambda parts: "")
+    wrap([repeats, sources], "find_repeats", "search", lambda parts, decoded: "")
     wrap([loading], "open_source", "open", lambda path: Path(path).resolve())
     wrap([loading], "translate", "read", lambda opened, translation: opened.path.resolve())
     wrap([checkpoint], "load_weights", "read", lambda folder: folder.resolve())
@@ -122,6 +122,46 @@ def test_training_looks_at_everything_once(tmp_path: Path, counts: Counts) -> No
     require_once(counts)
     assert counts["list"] == 1
     assert counts.total("search") == 1
+
+
+def test_images_are_compared_once_with_a_test_split_of_their_own(
+    tmp_path: Path, counts: Counts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of training among themselves, to be cut, and with the others, at the end."""
+    for number in range(24):
+        path = tmp_path / "images" / ("test" if number < 4 else "train") / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8, 3), number, np.uint8)).save(path)
+    digest = repeats.pixel_digest
+
+    def counted(pixels: Any) -> bytes:
+        counts.note("compare", pixels[0, 0, 0])
+        return digest(pixels)
+
+    monkeypatch.setattr(repeats, "pixel_digest", counted)
+    images = [
+        "--data",
+        str(tmp_path / "images"),
+        "--batch-size",
+        "4",
+        "--warmup-steps",
+        "0",
+        "--threads",
+        "1",
+    ]
+    options = ["--model", "ViT-16x3x2/2", "--image-size", "8", "--steps", "1", "--out", str(tmp_path / "run")]
+    assert command(["train", *images, *options]) == 0
+    assert (counts.total("compare"), counts["compare"]) == (24, 1)
+
+
+def test_training_for_minutes_with_measured_pixels_looks_at_everything_once(
+    tmp_path: Path, counts: Counts, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    options = ["--model", "ViT-16x3x2/2", "--image-size", "8", "--resize", "crop", "--minutes", "0.01"]
+    assert command(["train", *TINY, *options, "--measure-pixels", "--out", str(out)]) == 0
+    require_once(counts)
+    assert "".join(capfd.readouterr()).count("Pixels: mean") == 1
 
 
 def test_a_run_that_goes_on_looks_at_everything_once(tmp_path: Path, start: Path, counts: Counts) -> None:

@@ -23,7 +23,7 @@ from vitkit.data.layouts.cutting import Folds, with_missing_splits
 from vitkit.data.layouts.folders import list_folders, list_images
 from vitkit.data.layouts.label_sets import count_labels
 from vitkit.data.layouts.parquet import list_parquet
-from vitkit.data.layouts.repeats import find_repeats
+from vitkit.data.layouts.repeats import Digests, find_repeats
 from vitkit.data.layouts.split_lists import (
     holds_lists,
     holds_split_parquets,
@@ -176,6 +176,8 @@ class ListedData:
     spec: str
     found: Listing
     rule: DecodeRule
+    decoded: Digests = field(default_factory=dict, compare=False, repr=False)
+    """The images that were decoded to be compared with others."""
 
     def cut(self, splits: Splits) -> ImageData:
         """Cut the splits that the data lacks, of the same groups and labels as it was listed by.
@@ -198,7 +200,8 @@ class ListedData:
     @cached_property
     def _repeats(self) -> NDArray[np.int64] | None:
         """The training images that are the same, which are searched once however often they are cut."""
-        return find_repeats([FileSamples(self.found.files, *self.found.splits["train"], self.rule)])
+        train = FileSamples(self.found.files, *self.found.splits["train"], self.rule)
+        return find_repeats([train], self.decoded)
 
 
 def _list(spec: str, splits: Splits, multi_label: bool, partial: bool, labelled: bool) -> tuple[str, Listing]:

@@ -25,7 +25,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.budget import choose_steps, measure_pace, with_steps
 from vitkit.runs.build import build_new, model_config_of
-from vitkit.runs.config import Run, changed_options, parse_compute, write_config
+from vitkit.runs.config import Run, StartConfig, changed_options, parse_compute, write_config
 from vitkit.runs.folder import Place, kind_of, numbered_folders
 from vitkit.runs.machine import choose_for, find_device
 from vitkit.runs.outlook import require_memory
@@ -52,6 +52,7 @@ class Request:
         self._data: tuple[Any, ImageData] | None = None
         self._start: tuple[Any, Start] | None = None
         self._model: tuple[Any, ImageModel] | None = None
+        self._pixels: tuple[Any, StartConfig] | None = None
 
     def place(self, path: str | Path) -> Place:
         """Find out what a path is. What is no run yet is looked at again, for one may begin there."""
@@ -86,6 +87,13 @@ class Request:
         if self._start is None or self._start[0] != which:
             self._start = which, find_start(options, self.place(options.start))
         return replace(self._start[1], given=options.start)
+
+    def measure_pixels(self, run: Run, data: ImageData, listener: Listener) -> Run:
+        """Fill in the pixel statistics of a run that asks for them, as `with_measured_pixels` does."""
+        which = (absolute_spec(run.data), run.splits, run.preprocessing, run.start)
+        if self._pixels is None or self._pixels[0] != which:
+            self._pixels = which, with_measured_pixels(run, data, listener).start
+        return replace(run, start=self._pixels[1])
 
     def build(self, run: Run, config: ModelConfig, listener: Listener) -> ImageModel:
         """Build the model of a run with new weights, to be kept until it is taken."""
@@ -163,7 +171,7 @@ def plan_run(
     begun = None if out is None else request.place(out)
     with listener.progress("listing images"):
         data = request.images(_with_rule(run, begun))
-    run, start = settle_start(with_measured_pixels(run, data, listener), data.class_names, out, request)
+    run, start = settle_start(request.measure_pixels(run, data, listener), data.class_names, out, request)
     config = model_config_of(run, len(data.class_names), start)
     return Plan(_with_rule(run, begun), run, data, config, start, found_device, request)
 
@@ -248,10 +256,13 @@ def settle_minutes(
             if there is not None and there.training.steps is not None:
                 if None not in (there.start.image_mean, there.start.image_std):
                     # The record has what was measured; that of a series leaves measuring to its runs.
-                    named = with_measured_pixels(named, data, SILENT)
+                    measured = request.measure_pixels(run, data, listener)
+                    named, record = settle_start(measured, data.class_names, out, request)
                 same = with_absolute_paths(fit(named, there.training.steps, count))
                 if not changed_options(to_json(there), str(folder), same):
                     return fit(run, there.training.steps, count)
+    # As the run will be, so that the model that is timed is the one that is trained.
+    named, record = settle_start(request.measure_pixels(run, data, listener), data.class_names, out, request)
     place, config = find_device(device), model_config_of(named, len(data.class_names), record)
     require_memory(config, named, place)  # before anything of the run is built
     pace = measure_pace(named, data, record, place, request.build(named, config, listener), listener)

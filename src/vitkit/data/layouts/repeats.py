@@ -45,11 +45,16 @@ def pixel_digest(pixels: NDArray[np.uint8]) -> bytes:
     return hashlib.sha256(f"{height} {width} ".encode() + pixels.tobytes()).digest()
 
 
-def find_repeats(parts: Sequence[Images]) -> NDArray[np.int64] | None:
+Digests = dict[bytes | Path, bytes | None]
+"""What images were compared by, of those that were decoded for it: by path, or by the hash of their bytes."""
+
+
+def find_repeats(parts: Sequence[Images], decoded: Digests | None = None) -> NDArray[np.int64] | None:
     """Number images so that those that are the same have the same number.
 
     Args:
         parts: splits, or the whole of a data set as one.
+        decoded: images that were decoded before, and need not be again; those that are now are added.
 
     Returns:
         None where there are more than `COMPARED_BELOW`. Else `(N,)`, the parts one after the other: the
@@ -61,7 +66,8 @@ def find_repeats(parts: Sequence[Images]) -> NDArray[np.int64] | None:
     images = [(part, index) for part in parts for index in range(len(part))]
     sizes = [_size(part.file(index)) for part, index in images]
     if len(images) <= MOST_DECODED and sum(size for size in sizes if size > 0) <= DECODED_BELOW:
-        digests = [_pixels_or_bytes(part, index) for part, index in images]
+        decoded = {} if decoded is None else decoded
+        digests = [_pixels_or_bytes(part, index, decoded) for part, index in images]
     else:
         digests = _bytes_digests(images, sizes)
     first: dict[bytes, int] = {}
@@ -74,6 +80,7 @@ def repeats_of_training(
     splits: Mapping[str, Images],
     wanted: Sequence[str],
     same: Mapping[str, NDArray[np.int64]] | None = None,
+    decoded: Digests | None = None,
 ) -> dict[str, NDArray[np.int64]]:
     """Find the images of other splits that are training images too.
 
@@ -81,6 +88,7 @@ def repeats_of_training(
         splits: of a data set, by name.
         wanted: names of splits other than "train".
         same: `ImageData.same`; the images of other splits than those in it are compared here.
+        decoded: as `find_repeats` takes it.
 
     Returns:
         By split, indices of those images, rising; nothing where images cannot be compared.
@@ -89,7 +97,7 @@ def repeats_of_training(
     if "train" not in splits or not names:
         return {}
     if same is None or any(name not in same for name in ("train", *names)):
-        numbers = find_repeats([splits["train"], *(splits[name] for name in names)])
+        numbers = find_repeats([splits["train"], *(splits[name] for name in names)], decoded)
         if numbers is None:
             return {}
         ends = np.cumsum([len(splits[name]) for name in ("train", *names)])
@@ -114,11 +122,15 @@ def _size(file: bytes | Path) -> int:
         return -1
 
 
-def _pixels_or_bytes(part: Images, index: int) -> bytes | None:
-    try:
-        return pixel_digest(part.decode(index))
-    except DecodeError:
-        return _bytes_digest(part.file(index))
+def _pixels_or_bytes(part: Images, index: int, decoded: Digests) -> bytes | None:
+    file = part.file(index)
+    key = hashlib.sha256(file).digest() if isinstance(file, bytes) else file
+    if key not in decoded:
+        try:
+            decoded[key] = pixel_digest(part.decode(index))
+        except DecodeError:
+            decoded[key] = _bytes_digest(file)
+    return decoded[key]
 
 
 def _bytes_digests(images: Sequence[tuple[Images, int]], sizes: Sequence[int]) -> list[bytes | None]:
