@@ -90,8 +90,8 @@ class Finite:
         require_finite(self)
 
 
-@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
-def test_numbers_that_are_none_are_refused_by_name(number: float) -> None:
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf"), 1e39, -1e308])
+def test_numbers_that_are_none_in_float32_are_refused_by_name(number: float) -> None:
     with pytest.raises(VitkitError, match="rate: expected a finite number"):
         Finite(rate=number)
     with pytest.raises(VitkitError, match="area: expected a finite number"):

@@ -3,7 +3,10 @@
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 
@@ -41,3 +44,11 @@ def test_the_page_on_transfer_names_options_that_exist() -> None:
     fields = [option.replace("-", "_") for option in sorted(options)]
     other_names = {"json": "json_output", "csv": "csv_output"}
     assert [name for name in fields if not re.search(rf"\b{other_names.get(name, name)}: ", source)] == []
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_no_heading_of_a_page_stands_twice(page: Path) -> None:
+    """A merge once left half a page there twice, with other figures."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = Counter(line for line in text.splitlines() if line.startswith("#"))
+    assert {heading for heading, count in headings.items() if count > 1} == set()

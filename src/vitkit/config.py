@@ -82,8 +82,12 @@ def read_if_there(cls: type[T], path: Path) -> T | None:
         return None
 
 
+FLOAT32_MOST = 2.0**128 - 2.0**104
+"""The largest number in float32, which models compute in."""
+
+
 def require_finite(config: Any) -> None:
-    """Refuse a dataclass that holds NaN or infinity; called by its `__post_init__`.
+    """Refuse a dataclass that holds NaN, infinity, or what float32 takes for it; for its `__post_init__`.
 
     Raises:
         VitkitError: a field, or an item of a tuple, is infinite or not a number.
@@ -91,8 +95,9 @@ def require_finite(config: Any) -> None:
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         for number in value if isinstance(value, tuple) else (value,):
-            if isinstance(number, float) and not math.isfinite(number):
-                raise VitkitError(f"{field.name}: expected a finite number, found {value}.")
+            if isinstance(number, float) and not abs(number) <= FLOAT32_MOST:
+                limit = f", of at most {FLOAT32_MOST:.3g}" if math.isfinite(number) else ""
+                raise VitkitError(f"{field.name}: expected a finite number{limit}, found {value}.")
 
 
 def describe_value(value: Any) -> str:

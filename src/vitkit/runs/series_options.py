@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from vitkit.config import require_finite
 from vitkit.errors import VitkitError
 
+MOST_RUNS = 1_000
+"""Of a series: far more than anybody trains for a mean and a standard deviation."""
+
 
 @dataclass(frozen=True)
 class SeriesOptions:
@@ -40,8 +43,8 @@ class SeriesOptions:
             )
         if self.sweep_data and not self.sweeps:
             raise VitkitError("sweep_data has the images of a sweep: give --sweep as well, or leave it out.")
-        if self.runs < 1:
-            raise VitkitError(f"runs is at least 1, found {self.runs}.")
+        if not 1 <= self.runs <= MOST_RUNS:
+            raise VitkitError(f"runs is at least 1 and at most {MOST_RUNS:,}, found {self.runs}.")
         if self.cross_validate is not None and self.cross_validate < 2:
             raise VitkitError(f"cross_validate is a number of folds from 2, found {self.cross_validate}.")
         if self.cross_validate is not None and self.runs > 1:

@@ -434,7 +434,8 @@ def test_the_exact_update_of_the_original_is_an_option() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"runs": 0}, "runs is at least 1, found 0"),
+        ({"runs": 0}, "runs is at least 1 and at most 1,000, found 0"),
+        ({"runs": 10**30}, "runs is at least 1 and at most 1,000, found 1000000000000"),
         ({"sweep_rates": (0.1, 0.0)}, "sweep_rates are above 0, found 0"),
         ({"sweep_rates": (0.1, 0.1)}, "has a rate twice"),
         ({"sweep_data": "photos"}, "sweep_data has the images of a sweep: give --sweep as well"),

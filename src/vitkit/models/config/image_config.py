@@ -12,6 +12,9 @@ from vitkit.text import format_size
 LARGEST = 2**20
 """Pixels of a side, or channels, or the width of a layer: far more than any image or model has."""
 
+FLOAT32_LEAST = 2.0**-126
+"""The smallest number above 0 that float32 holds in full, for pixels are divided by deviations."""
+
 MOST_CLASSES = 2**24
 """A thousand times as many as the largest labelled set has."""
 
@@ -100,8 +103,6 @@ def check_images(config: ImageConfig) -> None:
         raise VitkitError(f"num_classes is 0 (no head) or more, found {config.num_classes}.")
     if config.num_classes > MOST_CLASSES:
         raise VitkitError(f"num_classes is at most {MOST_CLASSES:,}, found {config.num_classes:,}.")
-    if not math.isfinite(config.head_bias_init):
-        raise VitkitError(f"head_bias_init is a finite number, found {config.head_bias_init}.")
     if min(config.image_size) < 1:
         raise VitkitError(f"Images have at least one pixel a side, found {format_size(config.image_size)}.")
     if len(config.image_mean) != config.in_channels or len(config.image_std) != config.in_channels:
@@ -109,7 +110,10 @@ def check_images(config: ImageConfig) -> None:
             f"image_mean and image_std need one value per channel ({config.in_channels}), "
             f"found {config.image_mean} and {config.image_std}."
         )
-    if not all(map(math.isfinite, (*config.image_mean, *config.image_std))) or min(config.image_std) <= 0:
+    if (
+        not all(map(math.isfinite, (*config.image_mean, *config.image_std)))
+        or min(config.image_std) < FLOAT32_LEAST
+    ):
         raise VitkitError(
             "image_mean is of finite numbers and image_std of finite ones above 0, "
             f"found {config.image_mean} and {config.image_std}."

@@ -169,8 +169,6 @@ class ViTConfig:
         for name in ("dropout", "attention_dropout", "drop_path"):
             if not 0 <= getattr(self, name) < 1:
                 raise VitkitError(f"{name} is a share from 0 to below 1, found {getattr(self, name)}.")
-        if self.layer_scale is not None and not math.isfinite(self.layer_scale):
-            raise VitkitError(f"layer_scale is a finite number, found {self.layer_scale}.")
 
     def _check_stem(self) -> None:
         """Refuse convolutions that cannot make patches."""
