@@ -7,7 +7,7 @@ from vitkit.config import require_finite
 from vitkit.errors import VitkitError
 
 MOST_RUNS = 1_000
-"""Of a series: far more than anybody trains for a mean and a standard deviation."""
+"""Far more runs than anybody trains for a mean and a standard deviation."""
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,8 @@ def test_numbers_that_make_no_sense_are_refused(changed: dict[str, Any]) -> None
         BenchOptions(("m",), **changed)
     with pytest.raises(VitkitError, match="Name a model"):
         BenchOptions(())
+    with pytest.raises(VitkitError, match="threads is from 1 to 4,096"):
+        next(job.measure(BenchOptions((MODEL,), threads=10**30)))
 
 
 @pytest.mark.parametrize("name", [MODEL, "BiT-R1-1-1x0.5", "R+ViT-64x2x2/16"])

@@ -46,7 +46,7 @@ def pixel_digest(pixels: NDArray[np.uint8]) -> bytes:
 
 
 Digests = dict[bytes | Path, bytes | None]
-"""What images were compared by, of those that were decoded for it: by path, or by the hash of their bytes."""
+"""Hashes of the pixels of images that were decoded to be compared, by path or by the hash of their bytes."""
 
 
 def find_repeats(parts: Sequence[Images], decoded: Digests | None = None) -> NDArray[np.int64] | None:

@@ -50,7 +50,7 @@ from vitkit.listener import SILENT, Listener, Progress
 from vitkit.models.config.compute_config import Precision
 from vitkit.models.measure import forward_flops, inference_memory, parameters, training_memory
 from vitkit.models.zoo import ModelConfig
-from vitkit.runs.machine import available_memory, find_device, keep_freed_memory
+from vitkit.runs.machine import available_memory, find_device, keep_freed_memory, require_threads
 from vitkit.text import format_bytes, format_duration
 from vitkit.training.checkpoint import processor_name
 from vitkit.weights import LoadOptions
@@ -208,8 +208,9 @@ def measure(options: BenchOptions) -> Iterator[Record]:
     """Measure, and give each record when it is there: whoever is interrupted has those before.
 
     Raises:
-        VitkitError: a model or the device is not there.
+        VitkitError: a model or the device is not there, or more threads than PyTorch takes.
     """
+    require_threads(options.threads)
     device, listener = find_device(options.device), options.listener
     cases = [
         (name, configuration(name, LoadOptions(image_size=size)))
