@@ -1,0 +1,1 @@
+"""Pixels of any image file, by one rule."""

@@ -1,0 +1,1 @@
+"""Samples in their order, read by workers, to batches."""

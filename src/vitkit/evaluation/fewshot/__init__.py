@@ -1,0 +1,1 @@
+"""Few-shot evaluation: classifiers of frozen features."""

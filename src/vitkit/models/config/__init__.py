@@ -1,0 +1,1 @@
+"""Configurations of models, which import no torch."""
