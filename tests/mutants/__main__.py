@@ -21,8 +21,10 @@ from tests.mutants.listed import LISTS, Mutant, StaleError, mutated, read_mutant
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path("src/vitkit")
-LEFT_OUT = (".git", ".venv*", "runs", "dist", "build", "__pycache__", ".*_cache", ".hypothesis", "*.egg-info")
+LEFT_OUT = (".git", ".venv*", "__pycache__", ".*_cache", ".hypothesis", "*.egg-info")
 """Names of what is not copied, and does not decide what tests do."""
+MADE = {"runs", "dist", "build"}
+"""Folders that commands make in the root, and no others: `runs` is a room of the source too."""
 REACHES = ("near", "room", "far")
 WIDE = ("jobs", "cli", "report")
 """Rooms whose tests run whole commands, and so lines of every other room."""
@@ -63,7 +65,13 @@ class Runner:
     ) -> None:
         self.work, self.copy, self.package, self.seconds = work, copy / "tree", package, seconds
         self.scratch, self.memory = copy / "scratch", dict[Path, dict[str, Recorded]]()
-        shutil.copytree(root, self.copy, ignore=shutil.ignore_patterns(*LEFT_OUT), symlinks=True)
+        by_name = shutil.ignore_patterns(*LEFT_OUT)
+
+        def left_out(folder: str, names: list[str]) -> set[str]:
+            made = MADE & set(names) if Path(folder) == root else set()
+            return by_name(folder, names) | made
+
+        shutil.copytree(root, self.copy, ignore=left_out, symlinks=True)
         os.environ["VITKIT_CACHE"] = str(work / "cache")  # of kernels: a mutant's stay out of the user's own
 
     def try_mutant(self, mutant: Mutant, reach: str) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import Result, is_settled, main, read_results, tree_digest
+from tests.mutants.__main__ import Result, Runner, is_settled, main, read_results, tree_digest
 
 SCRIPT = """
 import json, sys
@@ -29,6 +29,23 @@ runner = Runner(folder / "tree", folder / "work", folder / "copy", Path("src/toy
 results = try_all(runner, mutants, folder / "work/results.jsonl", "tree", "far", 1e9)
 (folder / "found.json").write_text(json.dumps([(one.name, one.verdict, one.detail) for one in results]))
 """
+
+
+def test_what_commands_made_is_not_copied_and_rooms_of_that_name_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VITKIT_CACHE", "")  # it is set for the tests of mutants
+    for folder in ("runs/digits", "src/vitkit/runs", "tests/runs", ".venv", "src/vitkit/__pycache__"):
+        (tmp_path / "tree" / folder).mkdir(parents=True)
+    (tmp_path / "copy").mkdir()
+    copy = Runner(tmp_path / "tree", tmp_path / "work", tmp_path / "copy").copy
+    assert sorted(str(path.relative_to(copy)) for path in copy.rglob("*")) == [
+        "src",
+        "src/vitkit",
+        "src/vitkit/runs",
+        "tests",
+        "tests/runs",
+    ]
 
 
 @pytest.mark.slow  # tests/mutants/test_list.py holds the list against the source
