@@ -27,7 +27,7 @@ from benchmarks.slow_peers import quantized_by_default
 from torch import nn
 
 from vitkit.engines import libraries, openvino_writer
-from vitkit.engines.engine_config import Numbers
+from vitkit.engines.libraries import Numbers
 from vitkit.engines.openvino_engine import OpenVINORunner
 from vitkit.jobs.bench.bench import describe_machine
 from vitkit.jobs.bench.options import BenchOptions

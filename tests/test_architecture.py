@@ -244,7 +244,7 @@ def test_configurations_are_found() -> None:
         "vitkit.models.config.vit_config",
         "vitkit.training.config",
     } <= found
-    assert {"vitkit.runs.config", "vitkit.jobs.predict_options"} <= found
+    assert {"vitkit.runs.config", "vitkit.jobs.options"} <= found
 
 
 def test_families_answer_for_themselves() -> None:

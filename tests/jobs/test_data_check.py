@@ -5,7 +5,7 @@ import pytest
 from tests.jobs.recorder import Recorder
 from vitkit.data.config import Splits
 from vitkit.jobs.data_check import check
-from vitkit.jobs.data_check_options import DataCheckOptions
+from vitkit.jobs.options import DataCheckOptions
 
 
 def test_a_check_prints_nothing_and_tells_how_far_it_is(capfd: pytest.CaptureFixture[str]) -> None:

@@ -26,9 +26,8 @@ from vitkit.engines import libraries
 from vitkit.jobs import evaluate as evaluation
 from vitkit.jobs.bench.contestants import peer_contestants
 from vitkit.jobs.engines import thread_count
-from vitkit.jobs.evaluate_options import EvaluateOptions
 from vitkit.jobs.export import read_calibration
-from vitkit.jobs.export_options import ExportOptions
+from vitkit.jobs.options import EvaluateOptions, ExportOptions
 from vitkit.models.config.card import Task
 from vitkit.models.image_model import ImageModel
 from vitkit.runs.data_record import describe_data

@@ -22,9 +22,8 @@ from vitkit.data.stream.loader import evaluation_batches
 from vitkit.data.transforms import preprocess
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.evaluation import run_model
-from vitkit.jobs.inspect_options import InspectOptions
+from vitkit.jobs.options import InspectOptions, PredictOptions
 from vitkit.jobs.predict import predict_images
-from vitkit.jobs.predict_options import PredictOptions
 from vitkit.listener import SILENT, Listener, Progress
 from vitkit.models.config.compute_config import Precision
 from vitkit.runs.folder import kind_of

@@ -23,11 +23,10 @@ from vitkit.data.sources import open_data
 from vitkit.data.stream.workers import Reading, Result, compute_ahead
 from vitkit.errors import VitkitError
 from vitkit.jobs.evaluate import keep_evaluation
-from vitkit.jobs.evaluate_options import EvaluateOptions
 from vitkit.jobs.fewshot.fewshot import keep_fewshot
 from vitkit.jobs.fewshot.options import FewShotOptions
 from vitkit.jobs.inspect import draw_pictures
-from vitkit.jobs.inspect_options import InspectOptions
+from vitkit.jobs.options import EvaluateOptions, InspectOptions
 from vitkit.listener import SILENT
 from vitkit.runs.config import Run
 from vitkit.runs.data_record import check_data, read_record

@@ -9,7 +9,7 @@ import tyro
 from vitkit.cli import console
 from vitkit.cli.listener import TerminalListener
 from vitkit.cli.options import importing, parse
-from vitkit.jobs.card_options import CardOptions
+from vitkit.jobs.options import CardOptions
 
 if TYPE_CHECKING:
     from vitkit.weights import Identity

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, get_args
 
 from vitkit.cli import console
 from vitkit.cli.options import importing, parse
-from vitkit.jobs.convert_options import ConvertOptions
+from vitkit.jobs.options import ConvertOptions
 from vitkit.weights.format_names import Library
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from vitkit.cli import console
 from vitkit.cli.options import importing, parse
-from vitkit.jobs.cost_options import CostOptions
+from vitkit.jobs.options import CostOptions
 from vitkit.text import format_bytes, format_count, format_size
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from vitkit.cli import console
 from vitkit.cli.options import importing, parse
 from vitkit.data.config import DecodeRule
 from vitkit.errors import VitkitError
-from vitkit.jobs.data_check_options import DataCheckOptions
+from vitkit.jobs.options import DataCheckOptions
 
 if TYPE_CHECKING:
     from vitkit.data.check import DataCheck

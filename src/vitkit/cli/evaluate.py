@@ -12,8 +12,7 @@ from vitkit.cli import console
 from vitkit.cli.options import importing, parse
 from vitkit.data.imagenet_config import ProtocolName
 from vitkit.errors import VitkitError
-from vitkit.jobs.evaluate_options import EvaluateOptions, ProtocolFiles, ProtocolOptions
-from vitkit.jobs.options import as_arguments
+from vitkit.jobs.options import EvaluateOptions, ProtocolFiles, ProtocolOptions, as_arguments
 from vitkit.text import visible
 
 if TYPE_CHECKING:

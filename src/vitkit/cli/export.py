@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from vitkit.cli import console
 from vitkit.cli.options import importing, parse
-from vitkit.jobs.export_options import ExportOptions
+from vitkit.jobs.options import ExportOptions
 
 
 @dataclass(frozen=True)

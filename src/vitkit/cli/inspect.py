@@ -8,8 +8,7 @@ import tyro
 
 from vitkit.cli import console
 from vitkit.cli.options import importing, parse, read_names
-from vitkit.jobs.inspect_options import InspectOptions
-from vitkit.jobs.options import as_names
+from vitkit.jobs.options import InspectOptions, as_names
 from vitkit.runs.folder import kind_of
 
 

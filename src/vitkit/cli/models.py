@@ -7,7 +7,7 @@ from rich.table import Table
 
 from vitkit.cli import console
 from vitkit.cli.options import importing, parse
-from vitkit.jobs.models_options import ModelsOptions
+from vitkit.jobs.options import ModelsOptions
 from vitkit.text import format_count
 
 if TYPE_CHECKING:

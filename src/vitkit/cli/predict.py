@@ -14,8 +14,7 @@ from rich.table import Table
 from vitkit.cli import console
 from vitkit.cli.options import importing, parse, read_names
 from vitkit.errors import VitkitError
-from vitkit.jobs.options import as_names
-from vitkit.jobs.predict_options import PredictOptions
+from vitkit.jobs.options import PredictOptions, as_names
 from vitkit.text import visible
 
 if TYPE_CHECKING:

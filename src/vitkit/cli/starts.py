@@ -9,7 +9,7 @@ from rich.table import Table
 
 from vitkit.cli import console
 from vitkit.cli.options import parse
-from vitkit.jobs.starts_options import StartsOptions
+from vitkit.jobs.options import StartsOptions
 from vitkit.weights.published import SOURCES, PublishedStart, starts
 
 DESCRIBED = 5

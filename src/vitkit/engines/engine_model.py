@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.engines.engine_config import Numbers
+from vitkit.engines.libraries import Numbers
 from vitkit.errors import VitkitError
 from vitkit.models.config.card import Card
 from vitkit.models.config.vit_config import Gelu

@@ -16,9 +16,15 @@ from vitkit.config import describe_value, from_json, to_json
 from vitkit.durable import read_chunks, read_json, replace_json
 from vitkit.engines import onnx_engine, openvino_engine
 from vitkit.engines.agreement import Agreement, Nearness
-from vitkit.engines.engine_config import DESCRIPTION, GraphEngine, Numbers
 from vitkit.engines.engine_model import EngineModel, GraphShape, computed_gelu, describe_gelu, shape_of
-from vitkit.engines.libraries import refuse_numbers, refusing, require_engine
+from vitkit.engines.libraries import (
+    DESCRIPTION,
+    GraphEngine,
+    Numbers,
+    refuse_numbers,
+    refusing,
+    require_engine,
+)
 from vitkit.engines.onnx_engine import OnnxRunner
 from vitkit.engines.openvino_engine import OpenVINORunner
 from vitkit.errors import VitkitError

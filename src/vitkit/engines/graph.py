@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.engines.engine_config import Numbers
 from vitkit.engines.engine_model import computed_gelu
+from vitkit.engines.libraries import Numbers
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.fast import CENTRE, compute_as
 from vitkit.models.image_model import ImageModel, Taps

@@ -1,4 +1,5 @@
-"""The packages of engines: whether they are installed, what they can compute, and what they raise."""
+"""The names of engines and of the numbers they compute in; their packages: whether they are installed, what
+they can compute, and what they raise. No torch, and no engine, is imported to know."""
 
 import re
 import sys
@@ -7,11 +8,32 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Literal
 
-from vitkit.engines.engine_config import EXTRAS, GraphEngine, Numbers
 from vitkit.errors import VitkitError
 from vitkit.text import visible
+
+GraphEngine = Literal["openvino", "onnxruntime"]
+"""The engines that are handed a graph: each is an extra of the same name, and computes on the processor."""
+
+
+Engine = Literal["torch", "openvino", "onnxruntime"]
+"""The programs that compute a model's logits."""
+
+
+Numbers = Literal["float32", "bfloat16", "int8"]
+"""The type of the numbers in an engine's matrix products. int8 needs images to calibrate it on."""
+
+
+DESCRIPTION = "engine.json"
+"""The file that makes a folder that of an export, and describes it."""
+
+
+EXTRAS: dict[GraphEngine, tuple[str, ...]] = {
+    "openvino": ("openvino",),
+    "onnxruntime": ("onnxruntime", "onnx", "onnxscript"),
+}
+"""The packages that an engine needs to compute a checkpoint's graph."""
 
 TELEMETRY = "openvino_telemetry"
 

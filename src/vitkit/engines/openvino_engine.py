@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.engines.engine_config import Numbers
 from vitkit.engines.engine_model import GraphShape
-from vitkit.engines.libraries import has_bfloat16, import_package
+from vitkit.engines.libraries import Numbers, has_bfloat16, import_package
 
 FILES = ("graph.xml", "graph.bin")
 """The files of a graph: operations, and weights."""

@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitkit.engines.engine_config import Numbers
 from vitkit.engines.graph import example_images, graph_of
-from vitkit.engines.libraries import import_package
+from vitkit.engines.libraries import Numbers, import_package
 from vitkit.engines.openvino_engine import FILES, OpenVINORunner
 from vitkit.models.conv_stem import ConvStem
 from vitkit.models.image_model import ImageModel

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from vitkit.engines import onnx_writer, openvino_writer
 from vitkit.engines.agreement import Nearness
-from vitkit.engines.engine_config import GraphEngine, Numbers
 from vitkit.engines.engine_model import EngineModel, Runner
 from vitkit.engines.graph import example_images
-from vitkit.engines.libraries import refusing
+from vitkit.engines.libraries import GraphEngine, Numbers, refusing
 from vitkit.engines.onnx_engine import OnnxRunner
 from vitkit.engines.openvino_engine import OpenVINORunner
 from vitkit.errors import VitkitError

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vitkit.config import to_json
-from vitkit.jobs.card_options import CardOptions
+from vitkit.jobs.options import CardOptions
 from vitkit.models.config.resnet_config import BackboneConfig
 from vitkit.models.measure import forward_flops, parameters
 from vitkit.models.zoo import ModelConfig

@@ -15,8 +15,7 @@ from torch import Tensor
 from vitkit.config import difference, to_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
-from vitkit.jobs.convert_options import ConvertOptions
-from vitkit.jobs.options import from_options
+from vitkit.jobs.options import ConvertOptions, from_options
 from vitkit.listener import SILENT, Listener
 from vitkit.models.image_model import ImageModel
 from vitkit.runs.destination import beside, refuse_taken

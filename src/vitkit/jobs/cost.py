@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from vitkit.errors import VitkitError
-from vitkit.jobs.cost_options import CostOptions
+from vitkit.jobs.options import CostOptions
 from vitkit.kernels.block import Outline
 from vitkit.models.channels_config import with_image_size
 from vitkit.models.config.compute_config import Phase, Precision

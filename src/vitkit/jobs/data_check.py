@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from vitkit.data.check import DataCheck, check_data
 from vitkit.data.config import NEWEST_RULE
-from vitkit.jobs.data_check_options import DataCheckOptions
+from vitkit.jobs.options import DataCheckOptions
 from vitkit.tasks import find_task
 
 

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitkit.engines.engine_config import Engine, GraphEngine, Numbers
 from vitkit.engines.engine_model import EngineModel, describe_gelu
 from vitkit.engines.folder import serve_folder
-from vitkit.engines.libraries import refuse_numbers
+from vitkit.engines.libraries import Engine, GraphEngine, Numbers, refuse_numbers
 from vitkit.errors import VitkitError
 from vitkit.models.config.compute_config import Phase, Precision
 from vitkit.runs.folder import Place, kind_of

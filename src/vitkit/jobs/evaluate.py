@@ -24,8 +24,7 @@ from vitkit.evaluation.protocols import (
     outputs_of_classes,
 )
 from vitkit.jobs.engines import Ready, load_ready
-from vitkit.jobs.evaluate_options import EvaluateOptions, MeasuringOptions, ProtocolOptions
-from vitkit.jobs.options import from_options
+from vitkit.jobs.options import EvaluateOptions, MeasuringOptions, ProtocolOptions, from_options
 from vitkit.listener import Listener, added_up
 from vitkit.runs.finish import evaluate_split, find_training_images, with_repeats
 from vitkit.runs.folder import Place, kind_of

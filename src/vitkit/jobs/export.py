@@ -28,8 +28,7 @@ from vitkit.engines.libraries import refuse_numbers
 from vitkit.engines.serving import COMPARED, MADE_UP, make_runner, refuse_model, require_same
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
-from vitkit.jobs.export_options import FEWEST, ExportOptions
-from vitkit.jobs.options import from_options
+from vitkit.jobs.options import FEWEST, ExportOptions, from_options
 from vitkit.listener import SILENT, Listener
 from vitkit.models.image_model import ImageModel
 from vitkit.runs.checkpoints import load_any

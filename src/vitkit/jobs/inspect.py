@@ -25,8 +25,7 @@ from vitkit.data.transforms import preprocess
 from vitkit.durable import refuse_link
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
-from vitkit.jobs.inspect_options import InspectOptions
-from vitkit.jobs.options import as_names, from_options
+from vitkit.jobs.options import InspectOptions, as_names, from_options
 from vitkit.listener import Listener
 from vitkit.models.image_model import ImageModel
 from vitkit.runs.checkpoints import load_model

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vitkit.errors import VitkitError
-from vitkit.jobs.models_options import ModelsOptions
+from vitkit.jobs.options import ModelsOptions
 from vitkit.models.measure import forward_flops, parameters
 from vitkit.models.zoo import ModelConfig, list_models, model_config
 

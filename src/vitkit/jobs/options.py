@@ -1,25 +1,35 @@
 """Options are written once: a frozen dataclass is a function's signature and Args, and a verb's help.
 
 A job is a function of one value, its options. `from_options` makes the public function of it, whose
-parameters are the fields, and the command line reads the same dataclass. The fields that verbs share are
-here. None of it needs torch.
+parameters are the fields, and the command line reads the same dataclass. First come the fields that verbs
+share, then each verb's own options; those of a study stand beside it. None of it needs torch.
 """
 
 import ast
 import inspect
+import math
 import re
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, is_dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar
 
-from vitkit.engines.engine_config import Engine
+from vitkit.data.config import WORKER_TIMEOUT, DecodeRule, Splits
+from vitkit.data.imagenet_config import ProtocolName
+from vitkit.engines.libraries import Engine, GraphEngine, Numbers
+from vitkit.errors import VitkitError
 from vitkit.listener import SILENT, Listener
+from vitkit.models.config.card import TaskName
 from vitkit.models.config.compute_config import Precision
 from vitkit.models.config.image_config import Size
+from vitkit.models.config.vit_config import Interpolation
+from vitkit.runs.config import StartConfig
+from vitkit.runs.series_options import SeriesOptions
+from vitkit.weights.format_names import Format, Library, format_for
 from vitkit.weights.load_options import LoadOptions
+from vitkit.weights.published import is_address
 
 StrPath: TypeAlias = str | Path
 """A file, a folder, an address, or the name of a published checkpoint."""
@@ -230,3 +240,276 @@ def as_arguments(options: type, given: Any) -> dict[str, Any]:
 def as_names(paths: StrPaths) -> tuple[str, ...]:
     """Return one path or several as text."""
     return (str(paths),) if isinstance(paths, str | Path) else tuple(map(str, paths))
+
+
+@dataclass(frozen=True)
+class CardOptions(CheckpointOptions, SourceOptions):
+    """The options of `vitkit card`."""
+
+
+@dataclass(frozen=True)
+class StartsOptions:
+    """The options of the list of published checkpoints; the texts below the fields are their help."""
+
+    patterns: tuple[str, ...]
+    """short names, or patterns such as 'vit-b16*'; left out, all are listed."""
+    model: str | None = None
+    """a model of vitkit models, or a pattern: ViT-B/16, 'BiT-*'."""
+    data: str | None = None
+    """the images that it was trained on: imagenet-21k, imagenet-1k, 'imagenet-21k, imagenet-1k', webli; or,
+    where none has exactly that, a part of it."""
+
+
+@dataclass(frozen=True)
+class ModelsOptions(SizeOptions):
+    """The options of the list of models; the texts below the fields are their help."""
+
+    patterns: tuple[str, ...]
+    """patterns such as 'ViT-B*', or parts of names; left out, all models are listed."""
+    num_classes: int = 1000
+    """number of classes of the head."""
+
+
+@dataclass(frozen=True)
+class CostOptions(CheckpointOptions):
+    """The options of a cost estimate; the texts below the fields are their help."""
+
+    models: tuple[str, ...]
+    """model names (ViT-B/16, R50+ViT-L/16, BiT-R152x4, ViT-96x6x3/4), run folders or checkpoints."""
+    batch_size: int = 128
+    """images of the batch whose memory is counted."""
+    num_classes: int | None = None
+    """number of classes of the head; left out, 1000 or the checkpoint's."""
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    """optimiser: adamw stores two numbers for each weight, sgd one."""
+    average: bool = False
+    """count a running average of the weights too."""
+    epochs: float | None = None
+    """epochs of a training whose compute is estimated; give --images too."""
+    images: int | None = None
+    """images in the training set; give --epochs too."""
+    utilization: float = 0.4
+    """fraction of an H100's peak speed that training is assumed to reach."""
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise VitkitError(f"batch_size is at least 1, found {self.batch_size}.")
+        if (self.epochs is None) != (self.images is None):
+            raise VitkitError("A training is costed by --epochs and --images together; one is missing.")
+        if self.epochs is not None and self.images is not None and min(self.epochs, self.images) <= 0:
+            raise VitkitError(f"epochs and images are above 0, found {self.epochs:g} and {self.images}.")
+        if not 0 < self.utilization <= 1:
+            raise VitkitError(f"utilization is a fraction above 0 and at most 1, found {self.utilization}.")
+
+    @property
+    def images_seen(self) -> float | None:
+        """Return the images that the training sees, repetitions counted; None where no training is
+        estimated."""
+        return None if self.epochs is None or self.images is None else self.epochs * self.images
+
+
+@dataclass(frozen=True)
+class ConvertOptions(CheckpointOptions, JobOptions, SourceOptions):
+    """The options of a conversion; the texts below the fields are their help."""
+
+    out: StrPath
+    """file or folder to write; it must not exist yet."""
+    to: Format | None = None
+    """format to write; left out, official for a name ending in .npz, torchvision for .pth, else vitkit."""
+    _: KW_ONLY
+    num_classes: int | None = None
+    """number of classes of a new head of zeros, which replaces the old one, as the original code
+    fine-tunes."""
+    head: Literal["keep", "new"] | None = None
+    """keep the whole head, or replace it by a new one of zeros."""
+    interpolation: Interpolation = "original"
+    """how position embeddings are resized: by the original code's bilinear rule, or bicubic."""
+    against: Library | None = None
+    """compare with the model of another library, timm or huggingface, if it is installed."""
+    accept_change: bool = False
+    """keep a result that differs because the format cannot store all of the model's numerics."""
+    image_mean: tuple[float, ...] | None = None
+    """mean of pixels in 0..1, one for each channel or one for all, where the file does not record it."""
+    image_std: tuple[float, ...] | None = None
+    """standard deviation of pixels in 0..1, given in the same way."""
+
+    @property
+    def format(self) -> Format:
+        """Return the format to write: the one named, or the one that the ending of `out` suggests."""
+        return self.to or format_for(self.out)
+
+
+@dataclass(frozen=True)
+class DataCheckOptions(JobOptions):
+    """The options of a check of a data set; the texts below the fields are their help."""
+
+    path: str
+    """images to check: digits (built in), a folder of class folders, a .csv, or a folder of .parquet
+    files."""
+    splits: Splits = field(default_factory=Splits)
+    """how missing splits would be made."""
+    decode: DecodeRule = field(default_factory=DecodeRule)
+    """how files are read."""
+    task: TaskName = "classification"
+    """what will be learned: classification, one class for each image; multi-label, any number of labels."""
+
+
+@dataclass(frozen=True)
+class MeasuringOptions(ModelOptions, BatchOptions, JobOptions):
+    """The options of every evaluation; the texts below the fields are their help."""
+
+    _: KW_ONLY
+    worker_timeout: float = WORKER_TIMEOUT
+    """seconds to wait for a batch before the process that loads it is considered stuck; 0 waits for ever."""
+
+    def __post_init__(self) -> None:
+        if self.workers < 0:
+            raise VitkitError(f"workers is 0 or more, found {self.workers}.")
+        if not 0 <= self.worker_timeout < math.inf:
+            raise VitkitError(
+                f"Expected a worker_timeout of 0 seconds (no limit) or more, found {self.worker_timeout}."
+            )
+
+
+@dataclass(frozen=True)
+class EvaluateOptions(MeasuringOptions):
+    """The options of an evaluation on images with labels."""
+
+    data: str | None = None
+    """other images than those the model was trained with: digits, a folder, a .csv or .parquet files. Classes
+    are matched by name."""
+    split: str | None = None
+    """images to evaluate on: test, val or train; left out, test if there is one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProtocolFiles:
+    """The files that a protocol reads beside the images."""
+
+    labels: StrPath | None = None
+    """with a protocol, real.json of imagenet-real or the folder mappings of objectnet; left out, beside the
+    images."""
+    wnids: StrPath | None = None
+    """with a protocol, the WordNet ids of the model's outputs in order: a file with one at the beginning of
+    each line, or a folder of class folders; left out, the model's class names or ImageNet's usual order."""
+
+
+@dataclass(frozen=True)
+class ProtocolOptions(ProtocolFiles, MeasuringOptions):
+    """The options of an evaluation as one of ImageNet's test sets is scored."""
+
+    data: StrPath
+    """the folder of the test set's images."""
+    protocol: ProtocolName
+    """the test set: imagenet-real, imagenet-a, objectnet and so on."""
+
+
+@dataclass(frozen=True)
+class PredictorOptions(ModelOptions):
+    """The options of `vitkit.Predictor`."""
+
+    device: str = "auto"  # by position too
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions(PredictorOptions, JobOptions):
+    """The options of a prediction; the texts below the fields are their help."""
+
+    images: Sequence[StrPath]
+    """image files, folders, or - for a list of paths on standard input."""
+    top: int = 5
+    """number of classes to name for each image; a multi-label model always names all labels."""
+    batch_size: int = 32
+    """images that are read and computed at a time."""
+
+    def __post_init__(self) -> None:
+        if not self.images:
+            raise VitkitError("Which images? Give files, folders, or - to read paths from standard input.")
+        if self.top < 1 or self.batch_size < 1:
+            raise VitkitError(f"top and batch_size are at least 1, found {self.top} and {self.batch_size}.")
+
+
+@dataclass(frozen=True)
+class InspectOptions(CheckpointOptions, JobOptions):
+    """The options of an inspection; the texts below the fields are their help."""
+
+    path: StrPath
+    """a run folder, or any checkpoint that vitkit convert reads."""
+    images: Sequence[StrPath] | None = None
+    """image files or folders for the attention pictures; left out, test images of the run."""
+    out: StrPath | None = None
+    """folder to write the pictures to; left out, inspect/ in the run folder or beside the checkpoint."""
+
+    @property
+    def folder(self) -> Path:
+        """Return the folder for the pictures; for a model given by address, in the working folder."""
+        if self.out is not None:
+            return Path(self.out)
+        if is_address(self.path):
+            return Path("inspect")
+        path = Path(self.path)
+        return (path if path.is_dir() else path.parent) / "inspect"
+
+
+FEWEST = 10
+"""Images below which neither ranges nor agreement say anything."""
+
+
+@dataclass(frozen=True)
+class ExportOptions(CheckpointOptions, JobOptions, SourceOptions):
+    """The options of an export; the texts below the fields are their help."""
+
+    out: StrPath
+    """folder of the graph, which must not exist yet."""
+    engine: GraphEngine = "openvino"
+    """what is to compute it: openvino or onnxruntime, extras of the same names."""
+    precision: Numbers = "float32"
+    """numbers of matrix products: float32, bfloat16 or int8. OpenVINO has all three; int8 is calibrated on
+    images."""
+    _: KW_ONLY
+    calibration: str | None = None
+    """images for int8, like those it will see: a folder of images, labels or not, or any --data; left out,
+    the training images of a run. Some of them are kept apart to compare the result with float32."""
+    calibration_images: int = 300
+    """most images that ranges are found on."""
+    check_images: int = 500
+    """most images, others than those, that the result is compared with float32 on."""
+    accept_change: bool = False
+    """keep a result that answers otherwise than float32 on more than 1 % of the images."""
+
+    def __post_init__(self) -> None:
+        if min(self.calibration_images, self.check_images) < FEWEST:
+            raise VitkitError(
+                f"calibration_images and check_images are at least {FEWEST}, found {self.calibration_images} "
+                f"and {self.check_images}."
+            )
+
+
+@dataclass(frozen=True)
+class FinetuneRunOptions(SizeOptions):
+    """The options of the run that fine-tunes a start on images."""
+
+    start: str | StartConfig
+    """a run folder, a file or folder of weights, or an address such as hf:org/name; a `StartConfig` says
+    more."""
+    data: str
+    """images with labels, as for `vitkit.train`."""
+    _: KW_ONLY
+    recipe: str = ""
+    """a name, "paper" for the paper's; left out, what suits the number of images."""
+
+
+@dataclass(frozen=True)
+class OutOptions:
+    """The folder of a run or of a series of them."""
+
+    out: StrPath | None = None
+    """the run folder; left out, one below runs/."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneOptions(MachineOptions, JobOptions, SeriesOptions, OutOptions, FinetuneRunOptions):
+    """The options of fine-tuning. `start`, `data` and `out` come first, because their classes come last."""
+
+    minutes: float | None = None
+    """of training, in place of the number of steps that suits the images or the recipe has."""

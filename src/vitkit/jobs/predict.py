@@ -18,8 +18,7 @@ from vitkit.data.transforms import preprocess
 from vitkit.engines.engine_model import EngineModel
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.jobs.engines import load_ready
-from vitkit.jobs.options import as_arguments, as_names, method_from_options
-from vitkit.jobs.predict_options import PredictOptions, PredictorOptions
+from vitkit.jobs.options import PredictOptions, PredictorOptions, as_arguments, as_names, method_from_options
 from vitkit.tasks import answering_of
 from vitkit.tasks.answering import Answering, Guess
 from vitkit.weights.card import preprocessing_of

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vitkit.durable import refuse_links, require_regular_file
-from vitkit.engines.engine_config import DESCRIPTION
+from vitkit.engines.libraries import DESCRIPTION
 from vitkit.errors import VitkitError
 from vitkit.runs.config import Run, parse_run, read_config
 from vitkit.runs.destination import make_folder

@@ -21,7 +21,7 @@ from vitkit._version import __version__
 from vitkit.analysis.drawing import save_figure
 from vitkit.analysis.study_figures import throughput_figure
 from vitkit.durable import replace_json
-from vitkit.engines.engine_config import Numbers as EngineNumbers
+from vitkit.engines.libraries import Numbers as EngineNumbers
 from vitkit.errors import VitkitError
 from vitkit.jobs.bench.contestants import (
     PEERS,

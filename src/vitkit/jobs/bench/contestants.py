@@ -17,9 +17,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from vitkit.engines.engine_config import EXTRAS, GraphEngine
-from vitkit.engines.engine_config import Numbers as EngineNumbers
 from vitkit.engines.engine_model import EngineModel
+from vitkit.engines.libraries import EXTRAS, GraphEngine
+from vitkit.engines.libraries import Numbers as EngineNumbers
 from vitkit.engines.serving import serve
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model

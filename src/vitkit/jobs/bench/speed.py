@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.engines.engine_config import Numbers
+from vitkit.engines.libraries import Numbers
 from vitkit.jobs.bench.contestants import BenchPhase, Contestant
 from vitkit.jobs.bench.timing import Clock, Step, Ticking, Turn, spread, take_turns
 from vitkit.models.measure import executed_flops
