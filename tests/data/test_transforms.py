@@ -178,6 +178,12 @@ def test_random_crops_keep_their_ranges() -> None:
     assert (top + height).max() == 40 and (left + width).max() == 60
 
 
+def test_an_image_without_a_crop_of_the_right_area_is_taken_whole() -> None:
+    """Squares of 14 pixels have 196, those of 15 have 225, and none has 200 to 202."""
+    augmentation = Augmentation(crop_area=(0.5, 0.505), crop_aspect=(1.0, 1.0), flip=False)
+    assert _random_crop(20, 20, augmentation, sample_rng(0, 0, 0)) == (0, 0, 20, 20)
+
+
 def test_random_crops_spread_as_tensorflows() -> None:
     """With one aspect of 1 the height is uniform between the roots of the areas: 7..20 pixels of 20 x 20."""
     found = crops(20, 20, Augmentation(crop_area=(0.1225, 1.0), crop_aspect=(1.0, 1.0), flip=False), 5600)

@@ -130,6 +130,20 @@ def test_a_column_of_groups_is_never_torn(tmp_path: Path) -> None:
     assert "Splits keep groups together: 40 groups by patient." in data.notes
 
 
+@pytest.mark.parametrize("rule", [1, 2])
+def test_the_only_group_with_a_class_is_trained_on(tmp_path: Path, rule: int) -> None:
+    """However well the group would fill a split: a class without training images cannot be learned."""
+    for i in range(12):
+        draw(tmp_path / f"{i}.png", i)
+    rows = [f"{i}.png,{'c' if i == 0 else 'ab'[i % 2]},p{i // 3}" for i in range(12)]
+    (tmp_path / "list.csv").write_text("\n".join(["path,label,patient", *rows]))
+    for seed in range(8):
+        splits = Splits(val_fraction=0, test_fraction=0.34, group="patient", seed=seed, rule=rule)
+        data = open_data(str(tmp_path / "list.csv"), splits)
+        rare = data.class_names.index("c")
+        assert rare in data.splits["train"].labels and rare not in data.splits["test"].labels
+
+
 def test_folders_below_the_classes_are_groups(tmp_path: Path) -> None:
     for i in range(60):
         draw(tmp_path / "ab"[i % 2] / f"p{i % 12}" / f"{i}.png", i)
