@@ -112,4 +112,10 @@ def _family(process: int) -> list[int]:
 
 
 def _resident(process: int) -> int:
-    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    """The bytes of a process in memory; of pages that it shares, as forked workers do, its part alone.
+
+    Counted in each, those pages would make a moment with four workers look like growth.
+    """
+    rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
+    words = rollup.partition("\nPss:")[2].split()  # nothing of a process that has just ended
+    return int(words[0]) << 10 if words else 0
