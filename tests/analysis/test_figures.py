@@ -16,7 +16,7 @@ from vitkit.evaluation.predictions import Predictions
 RNG = np.random.default_rng(0)
 NASTY = [
     "<script>alert(1)</script>",
-    "cost in $ and $^2",
+    r"cost in $ and $\frac{$",  # no formula that matplotlib can read
     r"back\slash_{x}",
     "两只猫 🐈",
     "line\nbreak",

@@ -12,7 +12,7 @@ from torch import nn
 from vitkit import config
 from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import Classification, classification
+from vitkit.evaluation.classify import Classification, classification, mark_repeats
 from vitkit.evaluation.intervals import wilson_interval
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.run_model import evaluation_mode, predict
@@ -254,3 +254,13 @@ def test_to_json_is_plain() -> None:
 def test_classification_refuses(made: Predictions, count: int, message: str) -> None:
     with pytest.raises(VitkitError, match=message):
         classification(made, names(count))
+
+
+def test_accuracy_without_images_of_training_leaves_them_out() -> None:
+    """Of six images two are training images, both right; of the other four, two are right."""
+    logits = np.eye(2)[[0, 0, 1, 0, 0, 1]]
+    marked = predictions(logits, [0, 0, 1, 1, 1, 1])
+    found = mark_repeats(classification(marked, names(2)), marked, np.array([0, 2])).repeated
+    assert found is not None
+    assert (found.count, found.correct, found.accuracy_without) == (2, 2, 0.5)
+    assert found.interval_without == wilson_interval(2, 4)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import nn
 
@@ -190,6 +191,27 @@ def test_archives_that_cannot_be_predictions(tmp_path: Path) -> None:
     path.symlink_to(path)
     with pytest.raises(VitkitError, match="cannot be read"):
         Predictions.load(path)
+
+
+@pytest.mark.parametrize(("name", "shape"), [("labels", (10**12,)), ("logits", (10**12, 3))])
+def test_an_array_that_claims_more_than_its_file_holds(
+    tmp_path: Path, name: str, shape: tuple[int, ...]
+) -> None:
+    """The header alone is read, so that nobody's claim takes memory."""
+    header = io.BytesIO()
+    kind = np.dtype(np.int64 if name == "labels" else np.float32)
+    description = npy.dtype_to_descr(kind)
+    npy.write_array_header_1_0(header, {"descr": description, "fortran_order": False, "shape": shape})
+    np.savez(tmp_path / "whole.npz", **arrays())  # type: ignore[arg-type]
+    with (
+        zipfile.ZipFile(tmp_path / "whole.npz") as whole,
+        zipfile.ZipFile(tmp_path / "test.npz", "w") as file,
+    ):
+        for member in whole.namelist():
+            content = header.getvalue() + bytes(24) if member == f"{name}.npy" else whole.read(member)
+            file.writestr(member, content)
+    with pytest.raises(VitkitError, match=rf"{name}\.npy is shorter than its header says"):
+        Predictions.load(tmp_path / "test.npz")
 
 
 @pytest.mark.usefixtures("_on_disk")
