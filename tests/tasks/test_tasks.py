@@ -22,8 +22,9 @@ from vitkit.tasks.answering import Guess
 from vitkit.tasks.classification.answering import ClassificationAnswering
 from vitkit.tasks.classification.learning import ClassificationLearning
 from vitkit.tasks.learning import Validation
-from vitkit.training.checkpoint import step_name
+from vitkit.training.checkpoint import Progress, step_name
 from vitkit.training.config import ClassificationConfig
+from vitkit.training.evaluators import judge
 from vitkit.training.trainer import StepNumbers, Trainer
 from vitkit.weights.files.safetensors import read_safetensors
 
@@ -57,6 +58,16 @@ def test_a_task_that_is_not_there_is_refused_before_a_folder_is_made(
     with pytest.raises(VitkitError, match="one of the tasks classification, found multi-label"):
         vitkit.train(replace(RUN, task="multi-label"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", typing.get_args(TaskName))
+def test_of_weights_that_score_alike_those_of_the_smaller_loss_are_best(name: TaskName) -> None:
+    monitor = find_task(name).learning.monitor
+    measured = [{monitor.metric: 0.5, "loss": loss} for loss in (1.0, 2.0, 0.5, 0.7)]
+    progress = Progress()
+    for step, values in enumerate(measured):
+        progress = judge(monitor, values, step, progress)
+    assert (progress.best_step, progress.best_tie) == (2, 0.5)
 
 
 def test_a_run_of_a_version_without_tasks_is_a_classification() -> None:
