@@ -18,7 +18,7 @@ from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.config.vit_config import DINOV3_ROTARY, EVA02_ROTARY, RotaryConfig, ViTConfig
-from vitkit.models.parts import Block, RelativeAttention
+from vitkit.models.parts import MLP, Block, RelativeAttention
 from vitkit.models.pool import AttentionPool
 from vitkit.models.position import LearnedPosition2D, RotaryPosition2D, resize_line, sincos_2d
 from vitkit.models.vit import ViT
@@ -400,3 +400,11 @@ def test_tokens_are_normalised_before_the_first_block_where_it_is_asked_for() ->
     assert model.pre_norm is not None
     with torch.no_grad():
         assert torch.equal(model.embed(IMAGES), model.pre_norm(plain.embed(IMAGES)))
+
+
+def test_the_quick_gelu_is_that_of_clip() -> None:
+    """OpenAI CLIP's `model.py` (QuickGELU): x * sigmoid(1.702 x)."""
+    x = torch.linspace(-8, 8, 65, dtype=torch.float64)
+    torch.testing.assert_close(
+        MLP(4, 8, gelu="quick").activate(x), x / (1 + torch.exp(-1.702 * x)), rtol=1e-12, atol=0
+    )

@@ -474,3 +474,12 @@ def test_what_was_expected_stands_beside_what_came_out() -> None:
     sentence = "Accuracy on the test images: expected 71 to 83 %, came out 78 %."
     assert sentence in render_report(bare(expected=sentence))
     assert "Accuracy on the test images" not in render_report(bare())
+
+
+@pytest.mark.parametrize(("images", "words"), [(200, "test: p below 0.001)"), (12, "test: p 0.031)")])
+def test_a_small_p_value_is_told_as_below_a_thousandth(images: int, words: str) -> None:
+    """The model is always right, on two classes of equal size."""
+    labels = np.arange(images) % 2
+    made = Predictions(np.eye(2, dtype=np.float32)[labels], labels, np.arange(images), np.zeros(0, np.int64))
+    told = classification_report({"test": (classification(made, ["a", "b"]), made)}, "test")
+    assert words in told.answer[0].words
