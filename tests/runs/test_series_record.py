@@ -171,7 +171,8 @@ def test_folders_of_members_are_the_names_of_the_plan_and_never_paths(
     ("options", "place", "value", "words"),
     [
         (RUNS, ("metric",), "loss", "metric: expected accuracy"),
-        (RUNS, ("options", "runs"), 10**9, "members: expected 1000000000, found 2"),
+        (RUNS, ("options", "runs"), 10**9, "options: runs is at least 1 and at most 1,000, found 1000000000"),
+        (RUNS, ("options", "runs"), 900, "members: expected 900, found 2"),
         (RUNS, ("options", "runs"), 2.5, "options: runs: expected int"),
         (RUNS, ("options", "cross_validate"), 2, "give one of the two"),
         (RUNS, ("chosen",), 0.5, "chosen: expected the learning rate of the members, 0.01, found 0.5"),
