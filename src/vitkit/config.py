@@ -87,10 +87,10 @@ FLOAT32_MOST = 2.0**128 - 2.0**104
 
 
 def require_finite(config: Any) -> None:
-    """Refuse a dataclass that holds NaN, infinity, or what float32 takes for it; for its `__post_init__`.
+    """Refuse a dataclass with a number that is none in float32; called by its `__post_init__`.
 
     Raises:
-        VitkitError: a field, or an item of a tuple, is infinite or not a number.
+        VitkitError: a field, or an item of a tuple, is not a number, infinite, or would be in float32.
     """
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)

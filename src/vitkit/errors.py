@@ -1,4 +1,4 @@
-"""The exception whose message is written for the user."""
+"""The exceptions whose messages are written for the user."""
 
 
 class VitkitError(Exception):

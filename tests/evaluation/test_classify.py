@@ -257,7 +257,7 @@ def test_classification_refuses(made: Predictions, count: int, message: str) -> 
 
 
 def test_accuracy_without_images_of_training_leaves_them_out() -> None:
-    """Of six images two are training images, both right; of the other four, two are right."""
+    """The model is right on both training images among the six, and on two of the other four."""
     logits = np.eye(2)[[0, 0, 1, 0, 0, 1]]
     marked = predictions(logits, [0, 0, 1, 1, 1, 1])
     found = mark_repeats(classification(marked, names(2)), marked, np.array([0, 2])).repeated

@@ -202,7 +202,7 @@ def test_an_array_that_claims_more_than_its_file_holds(
     kind = np.dtype(np.int64 if name == "labels" else np.float32)
     description = npy.dtype_to_descr(kind)
     npy.write_array_header_1_0(header, {"descr": description, "fortran_order": False, "shape": shape})
-    np.savez(tmp_path / "whole.npz", **arrays())  # type: ignore[arg-type]
+    saved(tmp_path / "whole.npz")
     with (
         zipfile.ZipFile(tmp_path / "whole.npz") as whole,
         zipfile.ZipFile(tmp_path / "test.npz", "w") as file,

@@ -9,8 +9,9 @@ import torch
 
 from vitkit.data.config import FIRST_RULE, Augmentation, Splits
 from vitkit.errors import VitkitError
+from vitkit.jobs.finetune_options import FinetuneOptions, FinetuneRunOptions
 from vitkit.jobs.finetune_recipes import fit_paper
-from vitkit.jobs.options import FinetuneOptions, FinetuneRunOptions, as_arguments, from_options
+from vitkit.jobs.options import as_arguments, from_options
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.series.series import recorded_run, train_series
 from vitkit.jobs.train import require_data, train

@@ -2,7 +2,9 @@
 
 A job is a function of one value, its options. `from_options` makes the public function of it, whose
 parameters are the fields, and the command line reads the same dataclass. First come the fields that verbs
-share, then each verb's own options; those of a study stand beside it. None of it needs torch.
+share, then each verb's own options. The options of a study stand beside the study, and those of fine-tuning
+in a file of their own: they need the configuration of a run, for which the help of other verbs need not wait.
+None of it needs torch.
 """
 
 import ast
@@ -25,8 +27,6 @@ from vitkit.models.config.card import TaskName
 from vitkit.models.config.compute_config import Precision
 from vitkit.models.config.image_config import Size
 from vitkit.models.config.vit_config import Interpolation
-from vitkit.runs.config import StartConfig
-from vitkit.runs.series_options import SeriesOptions
 from vitkit.weights.format_names import Format, Library, format_for
 from vitkit.weights.load_options import LoadOptions
 from vitkit.weights.published import is_address
@@ -483,33 +483,3 @@ class ExportOptions(CheckpointOptions, JobOptions, SourceOptions):
                 f"calibration_images and check_images are at least {FEWEST}, found {self.calibration_images} "
                 f"and {self.check_images}."
             )
-
-
-@dataclass(frozen=True)
-class FinetuneRunOptions(SizeOptions):
-    """The options of the run that fine-tunes a start on images."""
-
-    start: str | StartConfig
-    """a run folder, a file or folder of weights, or an address such as hf:org/name; a `StartConfig` says
-    more."""
-    data: str
-    """images with labels, as for `vitkit.train`."""
-    _: KW_ONLY
-    recipe: str = ""
-    """a name, "paper" for the paper's; left out, what suits the number of images."""
-
-
-@dataclass(frozen=True)
-class OutOptions:
-    """The folder of a run or of a series of them."""
-
-    out: StrPath | None = None
-    """the run folder; left out, one below runs/."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FinetuneOptions(MachineOptions, JobOptions, SeriesOptions, OutOptions, FinetuneRunOptions):
-    """The options of fine-tuning. `start`, `data` and `out` come first, because their classes come last."""
-
-    minutes: float | None = None
-    """of training, in place of the number of steps that suits the images or the recipe has."""

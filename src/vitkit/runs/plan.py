@@ -247,22 +247,24 @@ def settle_minutes(
     if begun is not None and begun.training.steps is not None:
         # Where the minutes are others, the folder refuses the run by that difference alone.
         return fit(run, begun.training.steps, count)
-    named, record = settle_start(run, data.class_names, out, request)
+
+    def complete(with_pixels: bool) -> tuple[Run, StartRecord | None]:
+        """Complete the run by its start, as `plan_run` will, with its pixel statistics or without them."""
+        known = request.measure_pixels(run, data, listener) if with_pixels else run
+        return settle_start(known, data.class_names, out, request)
+
     if out is None:
-        for folder in numbered_folders(named, data.name, ending):
+        for folder in numbered_folders(complete(with_pixels=False)[0], data.name, ending):
             if not folder.is_dir():
                 break
             there = read(folder)
             if there is not None and there.training.steps is not None:
-                if None not in (there.start.image_mean, there.start.image_std):
-                    # The record has what was measured; that of a series leaves measuring to its runs.
-                    measured = request.measure_pixels(run, data, listener)
-                    named, record = settle_start(measured, data.class_names, out, request)
-                same = with_absolute_paths(fit(named, there.training.steps, count))
+                # The record of a run has what was measured; that of a series leaves measuring to its runs.
+                measured = None not in (there.start.image_mean, there.start.image_std)
+                same = with_absolute_paths(fit(complete(measured)[0], there.training.steps, count))
                 if not changed_options(to_json(there), str(folder), same):
                     return fit(run, there.training.steps, count)
-    # As the run will be, so that the model that is timed is the one that is trained.
-    named, record = settle_start(request.measure_pixels(run, data, listener), data.class_names, out, request)
+    named, record = complete(with_pixels=True)  # the model that is timed is then the one that is trained
     place, config = find_device(device), model_config_of(named, len(data.class_names), record)
     require_memory(config, named, place)  # before anything of the run is built
     pace = measure_pace(named, data, record, place, request.build(named, config, listener), listener)

@@ -121,6 +121,14 @@ def near_published(path: Path) -> str:
     return f" Published checkpoints of a name like that: {', '.join(near)} (vitkit starts)." if near else ""
 
 
+def is_address(path: str | Path) -> bool:
+    """Whether a checkpoint is fetched from somewhere: hf:org/name, https://..., a name of `vitkit starts`."""
+    # One slash, because pathlib leaves one of two. A file of that name on this machine goes first.
+    if re.match(r"hf:|[A-Za-z][\w+.-]+:/", str(path)):
+        return not Path(path).exists()
+    return find_start_named(path) is not None
+
+
 @cache
 def _table() -> tuple[PublishedStart, ...]:
     """Read `published.csv`, once."""
@@ -171,11 +179,3 @@ def _near(name: str) -> list[str]:
 def _hint(name: str) -> str:
     near = _near(name.lower())
     return f"Near it: {', '.join(near)}." if near else "All are listed by vitkit starts."
-
-
-def is_address(path: str | Path) -> bool:
-    """Whether a checkpoint is fetched from somewhere: hf:org/name, https://..., a name of `vitkit starts`."""
-    # One slash, because pathlib leaves one of two. A file of that name on this machine goes first.
-    if re.match(r"hf:|[A-Za-z][\w+.-]+:/", str(path)):
-        return not Path(path).exists()
-    return find_start_named(path) is not None

@@ -112,6 +112,39 @@ def fetch(path: str | Path, progress: Progress | None = None) -> Fetched:
     return Fetched(Path(path))
 
 
+def fetch_any(path: str | Path, progress: Progress | None = None) -> Fetched:
+    """Return the local path of a checkpoint, which may be given by a name that `vitkit starts` lists.
+
+    Files in the folder `starts/NAME` of the cache are taken for the published checkpoint NAME without asking
+    any server: a machine without a network gets them in this way.
+
+    Args:
+        path: a name, or what `fetch` takes.
+        progress: as for `fetch`.
+
+    Raises:
+        VitkitError: as `fetch`; for a name the message says what to fetch elsewhere and where to put it.
+    """
+    start = find_start_named(path)
+    if start is None:
+        return fetch(path, progress)
+    size = (start.image_size, start.image_size)
+    placed = cache_folder() / "starts" / start.name
+    if placed.is_dir():
+        return Fetched(placed, {"source": f"{start.name}, put by hand into {placed}"}, size)
+    try:
+        fetched = fetch(start.pinned_address, progress)
+    except VitkitError as error:
+        others = f" Its weights are published as {' and '.join(start.addresses[1:])} too." * (
+            len(start.addresses) > 1
+        )
+        raise VitkitError(
+            f"{start.name} is not on this machine. {error}{others} Files put into the folder {placed} are "
+            "found by the name."
+        ) from error
+    return Fetched(fetched.path, fetched.origin, size)
+
+
 # One file from a server
 
 
@@ -416,36 +449,3 @@ def _write_record(target: Path, file: Path, shown: str, digest: str, version: st
     checked = time.time() if version else None
     record = {"source": shown, **described(file, digest), "version": version, "checked": checked}
     replace_json(_record(target), record)
-
-
-def fetch_any(path: str | Path, progress: Progress | None = None) -> Fetched:
-    """Return the local path of a checkpoint, which may be given by a name that `vitkit starts` lists.
-
-    What somebody put into the folder `starts/NAME` of the cache is taken for the published checkpoint NAME
-    without asking anyone, which is how machines without a network come by it.
-
-    Args:
-        path: a name, or what `fetch` takes.
-        progress: as there.
-
-    Raises:
-        VitkitError: as there; of a name it says what to fetch elsewhere and where to put it.
-    """
-    start = find_start_named(path)
-    if start is None:
-        return fetch(path, progress)
-    size = (start.image_size, start.image_size)
-    placed = cache_folder() / "starts" / start.name
-    if placed.is_dir():
-        return Fetched(placed, {"source": f"{start.name}, put by hand into {placed}"}, size)
-    try:
-        found = fetch(start.pinned_address, progress)
-    except VitkitError as error:
-        others = f" Its weights are published as {' and '.join(start.addresses[1:])} too." * (
-            len(start.addresses) > 1
-        )
-        raise VitkitError(
-            f"{start.name} is not on this machine. {error}{others} Files put into the folder {placed} are "
-            "found by the name."
-        ) from error
-    return Fetched(found.path, found.origin, size)
