@@ -377,6 +377,10 @@ def test_the_peak_of_prediction(batch: int, config: ModelConfig, precision: Any)
     # PyTorch's convolutions copy input, weights and result while they run, which is not counted: in training
     # other moments are higher, in prediction the peak of a ResNet on small images is 7 to 9 % higher.
     nearness = 0.1 if isinstance(config, ResNetConfig) else 0.05
+    if precision == "bfloat16" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        # oneDNN has no bfloat16 for such a processor. PyTorch's own convolution lays out every patch of its
+        # input, another buffer inside an operation that is not counted.
+        nearness = 0.2
     assert inference_memory(config, batch, Compute(precision)).peak == pytest.approx(measured, rel=nearness)
 
 
