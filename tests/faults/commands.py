@@ -41,7 +41,7 @@ def forked(
 
     Args:
         arguments: those after `vitkit`.
-        folder: where `out` and `err` are written.
+        folder: in which it runs, and where `out` and `err` are written.
         limit: seconds after which it is killed.
         first: called in the new process before the command.
         until: called here with the process's number, which is its group's too; may wait and send signals.
@@ -61,6 +61,7 @@ def forked(
                 (2, folder / "err", os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
             ):
                 os.dup2(os.open(name, flags, 0o644), descriptor)
+            os.chdir(folder)  # an option such as --out may name a folder by an odd relative path
             sys.argv = ["vitkit", *arguments]
             if first is not None:
                 first()
@@ -108,6 +109,7 @@ def whole(
             stdout=out,
             stderr=err,
             env=os.environ | (environment or {}),
+            cwd=folder,
             start_new_session=True,
         )
         try:
