@@ -21,6 +21,8 @@ from tests.mutants.listed import LISTS, Mutant, StaleError, mutated, read_mutant
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path("src/vitkit")
+STARTERS = ("subprocess", "without_torch", "multiprocessing")
+"""Words of test files that start other processes."""
 LEFT_OUT = (".git", ".venv*", "__pycache__", ".*_cache", ".hypothesis", "*.egg-info")
 """Names of what is not copied, and does not decide what tests do."""
 MADE = {"runs", "dist", "build"}
@@ -146,9 +148,15 @@ class Runner:
             seen.update(found)
         # What other processes run, what runs at import alone, and C, is not recorded.
         nearest = next((files for name in REACHES for files in stages[name] if files), [])
+        reached = [
+            file for name in REACHES[: REACHES.index(reach) + 1] for files in stages[name] for file in files
+        ]
+        others = [
+            file for file in reached if any(word in (self.copy / file).read_text() for word in STARTERS)
+        ]
         rest = {
             test: recorded.seconds
-            for file in nearest
+            for file in dict.fromkeys([*nearest, *others])
             for test, recorded in self._recorded(file, mutant.file).items()
             if test not in seen
         }
