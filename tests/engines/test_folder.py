@@ -80,6 +80,13 @@ def test_a_description_of_the_first_version_is_read_and_said_to_be_unhashed(out:
         vitkit.Predictor(out)
 
 
+@pytest.mark.parametrize("written", [0, 3, 99, "2", None])
+def test_a_description_in_another_format_is_refused(out: Path, written: object) -> None:
+    edit(out, lambda data: data.update(format_version=written, vitkit_version="9.9"))
+    with pytest.raises(VitkitError, match=r"written by vitkit 9\.9 in another format"):
+        vitkit.Predictor(out)
+
+
 def test_a_description_of_another_graph_is_refused(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for other in (small(size=(16, 16)), small(channels=1)):
         monkeypatch.setattr(
