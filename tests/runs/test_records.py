@@ -15,6 +15,7 @@ from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 from vitkit.jobs.report import write_report
 from vitkit.runs.records import read_data_record, read_metrics, read_speed
+from vitkit.runs.steps import speed_log
 
 TRAIN = {"kind": "train", "step": 10, "epoch": 0.5, "loss": 2.0, "learning_rate": 1e-3}
 VALIDATION = {"kind": "validation", "step": 10, "epoch": 0.5, "loss": 2.0, "accuracy": 0.5}
@@ -97,6 +98,19 @@ def test_whole_logs_are_read_whole(tmp_path: Path) -> None:
     (tmp_path / "speed.jsonl").write_bytes(lines(SPEED, TRAIN) + b'{"step": 20, "images_')
     assert read_speed(tmp_path).lines == [SPEED]
     assert "2 lines of 3 cannot be read and are left out" in read_speed(tmp_path).left_out
+
+
+def test_a_speed_log_that_was_cut_short_loses_no_line_after_it(tmp_path: Path) -> None:
+    whole = {key: value for key, value in SPEED.items() if key != "seconds"}
+    with speed_log(tmp_path) as log:
+        log(dict(whole))
+    assert (tmp_path / "speed.jsonl").read_bytes()[:1] == b"{"  # no empty line at the beginning
+    with (tmp_path / "speed.jsonl").open("ab") as file:
+        file.write(b'{"step": 20, "images_')
+    with speed_log(tmp_path) as log:
+        log(dict(whole))
+    assert [line["step"] for line in read_speed(tmp_path).lines] == [SPEED["step"]] * 2
+    assert "1 line of 3" in read_speed(tmp_path).left_out
 
 
 def test_lines_that_the_report_does_not_draw_are_no_damage(tmp_path: Path) -> None:
