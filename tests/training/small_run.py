@@ -5,7 +5,9 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tests.models.test_vit import TINY
@@ -15,25 +17,29 @@ from vitkit.models.vit import ViT
 from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig
 from vitkit.training.evaluators import Evaluator, Monitor
 from vitkit.training.objectives import Classification
+from vitkit.training.parallel import ALONE, World, divide, places_of
 from vitkit.training.trainer import Trainer
 
 NUM_SAMPLES = 40
 
 
 class RandomImages:
-    """A fixed set of random images in the stream's own order."""
+    """A fixed set of random images in the stream's own order, of which a process reads some places."""
 
-    def __init__(self, batch_size: int, bad: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self, batch_size: int, bad: frozenset[int] = frozenset(), places: NDArray[np.int64] | None = None
+    ) -> None:
         generator = torch.Generator().manual_seed(5)
         self.images = torch.randint(0, 256, (NUM_SAMPLES, 3, 12, 16), dtype=torch.uint8, generator=generator)
         self.labels = torch.arange(NUM_SAMPLES) % 5
         self.batch_size, self.bad = batch_size, bad
+        self.places = np.arange(batch_size) if places is None else places
 
     def batches(self, start: int, stop: int) -> Iterator[Batch]:
         for step in range(start, stop):
-            positions = torch.arange(step * self.batch_size, (step + 1) * self.batch_size).numpy()
+            positions = step * self.batch_size + self.places
             ids = torch.from_numpy(sample_at(positions, NUM_SAMPLES, 0)[1])
-            mask = torch.tensor([int(i) not in self.bad for i in ids])
+            mask = torch.tensor([int(i) not in self.bad for i in ids], dtype=torch.bool)
             yield Batch(self.images[ids], {"labels": self.labels[ids]}, mask, ids)
 
 
@@ -54,6 +60,7 @@ def small_trainer(
     objective: nn.Module | None = None,
     others: Mapping[str, Evaluator] | None = None,
     device: str = "cpu",
+    world: World = ALONE,
 ) -> Trainer:
     """`values`: what each validation is to find; left out, something the weights decide. `others`: evaluators
     besides the validation, which stand before it."""
@@ -66,16 +73,19 @@ def small_trainer(
         weights = [value.sum().item() for value in model.state_dict().values()]
         return {"accuracy": next(found) if values else sum(weights), "loss": next(losses, 1.0)}
 
+    shares = divide(training.batch_size, training.micro_batch_size, world)
     return Trainer(
         run,
         model,
         objective or Classification(ClassificationConfig(mixup=mixup), 5),
-        RandomImages(training.batch_size, bad),
+        RandomImages(training.batch_size, bad, places_of(shares, mixup > 0)),
         NUM_SAMPLES,
         training,
         optimizer,
         {**(others or {}), "validation": Evaluator(evaluator)},
         Monitor("accuracy", "max", tie_breaker="loss"),
+        mixes=mixup > 0,
+        world=world,
     )
 
 

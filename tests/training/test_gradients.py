@@ -186,7 +186,9 @@ def test_micro_batches_draw_apart_and_weigh_by_their_readable_images() -> None:
     batch = Batch(images, {}, mask, torch.arange(6))
     model, objective = torch.nn.Linear(1, 1), Drawing()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    gradients = Gradients(model, objective, optimizer, nullcontext, total_steps=2, seed=0, size=2)
+    gradients = Gradients(
+        model, objective, optimizer, nullcontext, total_steps=2, seed=0, batch_size=6, micro_batch_size=2
+    )
     gradients.compute(batch, step=0)
     assert model.weight.grad is not None
     assert model.weight.grad.item() == pytest.approx((0 + 2 + 3) / 3)

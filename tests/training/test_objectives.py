@@ -142,12 +142,12 @@ def test_a_batch_is_mixed_in_one_of_two_ways() -> None:
     both, ways = ClassificationConfig(mixup=1.0, cutmix=1.0), set()
     for seed in range(20):
         torch.manual_seed(seed)
-        images, soft = mix(model, numbered_batch(4), torch.eye(4), both)
+        images, soft = mix(model, numbered_batch(4), lambda labels: torch.eye(4), both)
         ways.add(images.dtype)  # mixup needs floats, boxes stay bytes
         torch.testing.assert_close(soft.sum(1), torch.ones(4))
     assert ways == {torch.uint8, torch.float32}
     torch.manual_seed(1)
-    images, soft = mix(model.eval(), numbered_batch(4), torch.eye(4), both)
+    images, soft = mix(model.eval(), numbered_batch(4), lambda labels: torch.eye(4), both)
     assert torch.equal(images, numbered_batch(4).images) and torch.equal(soft, torch.eye(4))
 
 

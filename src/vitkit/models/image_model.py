@@ -6,6 +6,7 @@ the weights.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -21,6 +22,24 @@ from vitkit.models.config.vit_config import Interpolation
 
 Taps = dict[str, Tensor]
 """The dictionary into which a model writes its own intermediate tensors, by name."""
+
+
+@dataclass(frozen=True)
+class BatchRows:
+    """The images of a larger batch that a model is given in training, where others of it are computed by
+    other processes or later.
+
+    What is drawn once for the batch, such as the images that skip a branch, is drawn for all of it, so that
+    it does not depend on how the batch is divided. Dropout draws a number for every number of a token, too
+    many to be drawn for others: it follows from `seed`.
+    """
+
+    start: int
+    stop: int
+    total: int
+    """Images of the larger batch, of which these are `start` to `stop - 1`."""
+    seed: int
+    """The seed of what each image draws for itself."""
 
 
 @runtime_checkable
@@ -59,6 +78,8 @@ class ImageModel(nn.Module):
     recompute: bool
     """Whether autograd keeps of each layer its input alone, and the backward pass computes the rest once
     more: less memory for about a third more time, and the same gradients (Chen et al. 2016)."""
+    batch_rows: BatchRows | None
+    """The larger batch that the images of a training step are a part of; None where they are all of it."""
     pixel_mean: Tensor
     pixel_std: Tensor
 
@@ -68,6 +89,7 @@ class ImageModel(nn.Module):
         self.card = Card()
         self.chosen = PLAIN
         self.recompute = False
+        self.batch_rows = None
         self.compute_pixel_statistics()
 
     def through(self, layer: nn.Module, x: Tensor) -> Tensor:
@@ -77,6 +99,10 @@ class ImageModel(nn.Module):
             return recomputed
         out: Tensor = layer(x)
         return out
+
+    def take_rows(self, rows: BatchRows | None) -> None:
+        """Let the next training images be these of a larger batch; None: all of it."""
+        self.batch_rows = rows
 
     def compute_pixel_statistics(self) -> None:
         """Make mean and std of the pixels, `(C, 1, 1)` each, as buffers that follow the model to its device.

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.models.config.vit_config import Gelu, Interpolation
-from vitkit.models.image_model import Taps
+from vitkit.models.image_model import BatchRows, Taps
 from vitkit.models.position import relative_logits, resize_line
 
 QUICK_GELU_SLOPE = 1.702
@@ -163,14 +163,20 @@ class MLP(nn.Module):
         return self.dropout(self.fc2(hidden))  # type: ignore[no-any-return]
 
 
-def drop_path(branch: Tensor, rate: float) -> Tensor:
+def drop_path(branch: Tensor, rate: float, rows: BatchRows | None = None) -> Tensor:
     """Set a residual branch `(B, T, D)` to zero for images drawn at a rate, and scale the others up.
 
     Scaled in training, the mean stays and evaluation needs nothing; Huang et al. (2016, eq. 5) scale down in
     evaluation instead. PyTorch's default generator is drawn from, which the trainer seeds for every
     micro-batch.
+
+    Args:
+        branch: of the images of a batch.
+        rate: probability that an image skips the branch.
+        rows: the larger batch that the images are a part of.
     """
-    kept = torch.rand(len(branch), 1, 1, device=branch.device) >= rate  # one draw an image
+    drawn = torch.rand(len(branch) if rows is None else rows.total, 1, 1, device=branch.device)
+    kept = (drawn if rows is None else drawn[rows.start : rows.stop]) >= rate  # one draw an image
     # The factor has the branch's type, which under autocast is bfloat16 (with a layer scale float32): a
     # factor in float32 would make every product float32.
     return branch * (kept / (1 - rate)).to(branch.dtype)
@@ -187,6 +193,9 @@ class Block(nn.Module):
         layer_scale: first value of a learned factor for each channel of both branches; None: no such factor.
         drop_path: probability with which an image skips a branch in training.
     """
+
+    batch_rows: BatchRows | None = None
+    """As `ImageModel.batch_rows`."""
 
     def __init__(
         self,
@@ -249,13 +258,13 @@ class Block(nn.Module):
         if self.attention_scale is not None:
             attended = attended * self.attention_scale
         if self.training and self.drop_path:
-            attended = drop_path(attended, self.drop_path)
+            attended = drop_path(attended, self.drop_path, self.batch_rows)
         x = x + attended
         refined = self.mlp(self.norm2(x))
         if self.mlp_scale is not None:
             refined = refined * self.mlp_scale
         if self.training and self.drop_path:
-            refined = drop_path(refined, self.drop_path)
+            refined = drop_path(refined, self.drop_path, self.batch_rows)
         out: Tensor = x + refined
         if taps is not None:
             taps |= {f"{name}/attention": attended, f"{name}/+attention": x}

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
 from vitkit.models.config.vit_config import ViTConfig
-from vitkit.models.image_model import ImageModel, Taps, lecun_normal, make_head
+from vitkit.models.image_model import BatchRows, ImageModel, Taps, lecun_normal, make_head
 from vitkit.models.parts import MLP, Attention, Block, RelativeAttention
 from vitkit.models.pool import Pooling, make_pooling
 from vitkit.models.position import Position, RotaryPosition2D, make_positions
@@ -101,6 +101,13 @@ class ViT(ImageModel):
             nn.init.zeros_(self.pre_logits.bias)
         self.init_head()
 
+    def take_rows(self, rows: BatchRows | None) -> None:
+        """Let the next training images be these of a larger batch; None: all of it."""
+        super().take_rows(rows)
+        for part in self.modules():
+            if isinstance(part, Block):
+                part.batch_rows = rows
+
     def layers(self) -> list[nn.Module]:
         """List the encoder blocks."""
         return list(self.blocks)
@@ -142,6 +149,13 @@ class ViT(ImageModel):
         tokens: Tensor = torch.cat([*expanded, patches], dim=1) if expanded else patches  # (B, T, D)
         if self.config.position_at == "stem" and len(self.positions):
             tokens = self._add_position(tokens, 0, grid)
+        if (
+            self.training
+            and self.batch_rows is not None
+            and (self.config.dropout or self.config.attention_dropout)
+        ):
+            # What was drawn before is drawn for the whole batch; from here on each image draws for itself.
+            torch.manual_seed(self.batch_rows.seed)
         tokens = self.dropout(tokens)  # after the positions, as in vision_transformer
         if self.pre_norm is not None:
             tokens = self.pre_norm(tokens)

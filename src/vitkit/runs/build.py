@@ -32,6 +32,7 @@ from vitkit.tasks.learning import Validation
 from vitkit.training.config import ObjectiveConfig
 from vitkit.training.evaluators import Evaluator
 from vitkit.training.gradients import step_seed
+from vitkit.training.parallel import ALONE, World, divide, places_of
 from vitkit.training.trainer import Trainer
 from vitkit.weights.card import card_of
 
@@ -132,8 +133,14 @@ def compute_as_begun(parts: Parts, device: torch.device) -> None:
     compute_as(parts.model, parts.compute or plain)
 
 
-def build_trainer(parts: Parts, device: torch.device) -> Trainer:
-    """Move the model to its device, and build what trains it."""
+def build_trainer(parts: Parts, device: torch.device, world: World = ALONE) -> Trainer:
+    """Move the model to its device, and build what trains it.
+
+    Args:
+        parts: of the run.
+        device: where this process computes.
+        world: the processes that train together.
+    """
     run, data, learning = parts.run, parts.data, find_task(parts.run.task).learning
     with torch.random.fork_rng():
         # Its weights follow from the seed of the run alone, as the model's do; by a hash of it, so that they
@@ -145,7 +152,7 @@ def build_trainer(parts: Parts, device: torch.device) -> Trainer:
         parts.folder,
         parts.model.to(device),
         objective,
-        build_loader(parts),
+        build_loader(parts, world),
         len(data.splits["train"]),
         run.training,
         run.optimizer,
@@ -153,12 +160,15 @@ def build_trainer(parts: Parts, device: torch.device) -> Trainer:
         learning.monitor if "val" in data.splits else None,
         configuration=to_json(run),
         compute=parts.model.chosen,
+        mixes=run.objective.mixes,
+        world=world,
     )
 
 
-def build_loader(parts: Parts) -> TrainLoader:
+def build_loader(parts: Parts, world: World = ALONE) -> TrainLoader:
     """Build the stream of training images; it adds the files that it cannot read to the rejected ones."""
     run, train = parts.run, parts.data.splits["train"]
+    shares = divide(run.training.batch_size, run.training.micro_batch_size, world)
     loader = TrainLoader(
         train,
         run.preprocessing,
@@ -167,6 +177,7 @@ def build_loader(parts: Parts) -> TrainLoader:
         seed=run.training.seed,
         workers=worker_count(train, run.loading),
         bad_quota=run.loading.bad_quota,
+        places=places_of(shares, run.objective.mixes),
         worker_timeout=run.loading.worker_timeout,
     )
     loader.rejects = parts.rejects.of_split("train")  # those of before count towards the quota

@@ -145,7 +145,7 @@ class Survey:
     """Whether checkpoints were committed and none of them is whole."""
 
 
-def environment(device: torch.device) -> dict[str, Any]:
+def environment(device: torch.device, processes: int = 1) -> dict[str, Any]:
     """List what decides the last bits of results besides the state: versions, processor, device, threads.
 
     Every checkpoint records it, and a resumed run names what has changed.
@@ -157,7 +157,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "machine": processor_name(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "threads": torch.get_num_threads(),
-        "world_size": 1,  # processes; recorded because sums over several of them would round otherwise
+        "world_size": processes,  # recorded because sums over several of them round otherwise
     }
 
 

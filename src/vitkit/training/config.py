@@ -34,6 +34,11 @@ class ClassificationConfig:
     """Weights of the classes in the loss. balanced: each class counts alike, an image of a class of n among N
     training images of K classes as N / (K n) (scikit-learn's rule)."""
 
+    @property
+    def mixes(self) -> bool:
+        """Whether each image is mixed with the one before it."""
+        return self.mixup > 0 or self.cutmix > 0
+
     def __post_init__(self) -> None:
         require_finite(self)
         if self.logit_adjustment < 0:

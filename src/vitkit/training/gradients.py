@@ -1,4 +1,9 @@
-"""The gradients of a batch, computed in micro-batches that fit into memory."""
+"""The gradients of a batch, computed in micro-batches that fit into memory, and by several processes.
+
+What is drawn once for a micro-batch (mixup, the images that skip a branch) is drawn alike in every process
+and pass that computes a part of it. So the update is that of one process that computes all at once, but for
+rounding, and for dropout, whose numbers each image draws for itself.
+"""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -10,6 +15,8 @@ from torch import Tensor, nn
 
 from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
+from vitkit.models.image_model import BatchRows, ImageModel
+from vitkit.training.parallel import ALONE, Share, World, divide
 
 
 @contextmanager
@@ -37,11 +44,16 @@ class Gradients:
         autocast: makes the context of the forward pass.
         total_steps: updates of the whole run, which the objective is told.
         seed: of the run, from which all randomness follows.
-        size: images at a time.
+        batch_size: images of a batch, of all processes together.
+        micro_batch_size: images for which random numbers are drawn together and that are computed at a time,
+            of all processes together; None: the whole batch.
+        mixes: whether the objective mixes each image with the one before it.
+        world: the processes that compute the gradients together.
     """
 
     size: int
-    """Images at a time: fewer than asked for once they did not fit into the memory of a GPU."""
+    """Images that this process computes at a time: fewer than it has of a micro-batch once those did not fit
+    into the memory of its GPU."""
 
     def __init__(
         self,
@@ -51,10 +63,16 @@ class Gradients:
         autocast: Callable[[], AbstractContextManager[Any]],
         total_steps: int,
         seed: int,
-        size: int,
+        batch_size: int,
+        micro_batch_size: int | None = None,
+        mixes: bool = False,
+        world: World = ALONE,
     ) -> None:
         self.model, self.objective, self.optimizer = model, objective, optimizer
-        self.autocast, self.total_steps, self.seed, self.size = autocast, total_steps, seed, size
+        self.autocast, self.total_steps, self.seed = autocast, total_steps, seed
+        self.mixes, self.world = mixes, world
+        self.shares = divide(batch_size, micro_batch_size, world)
+        self.size = max((len(share) for share in self.shares), default=0)
         self.device = next(model.parameters()).device
         stream: Any = torch.cuda.Stream
         self.copies = stream(self.device) if self.device.type == "cuda" else None
@@ -63,54 +81,103 @@ class Gradients:
         """Compute the gradients of a batch; where a GPU's memory is too small, in halves from this step on.
 
         Args:
-            batch: the images and targets, on the CPU.
+            batch: the images and targets that this process has of it, on the CPU.
             step: updates made before this one, from which all randomness in it follows.
 
         Returns:
-            The loss and the objective's metrics: scalars, means over the batch's readable images.
+            The loss and the objective's metrics: scalars, means over the readable images of the whole batch.
 
         Raises:
             VitkitError: a single image of a GPU, or a micro-batch elsewhere, does not fit into memory.
         """
+        own = sum(int(batch.mask[at : at + len(share)].sum()) for at, share in self._placed())
+        # At least 1, so that a batch of unreadable images alone has zero gradients and not 0 / 0.
+        valid = max(int(self.world.total(own)[0]), 1)
         # An objective may have changed its buffers before the memory ran out.
         kept = [buffer.clone() for buffer in self.objective.buffers()]
         while True:
-            size = min(self.size, len(batch))
-            with out_of_memory_explained(size, batch.images.shape):
+            with out_of_memory_explained(self.size, batch.images.shape):
                 try:
-                    return self._add_up(batch, step, size)
+                    totals = self._add_up(batch, step, valid)
+                    break
                 except torch.OutOfMemoryError:  # of a GPU: a CPU's allocator raises another error
-                    if size == 1:
+                    if self.size == 1:
                         raise
             # Out here, where no error holds the tensors any more that were alive when it was raised.
             self.optimizer.zero_grad()
             for buffer, value in zip(self.objective.buffers(), kept, strict=True):
                 buffer.copy_(value)
             torch.cuda.empty_cache()
-            self.size = (size + 1) // 2
+            self.size = (self.size + 1) // 2
+        return totals if self.world.size == 1 else self._add_processes(totals)
 
-    def _add_up(self, batch: Batch, step: int, size: int) -> dict[str, Tensor]:
-        """Add up the gradients of micro-batches of `size` images."""
+    def _placed(self) -> Iterator[tuple[int, Share]]:
+        """Yield the shares of this process, each after the place of its first image in the process's batch."""
+        at = 0
+        for share in self.shares:
+            at += self.mixes and not share.is_whole  # the image before, which another process trains on
+            yield at, share
+            at += len(share)
+
+    def _add_up(self, batch: Batch, step: int, valid: int) -> dict[str, Tensor]:
+        """Add up the gradients of this process's shares, at most `size` images at a time."""
         self.optimizer.zero_grad()
-        # At least 1, so that a batch of unreadable images alone has zero gradients and not 0 / 0.
-        valid = max(int(batch.mask.sum()), 1)
         totals: dict[str, Tensor] = {}
-        for part, start in enumerate(range(0, len(batch), size)):
-            # All randomness of the micro-batch (dropout, mixup) follows from its number: a resumed run
-            # draws the same, and a checkpoint stores no state of any random generator. This seeds the
-            # generators of the CPU and of every GPU.
-            torch.manual_seed(step_seed(self.seed, step, part))
-            micro = send_batch(batch.slice(start, start + size), self.device, self.copies)
-            with self.autocast():
-                loss, metrics = self.objective(self.model, micro, step, self.total_steps)
-            # The loss is a mean over the micro-batch's readable images. Weighted by their fraction of the
-            # batch, the gradients add up to that of the mean over the whole batch.
-            fraction = micro.mask.sum() / valid
-            (loss * fraction).backward()
-            for name, value in {"loss": loss, **metrics}.items():
-                before = totals.get(name, torch.zeros((), device=self.device))
-                totals[name] = before + value.detach() * fraction
+        for at, share in self._placed():
+            for start in range(0, len(share), self.size):
+                # All randomness of the micro-batch (dropout, mixup) follows from its number: a resumed run
+                # draws the same, and a checkpoint stores no state of any random generator. This seeds the
+                # generators of the CPU and of every GPU.
+                torch.manual_seed(step_seed(self.seed, step, share.part))
+                micro = send_batch(self._slice(batch, at, share, start), self.device, self.copies)
+                self._tell_model(share, start, len(micro), step)
+                with self.autocast():
+                    loss, metrics = self.objective(self.model, micro, step, self.total_steps)
+                # The loss is a mean over the micro-batch's readable images. Weighted by their fraction of the
+                # batch, the gradients add up to that of the mean over the whole batch.
+                fraction = (micro.mask.sum().double() / valid).to(loss.dtype)
+                (loss * fraction).backward()
+                for name, value in {"loss": loss, **metrics}.items():
+                    before = totals.get(name, torch.zeros((), device=self.device))
+                    totals[name] = before + value.detach() * fraction
         return totals
+
+    def _slice(self, batch: Batch, at: int, share: Share, start: int) -> Batch:
+        """Take from a share, whose first image is at place `at` of the batch, what is computed at a time."""
+        stop = min(start + self.size, len(share))
+        before = None
+        if self.mixes and stop - start < share.total:
+            # That of the first image of a micro-batch is its last, which the process has or has read.
+            before = at + (start - 1) % len(share) if share.is_whole else at + start - 1
+        return batch.slice(at + start, at + stop, before)
+
+    def _tell_model(self, share: Share, start: int, count: int, step: int) -> None:
+        """Tell the model which images of a micro-batch come next, where they are not all of it."""
+        if not isinstance(self.model, ImageModel):
+            return
+        first, rows = share.start + start, None
+        if count < share.total:
+            rows = BatchRows(first, first + count, share.total, step_seed(self.seed, step, share.part, first))
+        if rows != self.model.batch_rows:
+            self.model.take_rows(rows)
+
+    def _add_processes(self, totals: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Sum gradients and totals over all processes."""
+        # A process without images has no totals, and process 0 always has images.
+        names = self.world.tell(list(totals))
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad]
+        # What no process computed a gradient of has none, as with one process.
+        has_gradient = torch.tensor([p.grad is not None for p in parameters], dtype=torch.float32)
+        zero = torch.zeros((), device=self.device)
+        summed = torch.stack([totals.get(name, zero).float() for name in names])
+        self.world.add([has_gradient])
+        learned = [p for p, count in zip(parameters, has_gradient.tolist(), strict=True) if count]
+        for parameter in learned:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        self.world.add([summed])
+        self.world.add([p.grad for p in learned if p.grad is not None])
+        return dict(zip(names, summed.unbind(), strict=True))
 
 
 def send_batch(batch: Batch, device: torch.device, copies: Any) -> Batch:
@@ -133,11 +200,12 @@ def send_batch(batch: Batch, device: torch.device, copies: Any) -> Batch:
     return moved
 
 
-def step_seed(seed: int, step: int, part: int) -> int:
-    """Mix the run's seed, the step and the number of the micro-batch into one seed.
+def step_seed(seed: int, step: int, part: int, image: int | None = None) -> int:
+    """Mix the run's seed, the step, the number of the micro-batch and that of its image into one seed.
 
     A hash, because sums would collide (seed 1 at step 2, seed 2 at step 1), and generators that are seeded
     with neighbouring numbers may begin alike.
     """
-    digest = hashlib.sha256(f"{seed}/{step}/{part}".encode()).digest()
+    numbers = (seed, step, part) if image is None else (seed, step, part, image)
+    digest = hashlib.sha256("/".join(map(str, numbers)).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1  # 63 bits: the seeds that every generator accepts

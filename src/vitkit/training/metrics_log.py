@@ -89,6 +89,22 @@ class MetricsLog:
         )
 
 
+class NoLog:
+    """The log of a process that writes none, because another one of the same run does."""
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        pass
+
+    def sync(self) -> tuple[int, str | None]:
+        return 0, None
+
+    def close(self) -> None:
+        pass
+
+
+Log = MetricsLog | NoLog
+
+
 def repair_log(path: Path, progress: Progress) -> tuple[Progress, list[str]]:
     """Make sure that the log begins with the bytes that a checkpoint knows.
 

@@ -9,7 +9,7 @@ its `after_step` is called, where it has one (`AfterStep`).
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -68,9 +68,12 @@ class Classification(nn.Module):
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Compute the mean loss of a batch, and `accuracy` on its (unmixed) labels; both are scalars."""
         smoothing = self.config.label_smoothing
-        targets = F.one_hot(batch.labels, self.num_classes).float()  # (B, K)
-        targets = targets * (1 - smoothing) + smoothing / self.num_classes
-        images, targets = mix(model, batch, targets, self.config)
+
+        def soften(labels: Tensor) -> Tensor:
+            targets = F.one_hot(labels, self.num_classes).float()  # (B, K)
+            return targets * (1 - smoothing) + smoothing / self.num_classes
+
+        images, targets = mix(model, batch, soften, self.config)
         logits = model(images)
         if self.config.loss == "softmax":
             adjusted = logits
@@ -103,8 +106,11 @@ class MultiLabel(nn.Module):
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Compute the mean loss of a batch, and `hamming_loss`: the fraction of wrong (unmixed) labels."""
         smoothing = self.config.label_smoothing
-        targets = batch.labels.float() * (1 - smoothing) + smoothing / 2  # (B, K)
-        images, targets = mix(model, batch, targets, self.config)
+
+        def soften(labels: Tensor) -> Tensor:
+            return labels.float() * (1 - smoothing) + smoothing / 2  # (B, K)
+
+        images, targets = mix(model, batch, soften, self.config)
         logits = model(images)
         losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(1)
         wrong = ((logits >= 0) != batch.labels).float().mean(1)
@@ -123,20 +129,36 @@ CUTMIX_PROBABILITY = 0.5
 
 
 def mix(
-    model: nn.Module, batch: Batch, targets: Tensor, config: ClassificationConfig
+    model: nn.Module, batch: Batch, soften: Callable[[Tensor], Tensor], config: ClassificationConfig
 ) -> tuple[Tensor, Tensor]:
-    """Mix the images of a batch and their targets `(B, K)` in training, by mixup or by CutMix.
+    """Mix the images of a batch and their targets in training, by mixup or by CutMix.
 
     Every batch is mixed, as timm does by default and CutMix's authors do for ImageNet (half the batches for
-    CIFAR). Without either option images and targets are given back, and nothing is drawn.
+    CIFAR). Without either option images and targets are as they are, and nothing is drawn.
+
+    Args:
+        model: normalises the pixels before mixup.
+        batch: the images, and the one before them where they are a part of a batch.
+        soften: makes targets `(B, K)` of labels.
+        config: says what is mixed.
+
+    Returns:
+        The images and targets.
     """
-    if not model.training or not (config.mixup or config.cutmix):
-        return batch.images, targets
+    if not model.training or not config.mixes:
+        return batch.images, soften(batch.labels)
+    images, labels, mask = batch.images, batch.labels, batch.mask
+    if batch.before is not None:  # put first, mixed with the last one, and left out at the end
+        images = torch.cat((batch.before.images, images))
+        labels, mask = torch.cat((batch.before.labels, labels)), torch.cat((batch.before.mask, mask))
+    targets = soften(labels)
     # One option alone draws nothing to choose: runs with mixup keep the bits that they had before CutMix.
     both = config.mixup > 0 and config.cutmix > 0
     if config.cutmix and (not both or torch.rand(()).item() < CUTMIX_PROBABILITY):
-        return cutmix(batch.images, targets, batch.mask, config.cutmix)
-    return mixup(model.normalize(batch.images), targets, batch.mask, config.mixup)  # type: ignore[operator]
+        images, targets = cutmix(images, targets, mask, config.cutmix)
+    else:
+        images, targets = mixup(model.normalize(images), targets, mask, config.mixup)  # type: ignore[operator]
+    return images[len(images) - len(batch) :], targets[len(images) - len(batch) :]
 
 
 def mixup(images: Tensor, targets: Tensor, mask: Tensor, alpha: float) -> tuple[Tensor, Tensor]:

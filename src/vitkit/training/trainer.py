@@ -31,12 +31,20 @@ from vitkit.data.stream.batch import Batch
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.models.config.compute_config import PLAIN, Compute
 from vitkit.models.image_model import ImageModel, autocast
-from vitkit.training.checkpoint import Progress, TrainState, environment, load_checkpoint, save_checkpoint
+from vitkit.training.checkpoint import (
+    FOLDER,
+    Progress,
+    TrainState,
+    environment,
+    load_checkpoint,
+    save_checkpoint,
+    step_name,
+)
 from vitkit.training.config import VALIDATION, OptimizerConfig, TrainingConfig
 from vitkit.training.evaluators import Evaluator, Monitor, check_evaluators, judge
 from vitkit.training.gradients import Gradients
 from vitkit.training.layer_rates import head_parameters, rate_scales
-from vitkit.training.metrics_log import MetricsLog, repair_log
+from vitkit.training.metrics_log import Log, MetricsLog, NoLog, repair_log
 from vitkit.training.objectives import AfterStep
 from vitkit.training.optim import (
     clip_gradients,
@@ -45,6 +53,7 @@ from vitkit.training.optim import (
     set_rate,
     update_average,
 )
+from vitkit.training.parallel import ALONE, World
 
 LOG = "metrics.jsonl"
 """The metrics log in the run folder: one JSON object a line, for training and for each evaluator."""
@@ -206,6 +215,8 @@ class Trainer:
         monitor: the number that decides which weights are best; None: nothing does.
         configuration: all options of the run as plain data, which checkpoints keep.
         compute: the way in which the model computes, which checkpoints record; left out, the plain one.
+        mixes: whether the objective mixes each image with the one before it.
+        world: the processes that train together, of which the first writes.
 
     Raises:
         VitkitError: the monitor watches an evaluator that is not there, or one has an impossible interval.
@@ -224,7 +235,10 @@ class Trainer:
         monitor: Monitor | None = None,
         configuration: Mapping[str, Any] | None = None,
         compute: Compute | None = None,
+        mixes: bool = False,
+        world: World = ALONE,
     ) -> None:
+        self.world = world
         self.configuration = configuration
         self.run, self.loader = run, loader
         self.evaluators, self.monitor = dict(evaluators or {}), monitor
@@ -250,12 +264,11 @@ class Trainer:
         self.waiting = [p for p in scales if scales[p] and p not in set(head)] if head else []
         optimizer = create_optimizer(self.trained, optimizer_config, scales)
         self.state = TrainState(model, optimizer, average, Progress(), self.objective, averaged_objective)
-        self.environment = environment(self.device)
+        self.environment = environment(self.device, world.size)
         # Steps whose numbers may be unread while the next one is launched: the head of this file says why.
         self.lag = 1 if self.device.type == "cuda" and can_skip_steps(optimizer) else 0
         self.unread: deque[StepNumbers] = deque()
         self.loss: float | None = None  # the last that was read
-        self.micro_batch_size = config.micro_batch_size or config.batch_size
         self.precision = config.precision if compute is None else compute.precision
         if compute is not None:
             self.environment |= {"compute": to_json(compute)}
@@ -266,8 +279,12 @@ class Trainer:
             self.autocast,
             self.total_steps,
             config.seed,
-            self.micro_batch_size,
+            config.batch_size,
+            config.micro_batch_size,
+            mixes,
+            world,
         )
+        self.wanted_size = self.gradients.size  # images at a time, unless the memory is too small for them
 
     @property
     def evaluated_model(self) -> nn.Module:
@@ -290,9 +307,9 @@ class Trainer:
             VitkitError: the checkpoint is of another run, or the metrics log cannot be read.
         """
         recorded = dict(load_checkpoint(checkpoint, self.state).environment)
-        # As many images at a time as before the stop, even if more fit now: dropout and mixup are drawn for
-        # each micro-batch, so another size would change the bits.
-        if recorded.get(MICRO_BATCH, self.micro_batch_size) < self.micro_batch_size:
+        # As many images at a time as before the stop, even if more fit now: sums of other parts would have
+        # other last bits, and dropout draws for each part.
+        if recorded.get(MICRO_BATCH, self.wanted_size) < self.wanted_size:
             self.gradients.size = self.environment[MICRO_BATCH] = recorded[MICRO_BATCH]
         progress = self.state.progress
         # A shorter run than the checkpoint's would end at once, with weights of another schedule.
@@ -302,7 +319,9 @@ class Trainer:
                 f"{self.total_steps:,} steps in all. Put back the number of epochs or steps in config.json "
                 "that the run began with, or start a new run with another --out."
             )
-        self.state.progress, sentences = repair_log(self.run / LOG, progress)
+        sentences = list[str]()
+        if self.world.writes:
+            self.state.progress, sentences = repair_log(self.run / LOG, progress)
         # Checkpoints of the first version, which knew no other way of computing than the plain one, do not
         # name it; nor do later ones name ways that came after them.
         plain = {**to_json(PLAIN), "precision": self.precision}
@@ -327,7 +346,7 @@ class Trainer:
         if state.progress.finished:
             return
         # What the log holds beyond the checkpoint was written by steps that are made again: it is cut off.
-        log = MetricsLog(self.run / LOG, state.progress.log_bytes)
+        log = MetricsLog(self.run / LOG, state.progress.log_bytes) if self.world.writes else NoLog()
         saved_at = started = time.monotonic()
         try:
             for batch in self.loader.batches(state.progress.step, self.total_steps):
@@ -344,11 +363,14 @@ class Trainer:
                     # never continued, so nobody would write it later.
                     self._write_window(rate, log)
                 improved = state.progress.best_step == step + 1  # set by the evaluation just above
-                stop = interrupted()  # asked once: what it answers also decides whether the loop ends
+                # Asked once: what it answers also decides whether the loop ends. A signal may have reached any
+                # of the processes, and process 0 looks at the clock.
+                due = self.world.writes and self._is_checkpoint_due(step + 1, saved_at)
+                stop, due = (count > 0 for count in self.world.total(interrupted(), due))
                 checkpoint = None
                 # A step that improved is saved at once: the best weights must be on the disk, since the next
                 # update overwrites them in memory.
-                if done or improved or stop or self._is_checkpoint_due(step + 1, saved_at):
+                if done or improved or stop or due:
                     checkpoint = self._save(step, log, finished=done)
                     saved_at = time.monotonic()
                 yield StepReport(
@@ -383,7 +405,7 @@ class Trainer:
         every = self.config.checkpoint_every or self.evaluate_every
         return step % every == 0 or time.monotonic() - saved_at > 60 * self.config.checkpoint_minutes
 
-    def _save(self, step: int, log: MetricsLog, finished: bool) -> Path:
+    def _save(self, step: int, log: Log, finished: bool) -> Path:
         """Commit a checkpoint after update number `step`."""
         self._read()
         # Only here and not at every step: looking at all weights costs a pass over them and a wait for the
@@ -395,6 +417,8 @@ class Trainer:
         self.state.progress = replace(
             self.state.progress, log_bytes=length, log_sha256=digest, finished=finished
         )
+        if not self.world.writes:
+            return self.run / FOLDER / step_name(step)
         return save_checkpoint(self.run, self.state, self.environment, self.config.keep, self.configuration)
 
     def update(self, batch: Batch, step: int, rate: float) -> dict[str, float]:
@@ -425,7 +449,7 @@ class Trainer:
             parameter.requires_grad_(step >= self.optimizer_config.head_first)
         self.trained.train()  # a loaded model comes in evaluation mode, without dropout
         totals = self.gradients.compute(batch, step)
-        if self.gradients.size < self.micro_batch_size:  # written down: a resumed run draws as this one does
+        if self.gradients.size < self.wanted_size:  # written down: a resumed run adds up as this one does
             self.environment[MICRO_BATCH] = self.gradients.size
         # After the last micro-batch: the norm to clip is that of the whole batch's gradient.
         totals["grad_norm"] = clip_gradients(self.trained.parameters(), self.optimizer_config.clip_norm)
@@ -451,7 +475,7 @@ class Trainer:
         """Give the context in which the forward pass computes: bfloat16 or float32, as `precision` asks."""
         return autocast(self.device, self.precision)
 
-    def _count(self, numbers: StepNumbers, log: MetricsLog) -> float:
+    def _count(self, numbers: StepNumbers, log: Log) -> float:
         """Count a step, write a line of the log if it is due, and return the last loss that was read."""
         step = numbers.step + 1
         self.state.progress = replace(self.state.progress, step=step)
@@ -477,7 +501,7 @@ class Trainer:
         assert self.loss is not None, "expected that a step was counted before"
         return self.loss
 
-    def _write_window(self, rate: float, log: MetricsLog) -> None:
+    def _write_window(self, rate: float, log: Log) -> None:
         """Write a training line: the means over the steps since the last one (the window), if there were any.
 
         All numbers are read first. The sums are part of the progress, so that a window which began before a
@@ -493,7 +517,7 @@ class Trainer:
             )
             self.state.progress = replace(progress, window={}, window_steps=0)
 
-    def _evaluate(self, step: int, log: MetricsLog) -> dict[str, Mapping[str, float]]:
+    def _evaluate(self, step: int, log: Log) -> dict[str, Mapping[str, float]]:
         """Run the evaluators that are due after `step` updates, and log what they measure.
 
         Returns:

@@ -150,16 +150,16 @@ def test_workers_change_nothing() -> None:
     assert mine == theirs and len(mine) == 2
 
 
-def test_ranks_share_the_batch() -> None:
+def test_places_of_the_batch_alone_are_read() -> None:
     samples = Noise(20)
     (whole,) = train_loader(samples, 12).batches(1, 2)
-    for rank in range(3):
-        loader = TrainLoader(
-            samples, PREPROCESSING, AUGMENTATION, batch_size=12, seed=3, rank=rank, world_size=3
-        )
-        assert_equal(list(loader.batches(1, 2)), [whole.slice(4 * rank, 4 * rank + 4)])
-    with pytest.raises(VitkitError, match="shared equally by 5"):
-        TrainLoader(samples, PREPROCESSING, None, batch_size=12, seed=3, world_size=5)
+    places = np.array([11, 4, 5, 6])
+    loader = TrainLoader(samples, PREPROCESSING, AUGMENTATION, batch_size=12, seed=3, places=places)
+    (part,) = loader.batches(1, 2)
+    for mine, theirs in zip(part.tensors(), whole.tensors(), strict=True):
+        assert torch.equal(mine, theirs[places])
+    nothing = TrainLoader(samples, PREPROCESSING, None, batch_size=12, seed=3, places=places[:0])
+    assert [len(batch) for batch in nothing.batches(0, 2)] == [0, 0]
 
 
 def test_without_augmentation_training_sees_what_evaluation_sees() -> None:

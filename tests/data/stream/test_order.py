@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitkit.data.stream.order import rank_slice, sample_at, sample_rng
+from vitkit.data.stream.order import sample_at, sample_rng
 from vitkit.errors import VitkitError
 
 SEEDS = st.integers(0, 2**63 - 1)
@@ -85,14 +85,6 @@ def test_shapes_are_kept() -> None:
     assert sample_at(np.array([], dtype=np.int64), 5, 0)[1].shape == (0,)
 
 
-@given(st.integers(1, 16), st.integers(1, 16))
-def test_shares_cover_the_batch_in_order(world_size: int, each: int) -> None:
-    batch = np.arange(100, 100 + world_size * each)
-    shares = [rank_slice(batch, rank, world_size) for rank in range(world_size)]
-    assert {len(part) for part in shares} == {each}
-    np.testing.assert_array_equal(np.concatenate(shares), batch)
-
-
 def test_random_numbers_depend_on_all_three() -> None:
     draws = {
         tuple(sample_rng(*key).random(2))
@@ -111,7 +103,3 @@ def test_questions_without_an_answer() -> None:
         sample_at(np.arange(3), 3, -1)
     with pytest.raises(VitkitError, match="seed"):
         sample_rng(2**63, 0, 0)
-    with pytest.raises(VitkitError, match="shared equally by 3"):
-        rank_slice(np.arange(10), 0, 3)
-    with pytest.raises(VitkitError, match="rank"):
-        rank_slice(np.arange(10), 2, 2)

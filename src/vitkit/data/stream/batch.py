@@ -4,7 +4,7 @@ It stands apart from the loader, so that predicting does not import how files ar
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -24,6 +24,9 @@ class Batch:
     """(B,) bool; False where the file could not be read, so that the image counts for nothing."""
     ids: Tensor
     """(B,) int64, index into the split."""
+    before: "Batch | None" = None
+    """The image before the first one, where the images are a part of a batch whose images are mixed with the
+    one before them; None: the first is mixed with the last."""
 
     def __len__(self) -> int:
         return len(self.images)
@@ -35,7 +38,8 @@ class Batch:
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Return everything that is in the batch."""
-        return (self.images, *self.targets.values(), self.mask, self.ids)
+        before = () if self.before is None else self.before.tensors()
+        return (self.images, *self.targets.values(), self.mask, self.ids, *before)
 
     def to(self, device: torch.device | str) -> "Batch":
         """Copy the batch to a device; to a GPU without waiting for the copy to end."""
@@ -49,10 +53,17 @@ class Batch:
 
         return self._each(move)
 
-    def slice(self, start: int, stop: int) -> "Batch":
-        """Return samples start..stop-1 of the batch, as views of its memory."""
-        return self._each(lambda tensor: tensor[start:stop])
+    def slice(self, start: int, stop: int, before: int | None = None) -> "Batch":
+        """Return samples start..stop-1 of the batch, as views of its memory.
+
+        Args:
+            start, stop: of the samples.
+            before: the sample that the first one is mixed with; None: the last one of them.
+        """
+        part = replace(self, before=None)._each(lambda tensor: tensor[start:stop])
+        return part if before is None else replace(part, before=self.slice(before, before + 1))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
         targets = {name: change(target) for name, target in self.targets.items()}
-        return Batch(change(self.images), targets, change(self.mask), change(self.ids))
+        before = None if self.before is None else self.before._each(change)
+        return Batch(change(self.images), targets, change(self.mask), change(self.ids), before)

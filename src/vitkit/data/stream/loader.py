@@ -19,7 +19,7 @@ from vitkit.data.decode.image import decode
 from vitkit.data.sources import Samples
 from vitkit.data.stream.batch import Batch
 from vitkit.data.stream.memory_samples import MemorySamples
-from vitkit.data.stream.order import rank_slice, sample_at, sample_rng
+from vitkit.data.stream.order import sample_at, sample_rng
 from vitkit.data.stream.workers import Reading, Result, compute_ahead
 from vitkit.data.transforms import RandomView, preprocess
 from vitkit.errors import DecodeError, VitkitError
@@ -40,13 +40,12 @@ class TrainLoader:
         samples: the training split.
         preprocessing: how images are brought to the model's size.
         augmentation: the random changes; None trains on images as evaluation sees them.
-        batch_size: images per step of all processes together; each of `world_size` processes gets an equal
-            contiguous part, in the order of ranks.
+        batch_size: images per step, of all processes together.
+        places: those of the batch that this process reads, each from 0 to `batch_size` - 1, in the order in
+            which it gets them; None: all of them.
         seed: decides the order of the samples and their augmentation.
         workers: processes that prepare batches; 0 prepares them in this one. The batches are the same bits.
         bad_quota: fraction of the files that may be unreadable before training stops.
-        rank: number of this process, from 0.
-        world_size: number of processes that train together.
         worker_timeout: seconds to wait for a batch before its worker is considered stuck; 0 waits for ever.
     """
 
@@ -63,8 +62,7 @@ class TrainLoader:
         seed: int,
         workers: int = 0,
         bad_quota: float = 0.05,
-        rank: int = 0,
-        world_size: int = 1,
+        places: NDArray[np.int64] | None = None,
         worker_timeout: float = WORKER_TIMEOUT,
     ) -> None:
         if not len(samples):
@@ -75,16 +73,13 @@ class TrainLoader:
             )
         if not 0 <= bad_quota <= 1:
             raise VitkitError(f"bad_quota is a fraction of the files, from 0 to 1, found {bad_quota}.")
-        # Called for its errors alone: a batch that cannot be divided is refused before any work.
-        rank_slice(np.arange(batch_size), rank, world_size)
         self.samples = samples
         self.bad_quota = bad_quota
         self.workers = workers
         self.worker_timeout = worker_timeout
         self.rejects = {}
-        self._batches = _TrainBatches(
-            samples, preprocessing, augmentation, batch_size, seed, rank, world_size
-        )
+        read = np.arange(batch_size) if places is None else places
+        self._batches = _TrainBatches(samples, preprocessing, augmentation, batch_size, seed, read)
 
     def batches(self, start: int, stop: int) -> Iterator[Batch]:
         """Yield the batches of steps start..stop-1.
@@ -151,8 +146,7 @@ class _TrainBatches:
     augmentation: Augmentation | None
     batch_size: int
     seed: int
-    rank: int
-    world_size: int
+    places: NDArray[np.int64]
 
     def ids(self, number: int) -> NDArray[np.int64]:
         return self._epochs_and_ids(number)[1]
@@ -190,9 +184,7 @@ class _TrainBatches:
         return image
 
     def _epochs_and_ids(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        positions = np.arange(number * self.batch_size, (number + 1) * self.batch_size)
-        positions = rank_slice(positions, self.rank, self.world_size)
-        return sample_at(positions, len(self.samples), self.seed)
+        return sample_at(number * self.batch_size + self.places, len(self.samples), self.seed)
 
 
 @dataclass(frozen=True)

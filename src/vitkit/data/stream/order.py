@@ -42,19 +42,6 @@ def sample_at(
     return epochs.reshape(positions.shape), ids.reshape(positions.shape)
 
 
-def rank_slice(positions: NDArray[np.int64], rank: int, world_size: int) -> NDArray[np.int64]:
-    """Return the contiguous slice of a global batch that one rank of `world_size` works on."""
-    if not 0 <= rank < world_size:
-        raise VitkitError(f"rank must be in 0..{world_size - 1}, found {rank}.")
-    if len(positions) % world_size:
-        raise VitkitError(
-            f"A batch of {len(positions)} cannot be shared equally by {world_size} processes. "
-            f"Choose a batch size that {world_size} divides."
-        )
-    size = len(positions) // world_size
-    return positions[rank * size : (rank + 1) * size]
-
-
 def sample_rng(seed: int, epoch: int, sample_id: int) -> np.random.Generator:
     """Make the generator for one sample in one epoch: the same in any worker, on any rank, after any restart.
 
