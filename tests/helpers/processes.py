@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from vitkit.training.parallel import World
+from vitkit.world import World
 
 SECONDS = 300.0
 """After which processes that wait for each other are given up."""

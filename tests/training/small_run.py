@@ -17,8 +17,9 @@ from vitkit.models.vit import ViT
 from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig
 from vitkit.training.evaluators import Evaluator, Monitor
 from vitkit.training.objectives import Classification
-from vitkit.training.parallel import ALONE, World, divide, places_of
+from vitkit.training.parallel import divide, places_of
 from vitkit.training.trainer import Trainer
+from vitkit.world import ALONE, World
 
 NUM_SAMPLES = 40
 

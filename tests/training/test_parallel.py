@@ -20,7 +20,8 @@ from vitkit.training.checkpoint import survey
 from vitkit.training.config import ClassificationConfig
 from vitkit.training.gradients import Gradients
 from vitkit.training.objectives import Classification
-from vitkit.training.parallel import World, divide, places_of
+from vitkit.training.parallel import divide, places_of
+from vitkit.world import World
 
 BATCH = 7
 

@@ -23,6 +23,7 @@ from vitkit.evaluation.scores import ImageScores, check_labels, image_scores
 from vitkit.models.config.card import LossFunction
 from vitkit.models.config.compute_config import Precision
 from vitkit.models.image_model import autocast
+from vitkit.world import ALONE, World
 
 Rows = NDArray[np.float32]
 """Logits `(B, K)` or features `(B, D)`, a row for each image."""
@@ -74,32 +75,64 @@ def run_model(
     precision: Precision = "float32",
     progress: Callable[[int], None] | None = None,
     features: bool = False,
+    world: World = ALONE,
 ) -> None:
     """Run a model over all batches of a data set.
 
+    Several processes compute different batches, and each of them takes the results of all, in the order of
+    the batches, so that all find the same.
+
     Args:
         model, precision, features: as for `output_function`.
-        batches: every image once. Unreadable images take part in the forward pass, so that batches keep their
-            shape.
+        batches: every image once; of several processes those of this one, as `evaluation_batches` gives them.
+            Unreadable images take part in the forward pass, so that batches keep their shape.
         take: called with the outputs `(B, K)` of each batch, of unreadable images too, and the batch.
         device: where batches are moved to.
         progress: called after each batch with the number of its images.
+        world: the processes.
 
     Raises:
         VitkitError: the model gives no single row for each image.
     """
     device = torch.device(device)
     with output_function(model, device, precision, features) as compute:
-        for batch in batches:
-            rows = compute(batch.to(device).images)
-            if rows.ndim != 2:
+        own = iter(batches)
+        while True:
+            batch = next(own, None)
+            rows = None if batch is None else compute(batch.to(device).images)
+            if rows is not None and rows.ndim != 2:
                 raise VitkitError(
                     f"Expected one row of {'features' if features else 'logits'} per image, found an output "
                     f"of shape {rows.shape}: choose pool token, mean, max or map when the model is made."
                 )
-            take(rows, batch)
-            if progress is not None:
-                progress(len(batch))
+            results = list(_results_of_all(rows, batch, world))
+            if not results:
+                break
+            for result, computed in results:
+                take(result, computed)
+                if progress is not None:
+                    progress(len(computed))
+
+
+def _results_of_all(rows: Rows | None, batch: Batch | None, world: World) -> Iterator[tuple[Rows, Batch]]:
+    """Give the results of one batch of each process, in order; those of others come without their pixels."""
+    if world.size == 1:
+        if rows is not None and batch is not None:
+            yield rows, batch
+        return
+    own: list[NDArray[Any]] = []
+    names: list[str] = []
+    if rows is not None and batch is not None:
+        names = list(batch.targets)
+        targets = (batch.targets[name].numpy() for name in names)
+        own = [rows, batch.mask.numpy(), batch.ids.numpy(), *targets]
+    names = world.gather(names)[0]  # process 0 has a batch in each round
+    for found in world.gather_arrays(own):
+        if found:
+            result, mask, ids, *labels = map(np.copy, found)
+            tensors = dict(zip(names, map(torch.from_numpy, labels), strict=True))
+            nothing = torch.empty((len(ids), 0))
+            yield result, Batch(nothing, tensors, torch.from_numpy(mask), torch.from_numpy(ids))
 
 
 def predict(
@@ -113,11 +146,12 @@ def predict(
     keep_logits: bool = True,
     folder: Path | None = None,
     columns: NDArray[np.int64] | None = None,
+    world: World = ALONE,
 ) -> Predictions:
     """Score the class of every image, each batch as it comes: memory holds a few numbers for each image.
 
     Args:
-        model, batches, device, precision, progress: as for `run_model`.
+        model, batches, device, precision, progress, world: as for `run_model`.
         loss: the one that the model was trained with, which decides what its logits mean.
         keep_logits: whether the logits can be asked for afterwards; more than 64 MiB of them are kept in a
             file.
@@ -140,7 +174,7 @@ def predict(
         if logits is not None:
             logits.add(rows)
 
-    run_model(model, batches, take, device=device, precision=precision, progress=progress)
+    run_model(model, batches, take, device=device, precision=precision, progress=progress, world=world)
     order = seen.order()
     if logits is not None:
         logits.arrange(order)
@@ -163,11 +197,12 @@ def predict_labels(
     precision: Precision = "float32",
     progress: Callable[[int], None] | None = None,
     folder: Path | None = None,
+    world: World = ALONE,
 ) -> LabelPredictions:
     """Run a model over images of several labels each, and keep the logits of every label of every image.
 
     Args:
-        model, batches, device, precision, progress: as for `run_model`; the labels are `(B, K)` bool.
+        model, batches, device, precision, progress, world: as for `run_model`; the labels are `(B, K)` bool.
         folder: where logits too many for memory are kept; None: the system's folder for temporary files.
 
     Raises:
@@ -185,7 +220,7 @@ def predict_labels(
             )
         logits.add(seen.add(outputs, batch)[0])
 
-    run_model(model, batches, take, device=device, precision=precision, progress=progress)
+    run_model(model, batches, take, device=device, precision=precision, progress=progress, world=world)
     order = seen.order()
     logits.arrange(order)
     targets, ids, bad = (np.concatenate(part) for part in (seen.targets, seen.ids, seen.bad))

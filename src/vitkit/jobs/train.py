@@ -1,6 +1,5 @@
 """The job of training: from images to a trained, evaluated, explained model."""
 
-import os
 import shlex
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -16,9 +15,7 @@ from vitkit.listener import SILENT, Listener
 from vitkit.runs.build import (
     Parts,
     build_parts,
-    build_trainer,
     compute_as_begun,
-    read_images,
 )
 from vitkit.runs.checkpoints import starting_point, tell_set_aside
 from vitkit.runs.config import Run, changed_options, name_options, train_longer
@@ -28,6 +25,7 @@ from vitkit.runs.folder import Whose, claim, is_new_folder, numbered_folders
 from vitkit.runs.machine import deterministic, keep_freed_memory, require_threads
 from vitkit.runs.outlook import Outlook, Surroundings, estimate, first_screen, measure_step, require_memory
 from vitkit.runs.plan import Plan, Request, plan_run
+from vitkit.runs.processes import begin_steps, divided_threads, follow, invite, join_processes
 from vitkit.runs.records import AdviceRecord, compare_with_advice, keep_advice
 from vitkit.runs.ridge_head import begin_head, refuse_ridge_head
 from vitkit.runs.start import take_start
@@ -36,6 +34,7 @@ from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.tasks import find_task
 from vitkit.training.layer_rates import refuse_layers
 from vitkit.weights import save_model
+from vitkit.world import World
 
 
 def train(
@@ -76,8 +75,12 @@ def train(
             step at hand was finished and a checkpoint of it is committed. A second Ctrl-C does not wait
             for the end of the step. Only the main thread answers signals.
     """
+    world = join_processes()
+    if not world.writes:
+        _prepare_process(divided_threads(threads, world))
+        return follow(world) or Path()
     _refuse_options(run, threads)
-    _prepare_process(threads)  # before steps are timed for a budget of minutes
+    _prepare_process(divided_threads(threads, world))  # before steps are timed for a budget of minutes
     given = None if out is None else Path(out)
     if given is not None:
         require_folder(given)
@@ -90,7 +93,7 @@ def train(
         keep_advice(folder, advice)
         new = plan.request.take_model(plan.run, plan.config)
         parts = build_parts(plan.run, plan.data, folder, listener, plan.start, plan.compute, new)
-        _complete_until_stopped(plan, parts, from_scratch, position, listener)
+        _complete_until_stopped(plan, parts, from_scratch, position, world, listener)
     return folder
 
 
@@ -102,7 +105,12 @@ def _prepare_process(threads: int | None) -> None:
 
 
 def _complete_until_stopped(
-    plan: Plan, parts: Parts, from_scratch: bool, position: RunPosition, listener: Listener
+    plan: Plan,
+    parts: Parts,
+    from_scratch: bool,
+    position: RunPosition,
+    world: World,
+    listener: Listener,
 ) -> None:
     """Bring a run to its end, or to the point where a signal stops it.
 
@@ -111,7 +119,7 @@ def _complete_until_stopped(
     """
     with stop_signals() as stop:
         try:
-            _complete(plan, parts, from_scratch, position, stop, listener)
+            _complete(plan, parts, from_scratch, position, stop, world, listener)
         except StopRequest as request:
             raise position.interrupted(request) from None
 
@@ -122,6 +130,7 @@ def _complete(
     from_scratch: bool,
     position: RunPosition,
     stop: StopSignals,
+    world: World,
     listener: Listener,
 ) -> None:
     """Bring a run to its end, wherever it stands.
@@ -149,18 +158,21 @@ def _complete(
     from_paper = [] if parts.start is None else departures(run, len(parts.data.splits["train"]))
     listener.show(first_screen(run, parts.data, model, surroundings, parts.start, from_paper))
     # From here on it takes time, so the description of the run is shown before.
-    parts = read_images(parts, listener)
-    begin_head(parts, checkpoint, device, listener)  # before the trainer copies the weights into an average
-    trainer = build_trainer(parts, device)
-    differences = []
+    invite(world, parts, checkpoint, plan.device_name)
+    trainer, differences, parts = begin_steps(
+        parts,
+        checkpoint,
+        device,
+        world,
+        listener,
+        lambda parts: begin_head(parts, checkpoint, device, listener),
+    )
     if checkpoint is not None:
-        with listener.progress("reading the checkpoint"):
-            differences = trainer.resume(checkpoint)
         position.point = f"at step {trainer.state.progress.step}, which was committed before"
     # On copies of model and objective: timing a step must not change the run.
     with listener.progress("measuring the speed"):
         targets = parts.data.splits["train"].targets
-        step_seconds = measure_step(model, trainer, run.training.batch_size, targets)
+        step_seconds = measure_step(model, trainer, -(-run.training.batch_size // world.size), targets)
     name = None if checkpoint is None else checkpoint.name
     outlook = Outlook(step_seconds, trainer.state.progress.step, name)
     listener.show(estimate(run, parts.data, outlook))
@@ -219,11 +231,6 @@ def _refuse_options(run: Run, threads: int | None) -> None:
             "finetune START."
         )
     require_threads(threads)
-    if "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1").strip() != "1":
-        raise VitkitError(
-            "Training on several processes is not there yet: start one process, without torchrun (RANK is "
-            f"set and WORLD_SIZE is {os.environ.get('WORLD_SIZE')!r})."
-        )
 
 
 def _refuse_run(plan: Plan) -> None:

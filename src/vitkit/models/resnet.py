@@ -36,8 +36,8 @@ class StdConv2d(nn.Module):
     """A convolution without bias whose kernels are standardised: mean 0 and deviation 1 over (C, kh, kw).
 
     Mean and deviation are the population's, taken in float32 at least, whatever the type of the weights. They
-    are taken anew in every pass, so that no copy can be out of date; for R50 that costs a sixth ("variance") to a
-    quarter ("std") of one image's time, whatever the batch.
+    are taken anew in every pass, so that no copy can be out of date; for R50 that costs a sixth ("variance")
+    to a quarter ("std") of one image's time, whatever the batch.
 
     Args:
         in_channels, out_channels, kernel, stride: as in any convolution.

@@ -32,9 +32,10 @@ from vitkit.tasks.learning import Validation
 from vitkit.training.config import ObjectiveConfig
 from vitkit.training.evaluators import Evaluator
 from vitkit.training.gradients import step_seed
-from vitkit.training.parallel import ALONE, World, divide, places_of
+from vitkit.training.parallel import divide, places_of
 from vitkit.training.trainer import Trainer
 from vitkit.weights.card import card_of
+from vitkit.world import ALONE, World
 
 
 @dataclass(frozen=True)
@@ -101,10 +102,16 @@ def model_config_of(run: Run, num_classes: int, start: StartRecord | None) -> Mo
     return new_model_config(run, num_classes)
 
 
-def read_images(parts: Parts, listener: Listener) -> Parts:
-    """Decode small splits once; what is too large is read as it is needed."""
+def read_images(parts: Parts, listener: Listener, world: World = ALONE) -> Parts:
+    """Decode small splits once; what is too large is read as it is needed.
+
+    Args:
+        parts: of the run.
+        listener: hears how far it is.
+        world: the processes that train together; those of a machine share the memory for images.
+    """
     loading = parts.run.loading
-    limit, splits = int(loading.memory_gib * 2**30), dict[str, Samples]()
+    limit, splits = int(loading.memory_gib * 2**30 / world.on_machine), dict[str, Samples]()
     for split, samples in parts.data.splits.items():
         if split == "test" and not parts.run.training.evaluate_test:  # nobody looks at them
             splits[split] = samples
@@ -115,7 +122,7 @@ def read_images(parts: Parts, listener: Listener) -> Parts:
             splits[split] = kept = keep_in_memory(samples, limit, progress, headers, channels)
         if not isinstance(kept, MemorySamples):
             warning = check_decode_memory(
-                largest_decoding(kept), worker_count(kept, loading), available_memory()
+                largest_decoding(kept), worker_count(kept, loading, world), available_memory()
             )
             if warning is not None:
                 listener.warn(f"{split}: {warning}")
@@ -156,7 +163,7 @@ def build_trainer(parts: Parts, device: torch.device, world: World = ALONE) -> T
         len(data.splits["train"]),
         run.training,
         run.optimizer,
-        build_evaluators(parts, device),
+        build_evaluators(parts, device, world),
         learning.monitor if "val" in data.splits else None,
         configuration=to_json(run),
         compute=parts.model.chosen,
@@ -175,7 +182,7 @@ def build_loader(parts: Parts, world: World = ALONE) -> TrainLoader:
         run.augmentation,
         batch_size=run.training.batch_size,
         seed=run.training.seed,
-        workers=worker_count(train, run.loading),
+        workers=worker_count(train, run.loading, world),
         bad_quota=run.loading.bad_quota,
         places=places_of(shares, run.objective.mixes),
         worker_timeout=run.loading.worker_timeout,
@@ -184,11 +191,11 @@ def build_loader(parts: Parts, world: World = ALONE) -> TrainLoader:
     return loader
 
 
-def build_evaluators(parts: Parts, device: torch.device) -> dict[str, Evaluator]:
+def build_evaluators(parts: Parts, device: torch.device, world: World = ALONE) -> dict[str, Evaluator]:
     """Build what is measured while the model is trained."""
     run, evaluators = parts.run, dict[str, Evaluator]()
     if "val" in parts.data.splits:
-        evaluators |= find_task(run.task).learning.evaluators(build_validation(parts, device))
+        evaluators |= find_task(run.task).learning.evaluators(build_validation(parts, device, world))
     own = card_of(parts.model).data
     for name, config in run.evaluators.items():
         measure = config.build(
@@ -203,7 +210,7 @@ def build_evaluators(parts: Parts, device: torch.device) -> dict[str, Evaluator]
     return evaluators
 
 
-def build_validation(parts: Parts, device: torch.device) -> Validation[ObjectiveConfig]:
+def build_validation(parts: Parts, device: torch.device, world: World = ALONE) -> Validation[ObjectiveConfig]:
     """Give the task what it needs to measure a model on the validation images."""
     run, samples = parts.run, parts.data.splits["val"]
 
@@ -212,9 +219,12 @@ def build_validation(parts: Parts, device: torch.device) -> Validation[Objective
             samples,
             run.preprocessing,
             run.training.micro_batch_size or run.training.batch_size,
-            worker_count(samples, run.loading),
+            worker_count(samples, run.loading, world),
             parts.rejects.of_split("val"),
             worker_timeout=run.loading.worker_timeout,
+            world=world,
         )
 
-    return Validation(run.objective, parts.data.class_names, batches, device, parts.model.chosen.precision)
+    return Validation(
+        run.objective, parts.data.class_names, batches, device, parts.model.chosen.precision, world
+    )

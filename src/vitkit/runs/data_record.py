@@ -30,6 +30,7 @@ from vitkit.listener import Listener
 from vitkit.text import pluralize
 from vitkit.weights.card import ModelCard
 from vitkit.weights.published import is_address
+from vitkit.world import World
 
 if TYPE_CHECKING:
     from vitkit.data.sources import ImageData
@@ -283,6 +284,7 @@ class RejectedFiles:
         """Begin with what the record of the run folder `folder` says."""
         self._folder, self._record = folder, record
         self._files = {split: dict(files) for split, files in record.rejects.items()}
+        self._shared = {(split, key) for split, files in record.rejects.items() for key in files}
 
     def of_split(self, split: str) -> dict[str, str]:
         """Return the files of a split, from key to reason; whoever finds another one adds it."""
@@ -294,6 +296,21 @@ class RejectedFiles:
         if self._record.rejects != found:
             self._record = replace(self._record, rejects=found)
             replace_json(self._folder / RECORD, to_json(self._record))
+
+    def share(self, world: World) -> None:
+        """Add the files that other processes found, so that the quota holds for all of them together."""
+        new = [
+            (split, key, reason)
+            for split, files in self._files.items()
+            for key, reason in files.items()
+            if (split, key) not in self._shared
+        ]
+        if world.size == 1 or not world.total(len(new))[0]:
+            return
+        for found in world.gather(new):
+            for split, key, reason in found:
+                self.of_split(split)[key] = reason
+                self._shared.add((split, key))
 
     def tell(self, listener: Listener) -> None:
         """Tell how many there are; the report names them."""

@@ -26,6 +26,7 @@ from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
+from vitkit.world import world_of_environment
 
 MOST_THREADS = 4096
 """Largest number of threads, several times the cores of the largest machines: more is a mistyped option."""
@@ -66,11 +67,16 @@ class InterruptedTraining(VitkitError):  # noqa: N818 (it is no error: what was 
 def find_device(name: str) -> torch.device:
     """Return the device that a name stands for: "auto", "cpu", "cuda", "cuda:1".
 
+    Of the processes that torchrun starts on a machine, each has its own of the machine's GPUs.
+
     Raises:
         VitkitError: it is not there.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    world = world_of_environment()
+    if name == "cuda" and world.on_machine > 1:
+        name = f"cuda:{world.local_rank}"
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
@@ -78,6 +84,13 @@ def find_device(name: str) -> torch.device:
         first = str(error).splitlines()[0].split(". ")[0][:200].rstrip(".") + "."  # PyTorch's own is a page
         raise VitkitError(f"The device '{name}' cannot be used: {first} Choose auto or cpu.") from error
     return device
+
+
+def usable_processors() -> int:
+    """Count the processors that this process may use, which may be fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def require_threads(threads: int | None) -> None:

@@ -122,6 +122,8 @@ class Plan:
     start: StartRecord | None
     """The record of what is taken over of its start; None for new weights."""
     device: torch.device
+    device_name: str
+    """The device as it was given."""
     request: Request
     compute: Compute | None = None
     """The ways in which the model computes, once the run has a folder; None in a run of the first version."""
@@ -173,7 +175,7 @@ def plan_run(
         data = request.images(_with_rule(run, begun))
     run, start = settle_start(request.measure_pixels(run, data, listener), data.class_names, out, request)
     config = model_config_of(run, len(data.class_names), start)
-    return Plan(_with_rule(run, begun), run, data, config, start, found_device, request)
+    return Plan(_with_rule(run, begun), run, data, config, start, found_device, device, request)
 
 
 def with_absolute_paths(run: Run) -> Run:

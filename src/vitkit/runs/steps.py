@@ -6,7 +6,7 @@ speed.jsonl   images/s and memory by the clock, a line for each that the metrics
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,12 +55,12 @@ def fit(
         VitkitError: as `Trainer.fit`.
     """
     batch_size, log_every, device = trainer.config.batch_size, trainer.config.log_every, trainer.device
-    start = trainer.state.progress.step
+    start, world = trainer.state.progress.step, trainer.world
     lines = dict.fromkeys(trainer.evaluators, "")  # what each evaluator measured last, in words
     with (
         listener.progress("training", trainer.total_steps) as progress,
         stop.held(),
-        speed_log(trainer.run) as log,
+        speed_log(trainer.run) if world.writes else nullcontext(_write_nothing) as log,
     ):
         if start:
             progress(start)
@@ -69,6 +69,7 @@ def fit(
         seconds, steps = 0.0, 0
         for report in trainer.fit(lambda: stop.number is not None):
             steps, seconds = steps + 1, seconds + report.seconds
+            rejects.share(world)
             for name, numbers in report.measured.items():
                 lines[name] = trainer.evaluators[name].line(numbers)
             measured = "".join(f"  {line}" for line in lines.values() if line)
@@ -85,7 +86,8 @@ def fit(
                 position.point = f"at step {report.step} of {report.total_steps}, which is committed"
                 if stop.number is not None:
                     stop.let_nothing_interrupt()
-                rejects.write()
+                if world.writes:
+                    rejects.write()
             if report.step % log_every == 0 or report.finished:
                 log({"step": report.step, "images_per_second": round(speed, 1), "memory_bytes": memory})
                 seconds, steps = 0.0, 0
@@ -96,6 +98,10 @@ def _fewer_at_a_time(step: int, images: int, batch_size: int) -> str:
         f"Out of memory at step {step}: from here on {images} images are computed at a time, and gradients "
         f"are summed up to the same batch of {batch_size}."
     )
+
+
+def _write_nothing(line: dict[str, Any]) -> None:
+    """Leave the speed log to the process that writes."""
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from vitkit.models.config.compute_config import Precision
 from vitkit.models.zoo import ModelConfig
 from vitkit.tasks.page import Curve
 from vitkit.training.config import ObjectiveConfig
+from vitkit.world import ALONE, World
 
 if TYPE_CHECKING:
     import torch
@@ -39,6 +40,8 @@ class Validation(Generic[C]):
     """Opens the validation images: every one once, in the same order at each call."""
     device: "torch.device"
     precision: Precision
+    world: World = ALONE
+    """The processes that measure together."""
 
 
 class Learning(Protocol[C_contra]):

@@ -33,6 +33,9 @@ class Evaluator:
     evaluator measures."""
     line: Callable[[Mapping[str, float]], str] = no_line
     """Writes what was measured last in a word or two, for the line of a training run: "val 97.2%"."""
+    together: bool = False
+    """Whether all processes that train together measure, each a part; else the first one measures alone and
+    tells the others."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import BatchRows, ImageModel
-from vitkit.training.parallel import ALONE, Share, World, divide
+from vitkit.training.parallel import Share, divide
+from vitkit.world import ALONE, World
 
 
 @contextmanager
@@ -112,7 +113,7 @@ class Gradients:
         return totals if self.world.size == 1 else self._add_processes(totals)
 
     def _placed(self) -> Iterator[tuple[int, Share]]:
-        """Yield the shares of this process, each after the place of its first image in the process's batch."""
+        """Yield this process's shares, each after the place of its first image in what the process reads."""
         at = 0
         for share in self.shares:
             at += self.mixes and not share.is_whole  # the image before, which another process trains on

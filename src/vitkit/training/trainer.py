@@ -53,7 +53,7 @@ from vitkit.training.optim import (
     set_rate,
     update_average,
 )
-from vitkit.training.parallel import ALONE, World
+from vitkit.world import ALONE, World
 
 LOG = "metrics.jsonl"
 """The metrics log in the run folder: one JSON object a line, for training and for each evaluator."""
@@ -363,8 +363,8 @@ class Trainer:
                     # never continued, so nobody would write it later.
                     self._write_window(rate, log)
                 improved = state.progress.best_step == step + 1  # set by the evaluation just above
-                # Asked once: what it answers also decides whether the loop ends. A signal may have reached any
-                # of the processes, and process 0 looks at the clock.
+                # Asked once: what it answers also decides whether the loop ends. A signal may have reached
+                # any of the processes, and process 0 looks at the clock.
                 due = self.world.writes and self._is_checkpoint_due(step + 1, saved_at)
                 stop, due = (count > 0 for count in self.world.total(interrupted(), due))
                 checkpoint = None
@@ -530,7 +530,10 @@ class Trainer:
         for name in sorted(self.evaluators, key=lambda name: name != watched):
             evaluator = self.evaluators[name]
             if self._is_over(step) or step % (evaluator.every or self.evaluate_every) == 0:
-                measured[name] = evaluator.measure(self.evaluated_model, self.evaluated_objective)
+                numbers: Mapping[str, float] = {}
+                if evaluator.together or self.world.writes:
+                    numbers = evaluator.measure(self.evaluated_model, self.evaluated_objective)
+                measured[name] = self.world.tell(dict(numbers))
                 line = {"kind": name} if name == VALIDATION else {"kind": "evaluation", "evaluator": name}
                 log.write({**line, "step": step, "epoch": self._epoch(step), **measured[name]})
                 if self.monitor is not None and name == watched:

@@ -24,13 +24,19 @@ from vitkit.data.stream.workers import Reading, Result, compute_ahead
 from vitkit.data.transforms import RandomView, preprocess
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.kernels.resample import prepare_resampling
+from vitkit.world import ALONE, World
 
 
-def worker_count(samples: Samples, loading: Loading) -> int:
-    """Count the processes that decode a split: none where its pixels are in memory."""
+def worker_count(samples: Samples, loading: Loading, world: World = ALONE) -> int:
+    """Count the processes that decode a split for this one: none where its pixels are in memory.
+
+    The processes that train together on a machine share its processors.
+    """
     if isinstance(samples, MemorySamples):
         return 0
-    return os.cpu_count() or 1 if loading.workers is None else loading.workers
+    if loading.workers is not None:
+        return loading.workers
+    return max(1, (os.cpu_count() or 1) // world.on_machine)
 
 
 class TrainLoader:
@@ -116,8 +122,12 @@ def evaluation_batches(
     rejects: dict[str, str] | None = None,
     indices: Sequence[int] | NDArray[np.int64] | None = None,
     worker_timeout: float = WORKER_TIMEOUT,
+    world: World = ALONE,
 ) -> Iterator[Batch]:
     """Yield every sample of the split, or of `indices`, once and in order; the last batch may be short.
+
+    Of several processes each gets the batches whose turn is its own: `run_model` of `vitkit.evaluation` puts
+    their results in order.
 
     Unreadable files are masked, never replaced; their keys and reasons are added to `rejects`. A batch that a
     worker does not bring in `worker_timeout` seconds ends it with a VitkitError; 0 waits for ever.
@@ -127,7 +137,8 @@ def evaluation_batches(
     ids = np.arange(len(samples)) if indices is None else np.asarray(indices, dtype=np.int64)
     batches = _EvaluationBatches(samples, preprocessing, batch_size, ids)
     count = -(-len(ids) // batch_size)  # rounded up
-    for batch, bad in _computed(batches, range(count), workers, worker_timeout):
+    own = range(world.rank, count, world.size)
+    for batch, bad in _computed(batches, own, workers, worker_timeout):
         if rejects is not None:
             rejects.update(bad)
         yield batch

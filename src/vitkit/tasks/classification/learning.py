@@ -73,13 +73,14 @@ class ClassificationLearning:
                 validation.batches(),
                 device=validation.device,
                 precision=validation.precision,
+                world=validation.world,
                 loss=learned.loss,
                 keep_logits=False,
             )
             result = classification(predictions, validation.class_names)
             return {"loss": result.loss, "accuracy": result.accuracy}
 
-        return {self.monitor.evaluator: Evaluator(measure, line=_line)}
+        return {self.monitor.evaluator: Evaluator(measure, line=_line, together=True)}
 
     def explain_unfit(self, config: ModelConfig) -> str:
         """Say why a model cannot classify: it needs a head and one row of logits for each image."""

@@ -68,7 +68,11 @@ class MultiLabelLearning:
 
         def measure(model: "nn.Module", objective: "nn.Module") -> Mapping[str, float]:
             predictions = predict_labels(
-                model, validation.batches(), device=validation.device, precision=validation.precision
+                model,
+                validation.batches(),
+                device=validation.device,
+                precision=validation.precision,
+                world=validation.world,
             )
             result = multi_label(predictions, validation.class_names, intervals=False)
             # Where no validation image has a label, all models are equal, and the loss decides.
@@ -78,7 +82,7 @@ class MultiLabelLearning:
                 "macro_f1": result.macro_f1 or 0.0,
             }
 
-        return {self.monitor.evaluator: Evaluator(measure, line=_line)}
+        return {self.monitor.evaluator: Evaluator(measure, line=_line, together=True)}
 
     def explain_unfit(self, config: ModelConfig) -> str:
         """Say why a model cannot do it: it needs a head and one row of logits for each image."""

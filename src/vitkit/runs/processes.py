@@ -1,0 +1,176 @@
+"""Join the processes that torchrun started, and tell those that follow which run they are to train.
+
+Process 0 plans the run, claims its folder, evaluates and writes, as a single process does. The others follow
+it: they learn from it which folder holds the run, read its record there, and take part in the steps.
+"""
+
+import socket
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from vitkit.errors import VitkitError
+from vitkit.listener import SILENT, Listener
+from vitkit.runs.build import Parts, build_new, build_trainer, compute_as_begun, model_config_of, read_images
+from vitkit.runs.config import parse_compute
+from vitkit.runs.data_record import RejectedFiles, read_record
+from vitkit.runs.folder import kind_of
+from vitkit.runs.machine import deterministic, find_device, usable_processors
+from vitkit.runs.plan import Request
+from vitkit.runs.records import read_start_record
+from vitkit.runs.steps import RunPosition, fit
+from vitkit.signals import stop_signals
+from vitkit.training.checkpoint import FOLDER
+from vitkit.training.trainer import Trainer
+from vitkit.world import World, world_of_environment
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """The run that the processes which follow are to train."""
+
+    folder: str
+    checkpoint: str | None
+    """The name of the checkpoint that it goes on from; None: it begins with the weights of process 0."""
+    fingerprint: str
+    """Of its images."""
+    device: str
+
+
+def join_processes() -> World:
+    """Join the other processes, once; returns which of them this is. Alone where torchrun started none.
+
+    Raises:
+        VitkitError: the others cannot be reached, or sums over them are wrong.
+    """
+    world = world_of_environment()
+    if world.size == 1 or dist.is_initialized():
+        return world
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    try:
+        dist.init_process_group(backend)
+        ones = torch.full((3,), world.rank + 1.0)
+        world.add([ones])
+    except (RuntimeError, ValueError) as error:
+        raise VitkitError(
+            f"Process {world.rank} of {world.size} on {socket.gethostname()} cannot reach the others: "
+            f"{str(error).splitlines()[0]}"
+        ) from error
+    expected = world.size * (world.size + 1) / 2
+    if ones.tolist() != [expected] * 3:
+        raise VitkitError(
+            f"Sums over the {world.size} processes are wrong: expected {expected:g}, found {ones[0]:g}. "
+            "Gradients would be wrong too: use another version of PyTorch."
+        )
+    return world
+
+
+def leave_processes() -> None:
+    """Leave the other processes, if any were joined."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def divided_threads(threads: int | None, world: World) -> int | None:
+    """Give the threads of this process: of several each gets its part of the machine's processors.
+
+    Args:
+        threads: as given; None: PyTorch's choice, which for several processes is not torchrun's one thread.
+        world: the processes.
+    """
+    if threads is not None or world.size == 1:
+        return threads
+    return max(1, usable_processors() // world.on_machine)
+
+
+def begin_steps(
+    parts: Parts,
+    checkpoint: Path | None,
+    device: torch.device,
+    world: World,
+    listener: Listener = SILENT,
+    prepare: Callable[[Parts], None] = lambda parts: None,
+) -> tuple[Trainer, list[str], Parts]:
+    """Read the images of a run and build what trains it, in all processes alike.
+
+    Args:
+        parts: of the run; those of process 0 have the weights that it begins with.
+        checkpoint: that it goes on from; None: all begin with the weights of process 0.
+        device: of this process.
+        world: the processes.
+        listener: hears how far it is.
+        prepare: called once the images are read, before the trainer copies weights into an average.
+
+    Returns:
+        The trainer, a sentence for each difference from where the checkpoint was written, and the parts with
+        their images.
+    """
+    parts = read_images(parts, listener, world)
+    prepare(parts)
+    trainer, differences = build_trainer(parts, device, world), []
+    if checkpoint is not None:
+        with listener.progress("reading the checkpoint"):
+            differences = trainer.resume(checkpoint)
+    elif world.size > 1:
+        state = trainer.state
+        modules = (state.model, state.objective, state.average, state.averaged_objective)
+        world.share([tensor for module in modules if module for tensor in module.state_dict().values()])
+    return trainer, differences, parts
+
+
+def invite(world: World, parts: Parts, checkpoint: Path | None, device: str) -> None:
+    """Ask the processes that follow to take part in the steps of a run."""
+    if world.size > 1:
+        name = None if checkpoint is None else checkpoint.name
+        folder = str(parts.folder.absolute())
+        world.tell(asdict(Invitation(folder, name, parts.data.fingerprint(), device)))
+
+
+def dismiss(world: World) -> None:
+    """Let the processes that follow end: there is no further run."""
+    world.tell(None)
+
+
+def follow(world: World) -> Path | None:
+    """Take part in the steps of the next run of process 0.
+
+    Returns:
+        The folder of the run; None where there is no further one.
+
+    Raises:
+        VitkitError: the run's folder or images are not the same here.
+        StopRequest: a signal asked to stop; the step at hand is finished and committed.
+    """
+    told: Any = world.tell(None)
+    if told is None:
+        return None
+    invitation = Invitation(**told)
+    folder, here = Path(invitation.folder), f"process {world.rank} on {socket.gethostname()}"
+    if not (folder / "config.json").is_file():
+        raise VitkitError(
+            f"The run folder {folder} cannot be seen by {here}. Put it on a disk that all machines share."
+        )
+    place = kind_of(folder)
+    run, record, start = place.run(), read_record(folder), read_start_record(folder)
+    data = Request().images(run)
+    if record is None or data.fingerprint() != invitation.fingerprint:
+        raise VitkitError(
+            f"The images of {run.data} are others for {here} than for process 0: expected the fingerprint "
+            f"{invitation.fingerprint}, found {data.fingerprint()}. All machines must see the same images."
+        )
+    device = find_device(invitation.device)
+    model = build_new(run, model_config_of(run, len(data.class_names), start), SILENT)
+    compute = parse_compute(place.require_config(), folder)
+    parts = Parts(run, data, folder, model, RejectedFiles(folder, record), start, compute)
+    compute_as_begun(parts, device)
+    checkpoint = None
+    if invitation.checkpoint is not None:
+        checkpoint = folder / FOLDER / invitation.checkpoint
+    with deterministic(device), stop_signals() as stop:
+        trainer, _, parts = begin_steps(parts, checkpoint, device, world)
+        fit(trainer, parts.rejects, RunPosition(""), stop, SILENT)
+    return folder

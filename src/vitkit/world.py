@@ -1,0 +1,178 @@
+"""The processes that work on one thing together, as torchrun starts them, and what they tell each other.
+
+Process 0 decides what all must do alike, and it alone writes and reports. Each method is called by all
+processes at the same point of the program; a process that is alone gets back what it gave.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitkit.errors import VitkitError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+"""What torchrun sets: the number of this process and of all, and the same two on this machine."""
+
+BUCKET_BYTES = 32 * 2**20
+"""Bytes of gradients that are summed over the processes at a time: enough that the time of a message does not
+count, and little beside the gradients, of which it is a copy."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes that train together, of which this is number `rank`."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    """The number of this process on its machine."""
+    on_machine: int = 1
+    """The processes on this machine, which share its processors and its memory."""
+
+    @property
+    def writes(self) -> bool:
+        """Whether this is the process that writes files and reports."""
+        return self.rank == 0
+
+    def add(self, tensors: Sequence["Tensor"]) -> None:
+        """Replace tensors of one type by their sums over all processes, in place.
+
+        They are added in buckets that follow from their shapes alone, so that a run that is continued adds in
+        the same order.
+        """
+        if self.size == 1:
+            return
+        bucket: list[Tensor] = []
+        size = 0
+        for tensor in tensors:
+            if bucket and size + tensor.nbytes > BUCKET_BYTES:
+                _add_bucket(bucket)
+                bucket, size = [], 0
+            bucket.append(tensor)
+            size += tensor.nbytes
+        if bucket:
+            _add_bucket(bucket)
+
+    def total(self, *numbers: float) -> list[float]:
+        """Sum numbers over all processes, in double precision."""
+        if self.size == 1:
+            return list(numbers)
+        import torch
+        import torch.distributed as dist
+
+        values = torch.tensor(numbers, dtype=torch.float64)
+        dist.all_reduce(values)
+        return cast("list[float]", values.tolist())
+
+    def tell(self, value: T) -> T:
+        """Give all processes what process 0 has: plain data, such as JSON holds."""
+        if self.size == 1:
+            return value
+        import torch
+        import torch.distributed as dist
+
+        text = json.dumps(value).encode() if self.writes else b""
+        length = torch.tensor([len(text)])
+        dist.broadcast(length, 0)
+        content = torch.zeros(int(length), dtype=torch.uint8)
+        if self.writes:
+            content.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
+        dist.broadcast(content, 0)
+        return cast("T", json.loads(content.numpy().tobytes()))
+
+    def gather(self, value: T) -> list[T]:
+        """Give all processes what each of them has, in the order of ranks: plain data, such as JSON holds."""
+        if self.size == 1:
+            return [value]
+        return [json.loads(content) for content in _gather_bytes(self, json.dumps(value).encode())]
+
+    def gather_arrays(self, arrays: Sequence[NDArray[Any]]) -> list[list[NDArray[Any]]]:
+        """Give all processes the arrays of each of them, in the order of ranks; a process may have none."""
+        if self.size == 1:
+            return [list(arrays)]
+        kinds = self.gather([(array.dtype.str, array.shape) for array in arrays])
+        contents = _gather_bytes(self, b"".join(np.ascontiguousarray(array).tobytes() for array in arrays))
+        gathered = []
+        for content, described in zip(contents, kinds, strict=True):
+            found, at = [], 0
+            for kind, shape in described:
+                count = int(np.prod(shape))
+                found.append(np.frombuffer(content, kind, count, at).reshape(shape))
+                at += found[-1].nbytes
+            gathered.append(found)
+        return gathered
+
+    def share(self, tensors: Sequence["Tensor"]) -> None:
+        """Replace tensors by those of process 0, in place."""
+        if self.size > 1:
+            import torch.distributed as dist
+
+            for tensor in tensors:
+                dist.broadcast(tensor, 0)
+
+
+ALONE = World()
+"""A process that works by itself."""
+
+
+def world_of_environment() -> World:
+    """Read which of how many processes this is, without joining them.
+
+    Raises:
+        VitkitError: the variables of torchrun are not what torchrun sets.
+    """
+    given = {name: os.environ.get(name, "").strip() for name in VARIABLES}
+    if not given["RANK"] or given["WORLD_SIZE"] in ("", "1"):
+        return ALONE
+    given = {**given, "LOCAL_RANK": given["LOCAL_RANK"] or "0"}
+    given["LOCAL_WORLD_SIZE"] = given["LOCAL_WORLD_SIZE"] or "1"
+    if not all(value.isdecimal() and len(value) < 8 for value in given.values()):
+        raise _wrong(given)
+    rank, size, here, on_machine = (int(given[name]) for name in VARIABLES)
+    if not (rank < size and here < on_machine <= size):
+        raise _wrong(given)
+    return World(rank, size, here, on_machine)
+
+
+def _wrong(given: Mapping[str, str]) -> VitkitError:
+    found = ", ".join(f"{name}={value!r}" for name, value in given.items())
+    return VitkitError(
+        f"The variables by which torchrun numbers its processes are not what it sets, found {found}. Start "
+        "vitkit by torchrun, or by --processes; for one process leave them out (unset RANK WORLD_SIZE)."
+    )
+
+
+def _gather_bytes(world: World, content: bytes) -> list[bytes]:
+    import torch
+    import torch.distributed as dist
+
+    lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(world.size)]
+    dist.all_gather(lengths, torch.tensor([len(content)]))
+    longest = max(int(length) for length in lengths)  # all messages of one collective have one length
+    padded = np.zeros(longest, np.uint8)
+    padded[: len(content)] = np.frombuffer(content, np.uint8)
+    received = [torch.zeros(longest, dtype=torch.uint8) for _ in range(world.size)]
+    dist.all_gather(received, torch.from_numpy(padded))
+    return [found[: int(length)].numpy().tobytes() for found, length in zip(received, lengths, strict=True)]
+
+
+def _add_bucket(tensors: Sequence["Tensor"]) -> None:
+    import torch
+    import torch.distributed as dist
+
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    dist.all_reduce(flat)
+    at = 0
+    for tensor in tensors:
+        tensor.copy_(flat[at : at + tensor.numel()].view_as(tensor))
+        at += tensor.numel()
