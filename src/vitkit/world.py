@@ -10,12 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
 from vitkit.errors import VitkitError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -96,10 +94,12 @@ class World:
             return [value]
         return [json.loads(content) for content in _gather_bytes(self, json.dumps(value).encode())]
 
-    def gather_arrays(self, arrays: Sequence[NDArray[Any]]) -> list[list[NDArray[Any]]]:
+    def gather_arrays(self, arrays: "Sequence[NDArray[Any]]") -> "list[list[NDArray[Any]]]":
         """Give all processes the arrays of each of them, in the order of ranks; a process may have none."""
         if self.size == 1:
             return [list(arrays)]
+        import numpy as np
+
         kinds = self.gather([(array.dtype.str, array.shape) for array in arrays])
         contents = _gather_bytes(self, b"".join(np.ascontiguousarray(array).tobytes() for array in arrays))
         gathered = []
@@ -153,6 +153,7 @@ def _wrong(given: Mapping[str, str]) -> VitkitError:
 
 
 def _gather_bytes(world: World, content: bytes) -> list[bytes]:
+    import numpy as np
     import torch
     import torch.distributed as dist
 

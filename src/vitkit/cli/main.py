@@ -17,6 +17,7 @@ from vitkit.config import nearest
 from vitkit.errors import VitkitError
 from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.text import visible
+from vitkit.world import world_of_environment
 
 # verb -> what it does, and the module whose `main(arguments)` does it
 VERBS = {
@@ -139,6 +140,11 @@ def _command(arguments: list[str], failed: Callable[..., int]) -> int:
         # The option parser repeats what it does not know as it is.
         if "\0" in argument or (argument.startswith("-") and "\x1b" in argument):
             return failed(f"the argument {argument} holds a character that no option has.", WRONG_OPTIONS)
+    world = world_of_environment()
+    if world.rank:  # another process parses the command line and prints
+        if verb not in ("train", "finetune"):
+            return 0
+        return cast("int", importlib.import_module("vitkit.cli.processes").follow(world))
     library_warnings = importlib.import_module("vitkit.cli.library_warnings")
     try:
         with _terminable() as stop, library_warnings.show_warnings():

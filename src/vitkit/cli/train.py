@@ -145,6 +145,12 @@ def run_verb(arguments: list[str], verb: str) -> None:
     """
     line = shlex.join(["vitkit", verb, *arguments])
     arguments = list(arguments)
+    count = _take(arguments, "--processes")
+    if count is not None:
+        from vitkit.cli.processes import start_processes
+
+        start_processes(count, verb, arguments)
+        return
     name, resume = _take(arguments, "--recipe"), _take(arguments, "--resume")
     if name is not None and resume is not None:
         raise VitkitError("--resume continues a run with its own options: give it without --recipe.")
@@ -210,7 +216,14 @@ def run_verb(arguments: list[str], verb: str) -> None:
         request=request,
         listener=listener,
     )
+    _dismiss_followers()
     _print_what_comes_next(folder, asked.run)
+
+
+def _dismiss_followers() -> None:
+    from vitkit.runs.processes import dismiss
+
+    dismiss()
 
 
 def _trained_for_longer(start: Place) -> Run:

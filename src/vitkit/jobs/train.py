@@ -25,7 +25,14 @@ from vitkit.runs.folder import Whose, claim, is_new_folder, numbered_folders
 from vitkit.runs.machine import deterministic, keep_freed_memory, require_threads
 from vitkit.runs.outlook import Outlook, Surroundings, estimate, first_screen, measure_step, require_memory
 from vitkit.runs.plan import Plan, Request, plan_run
-from vitkit.runs.processes import begin_steps, divided_threads, follow, invite, join_processes
+from vitkit.runs.processes import (
+    begin_steps,
+    follow,
+    invite,
+    join_processes,
+    lost_processes_explained,
+    take_threads,
+)
 from vitkit.runs.records import AdviceRecord, compare_with_advice, keep_advice
 from vitkit.runs.ridge_head import begin_head, refuse_ridge_head
 from vitkit.runs.start import take_start
@@ -34,7 +41,7 @@ from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.tasks import find_task
 from vitkit.training.layer_rates import refuse_layers
 from vitkit.weights import save_model
-from vitkit.world import World
+from vitkit.world import ALONE, World
 
 
 def train(
@@ -77,10 +84,10 @@ def train(
     """
     world = join_processes()
     if not world.writes:
-        _prepare_process(divided_threads(threads, world))
+        _prepare_process(threads, world)
         return follow(world) or Path()
     _refuse_options(run, threads)
-    _prepare_process(divided_threads(threads, world))  # before steps are timed for a budget of minutes
+    _prepare_process(threads, world)  # before steps are timed for a budget of minutes
     given = None if out is None else Path(out)
     if given is not None:
         require_folder(given)
@@ -89,7 +96,7 @@ def train(
     with _claim(plan, given, resume) as folder, deterministic(plan.device):
         # Written before anything random happens: whoever kills the run from here on can continue it.
         plan = plan.kept_in(folder, command)
-        position = RunPosition(command_to_continue(folder, threads, device))
+        position = RunPosition(command_to_continue(folder, threads, device, world))
         keep_advice(folder, advice)
         new = plan.request.take_model(plan.run, plan.config)
         parts = build_parts(plan.run, plan.data, folder, listener, plan.start, plan.compute, new)
@@ -97,10 +104,9 @@ def train(
     return folder
 
 
-def _prepare_process(threads: int | None) -> None:
+def _prepare_process(threads: int | None, world: World) -> None:
     """Set what belongs to the whole process: threads, and memory that steps free and take again."""
-    if threads is not None:
-        torch.set_num_threads(threads)
+    take_threads(world, threads)
     keep_freed_memory()
 
 
@@ -117,7 +123,7 @@ def _complete_until_stopped(
     Raises:
         InterruptedTraining: a signal asked to stop; it says where the run stands and how to continue.
     """
-    with stop_signals() as stop:
+    with stop_signals() as stop, lost_processes_explained(world):
         try:
             _complete(plan, parts, from_scratch, position, stop, world, listener)
         except StopRequest as request:
@@ -261,9 +267,13 @@ def _refuse_run(plan: Plan) -> None:
     run.training.total_steps(len(data.splits["train"]))
 
 
-def command_to_continue(folder: Path, threads: int | None, device: str) -> str:
-    """Write the command that continues the run in a folder on the same machine."""
+def command_to_continue(folder: Path, threads: int | None, device: str, world: World = ALONE) -> str:
+    """Write the command that continues the run in a folder on the same machine, or machines."""
     command = f"vitkit train --resume {shlex.quote(str(folder))}"
+    if world.size > world.on_machine:  # torchrun is started on each of them, with options of its own
+        command = f"torchrun ... -m {command}"
+    elif world.size > 1:
+        command += f" --processes {world.size}"
     command += f" --threads {threads}" if threads is not None else ""
     return command + (f" --device {device}" if device != "auto" else "")
 

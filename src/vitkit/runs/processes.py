@@ -4,8 +4,10 @@ Process 0 plans the run, claims its folder, evaluates and writes, as a single pr
 it: they learn from it which folder holds the run, read its record there, and take part in the steps.
 """
 
+import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,9 @@ from vitkit.training.checkpoint import FOLDER
 from vitkit.training.trainer import Trainer
 from vitkit.world import World, world_of_environment
 
+LOST = "connection (closed|reset|refused|timed out)|gloo|nccl|broken pipe|timed out|timeout"
+"""Words in the message of an error that a lost process causes: PyTorch raises RuntimeError for it."""
+
 
 @dataclass(frozen=True)
 class Invitation:
@@ -39,6 +44,8 @@ class Invitation:
     fingerprint: str
     """Of its images."""
     device: str
+    threads: int
+    """CPU threads of each process."""
 
 
 def join_processes() -> World:
@@ -75,16 +82,39 @@ def leave_processes() -> None:
         dist.destroy_process_group()
 
 
-def divided_threads(threads: int | None, world: World) -> int | None:
-    """Give the threads of this process: of several each gets its part of the machine's processors.
+@contextmanager
+def lost_processes_explained(world: World) -> Iterator[None]:
+    """Say that another process has ended, where a message to it or from it shows that.
+
+    Raises:
+        VitkitError: another process has ended, or cannot be reached any more.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        first = str(error).splitlines()[0]
+        if world.size == 1 or not (
+            isinstance(error, dist.DistError) or re.search(LOST, first, re.IGNORECASE)
+        ):
+            raise
+        raise VitkitError(
+            f"Process {world.rank} of {world.size} on {socket.gethostname()} lost another one, which has "
+            "ended or cannot be reached: its own message says why. What was committed is untouched; run the "
+            "same command again to continue."
+        ) from error
+
+
+def take_threads(world: World, threads: int | None = None) -> None:
+    """Set the threads of this process: of several each gets its part of the machine's processors.
 
     Args:
-        threads: as given; None: PyTorch's choice, which for several processes is not torchrun's one thread.
         world: the processes.
+        threads: as given; None: PyTorch's choice, for several processes in place of torchrun's one thread.
     """
-    if threads is not None or world.size == 1:
-        return threads
-    return max(1, usable_processors() // world.on_machine)
+    if threads is None and world.size > 1:
+        threads = max(1, usable_processors() // world.on_machine)
+    if threads is not None:
+        torch.set_num_threads(threads)
 
 
 def begin_steps(
@@ -127,12 +157,16 @@ def invite(world: World, parts: Parts, checkpoint: Path | None, device: str) -> 
     if world.size > 1:
         name = None if checkpoint is None else checkpoint.name
         folder = str(parts.folder.absolute())
-        world.tell(asdict(Invitation(folder, name, parts.data.fingerprint(), device)))
+        world.tell(
+            asdict(Invitation(folder, name, parts.data.fingerprint(), device, torch.get_num_threads()))
+        )
 
 
-def dismiss(world: World) -> None:
-    """Let the processes that follow end: there is no further run."""
-    world.tell(None)
+def dismiss() -> None:
+    """Let the processes that follow end: there is no further run. Nothing happens where none were joined."""
+    if dist.is_initialized():
+        world_of_environment().tell(None)
+        dist.destroy_process_group()
 
 
 def follow(world: World) -> Path | None:
@@ -145,10 +179,12 @@ def follow(world: World) -> Path | None:
         VitkitError: the run's folder or images are not the same here.
         StopRequest: a signal asked to stop; the step at hand is finished and committed.
     """
-    told: Any = world.tell(None)
+    with lost_processes_explained(world):
+        told: Any = world.tell(None)
     if told is None:
         return None
     invitation = Invitation(**told)
+    torch.set_num_threads(invitation.threads)
     folder, here = Path(invitation.folder), f"process {world.rank} on {socket.gethostname()}"
     if not (folder / "config.json").is_file():
         raise VitkitError(
@@ -170,7 +206,7 @@ def follow(world: World) -> Path | None:
     checkpoint = None
     if invitation.checkpoint is not None:
         checkpoint = folder / FOLDER / invitation.checkpoint
-    with deterministic(device), stop_signals() as stop:
+    with deterministic(device), stop_signals() as stop, lost_processes_explained(world):
         trainer, _, parts = begin_steps(parts, checkpoint, device, world)
         fit(trainer, parts.rejects, RunPosition(""), stop, SILENT)
     return folder

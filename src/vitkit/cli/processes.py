@@ -1,0 +1,84 @@
+"""Train by several processes: start them by torchrun, and let all but the first follow."""
+
+import logging
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from vitkit.cli.options import importing
+from vitkit.errors import VitkitError
+from vitkit.world import World
+
+MOST_PROCESSES = 1024
+"""Processes on one machine at most; a larger number is a mistyped option."""
+SHUTDOWN_SECONDS = 600
+"""Seconds that processes have to finish a step and commit it, once they are asked to stop."""
+
+
+def start_processes(count: str, verb: str, arguments: list[str]) -> None:
+    """Run a command by several processes on this machine, by torchrun, and end as it ends.
+
+    Args:
+        count: as given with --processes.
+        verb: the command.
+        arguments: its arguments without --processes.
+
+    Raises:
+        VitkitError: `count` is no number of processes.
+        SystemExit: the processes did not all end well, and have said why.
+    """
+    if not count.isdecimal() or len(count) > 6 or not 1 <= int(count) <= MOST_PROCESSES:
+        raise VitkitError(f"--processes is from 1 to {MOST_PROCESSES:,}, found {count[:40]}.")
+    # torchrun says so in five lines where nobody chose, and what it chooses is chosen anew by each process.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with importing():
+        import torch.distributed.run
+        from torch.distributed.elastic.multiprocessing import SignalException
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    logging.disable(logging.CRITICAL)  # torchrun's pages about a process that has said itself why it ended
+    torchrun: Any = torch.distributed.run
+    options = torchrun.parse_args(
+        [
+            "--standalone",
+            f"--nproc-per-node={int(count)}",
+            "--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1",
+            f"--shutdown-timeout={SHUTDOWN_SECONDS}",
+            "-m",
+            "vitkit",
+            verb,
+            *arguments,
+        ]
+    )
+    try:
+        torchrun.run(options)
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        if failure.exitcode < 0:
+            name = signal.Signals(-failure.exitcode).name
+            raise VitkitError(
+                f"Process {rank} of {count} was ended by {name}, and the others with it. What was committed "
+                "is untouched: run the same command again to continue."
+            ) from None
+        raise SystemExit(failure.exitcode) from None
+    except SignalException as stopped:
+        raise SystemExit(128 + stopped.sigval) from None
+
+
+def follow(world: World) -> int:
+    """Take part in every run of process 0, until there is none any more; returns the exit code."""
+    from vitkit.runs import processes
+    from vitkit.runs.machine import keep_freed_memory
+    from vitkit.signals import StopRequest
+
+    processes.join_processes()
+    keep_freed_memory()
+    folder: Path | None = Path()
+    try:
+        while folder is not None:
+            folder = processes.follow(world)
+    except StopRequest as request:
+        return request.exit_code
+    processes.leave_processes()
+    return 0
