@@ -151,6 +151,8 @@ def _command(arguments: list[str], failed: Callable[..., int]) -> int:
             with stop.held():  # an import that is broken off may leave half a module behind
                 module = importlib.import_module(VERBS[verb][1])
             module.main(rest)
+        if world.size > 1:
+            importlib.import_module("vitkit.runs.processes").dismiss()
     except SystemExit as end:  # of the option parser, whose words are printed, or of SIGTERM
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0

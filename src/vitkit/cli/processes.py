@@ -6,7 +6,6 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from vitkit.cli.options import importing
 from vitkit.errors import VitkitError
 from vitkit.world import World
 
@@ -32,10 +31,9 @@ def start_processes(count: str, verb: str, arguments: list[str]) -> None:
         raise VitkitError(f"--processes is from 1 to {MOST_PROCESSES:,}, found {count[:40]}.")
     # torchrun says so in five lines where nobody chose, and what it chooses is chosen anew by each process.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    with importing():
-        import torch.distributed.run
-        from torch.distributed.elastic.multiprocessing import SignalException
-        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    import torch.distributed.run
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     logging.disable(logging.CRITICAL)  # torchrun's pages about a process that has said itself why it ended
     torchrun: Any = torch.distributed.run
@@ -68,17 +66,18 @@ def start_processes(count: str, verb: str, arguments: list[str]) -> None:
 
 def follow(world: World) -> int:
     """Take part in every run of process 0, until there is none any more; returns the exit code."""
-    from vitkit.runs import processes
+    from vitkit.jobs import follow as following
     from vitkit.runs.machine import keep_freed_memory
+    from vitkit.runs.processes import join_processes, leave_processes
     from vitkit.signals import StopRequest
 
-    processes.join_processes()
+    join_processes()
     keep_freed_memory()
     folder: Path | None = Path()
     try:
         while folder is not None:
-            folder = processes.follow(world)
+            folder = following.follow(world)
     except StopRequest as request:
         return request.exit_code
-    processes.leave_processes()
+    leave_processes()
     return 0

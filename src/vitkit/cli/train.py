@@ -146,7 +146,7 @@ def run_verb(arguments: list[str], verb: str) -> None:
     line = shlex.join(["vitkit", verb, *arguments])
     arguments = list(arguments)
     count = _take(arguments, "--processes")
-    if count is not None:
+    if count is not None and not {"-h", "--help"} & {*arguments}:
         from vitkit.cli.processes import start_processes
 
         start_processes(count, verb, arguments)
@@ -216,14 +216,7 @@ def run_verb(arguments: list[str], verb: str) -> None:
         request=request,
         listener=listener,
     )
-    _dismiss_followers()
     _print_what_comes_next(folder, asked.run)
-
-
-def _dismiss_followers() -> None:
-    from vitkit.runs.processes import dismiss
-
-    dismiss()
 
 
 def _trained_for_longer(start: Place) -> Run:
@@ -256,6 +249,7 @@ def parse_line(arguments: list[str], defaults: Run, verb: str, several: SeriesOp
         run: Annotated[RunOptions, tyro.conf.arg(name="")] = default,
         out: str | None = None,
         machine: Annotated[MachineOptions, tyro.conf.arg(name="")] = here,
+        processes: int = 1,
         from_scratch: bool = False,
         series: Annotated[SeriesOptions, tyro.conf.arg(name="")] = several,
     ) -> Asked:
@@ -265,6 +259,8 @@ def parse_line(arguments: list[str], defaults: Run, verb: str, several: SeriesOp
             run: the options.
             out: run folder to write; left out, runs/DATA-MODEL. The same command again continues there.
             machine: where it is trained.
+            processes: that train together on this machine, one for each GPU or some for its processors; the
+                result is that of one process but for rounding. On several machines: torchrun ... -m vitkit.
             from_scratch: begin again at step 0 where every checkpoint of the run is damaged; they are kept.
             series: several runs in place of one.
         """

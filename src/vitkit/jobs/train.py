@@ -10,6 +10,7 @@ import torch
 from vitkit.data.config import refuse_augmentation
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_recipes import departures
+from vitkit.jobs.follow import follow
 from vitkit.jobs.report import Trained, write_report
 from vitkit.listener import SILENT, Listener
 from vitkit.runs.build import (
@@ -27,7 +28,6 @@ from vitkit.runs.outlook import Outlook, Surroundings, estimate, first_screen, m
 from vitkit.runs.plan import Plan, Request, plan_run
 from vitkit.runs.processes import (
     begin_steps,
-    follow,
     invite,
     join_processes,
     lost_processes_explained,

@@ -195,7 +195,7 @@ class Block(nn.Module):
     """
 
     batch_rows: BatchRows | None = None
-    """As `ImageModel.batch_rows`."""
+    """The larger batch that the images are a part of, as `ImageModel.batch_rows`."""
 
     def __init__(
         self,

@@ -17,16 +17,8 @@ import torch.distributed as dist
 
 from vitkit.errors import VitkitError
 from vitkit.listener import SILENT, Listener
-from vitkit.runs.build import Parts, build_new, build_trainer, compute_as_begun, model_config_of, read_images
-from vitkit.runs.config import parse_compute
-from vitkit.runs.data_record import RejectedFiles, read_record
-from vitkit.runs.folder import kind_of
-from vitkit.runs.machine import deterministic, find_device, usable_processors
-from vitkit.runs.plan import Request
-from vitkit.runs.records import read_start_record
-from vitkit.runs.steps import RunPosition, fit
-from vitkit.signals import stop_signals
-from vitkit.training.checkpoint import FOLDER
+from vitkit.runs.build import Parts, build_trainer, read_images
+from vitkit.runs.machine import usable_processors
 from vitkit.training.trainer import Trainer
 from vitkit.world import World, world_of_environment
 
@@ -42,7 +34,7 @@ class Invitation:
     checkpoint: str | None
     """The name of the checkpoint that it goes on from; None: it begins with the weights of process 0."""
     fingerprint: str
-    """Of its images."""
+    """The fingerprint of its images, which must be the same everywhere."""
     device: str
     threads: int
     """CPU threads of each process."""
@@ -162,51 +154,15 @@ def invite(world: World, parts: Parts, checkpoint: Path | None, device: str) -> 
         )
 
 
+def await_invitation(world: World) -> Invitation | None:
+    """Wait until process 0 begins the steps of a run; returns None where there is no further one."""
+    with lost_processes_explained(world):
+        told: Any = world.tell(None)
+    return None if told is None else Invitation(**told)
+
+
 def dismiss() -> None:
     """Let the processes that follow end: there is no further run. Nothing happens where none were joined."""
     if dist.is_initialized():
         world_of_environment().tell(None)
         dist.destroy_process_group()
-
-
-def follow(world: World) -> Path | None:
-    """Take part in the steps of the next run of process 0.
-
-    Returns:
-        The folder of the run; None where there is no further one.
-
-    Raises:
-        VitkitError: the run's folder or images are not the same here.
-        StopRequest: a signal asked to stop; the step at hand is finished and committed.
-    """
-    with lost_processes_explained(world):
-        told: Any = world.tell(None)
-    if told is None:
-        return None
-    invitation = Invitation(**told)
-    torch.set_num_threads(invitation.threads)
-    folder, here = Path(invitation.folder), f"process {world.rank} on {socket.gethostname()}"
-    if not (folder / "config.json").is_file():
-        raise VitkitError(
-            f"The run folder {folder} cannot be seen by {here}. Put it on a disk that all machines share."
-        )
-    place = kind_of(folder)
-    run, record, start = place.run(), read_record(folder), read_start_record(folder)
-    data = Request().images(run)
-    if record is None or data.fingerprint() != invitation.fingerprint:
-        raise VitkitError(
-            f"The images of {run.data} are others for {here} than for process 0: expected the fingerprint "
-            f"{invitation.fingerprint}, found {data.fingerprint()}. All machines must see the same images."
-        )
-    device = find_device(invitation.device)
-    model = build_new(run, model_config_of(run, len(data.class_names), start), SILENT)
-    compute = parse_compute(place.require_config(), folder)
-    parts = Parts(run, data, folder, model, RejectedFiles(folder, record), start, compute)
-    compute_as_begun(parts, device)
-    checkpoint = None
-    if invitation.checkpoint is not None:
-        checkpoint = folder / FOLDER / invitation.checkpoint
-    with deterministic(device), stop_signals() as stop, lost_processes_explained(world):
-        trainer, _, parts = begin_steps(parts, checkpoint, device, world)
-        fit(trainer, parts.rejects, RunPosition(""), stop, SILENT)
-    return folder

@@ -1,0 +1,62 @@
+"""Take part in the steps of a run that another process plans, claims and writes."""
+
+import socket
+from pathlib import Path
+
+import torch
+
+from vitkit.errors import VitkitError
+from vitkit.listener import SILENT
+from vitkit.runs.build import Parts, build_new, compute_as_begun, model_config_of
+from vitkit.runs.config import parse_compute
+from vitkit.runs.data_record import RejectedFiles, read_record
+from vitkit.runs.folder import kind_of
+from vitkit.runs.machine import deterministic, find_device
+from vitkit.runs.plan import Request
+from vitkit.runs.processes import await_invitation, begin_steps, lost_processes_explained
+from vitkit.runs.records import read_start_record
+from vitkit.runs.steps import RunPosition, fit
+from vitkit.signals import stop_signals
+from vitkit.training.checkpoint import FOLDER
+from vitkit.world import World
+
+
+def follow(world: World) -> Path | None:
+    """Take part in the steps of the next run of process 0.
+
+    Returns:
+        The folder of the run; None where there is no further one.
+
+    Raises:
+        VitkitError: the run's folder or images are not the same here.
+        StopRequest: a signal asked to stop; the step at hand is finished and committed.
+    """
+    invitation = await_invitation(world)
+    if invitation is None:
+        return None
+    torch.set_num_threads(invitation.threads)
+    folder, here = Path(invitation.folder), f"process {world.rank} on {socket.gethostname()}"
+    if not (folder / "config.json").is_file():
+        raise VitkitError(
+            f"The run folder {folder} cannot be seen by {here}. Put it on a disk that all machines share."
+        )
+    place = kind_of(folder)
+    run, record, start = place.run(), read_record(folder), read_start_record(folder)
+    data = Request().images(run)
+    if record is None or data.fingerprint() != invitation.fingerprint:
+        raise VitkitError(
+            f"The images of {run.data} are others for {here} than for process 0: expected the fingerprint "
+            f"{invitation.fingerprint}, found {data.fingerprint()}. All machines must see the same images."
+        )
+    device = find_device(invitation.device)
+    model = build_new(run, model_config_of(run, len(data.class_names), start), SILENT)
+    compute = parse_compute(place.require_config(), folder)
+    parts = Parts(run, data, folder, model, RejectedFiles(folder, record), start, compute)
+    compute_as_begun(parts, device)
+    checkpoint = None
+    if invitation.checkpoint is not None:
+        checkpoint = folder / FOLDER / invitation.checkpoint
+    with deterministic(device), stop_signals() as stop, lost_processes_explained(world):
+        trainer, _, parts = begin_steps(parts, checkpoint, device, world)
+        fit(trainer, parts.rejects, RunPosition(""), stop, SILENT)
+    return folder

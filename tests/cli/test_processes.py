@@ -1,0 +1,120 @@
+"""`vitkit train --processes N`: real processes, by torchrun."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from vitkit.cli.main import run as command
+from vitkit.durable import hash_file
+
+SECONDS = 600.0
+"""After which processes are given up; a machine under load is slow."""
+RUN = (
+    *("train", "--data", "digits", "--model", "ViT-16x2x2/4", "--image-size", "8", "--resize", "crop"),
+    *("--steps", "60", "--batch-size", "33", "--mixup", "0.2", "--micro-batch-size", "20", "--threads", "1"),
+    *("--checkpoint-every", "10", "--evaluate-every", "20", "--log-every", "5"),
+)
+
+
+def start(*arguments: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "vitkit", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
+    try:
+        out, err = process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+    return process.returncode, out, err
+
+
+def wait_for(path: Path, process: "subprocess.Popen[str]") -> None:
+    end = time.monotonic() + SECONDS
+    while not path.exists():
+        assert process.poll() is None, finish(process)
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def members(torchrun: int) -> list[int]:
+    """List the processes that a command has started, in the order in which it started them."""
+    return [int(number) for number in Path(f"/proc/{torchrun}/task/{torchrun}/children").read_text().split()]
+
+
+def losses(run: Path) -> list[float]:
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["loss"] for line in lines]
+
+
+def test_two_processes_train_what_one_does_though_one_of_them_is_killed(tmp_path: Path) -> None:
+    alone, run = tmp_path / "alone", tmp_path / "run"
+    assert command([*RUN, "--out", str(alone)]) == 0
+    several = (*RUN, "--out", str(run), "--processes", "2")
+    process = start(*several)
+    wait_for(run / "checkpoints" / "step-00000020" / "COMMIT", process)
+    os.kill(members(process.pid)[-1], signal.SIGKILL)
+    code, _, err = finish(process)
+    assert code == 1
+    assert "was ended by SIGKILL" in err and "run the same command again" in err
+    assert "Traceback" not in err
+    code, out, err = finish(start(*several))
+    assert code == 0, err
+    assert "resumed" in out and "Traceback" not in err
+    assert out.count("report ") == 1  # one process alone speaks
+    assert losses(run) == pytest.approx(losses(alone), abs=1e-4)
+    evaluations = [json.loads((path / "evaluation" / "test.json").read_text()) for path in (alone, run)]
+    assert evaluations[0]["accuracy"] == pytest.approx(evaluations[1]["accuracy"], abs=0.02)
+
+
+@pytest.mark.slow  # tests/training/test_parallel.py holds the same for trainers without commands
+def test_three_processes_that_are_stopped_end_with_the_same_bytes(tmp_path: Path) -> None:
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    code, _, err = finish(start(*RUN, "--out", str(whole), "--processes", "3"))
+    assert code == 0, err
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        process = start(*RUN, "--out", str(stopped), "--processes", "3")
+        done = len(list((stopped / "checkpoints").glob("step-*"))) if stopped.exists() else 0
+        wait_for(stopped / "checkpoints" / f"step-000000{10 if not done else 40}", process)
+        process.send_signal(number)
+        code, _, err = finish(process)
+        assert code == 128 + number
+        assert "is committed" in err and "--processes 3" in err
+    code, _, err = finish(start(*RUN, "--out", str(stopped), "--processes", "3"))
+    assert code == 0, err
+    for name in ("model.safetensors", "metrics.jsonl"):
+        assert hash_file(whole / name) == hash_file(stopped / name)
+
+
+@pytest.mark.parametrize("count", ["0", "x", "-1", "1" + "0" * 30])
+def test_numbers_of_processes_that_cannot_be(count: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command([*RUN, "--processes", count]) == 1
+    assert "--processes is from 1 to" in capsys.readouterr().err
+
+
+def test_options_that_are_wrong_are_explained_once(tmp_path: Path) -> None:
+    code, _, err = finish(start("train", "--data", "digits", "--no-such-option", "1", "--processes", "2"))
+    assert code == 2
+    assert err.count("--no-such-option") <= 3 and "Traceback" not in err
+
+
+@pytest.mark.parametrize("changes", [{"RANK": "x"}, {"RANK": "2"}, {"WORLD_SIZE": "-1"}, {"LOCAL_RANK": "7"}])
+def test_variables_that_torchrun_never_sets(
+    changes: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+    for name, value in {**right, **changes}.items():
+        monkeypatch.setenv(name, value)
+    assert command([*RUN]) == 1
+    assert "torchrun" in capsys.readouterr().err
