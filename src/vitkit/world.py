@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-"""The variables that torchrun sets: the number of this process and of all, and the same two on this machine."""
+"""The variables that torchrun sets: the number of this process and of all, and both on this machine."""
 
 BUCKET_BYTES = 32 * 2**20
 """Bytes of gradients that are summed over the processes at a time: enough that the time of a message does not

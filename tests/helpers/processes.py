@@ -1,4 +1,4 @@
-"""Several processes that train together on this machine, for tests."""
+"""Several processes that work together on this machine, for tests."""
 
 import multiprocessing
 import pickle
@@ -6,6 +6,7 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -17,46 +18,59 @@ SECONDS = 300.0
 """After which processes that wait for each other are given up."""
 
 
-def in_processes(count: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """Call a function of a module in so many processes, each with its `World` first; returns what each
-    returned."""
-    context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as folder:
-        ends = [context.Pipe(duplex=False) for _ in range(count)]
-        processes = [
-            context.Process(
-                target=_run, args=(send, Path(folder) / "store", rank, count, function, arguments)
-            )
-            for rank, (_, send) in enumerate(ends)
-        ]
-        for process in processes:
+class Processes:
+    """Processes that are started once, because importing PyTorch takes seconds, and asked several times."""
+
+    def __init__(self, most: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.folder = tempfile.TemporaryDirectory()
+        self.pipes, self.processes, self.calls = [], [], 0
+        for _ in range(most):
+            here, there = context.Pipe()
+            process = context.Process(target=_work, args=(there,), daemon=True)
             process.start()
-        for _, send in ends:
-            send.close()  # the process has its own
-        try:
-            results = []
-            for receive, _ in ends:
-                assert receive.poll(SECONDS), "a process gives no answer"
-                results.append(pickle.loads(receive.recv_bytes()))
-            for result in results:
-                if isinstance(result, str):
-                    raise AssertionError(result)
-            return [value for (value,) in results]
-        finally:
-            for process in processes:
-                process.join(1)
-                process.kill()
-                process.join()
+            there.close()  # the process has its own
+            self.pipes.append(here)
+            self.processes.append(process)
+
+    def __enter__(self) -> "Processes":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self.processes:
+            process.kill()
+            process.join()
+        self.folder.cleanup()
+
+    def run(self, count: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """Call a function of a module in so many of the processes, each with its `World` first.
+
+        Returns:
+            What each returned, in the order of ranks.
+        """
+        self.calls += 1
+        store = str(Path(self.folder.name) / str(self.calls))
+        for rank, pipe in enumerate(self.pipes[:count]):
+            pipe.send_bytes(pickle.dumps((rank, count, store, function, arguments)))
+        results = []
+        for pipe in self.pipes[:count]:
+            assert pipe.poll(SECONDS), "a process gives no answer"
+            results.append(pickle.loads(pipe.recv_bytes()))
+        for result in results:
+            assert not isinstance(result, str), result
+        return [value for (value,) in results]
 
 
-def _run(
-    send: Any, store: Path, rank: int, count: int, function: Callable[..., Any], arguments: tuple[Any, ...]
-) -> None:
+def _work(pipe: Any) -> None:
     torch.set_num_threads(1)
-    try:
-        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=count)
-        result: Any = (function(World(rank, count), *arguments),)
-        dist.destroy_process_group()
-    except BaseException:
-        result = traceback.format_exc()
-    send.send_bytes(pickle.dumps(result))  # whole: `send` would leave tensors in this process's memory
+    while True:
+        rank, count, store, function, arguments = pickle.loads(pipe.recv_bytes())
+        try:
+            dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=count)
+            result: Any = (function(World(rank, count), *arguments),)
+            dist.destroy_process_group()
+        except BaseException:
+            result = traceback.format_exc()
+        pipe.send_bytes(pickle.dumps(result))  # whole: `send` would leave tensors in this process's memory

@@ -1,6 +1,7 @@
 """Training by several processes against training by one."""
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from tests.helpers.processes import in_processes
+from tests.helpers.processes import Processes
 from tests.training.small_run import TRAINING, fingerprint, small_trainer
 from vitkit.data.stream.batch import Batch
 from vitkit.models.build import build_model
@@ -24,6 +25,12 @@ from vitkit.training.parallel import divide, places_of
 from vitkit.world import World
 
 BATCH = 7
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Processes]:
+    with Processes(3) as started:
+        yield started
 
 
 @given(st.integers(1, 200), st.integers(1, 200), st.integers(1, 64))
@@ -86,12 +93,12 @@ def all_gradients(world: World, objective: dict[str, Any]) -> list[Any]:
     return [gradients_of(world, name, changes, objective) for name, changes in MODELS.items()]
 
 
-def test_gradients_are_those_of_one_process_in_every_family() -> None:
+def test_gradients_are_those_of_one_process_in_every_family(processes: Processes) -> None:
     """With everything that is drawn for a whole batch: mixup, CutMix, branches that are skipped."""
     objective = {"mixup": 0.5, "cutmix": 1.0, "label_smoothing": 0.1}
     alone = all_gradients(World(), objective)
     for size in (2, 3):
-        several = in_processes(size, all_gradients, objective)
+        several = processes.run(size, all_gradients, objective)
         for number, name in enumerate(MODELS):
             for step, (totals, grads) in enumerate(alone[number]):
                 for found in several:
@@ -124,20 +131,46 @@ def train_parts(world: World, run: Path, *stops: int) -> tuple[list[float], dict
 
 # The sum of two numbers is the same in any order: a wrong order shows with three processes.
 @pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.slow), 3])
-def test_a_run_of_several_processes_is_that_of_one(tmp_path: Path, size: int) -> None:
+def test_a_run_of_several_processes_is_that_of_one(processes: Processes, tmp_path: Path, size: int) -> None:
     alone, _ = train_parts(World(), tmp_path / "alone", END)
-    several = in_processes(size, train_parts, tmp_path / "several", END)
+    several = processes.run(size, train_parts, tmp_path / "several", END)
     for losses, _ in several:
         assert losses == pytest.approx(alone, abs=1e-4)
-    stopped = in_processes(size, train_parts, tmp_path / "stopped", 2, 9, END)
+    stopped = processes.run(size, train_parts, tmp_path / "stopped", 2, 9, END)
     assert stopped[0] == several[0]  # to the same bits
 
 
-def test_the_number_of_processes_may_change(tmp_path: Path) -> None:
+def test_the_number_of_processes_may_change(processes: Processes, tmp_path: Path) -> None:
     alone, _ = train_parts(World(), tmp_path / "alone", END)
     run = tmp_path / "changed"
     losses = train_parts(World(), run, 2)[0]
     for size, stop in ((3, 5), (2, 9)):
-        losses += in_processes(size, train_parts, run, stop)[0][0]
+        losses += processes.run(size, train_parts, run, stop)[0][0]
     losses += train_parts(World(), run, END)[0]
     assert losses == pytest.approx(alone, abs=1e-4)
+
+
+def few_images(world: World) -> list[Any]:
+    """Compute the gradients of a batch of two images."""
+    model = nn.Linear(4, 1, bias=False).double()
+    nn.init.ones_(model.weight)
+    images = torch.arange(2, dtype=torch.uint8)[:, None, None, None].expand(2, 1, 2, 2)
+    whole = Batch(images, {}, torch.tensor([True, True]), torch.arange(2))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    gradients = Gradients(model, Sum(), optimizer, torch.enable_grad, 1, 0, 2, world=world)
+    places = torch.from_numpy(places_of(divide(2, None, world), mixes=False))
+    totals = gradients.compute(whole._each(lambda tensor: tensor[places]), 0)
+    assert model.weight.grad is not None
+    return [totals["loss"].item(), model.weight.grad.tolist()]
+
+
+class Sum(nn.Module):
+    """The mean of a linear function of the pixels."""
+
+    def forward(self, model: nn.Module, batch: Batch, step: int, total_steps: int) -> Any:
+        return model(batch.images.double().flatten(1)).mean(), {}
+
+
+def test_a_process_without_images_takes_part(processes: Processes) -> None:
+    alone = few_images(World())
+    assert processes.run(3, few_images) == [alone] * 3
