@@ -142,7 +142,7 @@ def _command(arguments: list[str], failed: Callable[..., int]) -> int:
             return failed(f"the argument {argument} holds a character that no option has.", WRONG_OPTIONS)
     world = world_of_environment()
     if world.rank:  # another process parses the command line and prints
-        if verb not in ("train", "finetune"):
+        if verb not in ("train", "finetune", "vtab"):
             return 0
         return cast("int", importlib.import_module("vitkit.cli.processes").follow(world))
     library_warnings = importlib.import_module("vitkit.cli.library_warnings")

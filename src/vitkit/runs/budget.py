@@ -37,6 +37,7 @@ from vitkit.training.checkpoint import save_checkpoint
 from vitkit.training.config import TrainingConfig
 from vitkit.training.optim import learning_rate
 from vitkit.training.trainer import Trainer
+from vitkit.world import world_of_environment
 
 MEASURED_SECONDS, MOST_STEPS = 8.0, 30
 """Steps are timed for about `MEASURED_SECONDS`, and at most `MOST_STEPS` + 1 of them, which say enough."""
@@ -116,8 +117,18 @@ def measure_pace(
     """Time steps, a validation and a checkpoint of a run on a sample of its images.
 
     The weights are those of a copy of its model and the folder is a temporary one: nothing of the run is
-    touched.
+    touched. Of several processes the one that plans times its own part of a batch; what the sums over all of
+    them take is not counted.
     """
+    world = world_of_environment()
+    training = run.training
+    each, micro = training.batch_size, training.micro_batch_size
+    training = replace(
+        training,
+        batch_size=-(-each // world.size),
+        micro_batch_size=None if micro is None else -(-micro // world.size),
+    )
+    run = replace(run, training=training)
     precision, exact = run.training.precision, run.training.exact
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -134,7 +145,8 @@ def measure_pace(
         # Into a temporary folder, whose disk may be faster than the run's.
         save_checkpoint(Path(folder), trainer.state, trainer.environment, 1)
         saving = time.monotonic() - began
-        return Pace(step, saving + (_time_validation(sample, parts, trainer) if "val" in data.splits else 0))
+        validation = _time_validation(sample, parts, trainer) if "val" in data.splits else 0.0
+        return Pace(step, saving + validation / world.size)
 
 
 def _time_steps(trainer: Trainer, run: Run, parts: Parts) -> float:

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ from vitkit.runs.machine import usable_processors
 from vitkit.training.trainer import Trainer
 from vitkit.world import World, world_of_environment
 
+PATIENCE = timedelta(days=1)
+"""The time after which processes that wait for another one give it up: process 0 plans and evaluates alone,
+which may take hours. One that dies is noticed at once, for its connections close."""
 LOST = "connection (closed|reset|refused|timed out)|gloo|nccl|broken pipe|timed out|timeout"
 """Words in the message of an error that a lost process causes: PyTorch raises RuntimeError for it."""
 
@@ -51,7 +55,7 @@ def join_processes() -> World:
         return world
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
-        dist.init_process_group(backend)
+        dist.init_process_group(backend, timeout=PATIENCE)
         ones = torch.full((3,), world.rank + 1.0)
         world.add([ones])
     except (RuntimeError, ValueError) as error:
