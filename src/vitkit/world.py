@@ -79,9 +79,8 @@ class World:
         import torch
         import torch.distributed as dist
 
-        text = (
-            json.dumps(value, default=float).encode() if self.writes else b""
-        )  # NumPy has floats of its own
+        # NumPy has floats of its own: `default`.
+        text = json.dumps(value, default=float).encode() if self.writes else b""
         length = torch.tensor([len(text)])
         dist.broadcast(length, 0)
         content = torch.zeros(int(length), dtype=torch.uint8)
