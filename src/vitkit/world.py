@@ -6,8 +6,9 @@ processes at the same point of the program; a process that is alone gets back wh
 
 import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from vitkit.errors import VitkitError
@@ -26,6 +27,26 @@ count, and little beside the gradients, of which it is a copy."""
 T = TypeVar("T")
 
 
+@dataclass
+class Activity:
+    """The activity of a process, by which others can tell whether it hangs."""
+
+    work: int = 0
+    """A number that grows with whatever it does."""
+    is_waiting: bool = False
+    """Whether it is in a step that all processes take together, where it may wait for the others."""
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Mark a step that all processes take together."""
+        self.work += 1
+        self.is_waiting = True
+        try:
+            yield
+        finally:
+            self.is_waiting = False
+
+
 @dataclass(frozen=True)
 class World:
     """The processes that train together, of which this is number `rank`."""
@@ -36,6 +57,7 @@ class World:
     """The number of this process on its machine."""
     on_machine: int = 1
     """The processes on this machine, which share its processors and its memory."""
+    activity: Activity = field(default_factory=Activity, compare=False, repr=False)
 
     @property
     def writes(self) -> bool:
@@ -52,14 +74,15 @@ class World:
             return
         bucket: list[Tensor] = []
         size = 0
-        for tensor in tensors:
-            if bucket and size + tensor.nbytes > BUCKET_BYTES:
+        with self.activity.together():
+            for tensor in tensors:
+                if bucket and size + tensor.nbytes > BUCKET_BYTES:
+                    _add_bucket(bucket)
+                    bucket, size = [], 0
+                bucket.append(tensor)
+                size += tensor.nbytes
+            if bucket:
                 _add_bucket(bucket)
-                bucket, size = [], 0
-            bucket.append(tensor)
-            size += tensor.nbytes
-        if bucket:
-            _add_bucket(bucket)
 
     def total(self, *numbers: float) -> list[float]:
         """Sum numbers over all processes, in double precision."""
@@ -69,7 +92,8 @@ class World:
         import torch.distributed as dist
 
         values = torch.tensor(numbers, dtype=torch.float64)
-        dist.all_reduce(values)
+        with self.activity.together():
+            dist.all_reduce(values)
         return cast("list[float]", values.tolist())
 
     def tell(self, value: T) -> T:
@@ -82,11 +106,12 @@ class World:
         # NumPy has floats of its own: `default`.
         text = json.dumps(value, default=float).encode() if self.writes else b""
         length = torch.tensor([len(text)])
-        dist.broadcast(length, 0)
-        content = torch.zeros(int(length), dtype=torch.uint8)
-        if self.writes:
-            content.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
-        dist.broadcast(content, 0)
+        with self.activity.together():
+            dist.broadcast(length, 0)
+            content = torch.zeros(int(length), dtype=torch.uint8)
+            if self.writes:
+                content.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
+            dist.broadcast(content, 0)
         return cast("T", json.loads(content.numpy().tobytes()))
 
     def gather(self, value: T) -> list[T]:
@@ -118,8 +143,9 @@ class World:
         if self.size > 1:
             import torch.distributed as dist
 
-            for tensor in tensors:
-                dist.broadcast(tensor, 0)
+            with self.activity.together():
+                for tensor in tensors:
+                    dist.broadcast(tensor, 0)
 
 
 ALONE = World()
@@ -159,12 +185,13 @@ def _gather_bytes(world: World, content: bytes) -> list[bytes]:
     import torch.distributed as dist
 
     lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(world.size)]
-    dist.all_gather(lengths, torch.tensor([len(content)]))
-    longest = max(int(length) for length in lengths)  # all messages of one collective have one length
-    padded = np.zeros(longest, np.uint8)
-    padded[: len(content)] = np.frombuffer(content, np.uint8)
-    received = [torch.zeros(longest, dtype=torch.uint8) for _ in range(world.size)]
-    dist.all_gather(received, torch.from_numpy(padded))
+    with world.activity.together():
+        dist.all_gather(lengths, torch.tensor([len(content)]))
+        longest = max(int(length) for length in lengths)  # all messages of one collective have one length
+        padded = np.zeros(longest, np.uint8)
+        padded[: len(content)] = np.frombuffer(content, np.uint8)
+        received = [torch.zeros(longest, dtype=torch.uint8) for _ in range(world.size)]
+        dist.all_gather(received, torch.from_numpy(padded))
     return [found[: int(length)].numpy().tobytes() for found, length in zip(received, lengths, strict=True)]
 
 

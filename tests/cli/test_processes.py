@@ -97,6 +97,20 @@ def test_three_processes_that_are_stopped_end_with_the_same_bytes(tmp_path: Path
         assert hash_file(whole / name) == hash_file(stopped / name)
 
 
+@pytest.mark.slow  # tests/runs/test_heartbeat.py holds the same without processes
+def test_a_process_that_is_stopped_is_named_and_ended(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    long = ("100000" if word == "60" else word for word in RUN)
+    process = start(*long, "--out", str(run), "--processes", "3")
+    wait_for(run / "checkpoints" / "step-00000020" / "COMMIT", process)
+    stopped = members(process.pid)[-1]
+    os.kill(stopped, signal.SIGSTOP)
+    code, _, err = finish(process)
+    assert code == 1
+    assert "Process 2 of 3 on" in err and "no sign of life for 60 s" in err and "Traceback" not in err
+    assert not Path(f"/proc/{stopped}").exists()
+
+
 @pytest.mark.parametrize("count", ["0", "x", "-1", "1" + "0" * 30])
 def test_numbers_of_processes_that_cannot_be(count: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert command([*RUN, "--processes", count]) == 1

@@ -283,6 +283,10 @@ class Loading:
     """Seconds to wait for a batch before the process that loads it is considered stuck, which ends the run; 0
     waits for ever."""
 
+    step_timeout: float = 600.0
+    """Seconds that one of several processes may take for its part of a step before it is considered stuck,
+    which ends the run; 0 waits for ever."""
+
     def __post_init__(self) -> None:
         require_finite(self)
         if (self.workers or 0) < 0 or self.memory_gib < 0 or not 0 <= self.bad_quota <= 1:
@@ -290,7 +294,7 @@ class Loading:
                 "Expected workers and memory_gib of 0 or more and a bad_quota from 0 to 1, found "
                 f"{self.workers}, {self.memory_gib} and {self.bad_quota}."
             )
-        if not 0 <= self.worker_timeout < math.inf:
-            raise VitkitError(
-                f"Expected a worker_timeout of 0 seconds (no limit) or more, found {self.worker_timeout}."
-            )
+        for name in ("worker_timeout", "step_timeout"):
+            seconds = getattr(self, name)
+            if not 0 <= seconds < math.inf:
+                raise VitkitError(f"Expected a {name} of 0 seconds (no limit) or more, found {seconds}.")

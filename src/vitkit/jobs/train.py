@@ -23,6 +23,7 @@ from vitkit.runs.config import Run, changed_options, name_options, train_longer
 from vitkit.runs.destination import require_folder
 from vitkit.runs.finish import evaluate_finished, is_complete, take_final_weights
 from vitkit.runs.folder import Whose, claim, is_new_folder, numbered_folders
+from vitkit.runs.heartbeat import WorkingListener
 from vitkit.runs.machine import deterministic, keep_freed_memory, require_threads
 from vitkit.runs.outlook import Outlook, Surroundings, estimate, first_screen, measure_step, require_memory
 from vitkit.runs.plan import Plan, Request, plan_run
@@ -86,6 +87,8 @@ def train(
     if not world.writes:
         _prepare_process(threads, world)
         return follow(world) or Path()
+    if world.size > 1:
+        listener = WorkingListener(listener, world.activity)
     _refuse_options(run, threads)
     _prepare_process(threads, world)  # before steps are timed for a budget of minutes
     given = None if out is None else Path(out)

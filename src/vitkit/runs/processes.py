@@ -15,10 +15,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from vitkit.errors import VitkitError
 from vitkit.listener import SILENT, Listener
 from vitkit.runs.build import Parts, build_trainer, read_images
+from vitkit.runs.heartbeat import Heartbeat
 from vitkit.runs.machine import usable_processors
 from vitkit.training.trainer import Trainer
 from vitkit.world import World, world_of_environment
@@ -44,20 +46,31 @@ class Invitation:
     """CPU threads of each process."""
 
 
+_joined: list[tuple[World, Heartbeat]] = []
+"""The processes that this one has joined, which it does once, and the thread that watches over them."""
+
+
 def join_processes() -> World:
     """Join the other processes, once; returns which of them this is. Alone where torchrun started none.
 
     Raises:
         VitkitError: the others cannot be reached, or sums over them are wrong.
     """
+    if _joined:
+        return _joined[0][0]
     world = world_of_environment()
-    if world.size == 1 or dist.is_initialized():
+    if world.size == 1:
         return world
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
         dist.init_process_group(backend, timeout=PATIENCE)
         ones = torch.full((3,), world.rank + 1.0)
-        world.add([ones])
+        # Private, and the only way to the store that torchrun's agent keeps and that all processes know.
+        store = distributed_c10d.PrefixStore("vitkit", distributed_c10d._get_default_store())
+        heartbeat = Heartbeat(world, store)
+        world.add([ones])  # each has a beat in the store from here on
+        heartbeat.begin()
+        _joined.append((world, heartbeat))
     except (RuntimeError, ValueError) as error:
         raise VitkitError(
             f"Process {world.rank} of {world.size} on {socket.gethostname()} cannot reach the others: "
@@ -74,7 +87,8 @@ def join_processes() -> World:
 
 def leave_processes() -> None:
     """Leave the other processes, if any were joined."""
-    if dist.is_initialized():
+    while _joined:
+        _joined.pop()[1].end()
         dist.destroy_process_group()
 
 
@@ -135,6 +149,8 @@ def begin_steps(
         The trainer, a sentence for each difference from where the checkpoint was written, and the parts with
         their images.
     """
+    for _, heartbeat in _joined:
+        heartbeat.step_timeout = parts.run.loading.step_timeout
     parts = read_images(parts, listener, world)
     prepare(parts)
     trainer, differences = build_trainer(parts, device, world), []
@@ -167,6 +183,6 @@ def await_invitation(world: World) -> Invitation | None:
 
 def dismiss() -> None:
     """Let the processes that follow end: there is no further run. Nothing happens where none were joined."""
-    if dist.is_initialized():
-        world_of_environment().tell(None)
-        dist.destroy_process_group()
+    for world, _ in _joined:
+        world.tell(None)
+    leave_processes()

@@ -1,0 +1,190 @@
+"""Notice processes that hang without dying, and name them.
+
+A process that dies closes its connections, and the others notice it at once. One that was stopped, whose
+machine is gone or whose disk does not answer leaves them waiting in a sum. So a thread of each process writes
+a number that grows into the store by which torchrun's processes found each other, and reads those of the
+others.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitkit.listener import Listener, Progress
+from vitkit.world import Activity, World
+
+INTERVAL = 2.0
+"""Seconds between two beats."""
+SILENT_SECONDS = 60.0
+"""Seconds without a beat of its thread after which a process is given up."""
+
+
+@dataclass
+class Seen:
+    """The last news of another process."""
+
+    beats: int = -1
+    work: int = -1
+    silent: float = 0.0
+    """Seconds without a new beat."""
+    idle: float = 0.0
+    """Seconds without work, in which it did not wait for others either."""
+
+
+class Heartbeat:
+    """A thread that beats for this process and watches the others.
+
+    It counts its own short sleeps and looks at no clock, so that a machine that slept for a night finds
+    nobody dead in the morning.
+
+    Args:
+        world: the processes; this one's activity is told to the others.
+        store: what all of them read and write: `dist.Store`, or a dictionary's methods in a test.
+        step_timeout: seconds that a process may take for what is its own to do; 0: any time.
+        silent_seconds: as `SILENT_SECONDS`, for a test.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        store: Any,
+        step_timeout: float = 0.0,
+        silent_seconds: float = SILENT_SECONDS,
+    ) -> None:
+        self.world, self.store, self.step_timeout = world, store, step_timeout
+        self.silent_seconds, self.beats = silent_seconds, 0
+        self.seen = {rank: Seen() for rank in range(world.size) if rank != world.rank}
+        self._over = threading.Event()
+        self.beat()
+
+    def begin(self) -> None:
+        """Begin to beat and to watch, once all processes have a beat in the store."""
+        threading.Thread(target=self._watch, name="vitkit-heartbeat", daemon=True).start()
+
+    def end(self) -> None:
+        """Stop watching: from now on processes may end."""
+        self._over.set()
+
+    def _watch(self) -> None:
+        while not self._over.wait(INTERVAL):
+            try:
+                self.beat()
+                lost = self.find_hanging()
+            except RuntimeError:  # the store has gone, and with it torchrun
+                return
+            if lost is not None and not self._over.is_set():
+                self._give_up(*lost)
+                return
+
+    def beat(self) -> None:
+        """Tell the others that this process lives, and what it does."""
+        self.beats += 1
+        activity = self.world.activity
+        news = [self.beats, activity.work, activity.is_waiting, socket.gethostname(), os.getpid()]
+        self.store.set(str(self.world.rank), json.dumps(news))
+
+    def find_hanging(self) -> tuple[str, int | None] | None:
+        """Read the news of all others, `INTERVAL` seconds after the last time.
+
+        Returns:
+            Why one of them is given up, and its number if it is on this machine; None: all are well.
+        """
+        return next((found for found in [self._look_at(rank) for rank in self.seen] if found), None)
+
+    def _look_at(self, rank: int) -> tuple[str, int | None] | None:
+        news: Any = json.loads(self.store.get(str(rank)))
+        beats, work, is_waiting, host, number = news
+        seen = self.seen[rank]
+        seen.silent = 0.0 if beats != seen.beats else seen.silent + INTERVAL
+        seen.idle = 0.0 if work != seen.work or is_waiting else seen.idle + INTERVAL
+        seen.beats, seen.work = beats, work
+        here = number if host == socket.gethostname() else None
+        named = f"Process {rank} of {self.world.size} on {host} (number {number} there)"
+        if seen.silent >= self.silent_seconds:
+            return (
+                f"{named} has given no sign of life for {seen.silent:g} s: it was stopped, or its machine "
+                "hangs",
+                here,
+            )
+        if self.step_timeout and seen.idle >= self.step_timeout:
+            return (
+                f"{named} has made no progress for {seen.idle:g} s: mostly a disk or network share does not "
+                "answer. If its work does take that long, allow more seconds by --step-timeout (0 waits for "
+                "ever)",
+                here,
+            )
+        return None
+
+    def _give_up(self, why: str, number: int | None) -> None:
+        """End the process that hangs, if it is on this machine, or else this one."""
+        if self.world.rank == min(rank for rank in range(self.world.size) if rank not in self._hanging()):
+            print(
+                f"vitkit: {why}. All processes end. What was committed is untouched: run the same command "
+                "again to continue.",
+                file=sys.stderr,
+                flush=True,
+            )
+        if number is None or not _is_sibling(number):
+            os._exit(1)
+        # Its connections close, and the sums in which the others wait end with an error. SIGKILL, because a
+        # process that is stopped takes no other signal.
+        with suppress(OSError):
+            os.kill(number, signal.SIGKILL)
+
+    def _hanging(self) -> set[int]:
+        return {
+            rank
+            for rank, seen in self.seen.items()
+            if seen.silent >= self.silent_seconds or (self.step_timeout and seen.idle >= self.step_timeout)
+        }
+
+
+def _is_sibling(number: int) -> bool:
+    """Whether a process has the parent of this one, torchrun: no other is ended by its number alone."""
+    try:
+        words = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return int(words[1]) == os.getppid()
+
+
+class WorkingListener(Listener):
+    """A listener that hands everything on, and takes progress for a sign of work.
+
+    Args:
+        listener: hears what is handed on.
+        activity: of the process that does the work.
+    """
+
+    def __init__(self, listener: Listener, activity: Activity) -> None:
+        self.listener, self.activity = listener, activity
+
+    def note(self, sentence: str) -> None:
+        self.listener.note(sentence)
+
+    def warn(self, sentence: str) -> None:
+        self.listener.warn(sentence)
+
+    def show(self, rows: list[tuple[str, list[str]]]) -> None:
+        self.listener.show(rows)
+
+    @contextmanager
+    def progress(self, what: str, total: int | None = None, *, unit: str = "") -> Iterator[Progress]:
+        self.activity.work += 1
+        with self.listener.progress(what, total, unit=unit) as progress:
+
+            def beat(
+                done: int, total: int | None = None, *, detail: str = "", milestone: bool = False
+            ) -> None:
+                self.activity.work += 1
+                progress(done, total, detail=detail, milestone=milestone)
+
+            yield beat

@@ -1,0 +1,88 @@
+"""Processes that hang, as the others see them."""
+
+import os
+from typing import Any
+
+from vitkit.listener import Listener
+from vitkit.runs.heartbeat import INTERVAL, Heartbeat, WorkingListener
+from vitkit.world import Activity, World
+
+
+class Store(dict[str, Any]):
+    """A store that processes read and write together."""
+
+    def set(self, key: str, value: str) -> None:
+        self[key] = value
+
+
+def start_beats(step_timeout: float = 0.0) -> list[Heartbeat]:
+    store = Store()
+    return [Heartbeat(World(rank, 3), store, step_timeout, 10 * INTERVAL) for rank in range(3)]
+
+
+def watch(
+    watching: Heartbeat, living: list[Heartbeat], looks: int
+) -> tuple[int, tuple[str, int | None] | None]:
+    """Let time pass; returns after how many looks a process is given up, and what is found."""
+    for number in range(looks):
+        for one in living:
+            one.beat()
+        found = watching.find_hanging()
+        if found is not None:
+            return number, found
+    return looks, None
+
+
+def test_a_process_without_a_beat_is_named() -> None:
+    first, second, third = start_beats()
+    assert watch(first, [first, second, third], 100) == (100, None)
+    looks, found = watch(first, [first, second], 100)
+    assert looks == 10 - 1 and found is not None
+    assert "Process 2 of 3" in found[0] and "no sign of life for 20 s" in found[0]
+    assert found[1] == os.getpid()  # on this machine
+
+
+def test_a_process_that_does_nothing_is_named_and_not_those_that_wait_for_it() -> None:
+    every = start_beats(step_timeout=20 * INTERVAL)
+    first, second, third = every
+    for waiting in (first, second):
+        waiting.world.activity.is_waiting = True
+    for watching in (first, second):
+        looks, found = watch(watching, every, 100)
+        assert looks == 20 and found is not None
+        assert "Process 2 of 3" in found[0] and "--step-timeout" in found[0]
+    assert watch(third, every, 100) == (100, None)
+
+
+def test_a_process_that_works_is_left_in_peace() -> None:
+    every = start_beats(step_timeout=20 * INTERVAL)
+    first, second, third = every
+    second.world.activity.is_waiting = True
+    for _ in range(100):
+        third.world.activity.work += 1
+        assert watch(first, every, 1) == (1, None)
+
+
+def test_progress_is_work() -> None:
+    class Heard(Listener):
+        def __init__(self) -> None:
+            self.heard: list[object] = []
+
+        def note(self, sentence: str) -> None:
+            self.heard.append(sentence)
+
+        warn = note
+
+        def show(self, rows: list[tuple[str, list[str]]]) -> None:
+            self.heard.append(rows)
+
+    heard, activity = Heard(), Activity()
+    listener = WorkingListener(heard, activity)
+    listener.note("a")
+    listener.warn("b")
+    listener.show([("c", ["d"])])
+    assert heard.heard == ["a", "b", [("c", ["d"])]]
+    with listener.progress("evaluating", 3) as progress:
+        for done in range(3):
+            progress(done)
+    assert activity.work == 4
