@@ -117,6 +117,7 @@ def test_numbers_of_processes_that_cannot_be(count: str, capsys: pytest.CaptureF
     assert "--processes is from 1 to" in capsys.readouterr().err
 
 
+@pytest.mark.slow  # tests/cli/test_terminal.py holds the same for one process
 def test_options_that_are_wrong_are_explained_once(tmp_path: Path) -> None:
     code, _, err = finish(start("train", "--data", "digits", "--no-such-option", "1", "--processes", "2"))
     assert code == 2

@@ -419,10 +419,10 @@ def test_options_that_no_run_can_have_make_no_folder(
     assert not out.exists()
 
 
-@pytest.mark.parametrize("size", ["y", "2", ""])
-def test_several_processes_are_refused_in_words(
+@pytest.mark.parametrize("size", ["y", "2"])
+def test_processes_that_torchrun_did_not_start_are_refused_in_words(
     half: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, size: str
 ) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", size)
-    assert "several processes" in refused(capsys, half)
+    assert "torchrun" in refused(capsys, half)

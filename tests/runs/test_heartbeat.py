@@ -17,7 +17,10 @@ class Store(dict[str, Any]):
 
 def start_beats(step_timeout: float = 0.0) -> list[Heartbeat]:
     store = Store()
-    return [Heartbeat(World(rank, 3), store, step_timeout, 10 * INTERVAL) for rank in range(3)]
+    return [
+        Heartbeat(World(rank, 3), store, step_timeout=step_timeout, silent_seconds=10 * INTERVAL)
+        for rank in range(3)
+    ]
 
 
 def watch(

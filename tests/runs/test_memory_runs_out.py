@@ -54,11 +54,11 @@ def test_a_gpu_that_is_too_small_takes_fewer_images_at_a_time(
     """An artificial lack of memory: no GPU is asked."""
     add_up, pass_seconds, tried = Gradients._add_up, first_screen._pass_seconds, list[int]()
 
-    def cramped(gradients: Gradients, batch: Any, step: int, size: int) -> Any:
-        tried.append(size)
-        if size > 4:
+    def cramped(gradients: Gradients, batch: Any, step: int, valid: int) -> Any:
+        tried.append(gradients.size)
+        if gradients.size > 4:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return add_up(gradients, batch, step, size)
+        return add_up(gradients, batch, step, valid)
 
     def cramped_pass(trainer: Any, model: Any, objective: Any, shape: torch.Size, labels: Any) -> float:
         if shape[0] > 4:

@@ -89,17 +89,22 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-def all_gradients(world: World, objective: dict[str, Any]) -> list[Any]:
-    return [gradients_of(world, name, changes, objective) for name, changes in MODELS.items()]
+def all_gradients(world: World, names: tuple[str, ...], objective: dict[str, Any]) -> list[Any]:
+    return [gradients_of(world, name, MODELS[name], objective) for name in names]
 
 
-def test_gradients_are_those_of_one_process_in_every_family(processes: Processes) -> None:
+@pytest.mark.parametrize(
+    "names",
+    [("ViT-16x2x2/4",), pytest.param(tuple(MODELS)[1:], marks=pytest.mark.slow)],
+    ids=["ViT", "others"],
+)
+def test_gradients_are_those_of_one_process(processes: Processes, names: tuple[str, ...]) -> None:
     """With everything that is drawn for a whole batch: mixup, CutMix, branches that are skipped."""
     objective = {"mixup": 0.5, "cutmix": 1.0, "label_smoothing": 0.1}
-    alone = all_gradients(World(), objective)
+    alone = all_gradients(World(), names, objective)
     for size in (2, 3):
-        several = processes.run(size, all_gradients, objective)
-        for number, name in enumerate(MODELS):
+        several = processes.run(size, all_gradients, names, objective)
+        for number, name in enumerate(names):
             for step, (totals, grads) in enumerate(alone[number]):
                 for found in several:
                     others, theirs = found[number][step]

@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,10 @@ def start_processes(count: str, verb: str, arguments: list[str]) -> None:
         raise SystemExit(128 + stopped.sigval) from None
 
 
+def _say(sentence: str) -> None:
+    print(f"vitkit: {sentence}", file=sys.stderr, flush=True)
+
+
 def follow(world: World) -> int:
     """Take part in every run of process 0, until there is none any more; returns the exit code."""
     from vitkit.jobs import follow as following
@@ -71,7 +76,7 @@ def follow(world: World) -> int:
     from vitkit.runs.processes import join_processes, leave_processes
     from vitkit.signals import StopRequest
 
-    join_processes()
+    join_processes(_say)
     keep_freed_memory()
     folder: Path | None = Path()
     try:

@@ -83,7 +83,7 @@ def train(
             step at hand was finished and a checkpoint of it is committed. A second Ctrl-C does not wait
             for the end of the step. Only the main thread answers signals.
     """
-    world = join_processes()
+    world = join_processes(listener.warn)
     if not world.writes:
         _prepare_process(threads, world)
         return follow(world) or Path()

@@ -167,7 +167,7 @@ def build_trainer(parts: Parts, device: torch.device, world: World = ALONE) -> T
         learning.monitor if "val" in data.splits else None,
         configuration=to_json(run),
         compute=parts.model.chosen,
-        mixes=run.objective.mixes,
+        mixes=mixes_images(run),
         world=world,
     )
 
@@ -184,11 +184,16 @@ def build_loader(parts: Parts, world: World = ALONE) -> TrainLoader:
         seed=run.training.seed,
         workers=worker_count(train, run.loading, world),
         bad_quota=run.loading.bad_quota,
-        places=places_of(shares, run.objective.mixes),
+        places=places_of(shares, mixes_images(run)),
         worker_timeout=run.loading.worker_timeout,
     )
     loader.rejects = parts.rejects.of_split("train")  # those of before count towards the quota
     return loader
+
+
+def mixes_images(run: Run) -> bool:
+    """Whether the objective of a run mixes each image with the one before it; most know nothing of that."""
+    return getattr(run.objective, "mixes", False)
 
 
 def build_evaluators(parts: Parts, device: torch.device, world: World = ALONE) -> dict[str, Evaluator]:

@@ -10,9 +10,8 @@ import json
 import os
 import signal
 import socket
-import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +47,7 @@ class Heartbeat:
     Args:
         world: the processes; this one's activity is told to the others.
         store: what all of them read and write: `dist.Store`, or a dictionary's methods in a test.
+        say: tells a person which process hangs; called in the first process that does not.
         step_timeout: seconds that a process may take for what is its own to do; 0: any time.
         silent_seconds: as `SILENT_SECONDS`, for a test.
     """
@@ -56,10 +56,11 @@ class Heartbeat:
         self,
         world: World,
         store: Any,
+        say: Callable[[str], None] = lambda sentence: None,
         step_timeout: float = 0.0,
         silent_seconds: float = SILENT_SECONDS,
     ) -> None:
-        self.world, self.store, self.step_timeout = world, store, step_timeout
+        self.world, self.store, self.say, self.step_timeout = world, store, say, step_timeout
         self.silent_seconds, self.beats = silent_seconds, 0
         self.seen = {rank: Seen() for rank in range(world.size) if rank != world.rank}
         self._over = threading.Event()
@@ -126,11 +127,9 @@ class Heartbeat:
     def _give_up(self, why: str, number: int | None) -> None:
         """End the process that hangs, if it is on this machine, or else this one."""
         if self.world.rank == min(rank for rank in range(self.world.size) if rank not in self._hanging()):
-            print(
-                f"vitkit: {why}. All processes end. What was committed is untouched: run the same command "
-                "again to continue.",
-                file=sys.stderr,
-                flush=True,
+            self.say(
+                f"{why}. All processes end. What was committed is untouched: run the same command again to "
+                "continue."
             )
         if number is None or not _is_sibling(number):
             os._exit(1)

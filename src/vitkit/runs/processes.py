@@ -50,8 +50,11 @@ _joined: list[tuple[World, Heartbeat]] = []
 """The processes that this one has joined, which it does once, and the thread that watches over them."""
 
 
-def join_processes() -> World:
+def join_processes(say: Callable[[str], None] = lambda sentence: None) -> World:
     """Join the other processes, once; returns which of them this is. Alone where torchrun started none.
+
+    Args:
+        say: tells a person which of the others hangs.
 
     Raises:
         VitkitError: the others cannot be reached, or sums over them are wrong.
@@ -67,14 +70,14 @@ def join_processes() -> World:
         ones = torch.full((3,), world.rank + 1.0)
         # Private, and the only way to the store that torchrun's agent keeps and that all processes know.
         store = distributed_c10d.PrefixStore("vitkit", distributed_c10d._get_default_store())
-        heartbeat = Heartbeat(world, store)
+        heartbeat = Heartbeat(world, store, say)
         world.add([ones])  # each has a beat in the store from here on
         heartbeat.begin()
         _joined.append((world, heartbeat))
     except (RuntimeError, ValueError) as error:
         raise VitkitError(
-            f"Process {world.rank} of {world.size} on {socket.gethostname()} cannot reach the others: "
-            f"{str(error).splitlines()[0]}"
+            f"Process {world.rank} of {world.size} on {socket.gethostname()} cannot reach the others, which "
+            f"torchrun or --processes starts: {str(error).splitlines()[0]}"
         ) from error
     expected = world.size * (world.size + 1) / 2
     if ones.tolist() != [expected] * 3:
