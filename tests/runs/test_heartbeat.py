@@ -17,10 +17,8 @@ class Store(dict[str, Any]):
 
 def start_beats(step_timeout: float = 0.0) -> list[Heartbeat]:
     store = Store()
-    return [
-        Heartbeat(World(rank, 3), store, step_timeout=step_timeout, silent_seconds=10 * INTERVAL)
-        for rank in range(3)
-    ]
+    worlds, seconds = (World(rank, 3) for rank in range(3)), 10 * INTERVAL
+    return [Heartbeat(world, store, step_timeout=step_timeout, silent_seconds=seconds) for world in worlds]
 
 
 def watch(
