@@ -24,6 +24,8 @@ INTERVAL = 2.0
 """Seconds between two beats."""
 SILENT_SECONDS = 60.0
 """Seconds without a beat of its thread after which a process is given up."""
+GRACE_SECONDS = 5 * INTERVAL
+"""Seconds that the other processes leave to the first one, to say what hangs and to end it."""
 
 
 @dataclass
@@ -96,54 +98,55 @@ class Heartbeat:
         """Read the news of all others, `INTERVAL` seconds after the last time.
 
         Returns:
-            Why one of them is given up, and its number if it is on this machine; None: all are well.
+            Why one of them is given up, and its number if it is on this machine; None: all are well. The
+            first process that is well finds it before the others do, so that one of them alone says it.
         """
-        return next((found for found in [self._look_at(rank) for rank in self.seen] if found), None)
+        news = {rank: self._read(rank) for rank in self.seen}
+        hanging = {rank for rank in self.seen if self._is_hanging(rank)}
+        well = [rank for rank in range(self.world.size) if rank not in hanging]
+        later = 0.0 if self.world.rank == well[0] else GRACE_SECONDS
+        for rank, (host, number) in news.items():
+            seen = self.seen[rank]
+            named = f"Process {rank} of {self.world.size} on {host} (number {number} there)"
+            here = number if host == socket.gethostname() else None
+            if seen.silent >= self.silent_seconds + later:
+                what = "it was stopped, or its machine hangs"
+                return f"{named} has given no sign of life for {seen.silent:g} s: {what}", here
+            if self.step_timeout and seen.idle >= self.step_timeout + later:
+                return (
+                    f"{named} has made no progress for {seen.idle:g} s: mostly a disk or network share does "
+                    "not answer. If its work does take that long, allow more seconds by --step-timeout (0 "
+                    "waits for ever)",
+                    here,
+                )
+        return None
 
-    def _look_at(self, rank: int) -> tuple[str, int | None] | None:
+    def _read(self, rank: int) -> tuple[str, int]:
+        """Read the news of another process; returns its machine and its number there."""
         news: Any = json.loads(self.store.get(str(rank)))
         beats, work, is_waiting, host, number = news
         seen = self.seen[rank]
         seen.silent = 0.0 if beats != seen.beats else seen.silent + INTERVAL
         seen.idle = 0.0 if work != seen.work or is_waiting else seen.idle + INTERVAL
         seen.beats, seen.work = beats, work
-        here = number if host == socket.gethostname() else None
-        named = f"Process {rank} of {self.world.size} on {host} (number {number} there)"
-        if seen.silent >= self.silent_seconds:
-            return (
-                f"{named} has given no sign of life for {seen.silent:g} s: it was stopped, or its machine "
-                "hangs",
-                here,
-            )
-        if self.step_timeout and seen.idle >= self.step_timeout:
-            return (
-                f"{named} has made no progress for {seen.idle:g} s: mostly a disk or network share does not "
-                "answer. If its work does take that long, allow more seconds by --step-timeout (0 waits for "
-                "ever)",
-                here,
-            )
-        return None
+        return host, number
+
+    def _is_hanging(self, rank: int) -> bool:
+        seen = self.seen[rank]
+        return seen.silent >= self.silent_seconds or 0 < self.step_timeout <= seen.idle
 
     def _give_up(self, why: str, number: int | None) -> None:
         """End the process that hangs, if it is on this machine, or else this one."""
-        if self.world.rank == min(rank for rank in range(self.world.size) if rank not in self._hanging()):
-            self.say(
-                f"{why}. All processes end. What was committed is untouched: run the same command again to "
-                "continue."
-            )
+        self.say(
+            f"{why}. All processes end. What was committed is untouched: run the same command again to "
+            "continue."
+        )
         if number is None or not _is_sibling(number):
             os._exit(1)
         # Its connections close, and the sums in which the others wait end with an error. SIGKILL, because a
         # process that is stopped takes no other signal.
         with suppress(OSError):
             os.kill(number, signal.SIGKILL)
-
-    def _hanging(self) -> set[int]:
-        return {
-            rank
-            for rank, seen in self.seen.items()
-            if seen.silent >= self.silent_seconds or (self.step_timeout and seen.idle >= self.step_timeout)
-        }
 
 
 def _is_sibling(number: int) -> bool:
