@@ -130,16 +130,16 @@ class World:
         contents = _gather_bytes(self, b"".join(np.ascontiguousarray(array).tobytes() for array in arrays))
         gathered = []
         for content, described in zip(contents, kinds, strict=True):
-            found, at = [], 0
+            of_process, at = [], 0
             for kind, shape in described:
-                count = int(np.prod(shape))
-                found.append(np.frombuffer(content, kind, count, at).reshape(shape))
-                at += found[-1].nbytes
-            gathered.append(found)
+                array = np.frombuffer(content, kind, int(np.prod(shape)), at).reshape(shape)
+                of_process.append(array)
+                at += array.nbytes
+            gathered.append(of_process)
         return gathered
 
     def share(self, tensors: Sequence["Tensor"]) -> None:
-        """Replace tensors by those of process 0, in place."""
+        """Copy the tensors of process 0 into all processes' own."""
         if self.size > 1:
             import torch.distributed as dist
 
@@ -172,9 +172,10 @@ def world_of_environment() -> World:
 
 
 def _wrong(given: Mapping[str, str]) -> VitkitError:
-    found = ", ".join(f"{name}={value!r}" for name, value in given.items())
+    """Make the error for variables that torchrun never sets."""
+    shown = ", ".join(f"{name}={value!r}" for name, value in given.items())
     return VitkitError(
-        f"The variables by which torchrun numbers its processes are not what it sets, found {found}. Start "
+        f"The variables by which torchrun numbers its processes are not what it sets, found {shown}. Start "
         "vitkit by torchrun, or by --processes; for one process leave them out (unset RANK WORLD_SIZE)."
     )
 
@@ -192,7 +193,9 @@ def _gather_bytes(world: World, content: bytes) -> list[bytes]:
         padded[: len(content)] = np.frombuffer(content, np.uint8)
         received = [torch.zeros(longest, dtype=torch.uint8) for _ in range(world.size)]
         dist.all_gather(received, torch.from_numpy(padded))
-    return [found[: int(length)].numpy().tobytes() for found, length in zip(received, lengths, strict=True)]
+    return [
+        message[: int(length)].numpy().tobytes() for message, length in zip(received, lengths, strict=True)
+    ]
 
 
 def _add_bucket(tensors: Sequence["Tensor"]) -> None:

@@ -111,6 +111,15 @@ def test_a_process_that_is_stopped_is_named_and_ended(tmp_path: Path) -> None:
     assert not Path(f"/proc/{stopped}").exists()
 
 
+def test_one_process_is_not_started_by_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("vitkit.cli.processes.start_processes", refuse)
+    short = ("1" if word == "60" else word for word in RUN)
+    assert command([*short, "--processes", "1", "--out", str(tmp_path / "run")]) == 0
+
+
 @pytest.mark.parametrize("count", ["0", "x", "-1", "1" + "0" * 30])
 def test_numbers_of_processes_that_cannot_be(count: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert command([*RUN, "--processes", count]) == 1

@@ -30,8 +30,8 @@ COMMANDS = ("train", "train --workers 2", "evaluate", "evaluate --workers 2", "p
 class Memory(Kind):
     """Long commands, sampled ten times a second; the last third is compared with the middle third.
 
-    Of memory the most is compared, of descriptors the fewest: the workers of a validation have a dozen open
-    for a moment, which a sample may hit or miss.
+    A third is judged by its most memory and its fewest descriptors: the workers of a validation have a dozen
+    open for a moment, which a sample may hit or miss.
     """
 
     name, count, limit = "memory", len(COMMANDS), 900.0
@@ -120,7 +120,7 @@ def _resident(process: int) -> int:
     """The bytes of a process in memory; of pages that it shares, as forked workers do, its part alone.
 
     Counted in each, those pages would make a moment with four workers look like growth. Pages of files are
-    left out: they are those of the libraries, and the process's part of them grows when another one ends.
+    left out: they are the libraries', and the process's part of them grows when another one ends.
     """
     lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()[1:]  # none of one that has ended
     kilobytes = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}

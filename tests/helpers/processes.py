@@ -19,7 +19,7 @@ SECONDS = 300.0
 
 
 class Processes:
-    """Processes that are started once, because importing PyTorch takes seconds, and asked several times."""
+    """Processes that are started once, because importing PyTorch takes seconds, and work several times."""
 
     def __init__(self, most: int) -> None:
         context = multiprocessing.get_context("spawn")
@@ -48,7 +48,7 @@ class Processes:
         """Call a function of a module in so many of the processes, each with its `World` first.
 
         Returns:
-            What each returned, in the order of ranks.
+            The results of all processes, in the order of ranks.
         """
         self.calls += 1
         store = str(Path(self.folder.name) / str(self.calls))

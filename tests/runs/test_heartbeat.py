@@ -24,23 +24,23 @@ def start_beats(step_timeout: float = 0.0) -> list[Heartbeat]:
 def watch(
     watching: Heartbeat, living: list[Heartbeat], looks: int
 ) -> tuple[int, tuple[str, int | None] | None]:
-    """Let time pass; returns after how many looks a process is given up, and what is found."""
+    """Let time pass; returns after how many looks a process is given up, and why and which."""
     for number in range(looks):
         for one in living:
             one.beat()
-        found = watching.find_hanging()
-        if found is not None:
-            return number, found
+        hanging = watching.find_hanging()
+        if hanging is not None:
+            return number, hanging
     return looks, None
 
 
 def test_a_process_without_a_beat_is_named() -> None:
     first, second, third = start_beats()
     assert watch(first, [first, second, third], 100) == (100, None)
-    looks, found = watch(first, [first, second], 100)
-    assert looks == 10 - 1 and found is not None
-    assert "Process 2 of 3" in found[0] and "no sign of life for 20 s" in found[0]
-    assert found[1] == os.getpid()  # on this machine
+    looks, hanging = watch(first, [first, second], 100)
+    assert looks == 10 - 1 and hanging is not None
+    assert "Process 2 of 3" in hanging[0] and "no sign of life for 20 s" in hanging[0]
+    assert hanging[1] == os.getpid()  # on this machine
 
 
 def test_a_process_that_does_nothing_is_named_and_not_those_that_wait_for_it() -> None:
@@ -52,9 +52,9 @@ def test_a_process_that_does_nothing_is_named_and_not_those_that_wait_for_it() -
         (first, 20),
         (second, 25),
     ):  # one of them says it, the other one a little later
-        looks, found = watch(watching, every, 100)
-        assert looks == expected and found is not None
-        assert "Process 2 of 3" in found[0] and "--step-timeout" in found[0]
+        looks, hanging = watch(watching, every, 100)
+        assert looks == expected and hanging is not None
+        assert "Process 2 of 3" in hanging[0] and "--step-timeout" in hanging[0]
     assert watch(third, every, 100) == (100, None)
 
 

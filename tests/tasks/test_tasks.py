@@ -27,6 +27,7 @@ from vitkit.training.config import ClassificationConfig
 from vitkit.training.evaluators import judge
 from vitkit.training.trainer import StepNumbers, Trainer
 from vitkit.weights.files.safetensors import read_safetensors
+from vitkit.world import ALONE, World
 
 RUN = replace(
     vitkit.recipe("digits"),
@@ -44,7 +45,7 @@ def test_the_table_names_its_tasks_as_cards_do() -> None:
 
 
 def _validation() -> Validation[ClassificationConfig]:
-    def batches() -> Iterator[Batch]:
+    def batches(world: World = ALONE) -> Iterator[Batch]:
         yield from ()
 
     config = ClassificationConfig(loss="sigmoid")

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from tests.data.stream.test_loader import AUGMENTATION, PREPROCESSING, Noise
 from tests.helpers.processes import Processes
 from tests.training.small_run import TRAINING, fingerprint, small_trainer
 from vitkit.data.stream.batch import Batch
+from vitkit.data.stream.loader import TrainLoader, evaluation_batches
+from vitkit.evaluation.run_model import predict
 from vitkit.models.build import build_model
 from vitkit.models.zoo import model_config
+from vitkit.runs.data_record import DataRecord, RejectedFiles
 from vitkit.training.checkpoint import survey
 from vitkit.training.config import ClassificationConfig
 from vitkit.training.gradients import Gradients
 from vitkit.training.objectives import Classification
 from vitkit.training.parallel import divide, places_of
+from vitkit.training.trainer import Trainer
 from vitkit.world import World
 
 BATCH = 7
@@ -69,6 +75,7 @@ def gradients_of(world: World, name: str, changes: dict[str, Any], objective: di
     found = []
     for step in range(2):
         totals = made.compute(own, step)
+        assert model.batch_rows is None  # whoever goes on with the model gives it whole batches
         grads = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
         found.append(({name: value.item() for name, value in totals.items()}, grads))
     return found
@@ -119,6 +126,10 @@ def test_gradients_are_those_of_one_process(processes: Processes, names: tuple[s
 END = 12
 
 
+def has_reached(trainer: Trainer, step: int) -> bool:
+    return trainer.state.progress.step == step
+
+
 def train_parts(world: World, run: Path, *stops: int) -> tuple[list[float], dict[str, str] | None]:
     """Train to each of these steps, every time from the last checkpoint; returns losses and bits."""
     training = dataclasses.replace(TRAINING, batch_size=7, micro_batch_size=4, checkpoint_every=100)
@@ -128,8 +139,7 @@ def train_parts(world: World, run: Path, *stops: int) -> tuple[list[float], dict
         checkpoint = survey(run).whole
         if checkpoint is not None:
             trainer.resume(checkpoint)
-        for report in trainer.fit(lambda: trainer.state.progress.step == stop):  # noqa: B023 (used at once)
-            losses.append(report.loss)
+        losses += [report.loss for report in trainer.fit(partial(has_reached, trainer, stop))]
         world.total(0)  # until process 0 has committed
     return losses, fingerprint(trainer) if world.writes else None
 
@@ -179,3 +189,93 @@ class Sum(nn.Module):
 def test_a_process_without_images_takes_part(processes: Processes) -> None:
     alone = few_images(World())
     assert processes.run(3, few_images) == [alone] * 3
+
+
+def all_predictions(world: World, size: int) -> list[Any]:
+    """Predict data sets of several sizes, in batches of four images, some of which cannot be read."""
+    weights = torch.linspace(-1, 1, 8 * 8 * 3 * 7).view(-1, 7)
+    model = Pixels(weights)
+    found = []
+    for count in (1, 4, 21):
+        samples, rejects = Noise(count, bad=frozenset({2, 20})), dict[str, str]()
+        batches = evaluation_batches(samples, PREPROCESSING, size, rejects=rejects, world=world)
+        made = predict(model, batches, world=world)
+        found.append([made.logits[:], made.labels, made.ids, made.bad, sorted(rejects)])
+    return found
+
+
+class Pixels(nn.Module):
+    """A linear function of the pixels."""
+
+    def __init__(self, weights: torch.Tensor) -> None:
+        super().__init__()
+        self.weights: torch.Tensor
+        self.register_buffer("weights", weights)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.float().flatten(1) @ self.weights
+
+
+def test_every_image_is_evaluated_once_and_all_processes_have_the_same_bits(processes: Processes) -> None:
+    alone = all_predictions(World(), 4)
+    for size in (2, 3):
+        several = processes.run(size, all_predictions, 4)
+        for number, expected in enumerate(alone):
+            for mine in several:
+                for part, other in zip(expected[:4], mine[number][:4], strict=True):
+                    np.testing.assert_array_equal(part, other)
+            # Each file that cannot be read was met by one process.
+            assert sorted(name for mine in several for name in mine[number][4]) == expected[4]
+
+
+def share_rejected(world: World, folder: Path) -> list[dict[str, str]]:
+    record = DataRecord("d", "d", "d", (), {}, (), {"train": {"old.png": "cut short"}}, "0")
+    rejects, shared = RejectedFiles(folder, record), []
+    for step in range(3):
+        if step == world.rank:  # in each step another process meets one, in the last one nobody does
+            rejects.of_split("train")[f"{step}.png"] = f"met by {world.rank}"
+        rejects.share(world)
+        shared.append(dict(rejects.of_split("train")))
+    return shared
+
+
+def test_files_that_one_process_cannot_read_count_for_all(processes: Processes, tmp_path: Path) -> None:
+    first, second = processes.run(2, share_rejected, tmp_path)
+    assert first == second
+    assert [sorted(files) for files in first] == [
+        ["0.png", "old.png"],
+        ["0.png", "1.png", "old.png"],
+        ["0.png", "1.png", "old.png"],
+    ]
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_images_order_and_pixels_are_those_of_one_process(workers: int) -> None:
+    """Over three epochs, in which the number of processes changes five times."""
+    samples, batch_size, micro = Noise(23), 9, 5
+
+    def read(world: World, start: int, stop: int) -> dict[tuple[int, int], tuple[int, bytes]]:
+        places = places_of(divide(batch_size, micro, world), mixes=False)
+        loader = TrainLoader(
+            samples,
+            PREPROCESSING,
+            AUGMENTATION,
+            batch_size=batch_size,
+            seed=3,
+            workers=workers,
+            places=places,
+        )
+        return {
+            (step, place): (int(index), pixels.numpy().tobytes())
+            for step, batch in enumerate(loader.batches(start, stop), start)
+            for place, index, pixels in zip(places.tolist(), batch.ids, batch.images, strict=True)
+        }
+
+    alone, several = read(World(), 0, 8), dict[tuple[int, int], tuple[int, bytes]]()
+    assert len(alone) == 8 * batch_size > 3 * len(samples)
+    for start, stop, size in ((0, 1, 2), (1, 3, 3), (3, 4, 1), (4, 6, 3), (6, 7, 2), (7, 8, 4)):
+        for rank in range(size):
+            part = read(World(rank, size), start, stop)
+            assert not part.keys() & several.keys()
+            several |= part
+    assert several == alone

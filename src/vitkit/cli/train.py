@@ -146,10 +146,10 @@ def run_verb(arguments: list[str], verb: str) -> None:
     line = shlex.join(["vitkit", verb, *arguments])
     arguments = list(arguments)
     count = _take(arguments, "--processes")
-    if count is not None and not {"-h", "--help"} & {*arguments}:
+    if count not in (None, "1") and not {"-h", "--help"} & {*arguments}:
         from vitkit.cli.processes import start_processes
 
-        start_processes(count, verb, arguments)
+        start_processes(count or "", verb, arguments)
         return
     name, resume = _take(arguments, "--recipe"), _take(arguments, "--resume")
     if name is not None and resume is not None:

@@ -80,11 +80,11 @@ def run_model(
     """Run a model over all batches of a data set.
 
     Several processes compute different batches, and each of them takes the results of all, in the order of
-    the batches, so that all find the same.
+    the batches, so that all of them end with the same figures.
 
     Args:
         model, precision, features: as for `output_function`.
-        batches: every image once; of several processes those of this one, as `evaluation_batches` gives them.
+        batches: every image once; for one of several processes its part, as `evaluation_batches` yields it.
             Unreadable images take part in the forward pass, so that batches keep their shape.
         take: called with the outputs `(B, K)` of each batch, of unreadable images too, and the batch.
         device: where batches are moved to.
@@ -115,7 +115,7 @@ def run_model(
 
 
 def _results_of_all(rows: Rows | None, batch: Batch | None, world: World) -> Iterator[tuple[Rows, Batch]]:
-    """Give the results of one batch of each process, in order; those of others come without their pixels."""
+    """Give the results of one batch of each process, in order; other processes' batches have no pixels."""
     if world.size == 1:
         if rows is not None and batch is not None:
             yield rows, batch
@@ -127,9 +127,9 @@ def _results_of_all(rows: Rows | None, batch: Batch | None, world: World) -> Ite
         targets = (batch.targets[name].numpy() for name in names)
         own = [rows, batch.mask.numpy(), batch.ids.numpy(), *targets]
     names = world.gather(names)[0]  # process 0 has a batch in each round
-    for found in world.gather_arrays(own):
-        if found:
-            result, mask, ids, *labels = map(np.copy, found)
+    for arrays in world.gather_arrays(own):
+        if arrays:
+            result, mask, ids, *labels = map(np.copy, arrays)
             tensors = dict(zip(names, map(torch.from_numpy, labels), strict=True))
             nothing = torch.empty((len(ids), 0))
             yield result, Batch(nothing, tensors, torch.from_numpy(mask), torch.from_numpy(ids))

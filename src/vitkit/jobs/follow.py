@@ -1,6 +1,7 @@
 """Take part in the steps of a run that another process plans, claims and writes."""
 
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -48,6 +49,10 @@ def follow(world: World) -> Path | None:
             f"The images of {run.data} are others for {here} than for process 0: expected the fingerprint "
             f"{invitation.fingerprint}, found {data.fingerprint()}. All machines must see the same images."
         )
+    # Process 0 alone evaluates the finished model: the test images are not read here.
+    data = replace(
+        data, splits={split: data.splits[split] for split in ("train", "val") if split in data.splits}
+    )
     device = find_device(invitation.device)
     model = build_new(run, model_config_of(run, len(data.class_names), start), SILENT)
     compute = parse_compute(place.require_config(), folder)

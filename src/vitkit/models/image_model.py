@@ -29,9 +29,9 @@ class BatchRows:
     """The images of a larger batch that a model is given in training, where others of it are computed by
     other processes or later.
 
-    What is drawn once for the batch, such as the images that skip a branch, is drawn for all of it, so that
-    it does not depend on how the batch is divided. Dropout draws a number for every number of a token, too
-    many to be drawn for others: it follows from `seed`.
+    The images that skip a branch are drawn for the whole batch, so that they do not depend on how it is
+    divided. Dropout draws a number for every number of a token, too many to be drawn for other processes: it
+    follows from `seed`.
     """
 
     start: int
@@ -39,7 +39,7 @@ class BatchRows:
     total: int
     """Images of the larger batch, of which these are `start` to `stop - 1`."""
     seed: int
-    """The seed of what each image draws for itself."""
+    """The seed of dropout."""
 
 
 @runtime_checkable

@@ -154,7 +154,7 @@ class ViT(ImageModel):
             and self.batch_rows is not None
             and (self.config.dropout or self.config.attention_dropout)
         ):
-            # What was drawn before is drawn for the whole batch; from here on each image draws for itself.
+            # The objective has drawn for the whole batch before; dropout is drawn for these images alone.
             torch.manual_seed(self.batch_rows.seed)
         tokens = self.dropout(tokens)  # after the positions, as in vision_transformer
         if self.pre_norm is not None:

@@ -108,7 +108,7 @@ def read_images(parts: Parts, listener: Listener, world: World = ALONE) -> Parts
     Args:
         parts: of the run.
         listener: hears how far it is.
-        world: the processes that train together; those of a machine share the memory for images.
+        world: the processes that train together; the processes of a machine share the memory for images.
     """
     loading = parts.run.loading
     limit, splits = int(loading.memory_gib * 2**30 / world.on_machine), dict[str, Samples]()
@@ -218,13 +218,14 @@ def build_evaluators(parts: Parts, device: torch.device, world: World = ALONE) -
 def build_validation(parts: Parts, device: torch.device, world: World = ALONE) -> Validation[ObjectiveConfig]:
     """Give the task what it needs to measure a model on the validation images."""
     run, samples = parts.run, parts.data.splits["val"]
+    reading = worker_count(samples, run.loading, world)
 
-    def batches() -> Iterator[Batch]:
+    def batches(world: World = ALONE) -> Iterator[Batch]:
         return evaluation_batches(
             samples,
             run.preprocessing,
             run.training.micro_batch_size or run.training.batch_size,
-            worker_count(samples, run.loading, world),
+            reading,
             parts.rejects.of_split("val"),
             worker_timeout=run.loading.worker_timeout,
             world=world,

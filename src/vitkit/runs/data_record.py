@@ -298,7 +298,7 @@ class RejectedFiles:
             replace_json(self._folder / RECORD, to_json(self._record))
 
     def share(self, world: World) -> None:
-        """Add the files that other processes found, so that the quota holds for all of them together."""
+        """Add the files that other processes could not read, so that the quota holds for all processes."""
         new = [
             (split, key, reason)
             for split, files in self._files.items()
@@ -307,8 +307,8 @@ class RejectedFiles:
         ]
         if world.size == 1 or not world.total(len(new))[0]:
             return
-        for found in world.gather(new):
-            for split, key, reason in found:
+        for files in world.gather(new):
+            for split, key, reason in files:
                 self.of_split(split)[key] = reason
                 self._shared.add((split, key))
 

@@ -2,8 +2,7 @@
 
 A process that dies closes its connections, and the others notice it at once. One that was stopped, whose
 machine is gone or whose disk does not answer leaves them waiting in a sum. So a thread of each process writes
-a number that grows into the store by which torchrun's processes found each other, and reads those of the
-others.
+a number that grows into the store that torchrun keeps for its processes, and reads the numbers of the others.
 """
 
 import json
@@ -47,7 +46,7 @@ class Heartbeat:
     nobody dead in the morning.
 
     Args:
-        world: the processes; this one's activity is told to the others.
+        world: the processes; the others read the activity of this one.
         store: what all of them read and write: `dist.Store`, or a dictionary's methods in a test.
         say: tells a person which process hangs; called in the first process that does not.
         step_timeout: seconds that a process may take for what is its own to do; 0: any time.

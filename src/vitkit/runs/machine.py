@@ -67,7 +67,7 @@ class InterruptedTraining(VitkitError):  # noqa: N818 (it is no error: what was 
 def find_device(name: str) -> torch.device:
     """Return the device that a name stands for: "auto", "cpu", "cuda", "cuda:1".
 
-    Of the processes that torchrun starts on a machine, each has its own of the machine's GPUs.
+    Each process that torchrun starts on a machine gets a GPU of its own.
 
     Raises:
         VitkitError: it is not there.

@@ -1,7 +1,7 @@
-"""Join the processes that torchrun started, and tell those that follow which run they are to train.
+"""Join the processes that torchrun started, and invite the others to the steps of a run.
 
 Process 0 plans the run, claims its folder, evaluates and writes, as a single process does. The others follow
-it: they learn from it which folder holds the run, read its record there, and take part in the steps.
+it: it names the folder of the run, they read its record there, and take part in the steps.
 """
 
 import re
@@ -141,7 +141,7 @@ def begin_steps(
     """Read the images of a run and build what trains it, in all processes alike.
 
     Args:
-        parts: of the run; those of process 0 have the weights that it begins with.
+        parts: of the run; the model of process 0 has the weights that the run begins with.
         checkpoint: that it goes on from; None: all begin with the weights of process 0.
         device: of this process.
         world: the processes.
@@ -180,8 +180,8 @@ def invite(world: World, parts: Parts, checkpoint: Path | None, device: str) -> 
 def await_invitation(world: World) -> Invitation | None:
     """Wait until process 0 begins the steps of a run; returns None where there is no further one."""
     with lost_processes_explained(world):
-        told: Any = world.tell(None)
-    return None if told is None else Invitation(**told)
+        fields: Any = world.tell(None)
+    return None if fields is None else Invitation(**fields)
 
 
 def dismiss() -> None:

@@ -4,7 +4,7 @@ The members are values and functions without state. They import torch when they 
 model can be asked for its answers (`vitkit.tasks.answering`) without it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -29,6 +29,18 @@ C = TypeVar("C", bound=ObjectiveConfig)
 C_contra = TypeVar("C_contra", bound=ObjectiveConfig, contravariant=True)
 
 
+class OpenBatches(Protocol):
+    """A function that opens the validation images."""
+
+    def __call__(self, world: World = ALONE) -> Iterable["Batch"]:
+        """Yield every image once, in the same order at each call.
+
+        Args:
+            world: given by evaluators that measure together: this process's part is yielded, for `run_model`
+                of `vitkit.evaluation`. Left out, all images.
+        """
+
+
 @dataclass(frozen=True)
 class Validation(Generic[C]):
     """The values from which the evaluators of a run are made."""
@@ -36,12 +48,11 @@ class Validation(Generic[C]):
     objective: C
     """The options of the objective."""
     class_names: tuple[str, ...]
-    batches: Callable[[], Iterable["Batch"]]
-    """Opens the validation images: every one once, in the same order at each call."""
+    batches: OpenBatches
     device: "torch.device"
     precision: Precision
     world: World = ALONE
-    """The processes that measure together."""
+    """The processes that train, for evaluators that measure `together`."""
 
 
 class Learning(Protocol[C_contra]):

@@ -190,11 +190,11 @@ class TrainingConfig:
     """Minutes of training with its validations, in place of --epochs and --steps: the speed of the machine is
     measured before the first step, and decides the number of steps once and for all."""
     batch_size: int = 128
-    """Images per update of the weights."""
+    """Images per update of the weights, of all processes together."""
     micro_batch_size: int | None = None
-    """Images that are computed at a time; gradients are summed until a batch is complete, which takes less
-    memory. The update is the same but for dropout and mixup, which are drawn for each micro-batch. A GPU
-    whose memory is too small halves it by itself."""
+    """Images that are computed at a time, by all processes together; gradients are summed until a batch is
+    complete, which takes less memory. The update is the same but for dropout and mixup, which are drawn for
+    each micro-batch. A GPU whose memory is too small computes fewer of them at a time by itself."""
     recompute: bool = False
     """Keep of each block its input alone and compute the rest once more in the backward pass: much less
     memory for about a third more time, and the same result. It may change when a run is continued."""

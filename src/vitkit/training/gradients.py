@@ -1,8 +1,8 @@
 """The gradients of a batch, computed in micro-batches that fit into memory, and by several processes.
 
-What is drawn once for a micro-batch (mixup, the images that skip a branch) is drawn alike in every process
-and pass that computes a part of it. So the update is that of one process that computes all at once, but for
-rounding, and for dropout, whose numbers each image draws for itself.
+Every process and every pass that computes a part of a micro-batch draws mixup, and the images that skip a
+branch, for all of it. So the update is that of one process that computes all at once, but for rounding and
+for dropout.
 """
 
 import hashlib
@@ -131,7 +131,7 @@ class Gradients:
                 # generators of the CPU and of every GPU.
                 torch.manual_seed(step_seed(self.seed, step, share.part))
                 micro = send_batch(self._slice(batch, at, share, start), self.device, self.copies)
-                self._tell_model(share, start, len(micro), step)
+                self._set_rows(self._rows(share, start, len(micro), step))
                 with self.autocast():
                     loss, metrics = self.objective(self.model, micro, step, self.total_steps)
                 # The loss is a mean over the micro-batch's readable images. Weighted by their fraction of the
@@ -141,6 +141,7 @@ class Gradients:
                 for name, value in {"loss": loss, **metrics}.items():
                     before = totals.get(name, torch.zeros((), device=self.device))
                     totals[name] = before + value.detach() * fraction
+        self._set_rows(None)  # whoever trains on with the model gives it whole batches
         return totals
 
     def _slice(self, batch: Batch, at: int, share: Share, start: int) -> Batch:
@@ -148,18 +149,19 @@ class Gradients:
         stop = min(start + self.size, len(share))
         before = None
         if self.mixes and stop - start < share.total:
-            # That of the first image of a micro-batch is its last, which the process has or has read.
+            # The first image of a micro-batch is mixed with its last one, which the process has or has read.
             before = at + (start - 1) % len(share) if share.is_whole else at + start - 1
         return batch.slice(at + start, at + stop, before)
 
-    def _tell_model(self, share: Share, start: int, count: int, step: int) -> None:
-        """Tell the model which images of a micro-batch come next, where they are not all of it."""
-        if not isinstance(self.model, ImageModel):
-            return
-        first, rows = share.start + start, None
-        if count < share.total:
-            rows = BatchRows(first, first + count, share.total, step_seed(self.seed, step, share.part, first))
-        if rows != self.model.batch_rows:
+    def _rows(self, share: Share, start: int, count: int, step: int) -> BatchRows | None:
+        """Describe which images of a micro-batch are computed at a time; None: all of it."""
+        if count == share.total:
+            return None
+        first = share.start + start
+        return BatchRows(first, first + count, share.total, step_seed(self.seed, step, share.part, first))
+
+    def _set_rows(self, rows: BatchRows | None) -> None:
+        if isinstance(self.model, ImageModel) and rows != self.model.batch_rows:
             self.model.take_rows(rows)
 
     def _add_processes(self, totals: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -417,7 +417,7 @@ class Trainer:
         self.state.progress = replace(
             self.state.progress, log_bytes=length, log_sha256=digest, finished=finished
         )
-        if not self.world.writes:
+        if not self.world.writes:  # process 0 commits it
             return self.run / FOLDER / step_name(step)
         return save_checkpoint(self.run, self.state, self.environment, self.config.keep, self.configuration)
 

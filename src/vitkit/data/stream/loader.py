@@ -47,8 +47,8 @@ class TrainLoader:
         preprocessing: how images are brought to the model's size.
         augmentation: the random changes; None trains on images as evaluation sees them.
         batch_size: images per step, of all processes together.
-        places: those of the batch that this process reads, each from 0 to `batch_size` - 1, in the order in
-            which it gets them; None: all of them.
+        places: the places of the batch that this process reads, each from 0 to `batch_size` - 1, in the order
+            in which it yields their images; None: the whole batch.
         seed: decides the order of the samples and their augmentation.
         workers: processes that prepare batches; 0 prepares them in this one. The batches are the same bits.
         bad_quota: fraction of the files that may be unreadable before training stops.
@@ -126,8 +126,8 @@ def evaluation_batches(
 ) -> Iterator[Batch]:
     """Yield every sample of the split, or of `indices`, once and in order; the last batch may be short.
 
-    Of several processes each gets the batches whose turn is its own: `run_model` of `vitkit.evaluation` puts
-    their results in order.
+    Several processes take turns: each yields the batches of its own turn, and `run_model` of
+    `vitkit.evaluation` puts their results in order.
 
     Unreadable files are masked, never replaced; their keys and reasons are added to `rejects`. A batch that a
     worker does not bring in `worker_timeout` seconds ends it with a VitkitError; 0 waits for ever.

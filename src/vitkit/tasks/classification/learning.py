@@ -70,7 +70,7 @@ class ClassificationLearning:
             # logits.
             predictions = predict(
                 model,
-                validation.batches(),
+                validation.batches(validation.world),
                 device=validation.device,
                 precision=validation.precision,
                 world=validation.world,

@@ -69,7 +69,7 @@ class MultiLabelLearning:
         def measure(model: "nn.Module", objective: "nn.Module") -> Mapping[str, float]:
             predictions = predict_labels(
                 model,
-                validation.batches(),
+                validation.batches(validation.world),
                 device=validation.device,
                 precision=validation.precision,
                 world=validation.world,

@@ -1,0 +1,30 @@
+"""The parts of a run that several processes build alike."""
+
+from pathlib import Path
+
+import torch
+
+from tests.jobs.hearing import Hearing
+from vitkit.data.config import Preprocessing
+from vitkit.runs.build import build_parts, build_validation
+from vitkit.runs.config import Run
+from vitkit.runs.plan import Request
+from vitkit.world import World
+
+RUN = Run(data="digits", model="ViT-16x1x2/4", preprocessing=Preprocessing((8, 8), resize="crop"))
+
+
+def test_validation_images_are_divided_for_those_evaluators_alone_that_measure_together(
+    tmp_path: Path,
+) -> None:
+    """Another evaluator measures in the first process, for which it needs all images."""
+    data = Request().images(RUN)
+    parts = build_parts(RUN, data, tmp_path, Hearing())
+    worlds = [World(rank, 3) for rank in range(3)]
+    opened = [build_validation(parts, torch.device("cpu"), world) for world in worlds]
+    every = torch.arange(len(data.splits["val"]))
+    for validation in opened:
+        assert torch.equal(torch.cat([batch.ids for batch in validation.batches()]), every)
+    divided = [torch.cat([batch.ids for batch in v.batches(v.world)] or [every[:0]]) for v in opened]
+    assert torch.equal(torch.cat(divided).sort().values, every)
+    assert max(map(len, divided)) < len(every)
