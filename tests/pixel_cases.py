@@ -6,10 +6,19 @@ pixels, to `tests/fixtures/o_pixels.npz`; `tests/weights/test_pixels.py` compare
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
+
+from vitkit.data.config import Preprocessing
+from vitkit.models.config.vit_config import ViTConfig
+from vitkit.weights.files.source import Source
+from vitkit.weights.formats import torchvision
+from vitkit.weights.formats.huggingface.pixels import read_pixels, read_rule
+from vitkit.weights.formats.timm.settings import Settings
 
 SHAPES = ((683, 1024), (1024, 683), (299, 301), (224, 224), (375, 500), (400, 17), (17, 400), (3, 1), (1, 3))
 """(height, width)"""
@@ -109,3 +118,27 @@ def sample(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Some rows and columns of an image, first and last among them: (10, 10, 3)."""
     rows, columns = (np.linspace(0, side - 1, 10).astype(int) for side in pixels.shape[:2])
     return np.asarray(pixels[rows[:, None], columns])
+
+
+ALLOWED = 1
+"""Levels by which a pixel may differ from the other library's."""
+
+
+def source(settings: dict[str, Any]) -> Source:
+    """A checkpoint without tensors and with these JSON files."""
+    tensors: dict[str, Tensor] = {}
+    return Source(Path("model.safetensors"), {}, tensors.__getitem__, settings)
+
+
+def preprocessing_of_case(case: PixelCase) -> Preprocessing:
+    if case.library == "timm":
+        config = {"architecture": "vit_base_patch16_224", "pretrained_cfg": dict(case.settings)}
+        settings = Settings(source({"config.json": config}))
+        return settings.pixel_rule(case.size, tuple(case.settings["mean"]))
+    if case.library == "torchvision":
+        model = ViTConfig(case.size, (case.patch, case.patch), case.width, 1, 16, 4, num_classes=1)
+        return torchvision.preprocessing_for(model)
+    files = source({"preprocessor_config.json": dict(case.settings)})
+    rule = read_rule(files, read_pixels(files, 3)[0], case.size)
+    assert not files.notes  # nothing of theirs is left out
+    return rule

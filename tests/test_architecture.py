@@ -358,6 +358,21 @@ def test_jobs_import_no_terminal_and_no_parser(path: Path) -> None:
     assert not {"print", "input"} & calls(path)
 
 
+def test_comparisons_with_other_libraries_need_no_pytest() -> None:
+    """They run in an environment that has those libraries and not the ones of the tests."""
+    modules = {f"tests.peers.{path.stem}" for path in (SOURCE.parents[1] / "tests" / "peers").glob("*.py")}
+    while True:
+        files = [SOURCE.parents[1] / f"{name.replace('.', '/')}.py" for name in modules]
+        nodes = [node for path in files if path.is_file() for node in ast.walk(parse(path))]
+        imported = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+        imported |= {name.name for node in nodes if isinstance(node, ast.Import) for name in node.names}
+        assert "pytest" not in imported
+        more = {name for name in imported if name.startswith("tests.")} - modules
+        if not more:
+            return
+        modules |= more
+
+
 def calls(path: Path) -> set[str]:
     """The functions that a file calls by a bare name."""
     nodes = ast.walk(parse(path))

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from tests.pixel_cases import CASES, image
-from tests.weights.test_pixels import preprocessing_of_case
+from tests.pixel_cases import CASES, image, preprocessing_of_case
 from vitkit.data.config import Augmentation, Preprocessing, Resize
 from vitkit.data.transforms import augment, preprocess
 from vitkit.kernels import compile as compiling

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tests.fixture_files import FOLDER
-from tests.pixel_cases import CASES, SHAPES, PixelCase, image, sample
-from tests.weights.test_pixels import ALLOWED, preprocessing_of_case
+from tests.pixel_cases import ALLOWED, CASES, SHAPES, PixelCase, image, preprocessing_of_case, sample
 from vitkit.data.transforms import preprocess
 from vitkit.weights.peers import import_library
 

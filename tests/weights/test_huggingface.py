@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tests.models.test_vit import TINY
-from tests.weights.test_pixels import source
+from tests.pixel_cases import source
 from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError

@@ -11,42 +11,15 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.fixture_files import FOLDER
-from tests.pixel_cases import CASES, SHAPES, PixelCase, image, sample
+from tests.pixel_cases import ALLOWED, CASES, SHAPES, PixelCase, image, preprocessing_of_case, sample
 from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
 from vitkit.models.build import create_model
-from vitkit.models.config.vit_config import ViTConfig
 from vitkit.weights import save_model
 from vitkit.weights.card import ModelCard, card_of, changed_pixels, fraction_of
 from vitkit.weights.description import describe, read_description
-from vitkit.weights.files.source import Source
-from vitkit.weights.formats import torchvision
-from vitkit.weights.formats.huggingface.pixels import read_pixels, read_rule
-from vitkit.weights.formats.timm.settings import Settings
-
-ALLOWED = 1
-"""Levels."""
-
-
-def source(settings: dict[str, Any]) -> Source:
-    """A checkpoint without tensors and with these JSON files."""
-    return Source(Path("model.safetensors"), {}, lambda key: pytest.fail(key), settings)
-
-
-def preprocessing_of_case(case: PixelCase) -> Preprocessing:
-    if case.library == "timm":
-        config = {"architecture": "vit_base_patch16_224", "pretrained_cfg": dict(case.settings)}
-        settings = Settings(source({"config.json": config}))
-        return settings.pixel_rule(case.size, tuple(case.settings["mean"]))
-    if case.library == "torchvision":
-        model = ViTConfig(case.size, (case.patch, case.patch), case.width, 1, 16, 4, num_classes=1)
-        return torchvision.preprocessing_for(model)
-    files = source({"preprocessor_config.json": dict(case.settings)})
-    rule = read_rule(files, read_pixels(files, 3)[0], case.size)
-    assert not files.notes  # nothing of theirs is left out
-    return rule
 
 
 @cache
