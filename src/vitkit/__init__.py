@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from vitkit.jobs.advice.advise import advise
     from vitkit.jobs.bench.bench import bench
     from vitkit.jobs.convert import convert
+    from vitkit.jobs.embed import embed
     from vitkit.jobs.evaluate import evaluate, evaluate_protocol
     from vitkit.jobs.export import export
     from vitkit.jobs.fewshot.fewshot import fewshot
@@ -51,6 +52,7 @@ _HOMES = {
     "build_model": "vitkit.models.build",
     "convert": "vitkit.jobs.convert",
     "create_model": "vitkit.models.build",
+    "embed": "vitkit.jobs.embed",
     "evaluate": "vitkit.jobs.evaluate",
     "evaluate_protocol": "vitkit.jobs.evaluate",
     "export": "vitkit.jobs.export",
@@ -86,6 +88,7 @@ __all__ = [
     "build_model",
     "convert",
     "create_model",
+    "embed",
     "evaluate",
     "evaluate_protocol",
     "export",

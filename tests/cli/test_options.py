@@ -7,7 +7,7 @@ import pytest
 import tyro
 
 from vitkit.cli.main import run
-from vitkit.cli.options import parse, read_names, square_sizes
+from vitkit.cli.options import parse, read_names, spell_out
 from vitkit.errors import VitkitError
 from vitkit.models.config.image_config import Size
 
@@ -45,14 +45,20 @@ def test_an_image_size_that_is_no_number_is_refused(
 
 
 def test_one_number_is_a_square() -> None:
-    assert square_sizes(["a", "--image-size", "32", "--x"]) == ["a", "--image-size", "32", "32", "--x"]
-    assert square_sizes(["--image-size", "32", "48"]) == ["--image-size", "32", "48"]
-    assert square_sizes(["--image-size", "32x48", "9.png"]) == ["--image-size", "32", "48", "9.png"]
-    assert square_sizes(["--image-size=32x48", "9"]) == ["--image-size", "32", "48", "9"]
-    assert square_sizes(["--image-size", "32xa"]) == ["--image-size", "32xa"]
-    assert square_sizes(["--image-size", "32", "x.png"]) == ["--image-size", "32", "32", "x.png"]
-    assert square_sizes(["--image-size=32", "--x"]) == ["--image-size", "32", "32", "--x"]
-    assert square_sizes(["--image-size", "32"]) == ["--image-size", "32", "32"]
+    assert spell_out(["a", "--image-size", "32", "--x"]) == ["a", "--image-size", "32", "32", "--x"]
+    assert spell_out(["--image-size", "32", "48"]) == ["--image-size", "32", "48"]
+    assert spell_out(["--image-size", "32x48", "9.png"]) == ["--image-size", "32", "48", "9.png"]
+    assert spell_out(["--image-size=32x48", "9"]) == ["--image-size", "32", "48", "9"]
+    assert spell_out(["--image-size", "32xa"]) == ["--image-size", "32xa"]
+    assert spell_out(["--image-size", "32", "x.png"]) == ["--image-size", "32", "32", "x.png"]
+    assert spell_out(["--image-size=32", "--x"]) == ["--image-size", "32", "32", "--x"]
+    assert spell_out(["--image-size", "32"]) == ["--image-size", "32", "32"]
+
+
+def test_a_subset_is_an_option_of_the_splits() -> None:
+    expected = ["--splits.subset", "0.1", "--splits.subset=[:10%]"]
+    assert spell_out(["--subset", "0.1", "--subset=[:10%]"]) == expected
+    assert spell_out(["--splits.subset", "0.1"]) == ["--splits.subset", "0.1"]
 
 
 @pytest.mark.parametrize("verb", ["train", "evaluate", "predict", "inspect", "card", "cost", "convert"])

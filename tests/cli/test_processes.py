@@ -97,6 +97,28 @@ def test_three_processes_that_are_stopped_end_with_the_same_bytes(tmp_path: Path
         assert hash_file(whole / name) == hash_file(stopped / name)
 
 
+@pytest.mark.slow
+def test_torchrun_starts_processes_again_after_one_was_killed(tmp_path: Path) -> None:
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    code, _, err = finish(start(*RUN, "--out", str(whole), "--processes", "2"))
+    assert code == 0, err
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=2")
+    process = subprocess.Popen(
+        [sys.executable, *torchrun, "-m", "vitkit", *RUN, "--out", str(run)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    wait_for(run / "checkpoints" / "step-00000020" / "COMMIT", process)
+    os.kill(members(process.pid)[-1], signal.SIGKILL)
+    code, out, err = finish(process)
+    assert code == 0, err
+    assert "resumed" in out
+    for name in ("model.safetensors", "metrics.jsonl"):
+        assert hash_file(whole / name) == hash_file(run / name)
+
+
 @pytest.mark.slow  # tests/runs/test_heartbeat.py holds the same without processes
 def test_a_process_that_is_stopped_is_named_and_ended(tmp_path: Path) -> None:
     run = tmp_path / "run"
@@ -118,6 +140,25 @@ def test_one_process_is_not_started_by_torchrun(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("vitkit.cli.processes.start_processes", refuse)
     short = ("1" if word == "60" else word for word in RUN)
     assert command([*short, "--processes", "1", "--out", str(tmp_path / "run")]) == 0
+
+
+def test_two_processes_evaluate_as_one_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    short = ("3" if word == "60" else word for word in RUN)
+    assert command([*short, "--out", str(run)]) == 0
+    capsys.readouterr()
+    arguments = ("evaluate", str(run), "--batch-size", "7", "--json")
+    assert command([*arguments]) == 0
+    expected = json.loads(capsys.readouterr().out)
+    code, out, err = finish(start(*arguments, "--processes", "2"))
+    assert code == 0, err
+    found = json.loads(out)  # printed once
+    for name in ("split", "count", "correct", "accuracy", "per_class"):
+        assert found[name] == expected[name]
+    assert found["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+    code, _, err = finish(start("evaluate", str(tmp_path / "none"), "--processes", "2"))
+    assert code == 1
+    assert err.count("vitkit: ") == 1 and "none" in err
 
 
 @pytest.mark.parametrize("count", ["0", "x", "-1", "1" + "0" * 30])

@@ -296,6 +296,7 @@ def test_wrong_options_are_told_as_json_too(verb: str, capsys: pytest.CaptureFix
         "train": [],
         "vtab": ["x", "--root", "x"],
         "convert": ["x", "y"],
+        "embed": ["x", "y"],
         "export": ["x", "y"],
     }.get(verb, ["x"])
     assert run([verb, *arguments, "--json", "--no-such-option"]) == 2

@@ -58,6 +58,34 @@ def test_fine_tuning_on_the_same_images_tests_on_those_of_the_start(trained: Pat
     assert read_run(out).splits == read_run(trained).splits != Splits()
 
 
+def test_a_model_of_a_part_of_the_images_knows_which_ones(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, tuned = tmp_path / "part", tmp_path / "tuned"
+    arguments = ["train", "--recipe", "digits", "--subset", "0.1", "--out", str(out), *SHORT]
+    assert run(arguments) == 0
+    assert read_run(out).splits == replace(read_run(trained).splits, subset="0.1")
+    recorded = json.loads((out / "data.json").read_text())["images"]
+    whole = json.loads((trained / "data.json").read_text())["images"]
+    assert recorded == whole | {"train": round(whole["train"] / 10)}
+    assert vitkit.evaluate(out, split="train").result.count == recorded["train"]
+    found = vitkit.evaluate(trained, split="test[-50:]")
+    assert (found.result.count, found.split) == (50, "test[-50:]")
+    kept = {path.name for path in (trained / "evaluation").iterdir()}
+    capsys.readouterr()
+    assert run(["evaluate", str(trained), "--split", "train[:50%]"]) == 0
+    printed = capsys.readouterr().out
+    assert "train[:50%] images of digits" in printed and "Kept in" not in printed
+    assert {path.name for path in (trained / "evaluation").iterdir()} == kept
+    assert run(["evaluate", str(trained), "--split", "test[:9999]"]) == 1
+    assert "goes from image 0 to 9,999" in capsys.readouterr().err
+    # Fine-tuned on more of the same images, it is tested on the same ones.
+    assert run(["finetune", str(out), "--data", "digits", "--subset=.5", "--out", str(tuned), *SHORT]) == 0
+    assert read_run(tuned).splits == replace(read_run(out).splits, subset=".5")
+    assert run([*arguments[:3], "--subset", "0.2", "--out", str(out), *SHORT]) == 1  # another run's folder
+    assert "subset" in capsys.readouterr().err
+
+
 def test_card_and_few_shot_read_a_run_that_has_not_finished(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

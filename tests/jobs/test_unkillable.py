@@ -1,11 +1,13 @@
 """kill -9 at any moment: the finished run is the same bits. Real processes, real signals."""
 
+import contextlib
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +16,11 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+from tests.helpers.guard import background_saves
 from vitkit.training.checkpoint import find_checkpoint
 
+SECONDS = 600.0
+"""After which processes are given up; a machine under load is slow."""
 SMALL = [
     *(
         "--model",
@@ -65,11 +70,14 @@ def results(run: Path) -> dict[str, bytes]:
     return found | {"finished": (run / "model.safetensors").read_bytes()}
 
 
-def kill_once(out: Path, draw: random.Random, aimed: bool, options: tuple[str, ...]) -> bool:
+def kill_once(
+    out: Path, draw: random.Random, aimed: bool, options: tuple[str, ...], whom: str = "group"
+) -> bool:
     """Start or continue a run and kill it with its children; returns whether it finished first.
 
     Aimed: the moment is when a save is under way, seen by its hidden folder. Otherwise any moment, from the
-    start of the process on.
+    start of the process on. Where torchrun starts the processes, `whom` says which are killed: "one" of them,
+    "torchrun" alone, or "all".
     """
     process = subprocess.Popen(
         command(out, *options),
@@ -95,13 +103,41 @@ def kill_once(out: Path, draw: random.Random, aimed: bool, options: tuple[str, .
         finished = process.poll() is not None
         if finished:
             assert process.returncode == 0, "it failed by itself"
-        else:
+        elif whom == "group":
             os.killpg(process.pid, signal.SIGKILL)
+        else:
+            kill_processes(process, whom, draw)
     finally:
         process.wait()
         if process.stdout is not None:
             process.stdout.close()
     return finished
+
+
+def kill_processes(torchrun: "subprocess.Popen[str]", whom: str, draw: random.Random) -> None:
+    """Kill some of the processes that a command has started by torchrun, and wait until all have ended."""
+    started = children(torchrun.pid)
+    victims = {"all": [torchrun.pid, *started], "torchrun": [torchrun.pid], "one": draw.sample(started, 1)}[
+        whom
+    ]
+    for victim in victims if started else [torchrun.pid]:
+        with contextlib.suppress(ProcessLookupError):  # it ended by itself, as the others do
+            os.killpg(victim, signal.SIGKILL)  # with the processes that load its images
+    assert torchrun.wait(SECONDS) != 0
+    end = time.monotonic() + SECONDS
+    while any(Path(f"/proc/{number}").exists() for number in started):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def children(process: int) -> list[int]:
+    """List the processes that a process has started."""
+    try:
+        return [
+            int(number) for number in Path(f"/proc/{process}/task/{process}/children").read_text().split()
+        ]
+    except FileNotFoundError:
+        return []
 
 
 def _names(folder: Path) -> list[str]:
@@ -111,12 +147,13 @@ def _names(folder: Path) -> list[str]:
         return []
 
 
-def check(tmp_path: Path, kills: int, seed: int, *options: str) -> None:
+def check(tmp_path: Path, kills: int, seed: int, *options: str, whom: Sequence[str] = ("group",)) -> None:
     finish(tmp_path / "whole", *options)
     expected = results(tmp_path / "whole")
     draw, chain = random.Random(seed), 0
     for number in range(kills):
-        if kill_once(tmp_path / f"run{chain}", draw, number % 2 == 0, options):
+        victim = whom[number // 2 % len(whom)]
+        if kill_once(tmp_path / f"run{chain}", draw, number % 2 == 0, options, victim):
             chain += 1
     for i in range(chain + 1):
         run = tmp_path / f"run{i}"
@@ -128,6 +165,24 @@ def check(tmp_path: Path, kills: int, seed: int, *options: str) -> None:
 def test_kills(tmp_path: Path) -> None:
     """One of them aimed at a save; a hundred are among the slow tests."""
     check(tmp_path, 2, 1, "--data", "digits")
+
+
+THREE = ("--data", "digits", "--processes", "3")
+"""The sum of two numbers is the same in either order, which would hide a fault; that of three is not."""
+
+
+def test_kills_of_three_processes(tmp_path: Path) -> None:
+    """One during a save; fifty are among the slow tests."""
+    check(tmp_path, 2, 5, *THREE, whom=("one",))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_50_kills_of_three_processes_that_save_in_the_background(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(background_saves.VARIABLE, "1")
+    check(tmp_path, 50, 6, *THREE, whom=("one", "all", "torchrun"))
 
 
 @pytest.fixture
@@ -170,6 +225,13 @@ def test_kills_while_fine_tuning_with_frozen_layers_and_the_head_first(tmp_path:
 @pytest.mark.timeout(3600)
 def test_100_kills(tmp_path: Path) -> None:
     check(tmp_path, 100, 3, "--data", "digits")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_kills_of_saves_in_the_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(background_saves.VARIABLE, "1")
+    check(tmp_path, 20, 7, "--data", "digits")
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from vitkit.jobs.options import EvaluateOptions, InspectOptions
 from vitkit.listener import SILENT
 from vitkit.runs.config import Run
 from vitkit.runs.data_record import check_data, read_record
-from vitkit.runs.folder import Whose, claim, is_new_folder, kind_of, lock_run_folder, numbered_folders
+from vitkit.runs.folder import Whose, claim, is_new_folder, kind_of, lock_folder, numbered_folders
 from vitkit.runs.records import compare_with_advice, read_advice, read_data_record
 from vitkit.runs.trained_model import write_evaluation
 from vitkit.training.config import TrainingConfig
@@ -59,7 +59,7 @@ def test_the_lock_ends_with_its_process_though_a_worker_lives_on(tmp_path: Path)
     parent = os.fork()
     if not parent:
         try:
-            with lock_run_folder(tmp_path / "series"), lock_run_folder(tmp_path / "series" / "seed-0"):
+            with lock_folder(tmp_path / "series"), lock_folder(tmp_path / "series" / "seed-0"):
                 next(compute_ahead(Hanging(begun), range(1), 1, 0))
         finally:
             os._exit(1)
@@ -67,45 +67,45 @@ def test_the_lock_ends_with_its_process_though_a_worker_lives_on(tmp_path: Path)
     with os.fdopen(pipe) as lines:
         worker = int(lines.readline())
         try:
-            with pytest.raises(VitkitError, match="Another process"), lock_run_folder(tmp_path / "series"):
+            with pytest.raises(VitkitError, match="Another process"), lock_folder(tmp_path / "series"):
                 pass
             os.kill(parent, signal.SIGKILL)
             os.waitpid(parent, 0)
             for folder in (tmp_path / "series", tmp_path / "series" / "seed-0"):
-                with lock_run_folder(folder):
+                with lock_folder(folder):
                     os.kill(worker, 0)  # it is there still
         finally:
             os.kill(worker, signal.SIGKILL)
 
 
 def test_a_process_that_was_forked_leaves_the_lock_to_its_parent(tmp_path: Path) -> None:
-    with lock_run_folder(tmp_path):
+    with lock_folder(tmp_path):
         child = os.fork()
         if not child:
-            with pytest.raises(VitkitError), lock_run_folder(tmp_path):
+            with pytest.raises(VitkitError), lock_folder(tmp_path):
                 os._exit(1)
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
-        with pytest.raises(VitkitError, match="Another process"), lock_run_folder(tmp_path):
+        with pytest.raises(VitkitError, match="Another process"), lock_folder(tmp_path):
             pass
-    with lock_run_folder(tmp_path):
+    with lock_folder(tmp_path):
         pass
 
 
 def test_an_earlier_version_respects_the_lock(tmp_path: Path) -> None:
-    with lock_run_folder(tmp_path), (tmp_path / ".lock").open("w") as file, pytest.raises(BlockingIOError):
+    with lock_folder(tmp_path), (tmp_path / ".lock").open("w") as file, pytest.raises(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_a_lock_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".lock").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(VitkitError, match="found a link"), lock_run_folder(tmp_path / "run"):
+    with pytest.raises(VitkitError, match="found a link"), lock_folder(tmp_path / "run"):
         pass
     assert not (tmp_path / "elsewhere").exists()
     (tmp_path / "run" / ".lock").unlink()
     os.mkfifo(tmp_path / "run" / ".lock")
-    with pytest.raises(VitkitError, match="found a pipe"), lock_run_folder(tmp_path / "run"):
+    with pytest.raises(VitkitError, match="found a pipe"), lock_folder(tmp_path / "run"):
         pass
 
 
@@ -198,7 +198,7 @@ def test_a_folder_with_links_that_lead_out_is_not_written_to(tmp_path: Path) -> 
     given.mkdir()
     for name in ("checkpoints", "evaluation", "metrics.jsonl", "rate-0.01"):
         (given / name).symlink_to(mine)
-        with pytest.raises(VitkitError, match=f"{name} is a link that leads out"), lock_run_folder(given):
+        with pytest.raises(VitkitError, match=f"{name} is a link that leads out"), lock_folder(given):
             pass
         with pytest.raises(VitkitError, match=f"{name} is a link that leads out"):
             write_evaluation(given, "test", None, None)  # type: ignore[arg-type]
@@ -292,7 +292,7 @@ def test_training_takes_a_folder_that_nobody_holds(tmp_path: Path, monkeypatch: 
         vitkit.recipe("digits"), data="digits", model="ViT-16x1x1/4", training=TrainingConfig(steps=1)
     )
     first = Path("runs/digits-ViT-16x1x1-4")
-    with lock_run_folder(first):
+    with lock_folder(first):
         with pytest.raises(VitkitError, match="Another process is training"):
             vitkit.train(run, first)
         assert vitkit.train(run) == Path(f"{first}-2")

@@ -9,11 +9,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.cli import console
-from vitkit.cli.options import importing, parse
+from vitkit.cli.options import importing, parse, take_option
+from vitkit.cli.processes import say, start_several
 from vitkit.data.imagenet_config import ProtocolName
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import EvaluateOptions, ProtocolFiles, ProtocolOptions, as_arguments
 from vitkit.text import visible
+from vitkit.world import World, world_of_environment
 
 if TYPE_CHECKING:
     from vitkit.evaluation.protocols import ProtocolResult
@@ -33,6 +35,9 @@ class Command(ProtocolFiles, EvaluateOptions):
     names of its folders."""
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
     """print all numbers as JSON."""
+    processes: int = 1
+    """processes that evaluate together on this machine, one for each GPU or some for its processors; the
+    result is that of one process. On several machines: torchrun ... -m vitkit evaluate."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,8 +50,13 @@ class Command(ProtocolFiles, EvaluateOptions):
 
 
 def main(arguments: list[str]) -> None:
-    """Parse the command line, evaluate, and print the numbers."""
+    """Parse the command line, evaluate, and print the numbers, which one of several processes does."""
+    arguments = list(arguments)
+    if start_several(take_option(arguments, "--processes"), "evaluate", arguments):
+        return
     options: Command = parse(Command, arguments, "evaluate")
+    if options.protocol is not None and world_of_environment().size > 1:
+        raise VitkitError("--protocol is scored by one process: leave --processes out, or torchrun.")
     with importing():
         from vitkit.cli.console import download
         from vitkit.jobs.evaluate import keep_evaluation, run_evaluate, run_protocol
@@ -71,6 +81,22 @@ def main(arguments: list[str]) -> None:
     else:
         following = f"Next: vitkit predict {model} IMAGE_OR_FOLDER"
     console.out.print(following, markup=False, soft_wrap=True)
+
+
+def take_part(world: World, arguments: list[str]) -> int:
+    """Compute a part of the evaluation that process 0 prints; returns the exit code."""
+    from vitkit.runs.processes import await_invitation, join_processes, leave_processes
+
+    join_processes(say)  # once process 0 has understood the arguments, and not before
+    from vitkit.jobs.evaluate import run_evaluate
+
+    try:
+        run_evaluate(parse(Command, arguments, "evaluate"))
+        await_invitation(world)
+    except KeyboardInterrupt:
+        return 130
+    leave_processes()
+    return 0
 
 
 def _print(found: "Evaluation") -> None:

@@ -28,6 +28,7 @@ VERBS = {
     "fewshot": ("how well classes are learned from a few images of each", "vitkit.cli.fewshot"),
     "vtab": ("fine-tune on the 19 tasks of VTAB-1k, mean accuracy", "vitkit.cli.vtab"),
     "predict": ("name what is in images", "vitkit.cli.predict"),
+    "embed": ("keep the features of images in Parquet or .npy files", "vitkit.cli.embed"),
     "report": ("write a run's report.html again", "vitkit.cli.report"),
     "inspect": ("draw filters, positions and attention of a model", "vitkit.cli.inspect"),
     "data": ("data check PATH: count images, find bad files, duplicates", "vitkit.cli.data"),
@@ -142,8 +143,10 @@ def _command(arguments: list[str], failed: Callable[..., int]) -> int:
             return failed(f"the argument {argument} holds a character that no option has.", WRONG_OPTIONS)
     world = world_of_environment()
     if world.rank:  # another process parses the command line and prints
-        if verb not in ("train", "finetune", "vtab"):
+        if verb not in ("train", "finetune", "vtab", "evaluate") or {"-h", "--help"} & {*rest}:
             return 0
+        if verb == "evaluate":
+            return cast("int", importlib.import_module("vitkit.cli.evaluate").take_part(world, rest))
         return cast("int", importlib.import_module("vitkit.cli.processes").follow(world))
     library_warnings = importlib.import_module("vitkit.cli.library_warnings")
     try:

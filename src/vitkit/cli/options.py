@@ -133,7 +133,7 @@ def parse(command: Callable[..., Any], arguments: list[str], verb: str) -> Any:
     """
     return tyro.cli(
         command,
-        args=square_sizes(arguments),
+        args=spell_out(arguments),
         prog=f"vitkit {verb}",
         registry=CONSTRUCTORS,
         config=(tyro.conf.PositionalRequiredArgs, tyro.conf.HelptextFromCommentsOff),
@@ -151,11 +151,16 @@ def importing() -> Iterator[None]:
         yield
 
 
-def square_sizes(arguments: list[str]) -> list[str]:
-    """Make two numbers of one word after --image-size: 64 stands for both height and width, 64x96 for 64 96.
+def spell_out(arguments: list[str]) -> list[str]:
+    """Write short forms of options out: --subset, and one word after --image-size.
 
-    A parser cannot tell a single number from a pair, because the name of an image or a model may follow.
+    64 stands for both height and width, 64x96 for 64 96. A parser cannot tell a single number from a pair,
+    because the name of an image or a model may follow.
     """
+    arguments = [
+        f"--splits.{argument[2:]}" if argument.partition("=")[0] == "--subset" else argument
+        for argument in arguments
+    ]
     for i, argument in enumerate(arguments):
         name, _, value = argument.partition("=")
         if name == "--image-size":
@@ -167,6 +172,21 @@ def square_sizes(arguments: list[str]) -> list[str]:
             if len(sides) == 2 and all(side.isdigit() for side in sides):
                 return [*arguments[:i], name, *sides, *given[1:], *rest]
     return arguments
+
+
+def take_option(arguments: list[str], option: str) -> str | None:
+    """Remove an option and its value from the arguments; returns the value."""
+    for i, argument in enumerate(arguments):
+        if argument == option:
+            if i + 1 == len(arguments):
+                raise VitkitError(f"{option} needs a value.")
+            value = arguments[i + 1]
+            del arguments[i : i + 2]
+            return value
+        if argument.startswith(option + "="):
+            del arguments[i]
+            return argument.split("=", 1)[1]
+    return None
 
 
 def read_names(sources: Sequence[str]) -> tuple[str, ...]:

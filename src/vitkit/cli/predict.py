@@ -15,7 +15,7 @@ from vitkit.cli import console
 from vitkit.cli.options import importing, parse, read_names
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import PredictOptions, as_names
-from vitkit.text import visible
+from vitkit.text import pluralize, visible
 
 if TYPE_CHECKING:
     from vitkit.jobs.predict import PredictedImage
@@ -38,12 +38,17 @@ def main(arguments: list[str]) -> None:
     json_output, csv_output = options.json_output, options.csv_output
     if json_output and csv_output:
         raise VitkitError("--json and --csv are two forms of the same: give one of them.")
+    if options.out is not None and (json_output or csv_output):
+        raise VitkitError("--out writes .parquet files: leave --json and --csv out.")
     with importing():
         from vitkit.cli.console import download
-        from vitkit.jobs.predict import predict_images
+        from vitkit.jobs.predict import predict_images, predict_to_files
 
     options = replace(options, images=read_names(as_names(options.images)))
     download(options.path)
+    if options.out is not None:
+        _print_files(str(options.out), *predict_to_files(options))
+        return
     top = options.top
     table = Table("image", box=None, pad_edge=False)
     count = failures = 0
@@ -69,6 +74,18 @@ def main(arguments: list[str]) -> None:
     if failures:
         others = "; the others are above" if failures < count else ""
         raise VitkitError(f"{failures} of {count} images could not be read{others}.")
+
+
+def _print_files(out: str, images: int, unreadable: int, continued: int) -> None:
+    """Say what was written to files."""
+    again = f"; {pluralize(continued, 'part was', 'parts were')} there already" if continued else ""
+    lines = [
+        f"Predictions for {pluralize(images, 'image')} in {out}{again}.",
+        f"Next: pandas.read_parquet({out!r}) in Python",
+    ]
+    if unreadable:
+        lines.insert(1, f"{pluralize(unreadable, 'image')} could not be read: the column error says why.")
+    console.out.print(*lines, sep="\n", markup=False, soft_wrap=True)
 
 
 def _csv_headings(top: int) -> list[str]:

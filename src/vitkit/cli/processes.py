@@ -1,4 +1,4 @@
-"""Train by several processes: start them by torchrun, and let all but the first follow."""
+"""Run a command by several processes: start them by torchrun, and let all but the first follow a run."""
 
 import logging
 import os
@@ -14,6 +14,25 @@ MOST_PROCESSES = 1024
 """Processes on one machine at most; a larger number is a mistyped option."""
 SHUTDOWN_SECONDS = 600
 """Seconds that processes have to finish a step and commit it, once they are asked to stop."""
+
+
+def start_several(count: str | None, verb: str, arguments: list[str]) -> bool:
+    """Run a command by several processes, if its --processes says so.
+
+    Args:
+        count: as given with --processes, None where it was left out.
+        verb, arguments: as for `start_processes`.
+
+    Returns:
+        Whether it did, so that nothing is left to do.
+
+    Raises:
+        VitkitError, SystemExit: as `start_processes`.
+    """
+    if count in (None, "1") or {"-h", "--help"} & {*arguments}:
+        return False
+    start_processes(count or "", verb, arguments)
+    return True
 
 
 def start_processes(count: str, verb: str, arguments: list[str]) -> None:
@@ -65,7 +84,8 @@ def start_processes(count: str, verb: str, arguments: list[str]) -> None:
         raise SystemExit(128 + stopped.sigval) from None
 
 
-def _say(sentence: str) -> None:
+def say(sentence: str) -> None:
+    """Tell a person which process hangs."""
     print(f"vitkit: {sentence}", file=sys.stderr, flush=True)
 
 
@@ -76,7 +96,7 @@ def follow(world: World) -> int:
     from vitkit.runs.processes import join_processes, leave_processes
     from vitkit.signals import StopRequest
 
-    join_processes(_say)
+    join_processes(say)
     keep_freed_memory()
     folder: Path | None = Path()
     try:

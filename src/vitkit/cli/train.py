@@ -13,7 +13,8 @@ from rich.table import Table
 
 from vitkit.cli import console
 from vitkit.cli.listener import TerminalListener
-from vitkit.cli.options import CONSTRUCTORS, importing, square_sizes
+from vitkit.cli.options import CONSTRUCTORS, importing, spell_out, take_option
+from vitkit.cli.processes import start_several
 from vitkit.data.config import FIRST_RULE, Augmentation, Loading, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.tracking import FewShotTracking
@@ -145,19 +146,15 @@ def run_verb(arguments: list[str], verb: str) -> None:
     """
     line = shlex.join(["vitkit", verb, *arguments])
     arguments = list(arguments)
-    count = _take(arguments, "--processes")
-    if count not in (None, "1") and not {"-h", "--help"} & {*arguments}:
-        from vitkit.cli.processes import start_processes
-
-        start_processes(count or "", verb, arguments)
+    if start_several(take_option(arguments, "--processes"), verb, arguments):
         return
-    name, resume = _take(arguments, "--recipe"), _take(arguments, "--resume")
+    name, resume = take_option(arguments, "--recipe"), take_option(arguments, "--resume")
     if name is not None and resume is not None:
         raise VitkitError("--resume continues a run with its own options: give it without --recipe.")
     if resume is not None and "--out" in _names(arguments):
         raise VitkitError("--resume continues in the run's own folder: leave --out out.")
     _refuse_what_was_meant_otherwise(arguments)
-    start = _take(list(arguments), "--start")
+    start = take_option(list(arguments), "--start")
     begun, trained = (None if path is None else kind_of(path) for path in (resume, start))
     series = None if begun is None or begun.kind != "series" else _read_series(begun.path)
     longer = verb == "train" and trained is not None and trained.is_run and name is None and resume is None
@@ -238,7 +235,10 @@ def _read_series(folder: Path) -> "Series":
 
 def parse_line(arguments: list[str], defaults: Run, verb: str, several: SeriesOptions) -> Asked:
     """Read a command line; options that are left out are those of a run."""
-    task = cast("TaskName", _take(list(arguments), "--task") or defaults.task)  # the parser refuses others
+    arguments = spell_out(arguments)
+    task = cast(
+        "TaskName", take_option(list(arguments), "--task") or defaults.task
+    )  # the parser refuses others
     kind = OBJECTIVES.get(task, ClassificationConfig)
     if not isinstance(defaults.objective, kind):  # its options are those of the task
         defaults = replace(defaults, task=task, objective=kind())
@@ -268,7 +268,7 @@ def parse_line(arguments: list[str], defaults: Run, verb: str, several: SeriesOp
 
     read: Asked = tyro.cli(
         command,
-        args=square_sizes(arguments),
+        args=arguments,
         prog=f"vitkit {verb}",
         description=DESCRIPTIONS[verb],
         registry=CONSTRUCTORS,
@@ -376,21 +376,6 @@ def _names(arguments: list[str]) -> frozenset[str]:
     """Name the options of a command line, as they are written with hyphens."""
     names = (argument.partition("=")[0] for argument in arguments if argument.startswith("--"))
     return frozenset(name.replace("_", "-") for name in names)
-
-
-def _take(arguments: list[str], option: str) -> str | None:
-    """Remove an option and its value from the arguments; returns the value."""
-    for i, argument in enumerate(arguments):
-        if argument == option:
-            if i + 1 == len(arguments):
-                raise VitkitError(f"{option} needs a value.")
-            value = arguments[i + 1]
-            del arguments[i : i + 2]
-            return value
-        if argument.startswith(option + "="):
-            del arguments[i]
-            return argument.split("=", 1)[1]
-    return None
 
 
 def train_and_tell(

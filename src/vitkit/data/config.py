@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from vitkit.config import require_finite
+from vitkit.data.slices import parse_subset
 from vitkit.errors import VitkitError
 
 BYTES_PER_PIXEL = 8
@@ -224,6 +225,10 @@ class Splits:
     class is dealt round them, so that they differ by one image at most, or by the largest group."""
     fold: int | None = None
     """The fold that is the test split, from 0."""
+    subset: str | None = None
+    """Train on a part of the training images that the cuts leave: 0.1 for a tenth of every class, or a slice
+    such as "[:500]" or "[-10%:]". The images are taken in an order that the seed draws and in which every
+    class is spread evenly, so that a tenth is within every larger part. --subset is the same."""
     rule: int | None = None
     """Version of the rule by which splits are cut. 1: image by image. 2: images of the same pixels stay
     together. 3: folds are dealt class by class; before, they were cut one after the other, and rare classes
@@ -232,6 +237,8 @@ class Splits:
 
     def __post_init__(self) -> None:
         require_finite(self)
+        if self.subset is not None:
+            parse_subset(self.subset)
         if self.rule not in (None, *range(1, NEWEST_RULE + 1)):
             raise VitkitError(f"The rule of the splits is 1, 2 or 3, found {self.rule}: leave it out.")
         if (self.fold is None) != (self.folds is None):

@@ -31,6 +31,7 @@ from vitkit.data.layouts.split_lists import (
     list_split_lists,
     list_split_parquets,
 )
+from vitkit.data.layouts.stratify import spread_order
 from vitkit.data.layouts.tables import list_csv
 from vitkit.data.listing import (
     LABELS,
@@ -43,6 +44,7 @@ from vitkit.data.listing import (
     expand_home,
     is_ignored,
 )
+from vitkit.data.slices import Slice, parse_split, parse_subset
 from vitkit.errors import VitkitError
 from vitkit.text import join_names, pluralize
 
@@ -89,6 +91,7 @@ class ImageData:
     same: for the images of each split that was compared with the others when they were cut, the number of the
         first image with the same pixels.
     listed: what the splits were cut from.
+    seed: of the order in which parts of splits are taken.
     """
 
     name: str
@@ -100,6 +103,23 @@ class ImageData:
     folds: Folds | None = None
     same: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     listed: "ListedData | None" = None
+    seed: int = 0
+
+    def with_part(self, name: str) -> "ImageData":
+        """Give the same data with one more split: the part of a split that a name such as "test[:10%]" says.
+
+        The images of a part are taken in the order of `spread_order`, which `Splits.subset` follows as well.
+
+        Raises:
+            VitkitError: the split has no such part. Nothing is added where there is no such split.
+        """
+        split, part = parse_split(name)
+        samples = self.splits.get(split)
+        if part is None or not isinstance(samples, FileSamples):
+            return self
+        rows = _rows_of(part, samples.labels, self.seed)
+        same = {**self.same, name: self.same[split][rows]} if split in self.same else self.same
+        return replace(self, splits={**self.splits, name: samples.take(rows)}, same=same)
 
     @property
     def multi_label(self) -> bool:
@@ -192,9 +212,39 @@ class ListedData:
             for split in SPLITS
             if split in cut.listed
         }
-        notes = (*found.notes, *cut.notes)
+        notes, same = [*found.notes, *cut.notes], cut.same
+        if splits.subset is not None and "train" in samples:
+            train = samples["train"]
+            rows = _rows_of(parse_subset(splits.subset), train.labels, splits.seed)
+            samples["train"] = train.take(rows)
+            same = {**same, "train": same["train"][rows]} if "train" in same else same
+            notes.append(
+                f"train: {len(rows):,} of {pluralize(len(train), 'image')}, of each class the same fraction, "
+                f"seed {splits.seed} (subset {splits.subset})."
+            )
+            before, after = (
+                count_labels(part.labels, len(found.class_names)) for part in (train, samples["train"])
+            )
+            lost = [
+                name
+                for name, of, left in zip(found.class_names, before, after, strict=True)
+                if of and not left
+            ]
+            if lost:
+                notes.append(
+                    f"{pluralize(len(lost), 'class has', 'classes have')} no image in it: {join_names(lost)}."
+                )
         return ImageData(
-            self.name, self.spec, found.kind, found.class_names, samples, notes, cut.folds, cut.same, self
+            self.name,
+            self.spec,
+            found.kind,
+            found.class_names,
+            samples,
+            tuple(notes),
+            cut.folds,
+            same,
+            self,
+            splits.seed,
         )
 
     @cached_property
@@ -280,6 +330,10 @@ class FileSamples:
     def targets(self) -> Targets:
         return {} if self.labels.shape[1:] == (0,) else {LABELS: self.labels}
 
+    def take(self, rows: NDArray[np.int64]) -> "FileSamples":
+        """Give some of the images: `rows` are their indices."""
+        return FileSamples(self.files, self.numbers[rows], self.labels[rows], self.rule)
+
     def __len__(self) -> int:
         return len(self.labels)
 
@@ -297,6 +351,16 @@ class FileSamples:
 
     def size(self, index: int) -> tuple[int, int]:
         return self.header(index).size
+
+
+_PART_STREAM = 2**32
+"""The stream of the draws of `spread_order`: the cuts of splits and folds have small numbers."""
+
+
+def _rows_of(part: Slice, labels: Labels, seed: int) -> NDArray[np.int64]:
+    """Give the indices of the images of a part of a split, rising."""
+    first, last = part.of(len(labels))
+    return np.sort(spread_order(labels, seed, _PART_STREAM)[first:last])
 
 
 def _list_path(path: Path, partial: bool, group: str | None, labelled: bool) -> Listing:

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from vitkit.data.imagenet import WithoutBorder, imagenet_wnids, is_wnid, list_labelled, read_wnids
 from vitkit.data.imagenet_config import PROTOCOLS
 from vitkit.data.layouts.repeats import Images, repeats_of_training
+from vitkit.data.listing import SPLITS
+from vitkit.data.slices import parse_split
 from vitkit.data.sources import ImageData
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.errors import VitkitError
@@ -25,9 +27,10 @@ from vitkit.evaluation.protocols import (
 )
 from vitkit.jobs.engines import Ready, load_ready
 from vitkit.jobs.options import EvaluateOptions, MeasuringOptions, ProtocolOptions, from_options
-from vitkit.listener import Listener, added_up
+from vitkit.listener import SILENT, Listener, added_up
 from vitkit.runs.finish import evaluate_split, find_training_images, with_repeats
 from vitkit.runs.folder import Place, kind_of
+from vitkit.runs.processes import join_processes, lost_processes_explained, prepared_together, take_threads
 from vitkit.runs.trained_model import is_training_data, open_model_data, write_evaluation
 from vitkit.tasks import answering_of
 from vitkit.tasks.answering import Answering
@@ -61,46 +64,44 @@ class Evaluation:
 def run_evaluate(options: EvaluateOptions) -> Evaluation:
     """Evaluate a checkpoint. A run folder knows its data, and so does what was exported of it.
 
+    Each of the processes that torchrun starts computes a part of the batches, and all of them get the same
+    evaluation.
+
     Raises:
         VitkitError: the model names no classes; the data is not there, has classes the model does not know,
             or lacks the split.
     """
+    world = join_processes(options.listener.warn)
+    if not world.writes:
+        options = replace(options, listener=SILENT)  # process 0 speaks
     listener, place = options.listener, kind_of(options.path)
-    ready = load_for_evaluation(options, place)
+    take_threads(world)
+    with lost_processes_explained(world):
+        with prepared_together(world):
+            ready = load_for_evaluation(options, place)
+            data, split, trained_on = _open_images(ready, options)
+        rejects: dict[str, str] = {}
+        result, predictions = evaluate_split(
+            ready.model,
+            data,
+            split,
+            ready.device,
+            rejects,
+            batch_size=options.batch_size,
+            workers=options.workers,
+            worker_timeout=options.worker_timeout,
+            precision=ready.precision,
+            listener=listener,
+            world=world,
+        )
     model = ready.model
-    answering = answering_of(model.card)
-    reason = answering.explain_unfit(model.config)
-    if reason:
-        raise VitkitError(f"{options.path} {reason}.")
-    with listener.progress("listing images"):
-        data = open_model_data(model, options.data, options.max_pixels)
-    if not model.card.class_names:
-        listener.note(_match_by_order(str(options.path), model, data))
-    recorded = card_of(model).data
-    trained_on = options.data is None or is_training_data(model.card, options.data)
-    split = options.split
-    if split is None:
-        split = next((name for name in ("test", "val") if name in data.splits), None)
-        if split is None and options.data is not None:
-            split = "train"  # data of one piece
-    if split is None or split not in data.splits:
-        raise VitkitError(_no_split(data, split, trained_on))
-    rejects: dict[str, str] = {}
-    result, predictions = evaluate_split(
-        model,
-        data,
-        split,
-        ready.device,
-        rejects,
-        batch_size=options.batch_size,
-        workers=options.workers,
-        worker_timeout=options.worker_timeout,
-        precision=ready.precision,
-        listener=listener,
-    )
-    whole = not trained_on and list(data.splits) == ["train"]
+    answering, recorded = answering_of(model.card), card_of(model).data
+    whole = not trained_on and split == "train" and list(data.splits) == ["train"]
+    if not world.writes:
+        return Evaluation(split, data, answering, result, predictions, rejects, place, whole)
     if trained_on:
-        repeated = find_training_images(data, (split,), listener)
+        others = () if parse_split(split)[0] == "train" else (split,)
+        repeated = find_training_images(data, others, listener)
         result = with_repeats(result, predictions, repeated, split, answering, listener)
     elif recorded is not None:
         rows = _find_among_others(model, data.splits[split], listener)
@@ -109,6 +110,34 @@ def run_evaluate(options: EvaluateOptions) -> Evaluation:
         where = f"the training images of {recorded.name}"
         result = with_repeats(result, predictions, found, split, answering, listener, shown, where)
     return Evaluation(split, data, answering, result, predictions, rejects, place, whole)
+
+
+def _open_images(ready: Ready, options: EvaluateOptions) -> tuple[ImageData, str, bool]:
+    """Open the images of an evaluation; returns the name of the split, and whether the model was trained on
+    this data.
+
+    Raises:
+        VitkitError: as `run_evaluate`.
+    """
+    model, listener = ready.model, options.listener
+    reason = answering_of(model.card).explain_unfit(model.config)
+    if reason:
+        raise VitkitError(f"{options.path} {reason}.")
+    with listener.progress("listing images"):
+        data = open_model_data(model, options.data, options.max_pixels)
+    if not model.card.class_names:
+        listener.note(_match_by_order(str(options.path), model, data))
+    trained_on = options.data is None or is_training_data(model.card, options.data)
+    split = options.split
+    if split is None:
+        split = next((name for name in ("test", "val") if name in data.splits), None)
+        if split is None and options.data is not None:
+            split = "train"  # data of one piece
+    if split is not None:
+        data = data.with_part(split)
+    if split is None or split not in data.splits:
+        raise VitkitError(_no_split(data, split, trained_on))
+    return data, split, trained_on
 
 
 evaluate = from_options(EvaluateOptions)(run_evaluate)
@@ -161,6 +190,7 @@ def keep_evaluation(options: EvaluateOptions, found: Evaluation) -> Path | None:
     if (
         options.engine not in (None, "torch")
         or found.model.kind != "run"
+        or found.split not in SPLITS
         or any(option is not None for option in changed)
     ):
         return None

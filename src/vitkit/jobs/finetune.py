@@ -147,9 +147,11 @@ def suit_run(asked: Run, request: Request | None = None) -> Suited:
             "the recipe out, or take one for fine-tuning: paper, or finetune-cifar10 and the like."
         )
     trained_on, splits = start.card.data, asked.splits
-    if trained_on is not None and splits == Splits() and is_training_data(start.card, asked.data):
+    uncut = replace(splits, subset=None) == Splits()
+    if trained_on is not None and uncut and is_training_data(start.card, asked.data):
         # The start's own images, cut as they were there: the test images are none of its training images.
-        splits = replace(trained_on.splits, rule=trained_on.splits.rule or FIRST_RULE)
+        rule = trained_on.splits.rule or FIRST_RULE
+        splits = replace(trained_on.splits, rule=rule, subset=splits.subset)
     run = replace(base, model=start.model, data=asked.data, task=asked.task, start=asked.start, splits=splits)
     listed = request.images(run)
     count = len(listed.splits["train"])

@@ -379,7 +379,8 @@ class EvaluateOptions(MeasuringOptions):
     """other images than those the model was trained with: digits, a folder, a .csv or .parquet files. Classes
     are matched by name."""
     split: str | None = None
-    """images to evaluate on: test, val or train; left out, test if there is one."""
+    """images to evaluate on: test, val or train, or a part of them such as "test[:10%]" or "train[-500:]",
+    which has the same fraction of every class; left out, test if there is one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -404,6 +405,26 @@ class ProtocolOptions(ProtocolFiles, MeasuringOptions):
     """the test set: imagenet-real, imagenet-a, objectnet and so on."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions:
+    """The processes that compute the rows of a table."""
+
+    on: Literal["here", "ray"] = "here"
+    """here: this process; ray: the processes of a Ray cluster, which RAY_ADDRESS names, else of this machine
+    (the extra ray). All machines must see the images, the model and the files that are written."""
+    processes: int = 1
+    """processes on Ray, each with a GPU or a processor core of its own."""
+
+    def refuse_processes(self) -> None:
+        """Refuse several processes where there is no cluster.
+
+        Raises:
+            VitkitError: it is so.
+        """
+        if self.on == "here" and self.processes != 1:
+            raise VitkitError("Several --processes compute on Ray: give --on ray, or leave them out.")
+
+
 @dataclass(frozen=True)
 class PredictorOptions(ModelOptions):
     """The options of `vitkit.Predictor`."""
@@ -412,7 +433,7 @@ class PredictorOptions(ModelOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictOptions(PredictorOptions, JobOptions):
+class PredictOptions(PredictorOptions, ClusterOptions, JobOptions):
     """The options of a prediction; the texts below the fields are their help."""
 
     images: Sequence[StrPath]
@@ -421,12 +442,56 @@ class PredictOptions(PredictorOptions, JobOptions):
     """number of classes to name for each image; a multi-label model always names all labels."""
     batch_size: int = 32
     """images that are read and computed at a time."""
+    out: StrPath | None = None
+    """folder of .parquet files for the predictions, in place of printing them. The same command again
+    continues there."""
 
     def __post_init__(self) -> None:
         if not self.images:
             raise VitkitError("Which images? Give files, folders, or - to read paths from standard input.")
-        if self.top < 1 or self.batch_size < 1:
-            raise VitkitError(f"top and batch_size are at least 1, found {self.top} and {self.batch_size}.")
+        for name in ("top", "batch_size", "processes"):
+            if getattr(self, name) < 1:
+                raise VitkitError(f"{name} is at least 1, found {getattr(self, name)}.")
+        self.refuse_processes()
+        if self.out is None and self.on != "here":
+            raise VitkitError("On a cluster predictions are written to files: give --out FOLDER.")
+
+
+@dataclass(frozen=True)
+class ImagesAndModel:
+    """Images and the model that computes something of them."""
+
+    data: StrPath
+    """images: digits (built in), a folder of images, a .csv, or .parquet files."""
+    path: StrPath
+    """the model that computes them: a run folder, or a checkpoint of any library."""
+
+
+@dataclass(frozen=True)
+class EmbedOptions(
+    CheckpointOptions, PrecisionOptions, ClusterOptions, BatchOptions, JobOptions, ImagesAndModel
+):
+    """The options of features that are kept; the texts below the fields are their help."""
+
+    out: StrPath | None = None
+    """folder of .parquet files, or a file that ends in .parquet or .npy; left out, one below features/, named
+    by the images and the model. The same command again continues there."""
+
+    def __post_init__(self) -> None:
+        if not self.data or not self.path:
+            raise VitkitError("Features need images and a model: vitkit embed DATA MODEL.")
+        for name, least in (("batch_size", 1), ("workers", 0), ("processes", 1)):
+            if getattr(self, name) < least:
+                raise VitkitError(f"{name} is {least} or more, found {getattr(self, name)}.")
+        self.refuse_processes()
+
+    @property
+    def destination(self) -> Path:
+        """Return the folder or file for the features."""
+        if self.out is not None:
+            return Path(self.out)
+        names = (Path(str(path)).name or "images" for path in (self.data, self.path))
+        return Path("features") / re.sub(r"[/:\\]", "-", "-".join(names))
 
 
 @dataclass(frozen=True)

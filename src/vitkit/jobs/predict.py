@@ -1,5 +1,6 @@
 """Name what is in images: `vitkit.Predictor` for a program, `predict_images` for many files."""
 
+import hashlib
 import os
 import sys
 from collections.abc import Generator, Iterator, Sequence
@@ -15,10 +16,19 @@ from vitkit.data.channels import from_rgb
 from vitkit.data.decode.image import decode, decode_image
 from vitkit.data.layouts.image_paths import find_images, refuse_address
 from vitkit.data.transforms import preprocess
+from vitkit.durable import hash_file
 from vitkit.engines.engine_model import EngineModel
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.jobs.engines import load_ready
-from vitkit.jobs.options import PredictOptions, PredictorOptions, as_arguments, as_names, method_from_options
+from vitkit.jobs.options import (
+    PredictOptions,
+    PredictorOptions,
+    StrPath,
+    as_arguments,
+    as_names,
+    method_from_options,
+)
+from vitkit.models.config.image_config import height_and_width
 from vitkit.tasks import answering_of
 from vitkit.tasks.answering import Answering, Guess
 from vitkit.weights.card import preprocessing_of
@@ -26,11 +36,17 @@ from vitkit.weights.card import preprocessing_of
 if TYPE_CHECKING:
     import torch
 
+    from vitkit.jobs.parts import ComputeRows, PartsRecord
+
 ImageLike: TypeAlias = (
     "str | os.PathLike[str] | bytes | IO[bytes] | Image.Image | NDArray[np.uint8] | torch.Tensor"
 )
 """A path, the bytes of a file, a file opened for reading bytes, a Pillow image, an array (height, width, C)
 or (height, width) of uint8, or a tensor (C, height, width) of uint8, with the C channels of the model."""
+
+
+MODEL_FILES = (".safetensors", ".npz", ".bin", ".pt", ".pth", ".xml", ".onnx", ".data", ".json")
+"""Endings of the files in a folder that decide what a model computes."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +98,102 @@ def _predict_batch(predictor: "Predictor", paths: Sequence[Path], top: int) -> I
     classes = len(predictor.class_names)
     for i, path in enumerate(paths):
         yield PredictedImage(path, predictor.answering, found.get(i, []), reasons.get(i), classes)
+
+
+@dataclass(frozen=True)
+class PredictionRows:
+    """The rows of predictions, as `vitkit.jobs.parts` computes them."""
+
+    options: PredictOptions
+
+    def open(self) -> "tuple[PartsRecord, ComputeRows]":
+        """Load the model and list the images.
+
+        Raises:
+            VitkitError: as `predict_images`.
+        """
+        import pyarrow as pa
+
+        from vitkit.jobs.parts import PartsRecord, part_rows
+
+        options = self.options
+        predictor = Predictor(**as_arguments(PredictorOptions, options))
+        for note in predictor.notes:
+            options.listener.note(f"{options.path}: {note}.")
+        with options.listener.progress("listing images"):
+            paths = list(find_images(as_names(options.images)))
+        names = [os.fsencode(path).decode("utf-8", "backslashreplace") for path in paths]
+        columns = pa.schema(
+            {
+                "image": pa.string(),
+                "classes": pa.list_(pa.string()),
+                "probabilities": pa.list_(pa.float64()),
+                "error": pa.string(),
+            }
+        )
+
+        def compute(first: int, last: int) -> pa.Table:
+            rows = []
+            for start in range(first, last, options.batch_size):
+                batch = paths[start : min(start + options.batch_size, last)]
+                for name, predicted in zip(
+                    names[start:], _predict_batch(predictor, batch, options.top), strict=False
+                ):
+                    classes = [guess.name for guess in predicted.guesses]
+                    probabilities = [guess.probability for guess in predicted.guesses]
+                    rows.append(
+                        {
+                            "image": name,
+                            "classes": classes,
+                            "probabilities": probabilities,
+                            "error": predicted.reason,
+                        }
+                    )
+            return pa.Table.from_pylist(rows, columns)
+
+        facts = {
+            "model": _hash_model(options.path),
+            "engine": options.engine,
+            "precision": options.precision,
+            "image_size": list(height_and_width(options.image_size) or ()),
+            "images": hashlib.sha256("\0".join(names).encode()).hexdigest(),
+            "top": options.top,
+            "batch_size": options.batch_size,
+        }
+        return PartsRecord(facts, len(paths), part_rows(options.batch_size)), compute
+
+
+def _hash_model(path: StrPath) -> str:
+    """Hash the files of a model: a file of weights, or those in a folder; of an address, its name."""
+    place, digest = Path(path), hashlib.sha256()
+    if not place.exists():
+        digest.update(str(path).encode())
+    files = sorted(place.iterdir()) if place.is_dir() else [place]
+    for file in files:
+        if file.is_file() and (file == place or file.suffix in MODEL_FILES):
+            digest.update(f"{file.name} {hash_file(file)[1]} ".encode())
+    return digest.hexdigest()
+
+
+def predict_to_files(options: PredictOptions) -> tuple[int, int, int]:
+    """Name what is in images, and write it to Parquet files in the folder `out`.
+
+    Their columns are image, classes, probabilities and error.
+
+    Returns:
+        The number of images, of those that could not be read, and of parts that were there before.
+
+    Raises:
+        VitkitError: as `predict_images`; or the folder holds something else.
+    """
+    import pyarrow.parquet as pq
+
+    from vitkit.jobs.parts import compute_parts
+
+    parts, continued = compute_parts(Path(options.out or ""), PredictionRows(options), options)
+    errors = [pq.read_table(part, columns=["error"])["error"] for part in parts]
+    images = sum(len(column) for column in errors)
+    return images, images - sum(column.null_count for column in errors), continued
 
 
 class Predictor:

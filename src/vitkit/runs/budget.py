@@ -197,4 +197,4 @@ def _some(samples: Samples, count: int) -> Samples:
     """Take so many images of a split, evenly spread over it."""
     assert isinstance(samples, FileSamples)  # as they are listed: nothing is decoded yet
     chosen = np.unique(np.linspace(0, len(samples) - 1, min(count, len(samples))).astype(np.int64))
-    return FileSamples(samples.files, samples.numbers[chosen], samples.labels[chosen], samples.rule)
+    return samples.take(chosen)

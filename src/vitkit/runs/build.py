@@ -169,6 +169,7 @@ def build_trainer(parts: Parts, device: torch.device, world: World = ALONE) -> T
         compute=parts.model.chosen,
         mixes=mixes_images(run),
         world=world,
+        spare_memory=available_memory,
     )
 
 

@@ -28,6 +28,7 @@ from vitkit.training.checkpoint import FOLDER, find_damage, load_weights, read_p
 from vitkit.training.ended import read_ended, remove_checkpoints
 from vitkit.training.trainer import Trainer
 from vitkit.weights.card import card_of, preprocessing_of
+from vitkit.world import ALONE, World
 
 EVALUATED = ("val", "test")
 """The splits that a finished run is evaluated on, those of them that its data has; the test split only where
@@ -168,17 +169,25 @@ def evaluate_split(
     precision: Precision = "auto",
     folder: Path | None = None,
     listener: Listener = SILENT,
+    world: World = ALONE,
 ) -> tuple[Any, Any]:
     """Evaluate a model by its task on every image of a split; unreadable files are added to `rejects`.
 
     Logits too many for memory are kept in a file in `folder`, or in the system's folder for temporary files.
+    Several processes of a `world` compute different batches, and all get the same results.
 
     Returns:
         The task's numbers, and the predictions that they are counted from.
     """
     samples, answering = data.splits[split], answering_of(model.card)
     batches = evaluation_batches(
-        samples, preprocessing_of(model), batch_size, workers, rejects, worker_timeout=worker_timeout
+        samples,
+        preprocessing_of(model),
+        batch_size,
+        workers,
+        rejects,
+        worker_timeout=worker_timeout,
+        world=world,
     )
     with listener.progress(f"evaluating {split}", len(samples)) as progress:
         predictions = answering.predict(
@@ -189,5 +198,8 @@ def evaluate_split(
             learned=learned_by(model.card),
             progress=added_up(progress),
             folder=folder,
+            world=world,
         )
+    for unreadable in world.gather(rejects):
+        rejects.update(unreadable)
     return answering.measure(predictions, data.class_names), predictions

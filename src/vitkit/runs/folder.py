@@ -143,7 +143,7 @@ if hasattr(os, "register_at_fork"):
 
 
 @contextmanager
-def lock_run_folder(folder: Path) -> Iterator[Path]:
+def lock_folder(folder: Path) -> Iterator[Path]:
     """Hold a run folder for one process, and give it; it is made where there is none.
 
     The lock ends with the process, however it ends, and though processes that it started live on: a killed
@@ -155,7 +155,7 @@ def lock_run_folder(folder: Path) -> Iterator[Path]:
     with _try_lock(folder) as is_ours:
         if not is_ours:
             raise VitkitError(
-                f"Another process is training in {folder}. Wait for it, stop it, or choose another --out."
+                f"Another process is at work in {folder}. Wait for it, stop it, or choose another --out."
             )
         yield folder
 
@@ -164,7 +164,7 @@ def lock_run_folder(folder: Path) -> Iterator[Path]:
 def claim(
     given: Path | None, numbered: Callable[[], Iterator[Path]], whose: Callable[[Path], Whose]
 ) -> Iterator[Path]:
-    """Hold the folder of a run or a series, as `lock_run_folder` does: the given one, else one below `runs/`.
+    """Hold the folder of a run or a series, as `lock_folder` does: the given one, else one below `runs/`.
 
     Without a given folder, the one that holds this run or series already is taken, else the first new one.
     Folders that another process has locked are passed over, so that runs begun at the same time take
@@ -181,7 +181,7 @@ def claim(
     """
     if given is not None:
         _require_ours(whose(given))
-        with lock_run_folder(given) as folder:
+        with lock_folder(given) as folder:
             _require_ours(whose(folder))  # another process may have begun there since
             yield folder
         return

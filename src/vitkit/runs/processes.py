@@ -7,7 +7,7 @@ it: it names the folder of the run, they read its record there, and take part in
 import re
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -115,6 +115,32 @@ def lost_processes_explained(world: World) -> Iterator[None]:
             "ended or cannot be reached: its own message says why. What was committed is untouched; run the "
             "same command again to continue."
         ) from error
+
+
+@contextmanager
+def prepared_together(world: World) -> Iterator[None]:
+    """Go on in all processes or in none: process 0 raises the error of whichever could not be prepared.
+
+    Raises:
+        VitkitError: in process 0; the others end silently after it.
+    """
+    error: VitkitError | None = None
+    try:
+        yield
+    except VitkitError as caught:
+        error = caught
+    mine = None if error is None else (str(error), error.exit_code, socket.gethostname())
+    failed = [(rank, failure) for rank, failure in enumerate(world.gather(mine)) if failure is not None]
+    if not failed:
+        return
+    rank, (message, code, host) = failed[0]
+    if not world.writes:
+        with suppress(RuntimeError):
+            world.tell(None)  # torchrun ends all processes with the first: process 0 must have spoken
+        raise SystemExit(code)
+    if error is not None:
+        raise error
+    raise VitkitError(f"Process {rank} of {world.size} on {host}: {message}")
 
 
 def take_threads(world: World, threads: int | None = None) -> None:

@@ -17,6 +17,7 @@ from vitkit.runs.data_record import RejectedFiles
 from vitkit.runs.machine import InterruptedTraining, memory_used
 from vitkit.signals import StopRequest, StopSignals
 from vitkit.text import format_bytes
+from vitkit.training.checkpoint import step_of
 from vitkit.training.trainer import Trainer
 
 
@@ -83,7 +84,8 @@ def fit(
             if report.lowered_to is not None:
                 listener.warn(_fewer_at_a_time(report.step, report.lowered_to, batch_size))
             if report.checkpoint is not None:
-                position.point = f"at step {report.step} of {report.total_steps}, which is committed"
+                committed = step_of(report.checkpoint)
+                position.point = f"at step {committed} of {report.total_steps}, which is committed"
                 if stop.number is not None:
                     stop.let_nothing_interrupt()
                 if world.writes:

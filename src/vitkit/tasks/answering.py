@@ -16,6 +16,7 @@ from vitkit.models.config.card import Card
 from vitkit.models.config.compute_config import Precision
 from vitkit.models.zoo import ModelConfig
 from vitkit.tasks.page import Table, TaskReport
+from vitkit.world import ALONE, World
 
 if TYPE_CHECKING:
     import torch
@@ -93,6 +94,7 @@ class Answering(Protocol[R, P]):
         learned: card.Task,
         progress: Callable[[int], None] | None = None,
         folder: Path | None = None,
+        world: World = ALONE,
     ) -> P:
         """Run a model over a split once.
 
@@ -104,6 +106,7 @@ class Answering(Protocol[R, P]):
             learned: what the model's card says of the task.
             progress: called after each batch with the number of its images.
             folder: where outputs too many for memory are kept in a file; None: the system's folder.
+            world: the processes that compute different batches; each gets the predictions of all.
 
         Raises:
             VitkitError: the outputs are not what the task needs, or not finite.

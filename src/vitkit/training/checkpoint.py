@@ -6,7 +6,8 @@
         manifest.json      size and SHA-256 of each of those, the run's options and its environment
         COMMIT             SHA-256 of the manifest: written last; without it the folder counts for nothing
 
-A save writes into a hidden folder, flushes every file, renames the folder, and puts COMMIT into place.
+A save writes into a hidden folder, flushes every file, renames the folder, and puts COMMIT into place. A
+large one is written from a copy, while training goes on.
 Whatever moment a process is killed at, the newest folder whose COMMIT and hashes agree is whole. No name is
 written twice.
 
@@ -25,7 +26,8 @@ import platform
 import re
 import shutil
 import stat
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -62,6 +64,9 @@ _EDITED = (
     "Was config.json edited? Put back what it was when the run began, or start a new run with another --out."
 )
 """The advice of the errors here: a checkpoint fits its run unless the options were changed."""
+BACKGROUND_BYTES = 64 * 2**20
+"""Bytes from which on a checkpoint is written while training goes on: smaller ones take less than half a
+second, and a copy and a thread would gain nothing."""
 _T = TypeVar("_T")
 
 
@@ -170,6 +175,62 @@ def processor_name() -> str:
         return platform.processor() or platform.machine()
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """A checkpoint before it is written: its bytes, and what its manifest says of them."""
+
+    files: Mapping[str, list[bytes | memoryview]]
+    """The content of each file, by name."""
+    progress: Progress
+    environment: Mapping[str, Any]
+    configuration: Mapping[str, Any] | None
+
+    @property
+    def bytes(self) -> int:
+        """Return the length of all files together."""
+        return sum(len(chunk) for chunks in self.files.values() for chunk in chunks)
+
+
+def take_snapshot(
+    state: TrainState,
+    environment: Mapping[str, Any],
+    configuration: Mapping[str, Any] | None = None,
+    copied: bool = False,
+) -> Snapshot:
+    """Give the bytes of a checkpoint of `state`.
+
+    Args:
+        state: everything that the checkpoint holds.
+        environment: what else decides the bits of a run, as `environment` gives it.
+        configuration: the options of the run, as plain data.
+        copied: whether `state` may change while the bytes are used; else they are those of its tensors, where
+            these are on the CPU.
+    """
+
+    def tensors_of(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        if not copied:
+            return tensors
+        # What is on a GPU is copied to the CPU in any case.
+        return {
+            name: value.clone() if value.device.type == "cpu" else value for name, value in tensors.items()
+        }
+
+    tensors = {"model": state.model.state_dict(), "optimizer": _optimizer_tensors(state.optimizer)}
+    if state.average is not None:
+        tensors["average"] = state.average.state_dict()
+    # A file of its own: what belongs to the loss alone is not part of the model that a run ends with.
+    if objective := state.objective.state_dict():
+        tensors["objective"] = objective
+    if state.averaged_objective is not None:
+        tensors["averaged_objective"] = state.averaged_objective.state_dict()
+    files = {
+        f"{name}.safetensors": list(safetensors_chunks(tensors_of(values)))
+        for name, values in tensors.items()
+    }
+    files["state.json"] = [json_bytes(to_json(state.progress))]
+    return Snapshot(files, state.progress, dict(environment), configuration)
+
+
 def save_checkpoint(
     run: Path,
     state: TrainState,
@@ -181,29 +242,30 @@ def save_checkpoint(
 
     Args:
         run: the run folder.
-        state: everything that the checkpoint holds.
-        environment: what else decides the bits of a run, as `environment` gives it.
+        state, environment, configuration: as for `take_snapshot`.
         keep: how many checkpoints stay, besides the best.
-        configuration: the options of the run, as plain data.
 
     Raises:
         VitkitError: the disk refused. What was committed before is untouched, and nothing half-written is
             left under a checkpoint's name.
     """
-    folder = run / FOLDER
-    final = folder / step_name(state.progress.step)
+    return commit(run, take_snapshot(state, environment, configuration), keep)
+
+
+def commit(run: Path, snapshot: Snapshot, keep: int) -> Path:
+    """Commit a checkpoint as `save_checkpoint` does, from its bytes."""
+    folder, step = run / FOLDER, snapshot.progress.step
+    final = folder / step_name(step)
     temporary = folder / f".{final.name}.{os.getpid()}.tmp"  # hidden: nothing looks for checkpoints there
-    files = _contents(state)
-    needed = sum(len(chunk) for chunks in files.values() for chunk in chunks)  # bytes, for the error
     try:
         os.makedirs(folder, exist_ok=True)
         remove(temporary)  # a killed process may have had the same number
         os.mkdir(temporary)
         # `write_file` hashes what it writes and flushes it, so the hash is that of the bytes in memory.
-        written = {name: FileHash(*write_file(temporary / name, chunks)) for name, chunks in files.items()}
-        manifest = json_bytes(
-            to_json(Manifest(state.progress.step, dict(environment), written, configuration))
-        )
+        written = {
+            name: FileHash(*write_file(temporary / name, chunks)) for name, chunks in snapshot.files.items()
+        }
+        manifest = json_bytes(to_json(Manifest(step, snapshot.environment, written, snapshot.configuration)))
         write_file(temporary / "manifest.json", [manifest])
         # The order is the promise: after a power cut, a name that is on the disk leads to files that are
         # there whole. So each folder is flushed before anything refers to it, and COMMIT comes last.
@@ -218,26 +280,94 @@ def save_checkpoint(
             if was_never_committed(unfinished):
                 shutil.rmtree(unfinished, ignore_errors=True)
         raise VitkitError(
-            f"The checkpoint of step {state.progress.step} could not be written to {folder}: "
-            f"{error.strerror or error}. It needs {needed:,} bytes; {_free(folder)}. Checkpoints committed "
-            "before are untouched: make room, then run the same command again to continue."
+            f"The checkpoint of step {step} could not be written to {folder}: "
+            f"{error.strerror or error}. It needs {snapshot.bytes:,} bytes; {_free(folder)}. Checkpoints "
+            "committed before are untouched: make room, then run the same command again to continue."
         ) from error
-    _remove_older(folder, keep, state.progress, needed)
+    _remove_older(folder, keep, snapshot.progress, snapshot.bytes)
     return final
 
 
-def _contents(state: TrainState) -> dict[str, list[bytes | memoryview]]:
-    """Give the bytes of a checkpoint's files, by name; tensors on the CPU are not copied."""
-    tensors = {"model": state.model.state_dict(), "optimizer": _optimizer_tensors(state.optimizer)}
-    if state.average is not None:
-        tensors["average"] = state.average.state_dict()
-    # A file of its own: what belongs to the loss alone is not part of the model that a run ends with.
-    if objective := state.objective.state_dict():
-        tensors["objective"] = objective
-    if state.averaged_objective is not None:
-        tensors["averaged_objective"] = state.averaged_objective.state_dict()
-    files = {f"{name}.safetensors": list(safetensors_chunks(values)) for name, values in tensors.items()}
-    return files | {"state.json": [json_bytes(to_json(state.progress))]}
+class CheckpointWriter:
+    """Commits the checkpoints of a run, one after the other; large ones from a copy while training goes on.
+
+    Args:
+        run: the run folder.
+        keep: how many checkpoints stay, besides the best.
+        spare_memory: gives the bytes of memory that a copy may take; None: training waits for every save.
+    """
+
+    def __init__(self, run: Path, keep: int, spare_memory: Callable[[], int | None] | None = None) -> None:
+        self._run, self._keep, self._spare_memory = run, keep, spare_memory
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._committed: Path | None = None
+
+    def save(
+        self,
+        state: TrainState,
+        environment: Mapping[str, Any],
+        configuration: Mapping[str, Any] | None,
+        at_once: bool,
+    ) -> None:
+        """Save a checkpoint, after the save before.
+
+        Args:
+            state, environment, configuration: as for `take_snapshot`.
+            at_once: whether to wait until it is committed.
+
+        Raises:
+            VitkitError: as `save_checkpoint`, for this save or the one before.
+        """
+        self.wait()
+        alone = at_once or not self._has_room(state)
+        snapshot = take_snapshot(state, environment, configuration, copied=not alone)
+        if alone:
+            self._committed = commit(self._run, snapshot, self._keep)
+            return
+        # No daemon: a process that ends finishes the save, as it would without a thread.
+        self._thread = threading.Thread(target=self._commit, args=(snapshot,), name="checkpoint")
+        self._thread.start()
+
+    def committed(self) -> Path | None:
+        """Give the checkpoint that was committed since this was called last, if one was.
+
+        Raises:
+            VitkitError: as `save_checkpoint`, for a save that has failed since.
+        """
+        if self._thread is not None and not self._thread.is_alive():
+            self.wait()
+        path, self._committed = self._committed, None
+        return path
+
+    def wait(self) -> None:
+        """Wait until the last save is committed.
+
+        Raises:
+            VitkitError: as `save_checkpoint`.
+        """
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _has_room(self, state: TrainState) -> bool:
+        """Whether a save is large enough to go on beside it, and the memory has room for a copy."""
+        if self._spare_memory is None:
+            return False
+        modules = (state.model, state.average, state.objective, state.averaged_objective)
+        tensors = [value for module in modules if module for value in module.state_dict().values()]
+        size = sum(value.nbytes for value in (*tensors, *_optimizer_tensors(state.optimizer).values()))
+        spare = self._spare_memory()
+        return size >= BACKGROUND_BYTES and spare is not None and size <= spare / 2
+
+    def _commit(self, snapshot: Snapshot) -> None:
+        try:
+            self._committed = commit(self._run, snapshot, self._keep)
+        except BaseException as error:  # raised where training notices it
+            self._error = error
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -269,9 +399,7 @@ def _remove_older(folder: Path, keep: int, progress: Progress, needed: int) -> N
         # Later ones than the one just written are not counted, or this one could be removed at once. Nor is
         # one with an empty COMMIT (size 0), from which nothing can be resumed.
         committed = [
-            path
-            for path in newest_first(folder)
-            if int(path.name.removeprefix("step-")) <= progress.step and commit_size(path)
+            path for path in newest_first(folder) if step_of(path) <= progress.step and commit_size(path)
         ]
         for path in committed[keep:]:
             if path.name != best:
@@ -529,6 +657,11 @@ def weights_file(checkpoint: Path) -> Path:
 def step_name(step: int) -> str:
     """Give the name of the folder that holds a step's checkpoint."""
     return f"step-{step:08d}"
+
+
+def step_of(checkpoint: Path) -> int:
+    """Give the step whose checkpoint a folder with such a name holds."""
+    return int(checkpoint.name.removeprefix("step-"))
 
 
 def newest_first(folder: Path) -> list[Path]:

@@ -32,13 +32,11 @@ from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.models.config.compute_config import PLAIN, Compute
 from vitkit.models.image_model import ImageModel, autocast
 from vitkit.training.checkpoint import (
-    FOLDER,
+    CheckpointWriter,
     Progress,
     TrainState,
     environment,
     load_checkpoint,
-    save_checkpoint,
-    step_name,
 )
 from vitkit.training.config import VALIDATION, OptimizerConfig, TrainingConfig
 from vitkit.training.evaluators import Evaluator, Monitor, check_evaluators, judge
@@ -188,7 +186,7 @@ class StepReport:
     measured: Mapping[str, Mapping[str, float]]
     """The numbers of each evaluator that measured after this step."""
     checkpoint: Path | None = None
-    """The checkpoint that was committed after this step; None where none was due."""
+    """The checkpoint of this step or of an earlier one that was committed since the report before."""
     finished: bool = False
     """Whether the run is over: all steps are made, or patience is used up."""
     lowered_to: int | None = None
@@ -217,6 +215,8 @@ class Trainer:
         compute: the way in which the model computes, which checkpoints record; left out, the plain one.
         mixes: whether the objective mixes each image with the one before it.
         world: the processes that train together, of which the first writes.
+        spare_memory: gives the bytes of memory that may hold a copy of the state while it is saved; None:
+            training waits for each checkpoint.
 
     Raises:
         VitkitError: the monitor watches an evaluator that is not there, or one has an impossible interval.
@@ -237,8 +237,10 @@ class Trainer:
         compute: Compute | None = None,
         mixes: bool = False,
         world: World = ALONE,
+        spare_memory: Callable[[], int | None] | None = None,
     ) -> None:
         self.world = world
+        self.writer = CheckpointWriter(run, config.keep, spare_memory)
         self.configuration = configuration
         self.run, self.loader = run, loader
         self.evaluators, self.monitor = dict(evaluators or {}), monitor
@@ -367,12 +369,12 @@ class Trainer:
                 # any of the processes, and process 0 looks at the clock.
                 due = self.world.writes and self._is_checkpoint_due(step + 1, saved_at)
                 stop, due = (count > 0 for count in self.world.total(interrupted(), due))
-                checkpoint = None
-                # A step that improved is saved at once: the best weights must be on the disk, since the next
+                # A step that improved is saved too: the best weights must reach the disk, since the next
                 # update overwrites them in memory.
                 if done or improved or stop or due:
-                    checkpoint = self._save(step, log, finished=done)
+                    self._save(step, log, finished=done, at_once=done or stop)
                     saved_at = time.monotonic()
+                checkpoint = self.writer.committed()
                 yield StepReport(
                     step=step + 1,
                     total_steps=self.total_steps,
@@ -389,7 +391,10 @@ class Trainer:
                     return
                 started = time.monotonic()  # here and not above: whoever reads the report takes time too
         finally:
-            log.close()
+            try:
+                self.writer.wait()
+            finally:
+                log.close()
 
     def _is_over(self, step: int) -> bool:
         """Whether the run is over after `step` updates: all are made, or patience is used up."""
@@ -405,8 +410,8 @@ class Trainer:
         every = self.config.checkpoint_every or self.evaluate_every
         return step % every == 0 or time.monotonic() - saved_at > 60 * self.config.checkpoint_minutes
 
-    def _save(self, step: int, log: Log, finished: bool) -> Path:
-        """Commit a checkpoint after update number `step`."""
+    def _save(self, step: int, log: Log, finished: bool, at_once: bool) -> None:
+        """Save a checkpoint after update number `step`; a large one in the background, unless `at_once`."""
         self._read()
         # Only here and not at every step: looking at all weights costs a pass over them and a wait for the
         # GPU, and weights that no checkpoint holds do no harm: the loss of the next step shows them.
@@ -417,9 +422,8 @@ class Trainer:
         self.state.progress = replace(
             self.state.progress, log_bytes=length, log_sha256=digest, finished=finished
         )
-        if not self.world.writes:  # process 0 commits it
-            return self.run / FOLDER / step_name(step)
-        return save_checkpoint(self.run, self.state, self.environment, self.config.keep, self.configuration)
+        if self.world.writes:
+            self.writer.save(self.state, self.environment, self.configuration, at_once)
 
     def update(self, batch: Batch, step: int, rate: float) -> dict[str, float]:
         """Make one update of the weights from one batch, in micro-batches.

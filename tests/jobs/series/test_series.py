@@ -30,7 +30,7 @@ from vitkit.models.build import create_model
 from vitkit.runs import series_record as record
 from vitkit.runs.config import Run, StartConfig, read_run
 from vitkit.runs.data_record import check_data
-from vitkit.runs.folder import lock_run_folder
+from vitkit.runs.folder import lock_folder
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import Member, Score, Series, choose_rate, new_series, read_series, summarise
@@ -840,12 +840,12 @@ def test_series_begun_together_take_different_folders(
     run = replace(SMALL, data=str(photos(tmp_path / "data")))
     name = "runs/data-ViT-16x1x2-4-runs"
     options = SeriesOptions(runs=2)
-    with lock_run_folder(Path(name)):  # another one has just begun there
+    with lock_folder(Path(name)):  # another one has just begun there
         assert train_series(run, options=options) == Path(f"{name}-2")
         assert train_series(run, options=options) == Path(f"{name}-2")  # what was begun goes on
-    with lock_run_folder(Path(f"{name}-2")):
+    with lock_folder(Path(f"{name}-2")):
         assert train_series(run, options=options) == Path(name)
-    with lock_run_folder(Path(name)), pytest.raises(VitkitError, match="Another process is training in"):
+    with lock_folder(Path(name)), pytest.raises(VitkitError, match="Another process is at work in"):
         train_series(run, name, options)
 
 

@@ -405,13 +405,13 @@ def ends(out: Path) -> dict[str, bytes]:
 KILLED = """
 import os, signal, sys
 from vitkit.jobs import train
-from vitkit.training import trainer
+from vitkit.training import checkpoint
 
 def write_report(folder, **_options):  # its pictures take seconds
     (folder / "report.html").write_text("a report")
     return folder / "report.html"
 
-save = trainer.save_checkpoint
+save = checkpoint.commit
 
 def save_and_die(run, *rest):
     made = save(run, *rest)
@@ -420,7 +420,7 @@ def save_and_die(run, *rest):
     return made
 
 train.write_report = write_report
-trainer.save_checkpoint = save_and_die
+checkpoint.commit = save_and_die
 from vitkit.cli.main import run
 sys.exit(run(sys.argv[1:]))
 """

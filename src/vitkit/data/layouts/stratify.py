@@ -1,10 +1,11 @@
-"""Choose images to cut from the training images, so that every label keeps its fraction in both parts.
+"""Choose images to cut from a split, so that every label keeps its fraction in both parts.
 
 Draws are raw numbers of Philox: their stream is fixed for good, that of Generator.permutation is not (NumPy
 NEP 19).
 """
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,6 +89,33 @@ def stratify_label_sets(labels: NDArray[np.bool_], count: int, seed: int, stream
         waiting -= labels[group].sum(0)
         if label < 0:
             return cut
+
+
+def spread_order(labels: NDArray[Any], seed: int, stream: int) -> NDArray[np.int64]:
+    """Put samples in an order, any part of which has nearly the fractions of labels of the whole.
+
+    In an order drawn at random, number i of the n samples of a label stands at the fraction (i + 1/2) / n of
+    the way; but the first one of each label goes to the front, so that parts as large as the number of labels
+    have all of them. A sample of several labels counts as one of its rarest.
+
+    Args:
+        labels: `(N,)` class numbers, or `(N, K)` bool.
+        seed, stream: as for `stratify`.
+
+    Returns:
+        `(N,)` numbers of samples.
+    """
+    if labels.ndim == 2:
+        most = len(labels) + 1  # more than any label has
+        sizes = np.where(labels, labels.sum(0), most)
+        # One column more, for samples without a label: the first of equal columns counts.
+        labels = np.insert(sizes, 0, most, axis=1).argmin(1)
+    drawn = draws(len(labels), seed, stream)
+    order = np.lexsort((drawn, labels))  # by label, within it in a drawn order
+    sizes = np.unique(labels, return_counts=True)[1]
+    place = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # within the label
+    way = np.where(place == 0, 0, (place + 0.5) / np.repeat(sizes, sizes))
+    return order[np.lexsort((drawn[order], way))]
 
 
 def draws(count: int, seed: int, stream: int) -> NDArray[np.uint64]:

@@ -297,11 +297,11 @@ def _splits_of_start(run: Run, request: Request) -> Splits | None:
 
 
 def _cut(splits: Splits) -> Splits:
-    """Give splits with only the fields that decide how images are cut, so that two cuts can be compared."""
+    """Give splits with only the fields that decide which images are held out, to compare two cuts."""
     rule = splits.rule or FIRST_RULE
     # Rule 3 differs from rule 2 in folds alone.
     rule = min(rule, DEALT_RULE - 1) if splits.folds is None else rule
-    return replace(splits, label_separator=None, rule=rule)
+    return replace(splits, label_separator=None, rule=rule, subset=None)
 
 
 def _uncut(splits: Splits) -> Splits:

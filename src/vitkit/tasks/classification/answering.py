@@ -22,6 +22,7 @@ from vitkit.models.zoo import ModelConfig
 from vitkit.tasks.answering import Guess, Pooled
 from vitkit.tasks.page import TaskReport
 from vitkit.text import pluralize
+from vitkit.world import ALONE, World
 
 if TYPE_CHECKING:
     import torch
@@ -48,6 +49,7 @@ class ClassificationAnswering:
         learned: card.Task,
         progress: Callable[[int], None] | None = None,
         folder: Path | None = None,
+        world: World = ALONE,
     ) -> Predictions:
         """Score each image and keep its logits."""
         from vitkit.evaluation.run_model import predict
@@ -60,6 +62,7 @@ class ClassificationAnswering:
             progress=progress,
             loss=learned.loss,
             folder=folder,
+            world=world,
         )
 
     def measure(self, predictions: Predictions, class_names: Sequence[str]) -> classify.Classification:

@@ -23,6 +23,7 @@ from vitkit.models.zoo import ModelConfig
 from vitkit.tasks.answering import Guess
 from vitkit.tasks.page import Table, TaskReport, percent
 from vitkit.text import pluralize
+from vitkit.world import ALONE, World
 
 if TYPE_CHECKING:
     import torch
@@ -49,12 +50,19 @@ class MultiLabelAnswering:
         learned: card.Task,
         progress: Callable[[int], None] | None = None,
         folder: Path | None = None,
+        world: World = ALONE,
     ) -> LabelPredictions:
         """Keep the logits of every image."""
         from vitkit.evaluation.run_model import predict_labels
 
         return predict_labels(
-            model, batches, device=device, precision=precision, progress=progress, folder=folder
+            model,
+            batches,
+            device=device,
+            precision=precision,
+            progress=progress,
+            folder=folder,
+            world=world,
         )
 
     def measure(self, predictions: LabelPredictions, class_names: Sequence[str]) -> MultiLabel:

@@ -1,0 +1,204 @@
+"""Keep the features of many images in files, each beside the name of its image."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from vitkit.data.config import Splits
+from vitkit.data.sources import FileSamples, ImageData, open_data
+from vitkit.durable import replace_file, sync_folder
+from vitkit.errors import VitkitError
+from vitkit.evaluation.features import FeatureExtractor, Features, explain_no_features
+from vitkit.jobs.engines import load_ready
+from vitkit.jobs.options import EmbedOptions, from_options
+from vitkit.jobs.parts import ComputeRows, PartsRecord, compute_parts, part_rows
+from vitkit.runs.folder import kind_of
+from vitkit.text import csv_line
+from vitkit.weights.card import preprocessing_of
+from vitkit.weights.loading import log_notes
+
+COLUMNS = ("image", "split", "features", "error")
+"""The name of an image, its split where there are several, its D features in float32, and the reason where it
+cannot be read."""
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """The files that hold the features of images."""
+
+    out: Path
+    """The folder of Parquet files, the Parquet file, or the .npy file."""
+    images: int
+    width: int
+    """D, the number of features of an image."""
+    rejects: dict[str, str]
+    """Name and reason of every image that could not be read: its features are missing, or NaN in .npy."""
+    continued: int
+    """Parts that were on the disk already."""
+    names: Path | None = None
+    """The .csv with the names of the rows of a .npy file."""
+
+
+@dataclass(frozen=True)
+class FeatureRows:
+    """The rows of features, as `vitkit.jobs.parts` computes them."""
+
+    options: EmbedOptions
+
+    def open(self) -> tuple[PartsRecord, ComputeRows]:
+        """Load the model and list the images.
+
+        Raises:
+            VitkitError: as `run_embed`.
+        """
+        options, listener = self.options, self.options.listener
+        place = kind_of(options.path)
+        if place.kind == "exported model":
+            raise VitkitError(
+                f"{options.path} is an exported engine, which computes logits alone: give the model that it "
+                "was exported from."
+            )
+        ready = load_ready(
+            place,
+            options.load_options,
+            device=options.device,
+            engine="torch",
+            precision=options.precision,
+            exact=False,
+            phase="evaluation",
+        )
+        model: Any = ready.model
+        device: Any = ready.device
+        log_notes(options.path, ready.notes, ready.left_out)
+        reason = explain_no_features(model.config)
+        if reason:
+            raise VitkitError(f"{options.path} {reason}.")
+        extractor = FeatureExtractor(model, preprocessing_of(model), device, ready.precision)
+        with listener.progress("listing images"):
+            rule = extractor.preprocessing.decode
+            data = open_data(str(options.data), Splits(0, 0), rule, labelled=False)
+        samples, splits = _all_images(data)
+
+        def compute(first: int, last: int) -> pa.Table:
+            features = extractor.compute(
+                samples, np.arange(first, last), batch_size=options.batch_size, workers=options.workers
+            )
+            names = [samples.key(index) for index in range(first, last)]
+            return _table(names, splits[first:last], features)
+
+        facts = {
+            "features": extractor.fingerprint(),
+            "images": data.fingerprint(),
+            "batch_size": options.batch_size,
+        }
+        return PartsRecord(facts, len(samples), part_rows(options.batch_size)), compute
+
+
+def run_embed(options: EmbedOptions) -> Embedded:
+    """Compute the features of images by a frozen model, and keep them in files.
+
+    The features of an image are what the model's head is given: `ImageModel.features`. The files are Parquet
+    with the columns image, split, features and error, one below the folder `out` for each part, or one for
+    all where `out` ends in .parquet. Where it ends in .npy, they are an array `(N, D)` of float32, beside a
+    .csv with the names of its rows.
+
+    Raises:
+        VitkitError: the model has no single row of features; there are no such images; `out` holds features
+            of another model or of other images.
+    """
+    out, single = options.destination, options.destination.suffix in (".parquet", ".npy")
+    if single and out.exists():
+        raise VitkitError(f"{out} is there already. Choose another --out, or remove it first.")
+    folder = out.with_name(f".{out.name}.parts") if single else out
+    parts, continued = compute_parts(folder, FeatureRows(options), options)
+    rejects = {name: error for part in parts for name, error in _errors(part)}
+    images = sum(pq.read_metadata(part).num_rows for part in parts)
+    width = pq.read_schema(parts[0]).field("features").type.list_size
+    names = None
+    if single:
+        with options.listener.progress(f"writing {out.name}"):
+            names = _join(parts, out, images, width)
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()
+    return Embedded(out, images, width, rejects, continued, names)
+
+
+embed = from_options(EmbedOptions)(run_embed)
+
+
+def _all_images(data: ImageData) -> tuple[FileSamples, list[str | None]]:
+    """Put the images of all splits one after the other; returns them and the split of each."""
+    parts = [(split, samples) for split, samples in data.splits.items() if isinstance(samples, FileSamples)]
+    first = parts[0][1]
+    numbers = np.concatenate([samples.numbers for _, samples in parts])
+    labels = np.zeros((len(numbers), 0), dtype=bool)
+    splits = [split if len(parts) > 1 else None for split, samples in parts for _ in range(len(samples))]
+    return FileSamples(first.files, numbers, labels, first.rule), splits
+
+
+def _table(names: list[str], splits: list[str | None], features: Features) -> pa.Table:
+    """Put the features of images into a table."""
+    width = features.rows.shape[1]
+    rows = np.zeros((len(names), width), np.float32)
+    rows[features.readable] = features.rows
+    errors: list[str | None] = [None] * len(names)
+    for index, reason in zip(np.flatnonzero(~features.readable), features.reasons, strict=True):
+        errors[index] = reason
+    missing = pa.array(~features.readable)
+    columns = [
+        pa.array(names, pa.string()),
+        pa.array(splits, pa.string()),
+        pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), width, mask=missing),
+        pa.array(errors, pa.string()),
+    ]
+    return pa.table(columns, names=list(COLUMNS))
+
+
+def _errors(part: Path) -> Iterator[tuple[str, str]]:
+    """Yield name and reason of the images of a part that could not be read."""
+    table = pq.read_table(part, columns=["image", "error"])
+    for name, error in zip(table["image"].to_pylist(), table["error"].to_pylist(), strict=True):
+        if error is not None:
+            yield name, error
+
+
+def _join(parts: list[Path], out: Path, images: int, width: int) -> Path | None:
+    """Write all parts into one file; returns the file of names where there is one.
+
+    The file appears whole, as with `replace_file`, but never lies in memory as a whole.
+    """
+    temporary, names = out.with_name(f".{out.name}.{os.getpid()}.tmp"), None
+    try:
+        if out.suffix == ".parquet":
+            with pq.ParquetWriter(temporary, pq.read_schema(parts[0]), compression="none") as writer:
+                for part in parts:
+                    writer.write_table(pq.read_table(part))
+        else:
+            names = out.with_suffix(".csv")
+            lines = [csv_line(["image", "split", "error"])]
+            array = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.float32, shape=(images, width))
+            for part in parts:
+                table = pq.read_table(part)
+                at, features = len(lines) - 1, table["features"].combine_chunks()
+                array[at : at + len(table)] = features.values.to_numpy(zero_copy_only=False).reshape(
+                    -1, width
+                )
+                array[at : at + len(table)][features.is_null().to_numpy(zero_copy_only=False)] = np.nan
+                cells = (table[name].to_pylist() for name in ("image", "split", "error"))
+                lines += [csv_line([cell or "" for cell in row]) for row in zip(*cells, strict=True)]
+            array.flush()
+            replace_file(names, ["\n".join([*lines, ""]).encode()])
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(out)
+        sync_folder(out.parent)
+        return names
+    finally:
+        temporary.unlink(missing_ok=True)

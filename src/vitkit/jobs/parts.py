@@ -1,0 +1,211 @@
+"""Compute a table of a row for each image in parts, here or by the processes of a Ray cluster.
+
+A part is a Parquet file that is there whole or not at all, and its rows follow from its number alone. So
+nothing needs to be remembered but which files are there: a command that was killed goes on with those that
+are missing, a part that a cluster computes twice is the same twice, and every image has one row. That is why
+Ray's own checkpoint of a job is not used, which would have to be kept beside the files, on a disk of its own.
+"""
+
+import io
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from vitkit._version import __version__
+from vitkit.config import difference, read_if_there, to_json
+from vitkit.durable import replace_file, replace_json
+from vitkit.errors import VitkitError
+from vitkit.jobs.options import ClusterOptions, JobOptions
+from vitkit.listener import SILENT
+from vitkit.runs.destination import require_folder
+from vitkit.runs.folder import lock_folder
+
+RECORD = "_parts.json"
+"""The record of a folder of parts; readers of such folders pass over names that begin with an underscore."""
+PART_ROWS = 4096
+"""Rows of a part, about: a few megabytes of features, and a minute of work for a ViT-B/16 on two cores."""
+
+ComputeRows = Callable[[int, int], pa.Table]
+"""A function that computes the rows from a first one to the one before a last one."""
+
+
+@dataclass(frozen=True)
+class PartsRecord:
+    """The facts that decide the rows of a table."""
+
+    facts: Mapping[str, Any]
+    """The model, the images and the options, as plain data."""
+    rows: int
+    part_rows: int
+    vitkit: str = __version__
+
+    def parts(self, folder: Path) -> list[Path]:
+        """Name the files of all parts."""
+        return [folder / f"part-{number:05d}.parquet" for number in range(-(-self.rows // self.part_rows))]
+
+    def bounds(self, number: int) -> tuple[int, int]:
+        """Return the first row of a part, and the row after its last one."""
+        first = number * self.part_rows
+        return first, min(first + self.part_rows, self.rows)
+
+
+class RowSource(Protocol):
+    """The options of a table: a dataclass of plain data, which a cluster sends to its processes."""
+
+    @property
+    def options(self) -> JobOptions:
+        """Return the options of the job."""
+
+    def open(self) -> tuple[PartsRecord, ComputeRows]:
+        """Load the model and list the images, once in each process that computes."""
+
+
+def part_rows(batch_size: int) -> int:
+    """Choose the rows of a part, so that it has no batch that is cut short but the last one of all."""
+    return batch_size * max(1, PART_ROWS // batch_size)
+
+
+def compute_parts(folder: Path, source: RowSource, cluster: ClusterOptions) -> tuple[list[Path], int]:
+    """Compute the parts that are missing in a folder.
+
+    Args:
+        folder: of the parts; made where there is none.
+        source: what computes them.
+        cluster: the processes that compute.
+
+    Returns:
+        The files of all parts, and the number of those that were there before.
+
+    Raises:
+        VitkitError: the folder holds something else; another process is at work in it; the rows cannot be
+            computed; or there is no Ray.
+    """
+    require_folder(folder)
+    listener = source.options.listener
+    record, compute = source.open()
+    with lock_folder(folder):
+        _take_folder(folder, record)
+        paths = record.parts(folder)
+        missing = [number for number, path in enumerate(paths) if not _is_whole(path, record.bounds(number))]
+        done = record.rows - sum(last - first for first, last in map(record.bounds, missing))
+        with listener.progress("computing", record.rows) as progress:
+            if done:
+                progress(done)
+            computed = _here(folder, record, compute, missing)
+            if cluster.on == "ray" and missing:
+                computed = _on_ray(folder, source, missing, cluster.processes)
+            for number in computed:
+                first, last = record.bounds(number)
+                done += last - first
+                progress(done)
+    return paths, len(paths) - len(missing)
+
+
+def _take_folder(folder: Path, record: PartsRecord) -> None:
+    """Begin a folder of parts, or make sure that it holds parts of the same table.
+
+    Raises:
+        VitkitError: it holds something else.
+    """
+    before = read_if_there(PartsRecord, folder / RECORD)
+    if before is None:
+        others = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+        if others:
+            raise VitkitError(f"{folder} holds other files ({others[0]}): choose another --out.")
+        replace_json(folder / RECORD, to_json(record))
+        return
+    changes = difference(to_json(before), to_json(replace(record, vitkit=before.vitkit)))
+    if changes:
+        raise VitkitError(
+            f"{folder} holds what was computed from something else ({'; '.join(changes)}). Choose another "
+            "--out, or give the same model, images and batch size to continue."
+        )
+
+
+def _is_whole(path: Path, bounds: tuple[int, int]) -> bool:
+    """Whether a part is on the disk; a damaged one is computed again."""
+    try:
+        return bool(pq.read_metadata(path).num_rows == bounds[1] - bounds[0])
+    except (OSError, pa.ArrowInvalid):
+        return False
+
+
+def _here(folder: Path, record: PartsRecord, compute: ComputeRows, missing: list[int]) -> Iterator[int]:
+    """Compute parts one after the other; yields their numbers."""
+    for number in missing:
+        _write(record.parts(folder)[number], compute(*record.bounds(number)))
+        yield number
+
+
+def _write(path: Path, table: pa.Table) -> None:
+    stream = io.BytesIO()
+    # Features hardly become smaller: what compression saves would cost more time than it is worth.
+    pq.write_table(table, stream, compression="none")
+    replace_file(path, [stream.getvalue()])
+
+
+class _Worker:
+    """A process of a cluster that computes parts: an actor of Ray."""
+
+    def __init__(self, folder: str, source: RowSource) -> None:
+        self._folder = Path(folder)
+        if not (self._folder / RECORD).is_file():
+            raise VitkitError(
+                f"{self._folder} cannot be seen by all machines: put --out on a disk that all share."
+            )
+        self._record, self._compute = source.open()
+        _take_folder(self._folder, self._record)  # the same images and weights on this machine
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        number = int(row["part"])
+        _write(self._record.parts(self._folder)[number], self._compute(*self._record.bounds(number)))
+        return {"part": number}
+
+
+def _on_ray(folder: Path, source: RowSource, missing: list[int], workers: int) -> Iterator[int]:
+    """Have the processes of a Ray cluster compute parts; yields their numbers in the order of their ends.
+
+    Raises:
+        VitkitError: Ray is not installed, or what it ran failed.
+    """
+    try:
+        import ray
+        import ray.data
+    except ImportError as error:
+        raise VitkitError('--on ray needs Ray: pip install "vitkit[ray]".') from error
+    if not ray.is_initialized():
+        # A cluster that RAY_ADDRESS names, else this machine.
+        ray.init(logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False  # the listener has its own
+    count = max(1, min(workers, len(missing)))
+    # A listener of this process is none of theirs.
+    silent: Any = replace(cast("Any", source), options=replace(source.options, listener=SILENT))
+    parts = ray.data.from_items([{"part": number} for number in missing], override_num_blocks=len(missing))
+    try:
+        done = parts.map(
+            _Worker,
+            fn_constructor_args=(str(folder.absolute()), silent),
+            concurrency=count,
+            num_gpus=1 if ray.cluster_resources().get("GPU") else None,
+        )
+        for row in done.iter_rows():
+            yield row["part"]
+    except (ray.exceptions.RayError, ray.exceptions.UserCodeException) as error:
+        raise VitkitError(_reason(error)) from error
+
+
+def _reason(error: BaseException) -> str:
+    """Find what went wrong in a process of a cluster: the message of our own error, else the last line."""
+    inner: BaseException | None = error
+    while inner is not None:
+        if isinstance(inner, VitkitError):
+            return str(inner)
+        inner = getattr(inner, "cause", None) or inner.__cause__
+    lines = str(error).strip().splitlines()
+    return f"Ray could not compute it: {lines[-1] if lines else type(error).__name__}"

@@ -1,0 +1,133 @@
+"""Parts of splits: which images they hold, that parts share none, and what is refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.data.test_sources import keys, plant
+from vitkit.data.config import NEWEST_RULE, Splits
+from vitkit.data.layouts.stratify import spread_order
+from vitkit.data.slices import Slice, parse_slice, parse_split, parse_subset
+from vitkit.data.sources import open_data
+from vitkit.errors import VitkitError
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "expected"),
+    [
+        ("[:10%]", 1000, (0, 100)),
+        ("10%:", 1000, (100, 1000)),
+        ("[-500:]", 1797, (1297, 1797)),
+        ("[100:200]", 200, (100, 200)),
+        ("[-10%:]", 95, (85, 95)),
+        ("[ 12.5% : 50% ]", 8, (1, 4)),
+        ("[:]", 3, (0, 3)),
+    ],
+)
+def test_slices(text: str, count: int, expected: tuple[int, int]) -> None:
+    assert parse_slice(text).of(count) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("0.1", "[:10%]"), ("1", "[:100%]"), (".333", "[:33.3%]"), ("0.07", "[:7%]"), ("[-500:]", "[-500:]")],
+)
+def test_a_subset_is_a_fraction_or_a_slice(text: str, expected: str) -> None:
+    assert str(parse_subset(text)) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["0", "1.5", "500", "0.1.2", "", "[10]", "a:b", "1:2:3", "[:1e3]", "-0.1", "[:-]"]
+)
+def test_what_is_no_subset_is_refused(text: str) -> None:
+    with pytest.raises(VitkitError, match=r"\[:10%\]|above 0"):
+        Splits(subset=text)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("[:5000]", 1000), ("[5:5]", 10), ("[7:3]", 10), ("[:1%]", 3), ("[-9:]", 5)]
+)
+def test_images_that_are_not_there_are_refused(text: str, count: int) -> None:
+    with pytest.raises(VitkitError, match=f"of {count:,}: expected one image at least"):
+        parse_slice(text).of(count)
+
+
+def test_names_of_splits() -> None:
+    assert parse_split("test") == ("test", None)
+    assert parse_split("train[:10%]") == ("train", Slice("", "10%"))
+    with pytest.raises(VitkitError, match="Expected a part of a split"):
+        parse_split("train[0.1]")
+
+
+@given(st.integers(1, 5000), st.integers(0, 100), st.integers(0, 100))
+def test_neighbouring_parts_share_no_image_and_leave_none_out(count: int, one: int, other: int) -> None:
+    low, high = sorted((one, other))
+    ends = [0]
+    for text in (f":{low}%", f"{low}%:{high}%", f"{high}%:"):
+        try:
+            first, last = parse_slice(text).of(count)
+        except VitkitError:  # a part without images
+            continue
+        assert first == ends[-1]
+        ends.append(last)
+    assert ends[-1] == count
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=8), st.integers(0, 5))
+def test_every_part_of_the_order_has_the_fractions_of_the_whole(sizes: list[int], seed: int) -> None:
+    labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    order = spread_order(labels, seed, 7)
+    assert sorted(order.tolist()) == list(range(len(labels)))
+    assert set(labels[order[: len(sizes)]].tolist()) == set(range(len(sizes)))  # one of each comes first
+    for stop in range(1, len(labels) + 1):
+        counts = np.bincount(labels[order[:stop]], minlength=len(sizes))
+        # The images of each class that come first move the others back by as many places.
+        most = len(sizes) / len(labels) * np.array(sizes) + 1
+        assert (np.abs(counts - stop * np.array(sizes) / len(labels)) <= most).all()
+
+
+@given(st.integers(0, 20))
+def test_images_of_several_labels_are_spread_by_their_rarest(seed: int) -> None:
+    labels = np.random.default_rng(seed).random((200, 4)) < (0.6, 0.3, 0.1, 0.02)
+    order = spread_order(labels, seed, 7)
+    assert sorted(order.tolist()) == list(range(200))
+    rarest = np.argsort(labels.sum(0))
+    present = [label for label in rarest[:2] if labels[:, label].any()]
+    assert all(labels[order[:50], label].any() for label in present)
+    assert len(spread_order(np.zeros((9, 0), bool), seed, 7)) == 9  # nobody labelled them
+
+
+def test_a_subset_is_of_the_training_images_alone_and_within_every_larger_one(tmp_path: Path) -> None:
+    root = plant(tmp_path, {"cats": 60, "dogs": 30, "emus": 10})
+    whole = open_data(str(root), Splits(seed=3))
+    larger, smaller = (open_data(str(root), Splits(seed=3, subset=part)) for part in ("0.5", "[:20%]"))
+    for data, count in ((larger, 35), (smaller, 14)):
+        assert len(data.splits["train"]) == count
+        assert keys(data, "val") == keys(whole, "val") and keys(data, "test") == keys(whole, "test")
+        assert data.fingerprint() != whole.fingerprint()
+    assert set(keys(smaller, "train")) < set(keys(larger, "train")) < set(keys(whole, "train"))
+    sizes = np.bincount(whole.splits["train"].labels)
+    assert (np.abs(np.bincount(smaller.splits["train"].labels) - sizes / 5) < 1).all()
+    assert "train: 14 of 70 images, of each class the same fraction, seed 3 (subset [:20%])." in smaller.notes
+    other = open_data(str(root), Splits(seed=3, subset="[20%:]"))
+    assert sorted(keys(other, "train") + keys(smaller, "train")) == sorted(keys(whole, "train"))
+
+
+def test_classes_that_a_subset_leaves_out_are_named(tmp_path: Path) -> None:
+    data = open_data(str(plant(tmp_path, {"cats": 9, "dogs": 1})), Splits(0, 0, subset="[-5:]"))
+    assert data.class_names == ("cats", "dogs")
+    assert "1 class has no image in it: dogs." in data.notes
+
+
+def test_a_part_of_a_split_is_a_split(tmp_path: Path) -> None:
+    data = open_data(str(plant(tmp_path, {"cats": 20, "dogs": 10})), Splits(0.1, 0.2, rule=NEWEST_RULE))
+    both = data.with_part("train[:50%]").with_part("train[50%:]")
+    parts = [keys(both, "train[:50%]"), keys(both, "train[50%:]")]
+    assert sorted(parts[0] + parts[1]) == keys(data, "train")
+    assert [len(both.same[name]) for name in ("train[:50%]", "train[50%:]")] == [len(part) for part in parts]
+    assert data.with_part("test") is data and data.with_part("other[:1]") is data
+    with pytest.raises(VitkitError, match="goes from image 0 to 50"):
+        data.with_part("test[:50]")
