@@ -1,10 +1,13 @@
 """Features and predictions in files: whole parts, continued after a kill, the same rows on a cluster."""
 
+import contextlib
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ import pytest
 from PIL import Image
 
 import vitkit
+from tests.helpers.guard import watch_files
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 from vitkit.jobs import parts
@@ -222,21 +226,120 @@ def test_a_command_that_was_killed_goes_on(photos: Path, model: Path, tmp_path: 
         assert pq.read_table(out / name).equals(pq.read_table(whole / name))
 
 
-@pytest.fixture(scope="module")
-def ray() -> Iterator[Any]:
-    """Ray on this machine, in an environment that has it: scripts/test-ray."""
-    library = pytest.importorskip("ray")
-    library.init(num_cpus=2, include_dashboard=False, log_to_driver=False, _temp_dir="/tmp/vitkit-ray")
-    yield library
-    library.shutdown()
+@pytest.fixture
+def sockets() -> Iterator[str]:
+    """A short path for Ray's sockets and logs, in an environment that has Ray: scripts/test-ray.
+
+    The paths of sockets must be shorter than those of tests' folders, so it is not one of them.
+    """
+    pytest.importorskip("ray")
+    folder = subprocess.check_output(["mktemp", "-d", "/tmp/rayXXXXXX"], text=True).strip()
+    yield folder
+    subprocess.run(["rm", "-rf", folder], check=True)
+
+
+def on_ray(sockets: str, *arguments: str) -> "subprocess.Popen[str]":
+    """Begin a command on a cluster of this machine's two processors."""
+    code = COMMAND.replace(
+        "from vitkit.cli.main",
+        "import ray; ray.init(num_cpus=2, include_dashboard=False, "
+        f"log_to_driver=False, logging_level='error', _temp_dir={sockets!r})\nfrom vitkit.cli.main",
+    )
+    # Without the watch over files: Ray's own are where Ray puts them.
+    environment = {name: value for name, value in os.environ.items() if name != watch_files.OFFENCES}
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments, "--on", "ray", "--processes", "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+
+
+def actors() -> list[int]:
+    """List the processes of the cluster that compute parts."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if b"ray::" in path.read_bytes() and b"_Worker" in path.read_bytes():
+                found.append(int(path.parent.name))
+    return found
+
+
+def wait_until(condition: Callable[[], object], process: "subprocess.Popen[str]") -> None:
+    end = time.monotonic() + 600
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 @pytest.mark.slow
-def test_a_cluster_computes_the_same_rows(ray: Any, photos: Path, model: Path, tmp_path: Path) -> None:
-    here = vitkit.embed(photos, model, tmp_path / "here", batch_size=3).out
-    there = vitkit.embed(photos, model, tmp_path / "there", batch_size=3, on="ray", processes=2).out
+@pytest.mark.timeout(1800)
+def test_a_cluster_computes_the_same_rows_though_its_processes_and_the_command_are_killed(
+    sockets: str, model: Path, tmp_path: Path
+) -> None:
+    """Three hundred parts, so that most are missing whenever a process is killed."""
+    here = vitkit.embed("digits", model, tmp_path / "here", batch_size=3).out
+    there = tmp_path / "there"
+    arguments = ("embed", "digits", str(model), "--out", str(there), "--batch-size", "3")
+    process = on_ray(sockets, *arguments)
+    wait_until(actors, process)
+    for number in actors():  # Ray starts others
+        os.kill(number, signal.SIGKILL)
+    wait_until(lambda: list(there.glob("*.parquet")), process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert 0 < len(list(there.glob("*.parquet"))) < 300
+    process = on_ray(sockets, *arguments)
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == 0, err
+    assert "there already" in out and "Traceback" not in err
     assert [row["image"] for row in rows(there)] == [row["image"] for row in rows(here)]
     for mine, other in zip(rows(there), rows(here), strict=True):
         assert mine["error"] == other["error"]
         if mine["features"]:
             np.testing.assert_allclose(mine["features"], other["features"], atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_cluster_predicts_as_one_process_does(
+    sockets: str, photos: Path, model: Path, tmp_path: Path
+) -> None:
+    arguments = ("predict", str(model), str(photos), "--batch-size", "3")
+    assert run([*arguments, "--out", str(tmp_path / "here")]) == 0
+    process = on_ray(sockets, *arguments, "--out", str(tmp_path / "there"))
+    _, err = process.communicate(timeout=600)
+    assert process.returncode == 0, err
+    for mine, other in zip(rows(tmp_path / "there"), rows(tmp_path / "here"), strict=True):
+        assert (mine["image"], mine["classes"], mine["error"]) == (
+            other["image"],
+            other["classes"],
+            other["error"],
+        )
+        np.testing.assert_allclose(mine["probabilities"], other["probabilities"], atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_what_goes_wrong_on_a_cluster_is_told_in_a_sentence(
+    sockets: str, photos: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = on_ray(sockets, "embed", str(photos), str(tmp_path / "none"), "--out", str(tmp_path / "out"))
+    _, err = process.communicate(timeout=600)
+    assert process.returncode == 1 and "none" in err and "Traceback" not in err
+
+
+def test_a_cluster_is_refused_without_ray(
+    photos: Path,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    arguments = ["embed", str(photos), str(model), "--out", str(tmp_path / "out"), "--on", "ray"]
+    assert run(arguments) == 1
+    assert 'pip install "vitkit[ray]"' in capsys.readouterr().err

@@ -117,10 +117,10 @@ def kill_once(
 def kill_processes(torchrun: "subprocess.Popen[str]", whom: str, draw: random.Random) -> None:
     """Kill some of the processes that a command has started by torchrun, and wait until all have ended."""
     started = children(torchrun.pid)
-    victims = {"all": [torchrun.pid, *started], "torchrun": [torchrun.pid], "one": draw.sample(started, 1)}[
-        whom
-    ]
-    for victim in victims if started else [torchrun.pid]:
+    victims = [torchrun.pid, *started] if whom == "all" else [torchrun.pid]
+    if whom == "one" and started:
+        victims = [draw.choice(started)]
+    for victim in victims:
         with contextlib.suppress(ProcessLookupError):  # it ended by itself, as the others do
             os.killpg(victim, signal.SIGKILL)  # with the processes that load its images
     assert torchrun.wait(SECONDS) != 0

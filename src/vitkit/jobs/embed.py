@@ -1,7 +1,7 @@
 """Keep the features of many images in files, each beside the name of its image."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,9 +85,13 @@ class FeatureRows:
             data = open_data(str(options.data), Splits(0, 0), rule, labelled=False)
         samples, splits = _all_images(data)
 
-        def compute(first: int, last: int) -> pa.Table:
+        def compute(first: int, last: int, progress: Callable[[int], None]) -> pa.Table:
             features = extractor.compute(
-                samples, np.arange(first, last), batch_size=options.batch_size, workers=options.workers
+                samples,
+                np.arange(first, last),
+                batch_size=options.batch_size,
+                workers=options.workers,
+                progress=progress,
             )
             names = [samples.key(index) for index in range(first, last)]
             return _table(names, splits[first:last], features)

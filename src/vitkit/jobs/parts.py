@@ -10,6 +10,7 @@ import io
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -21,7 +22,7 @@ from vitkit.config import difference, read_if_there, to_json
 from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import ClusterOptions, JobOptions
-from vitkit.listener import SILENT
+from vitkit.listener import SILENT, Progress
 from vitkit.runs.destination import require_folder
 from vitkit.runs.folder import lock_folder
 
@@ -30,8 +31,9 @@ RECORD = "_parts.json"
 PART_ROWS = 4096
 """Rows of a part, about: a few megabytes of features, and a minute of work for a ViT-B/16 on two cores."""
 
-ComputeRows = Callable[[int, int], pa.Table]
-"""A function that computes the rows from a first one to the one before a last one."""
+ComputeRows = Callable[[int, int, Callable[[int], None]], pa.Table]
+"""A function that computes the rows from a first one to the one before a last one, and calls its third
+argument with the number of rows that are done."""
 
 
 @dataclass(frozen=True)
@@ -89,25 +91,32 @@ def compute_parts(folder: Path, source: RowSource, cluster: ClusterOptions) -> t
     listener = source.options.listener
     record, compute = source.open()
     with lock_folder(folder):
-        _take_folder(folder, record)
+        record = _take_folder(folder, record)
         paths = record.parts(folder)
         missing = [number for number, path in enumerate(paths) if not _is_whole(path, record.bounds(number))]
         done = record.rows - sum(last - first for first, last in map(record.bounds, missing))
         with listener.progress("computing", record.rows) as progress:
             if done:
                 progress(done)
-            computed = _here(folder, record, compute, missing)
             if cluster.on == "ray" and missing:
-                computed = _on_ray(folder, source, missing, cluster.processes)
-            for number in computed:
-                first, last = record.bounds(number)
-                done += last - first
-                progress(done)
+                for number in _on_ray(folder, source, missing, cluster.processes):
+                    first, last = record.bounds(number)
+                    done += last - first
+                    progress(done)
+            else:
+                for number in missing:
+                    first, last = record.bounds(number)
+                    _write(paths[number], compute(first, last, partial(_tell, progress, done)))
+                    done += last - first
+                    progress(done)
     return paths, len(paths) - len(missing)
 
 
-def _take_folder(folder: Path, record: PartsRecord) -> None:
+def _take_folder(folder: Path, record: PartsRecord) -> PartsRecord:
     """Begin a folder of parts, or make sure that it holds parts of the same table.
+
+    Returns:
+        The record in the folder, whose parts may be of another size.
 
     Raises:
         VitkitError: it holds something else.
@@ -118,13 +127,15 @@ def _take_folder(folder: Path, record: PartsRecord) -> None:
         if others:
             raise VitkitError(f"{folder} holds other files ({others[0]}): choose another --out.")
         replace_json(folder / RECORD, to_json(record))
-        return
-    changes = difference(to_json(before), to_json(replace(record, vitkit=before.vitkit)))
+        return record
+    same = replace(record, part_rows=before.part_rows, vitkit=before.vitkit)
+    changes = difference(to_json(before), to_json(same))
     if changes:
         raise VitkitError(
             f"{folder} holds what was computed from something else ({'; '.join(changes)}). Choose another "
             "--out, or give the same model, images and batch size to continue."
         )
+    return before
 
 
 def _is_whole(path: Path, bounds: tuple[int, int]) -> bool:
@@ -135,11 +146,9 @@ def _is_whole(path: Path, bounds: tuple[int, int]) -> bool:
         return False
 
 
-def _here(folder: Path, record: PartsRecord, compute: ComputeRows, missing: list[int]) -> Iterator[int]:
-    """Compute parts one after the other; yields their numbers."""
-    for number in missing:
-        _write(record.parts(folder)[number], compute(*record.bounds(number)))
-        yield number
+def _tell(progress: Progress, before: int, done: int) -> None:
+    """Say how many rows of a part are done, after those of other parts."""
+    progress(before + done)
 
 
 def _write(path: Path, table: pa.Table) -> None:
@@ -158,12 +167,13 @@ class _Worker:
             raise VitkitError(
                 f"{self._folder} cannot be seen by all machines: put --out on a disk that all share."
             )
-        self._record, self._compute = source.open()
-        _take_folder(self._folder, self._record)  # the same images and weights on this machine
+        record, self._compute = source.open()
+        self._record = _take_folder(self._folder, record)  # the same images and weights on this machine
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         number = int(row["part"])
-        _write(self._record.parts(self._folder)[number], self._compute(*self._record.bounds(number)))
+        table = self._compute(*self._record.bounds(number), lambda done: None)
+        _write(self._record.parts(self._folder)[number], table)
         return {"part": number}
 
 
@@ -181,6 +191,7 @@ def _on_ray(folder: Path, source: RowSource, missing: list[int], workers: int) -
     if not ray.is_initialized():
         # A cluster that RAY_ADDRESS names, else this machine.
         ray.init(logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False  # the listener has its own
     count = max(1, min(workers, len(missing)))

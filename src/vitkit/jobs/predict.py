@@ -3,7 +3,7 @@
 import hashlib
 import os
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias, TypeGuard
@@ -132,24 +132,19 @@ class PredictionRows:
             }
         )
 
-        def compute(first: int, last: int) -> pa.Table:
-            rows = []
+        def compute(first: int, last: int, progress: Callable[[int], None]) -> pa.Table:
+            found = list[PredictedImage]()
             for start in range(first, last, options.batch_size):
                 batch = paths[start : min(start + options.batch_size, last)]
-                for name, predicted in zip(
-                    names[start:], _predict_batch(predictor, batch, options.top), strict=False
-                ):
-                    classes = [guess.name for guess in predicted.guesses]
-                    probabilities = [guess.probability for guess in predicted.guesses]
-                    rows.append(
-                        {
-                            "image": name,
-                            "classes": classes,
-                            "probabilities": probabilities,
-                            "error": predicted.reason,
-                        }
-                    )
-            return pa.Table.from_pylist(rows, columns)
+                found += _predict_batch(predictor, batch, options.top)
+                progress(len(found))
+            rows = {
+                "image": names[first:last],
+                "classes": [[guess.name for guess in image.guesses] for image in found],
+                "probabilities": [[guess.probability for guess in image.guesses] for image in found],
+                "error": [image.reason for image in found],
+            }
+            return pa.table(rows, columns)
 
         facts = {
             "model": _hash_model(options.path),
