@@ -1,12 +1,10 @@
 #!/usr/bin/env python
 """How long training waits for a checkpoint that is written at once, and for one that is written beside it.
 
-    python -m benchmarks.saving [--model ViT-S/16] [--saves 8] [--folder .]
+    python -m benchmarks.saving [--model ViT-S/16] [--saves 8] [--threads 1] [--folder .]
 
 Trains on noise, in turns: a run whose checkpoints are written while it waits, and one that writes them in the
-background. Printed are, as medians with quartiles: the seconds of a step without a save, of a step with the
-save after it, and of the steps that are made while a save is written; and the bytes a second from the
-beginning of a save to its commit.
+background. Printed are medians with quartiles of what `ROWS` names.
 """
 
 import argparse
@@ -17,16 +15,20 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from vitkit.training.objectives.classification import Classification
 
 from vitkit.data.stream.batch import Batch
 from vitkit.models.build import create_model
-from vitkit.training.checkpoint import environment, take_snapshot
 from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig
+from vitkit.training.objectives import Classification
 from vitkit.training.trainer import Trainer
 
 EVERY = 24
 """Steps between saves: more than are made while one is written."""
+WARM_UP = 2
+"""Steps that are not counted: they take memory."""
+ROWS = ("step, seconds", "step with a save, seconds", "lost by a save, seconds", "MB a second")
+"""What is measured: a step without a save; one with the save after it, or the beginning of it; all that a run
+takes longer by a save; and bytes from the beginning of a save to its commit."""
 
 
 class Noise:
@@ -67,27 +69,31 @@ def measure(folder: Path, model: str, saves: int, background: bool) -> dict[str,
         OptimizerConfig(warmup_steps=0, polyak=0.999),
         spare_memory=(lambda: 1 << 40) if background else None,
     )
-    found: dict[str, list[float]] = {
-        "step": [],
-        "step with a save": [],
-        "step beside a save": [],
-        "bytes a second": [],
-    }
+    found: dict[str, list[float]] = {name: [] for name in ROWS}
+    steps: list[float] = []
     before = began = time.monotonic()
-    size_of_state, saving = take_snapshot(trainer.state, environment(torch.device("cpu"))).bytes, False
+    beside = 0  # steps that were made while the last save was written
     for report in trainer.fit():
         now = time.monotonic()
         begins = report.step % EVERY == 0
-        kind = "step with a save" if begins else "step beside a save" if saving else "step"
-        if report.step > 2 and not report.finished:  # the first steps take memory
-            found[kind].append(now - before)
+        if report.finished:  # waits for its save in any case
+            break
         if begins:
-            began, saving = before, True
-        if report.checkpoint is not None and not report.finished:
-            found["bytes a second"].append(size_of_state / (now - began))
-        saving = saving and report.checkpoint is None
+            found["step with a save, seconds"].append(now - before)
+            began, beside = before, 0
+        elif began > 0 and beside >= 0 and report.step > EVERY:
+            beside += 1
+        else:
+            steps.append(now - before)
+        if report.checkpoint is not None:
+            size = sum(path.stat().st_size for path in report.checkpoint.iterdir())
+            found["MB a second"].append(size / 1e6 / (now - began))
+            # All that the run takes longer than without the save.
+            found["lost by a save, seconds"].append(now - began - (beside + 1) * float(np.median(steps)))
+            beside = -1
         before = time.monotonic()
-    print(f"{'background' if background else 'plain'}: {size_of_state / 1e6:.0f} MB of state", flush=True)
+    found["step, seconds"] = steps[WARM_UP:]
+    print(f"{'background' if background else 'plain'}: {size / 1e6:.0f} MB of state", flush=True)
     return found
 
 
@@ -99,10 +105,13 @@ def main() -> None:
     parser.add_argument("--model", default="ViT-S/16")
     parser.add_argument("--saves", type=int, default=8, help="of each run")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=None, help="of training")
     parser.add_argument(
         "--folder", default=None, help="where checkpoints are written; a temporary one if left out"
     )
     options = parser.parse_args()
+    if options.threads:
+        torch.set_num_threads(options.threads)
     totals: dict[bool, dict[str, list[float]]] = {False: {}, True: {}}
     for _ in range(options.rounds):
         for background in (False, True):
@@ -113,16 +122,10 @@ def main() -> None:
     for name in totals[False]:
         cells = []
         for background in (False, True):
-            values = totals[background][name]
-            low, middle, high = np.quantile(values, [0.25, 0.5, 0.75]) if values else (np.nan,) * 3
-            scale, digits = (1e-6, 0) if name == "bytes a second" else (1, 3)
-            cells.append(" ".join(f"{scale * value:.{digits}f}" for value in (middle, low, high)))
-        unit = "MB a second" if name == "bytes a second" else f"{name}, seconds"
-        print(
-            f"| {unit} | "
-            + " | ".join(f"{c.split()[0]} ({c.split()[1]} to {c.split()[2]})" for c in cells)
-            + " |"
-        )
+            low, middle, high = np.quantile(totals[background][name], [0.25, 0.5, 0.75])
+            digits = 0 if name == "MB a second" else 3
+            cells.append(f"{middle:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})")
+        print(f"| {name} | {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig, changed_name
 from vitkit.runs.config import Run, new_model_config
 from vitkit.runs.data_record import RejectedFiles, check_data
-from vitkit.runs.machine import available_memory, choose_for, compute_as
+from vitkit.runs.machine import available_memory, choose_for, compute_as, usable_processors
 from vitkit.runs.records import StartRecord, read_start_record, with_start
 from vitkit.runs.trained_model import run_card
 from vitkit.tasks import find_task
@@ -155,6 +155,9 @@ def build_trainer(parts: Parts, device: torch.device, world: World = ALONE) -> T
         torch.manual_seed(step_seed(run.training.seed, -1, 0))
         objective = learning.objective(run.objective, parts.model.config, data.splits["train"])
     parts.model.recompute = run.training.recompute
+    # Where every core computes, a checkpoint that is written beside the steps costs them what it takes itself,
+    # and its copy takes memory for nothing (docs/results.md).
+    has_idle = device.type != "cpu" or torch.get_num_threads() * world.on_machine < usable_processors()
     return Trainer(
         parts.folder,
         parts.model.to(device),
@@ -169,7 +172,7 @@ def build_trainer(parts: Parts, device: torch.device, world: World = ALONE) -> T
         compute=parts.model.chosen,
         mixes=mixes_images(run),
         world=world,
-        spare_memory=available_memory,
+        spare_memory=available_memory if has_idle else None,
     )
 
 
