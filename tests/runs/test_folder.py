@@ -293,7 +293,7 @@ def test_training_takes_a_folder_that_nobody_holds(tmp_path: Path, monkeypatch: 
     )
     first = Path("runs/digits-ViT-16x1x1-4")
     with lock_folder(first):
-        with pytest.raises(VitkitError, match="Another process is training"):
+        with pytest.raises(VitkitError, match="Another process is at work"):
             vitkit.train(run, first)
         assert vitkit.train(run) == Path(f"{first}-2")
     assert vitkit.train(run) == Path(f"{first}-2"), "where it has begun, though another folder is free now"

@@ -1,9 +1,14 @@
 """Processes that hang, as the others see them."""
 
 import os
+import threading
+import time
 from typing import Any
 
+import pytest
+
 from vitkit.listener import Listener
+from vitkit.runs import heartbeat
 from vitkit.runs.heartbeat import INTERVAL, Heartbeat, WorkingListener
 from vitkit.world import Activity, World
 
@@ -90,3 +95,26 @@ def test_progress_is_work() -> None:
         for done in range(3):
             progress(done)
     assert activity.work == 4
+
+
+def test_its_thread_has_left_the_store_when_the_process_may_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that comes back from C++ while the interpreter ends aborts the process."""
+    reading, left = threading.Event(), list[bool]()
+
+    class SlowStore(Store):
+        def get(self, key: str, default: Any = None) -> Any:
+            reading.set()
+            time.sleep(0.3)
+            left.append(True)
+            return super().get(key, default)
+
+    monkeypatch.setattr(heartbeat, "INTERVAL", 0.001)
+    store = SlowStore()
+    first, _ = (Heartbeat(World(rank, 2), store) for rank in range(2))
+    first.begin()
+    assert reading.wait(60)
+    first.end()
+    count = len(left)
+    assert count and not any(thread.name == "vitkit-heartbeat" for thread in threading.enumerate())
+    time.sleep(0.4)
+    assert len(left) == count

@@ -155,8 +155,8 @@ def build_trainer(parts: Parts, device: torch.device, world: World = ALONE) -> T
         torch.manual_seed(step_seed(run.training.seed, -1, 0))
         objective = learning.objective(run.objective, parts.model.config, data.splits["train"])
     parts.model.recompute = run.training.recompute
-    # Where every core computes, a checkpoint that is written beside the steps costs them what it takes itself,
-    # and its copy takes memory for nothing (docs/results.md).
+    # Where every core computes, writing a checkpoint beside the steps costs what waiting for it costs, and
+    # its copy takes memory for nothing (docs/results.md).
     has_idle = device.type != "cpu" or torch.get_num_threads() * world.on_machine < usable_processors()
     return Trainer(
         parts.folder,

@@ -5,6 +5,7 @@ machine is gone or whose disk does not answer leaves them waiting in a sum. So a
 a number that grows into the store that torchrun keeps for its processes, and reads the numbers of the others.
 """
 
+import atexit
 import json
 import os
 import signal
@@ -25,6 +26,10 @@ SILENT_SECONDS = 60.0
 """Seconds without a beat of its thread after which a process is given up."""
 GRACE_SECONDS = 5 * INTERVAL
 """Seconds that the other processes leave to the first one, to say what hangs and to end it."""
+
+
+END_SECONDS = 30
+"""Seconds for the store to answer when a process ends: it is on this machine or a network away."""
 
 
 @dataclass
@@ -65,15 +70,24 @@ class Heartbeat:
         self.silent_seconds, self.beats = silent_seconds, 0
         self.seen = {rank: Seen() for rank in range(world.size) if rank != world.rank}
         self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="vitkit-heartbeat", daemon=True)
         self.beat()
 
     def begin(self) -> None:
         """Begin to beat and to watch, once all processes have a beat in the store."""
-        threading.Thread(target=self._watch, name="vitkit-heartbeat", daemon=True).start()
+        self._thread.start()
+        atexit.register(self.end)  # also where an error ends the process
 
     def end(self) -> None:
-        """Stop watching: from now on processes may end."""
+        """Stop watching: from now on processes may end.
+
+        The thread is waited for. One that came back from C++ while the interpreter ends would be unwound
+        there, which aborts the process (SIGABRT) after all its work was done.
+        """
         self._over.set()
+        if self._thread.is_alive():
+            self._thread.join(END_SECONDS)
+        atexit.unregister(self.end)
 
     def _watch(self) -> None:
         while not self._over.wait(INTERVAL):
