@@ -6,6 +6,7 @@ processes at the same point of the program; a process that is alone gets back wh
 
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -35,16 +36,19 @@ class Activity:
     """A number that grows with whatever it does."""
     is_waiting: bool = False
     """Whether it is in a step that all processes take together, where it may wait for the others."""
+    waited: float = 0.0
+    """Seconds in such steps so far."""
 
     @contextmanager
     def together(self) -> Iterator[None]:
         """Mark a step that all processes take together."""
         self.work += 1
-        self.is_waiting = True
+        self.is_waiting, began = True, time.monotonic()
         try:
             yield
         finally:
             self.is_waiting = False
+            self.waited += time.monotonic() - began
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,9 @@ def test_two_processes_train_what_one_does_though_one_of_them_is_killed(tmp_path
     assert "resumed" in out and "Traceback" not in err
     assert out.count("report ") == 1  # one process alone speaks
     assert losses(run) == pytest.approx(losses(alone), abs=1e-4)
+    lines = [json.loads(line) for line in (run / "speed.jsonl").read_text().splitlines() if line]
+    assert all(line["slowest_process"] in (0, 1) and 0 <= line["waiting"] <= 1 for line in lines)
+    assert "waiting" not in (alone / "speed.jsonl").read_text()
     evaluations = [json.loads((path / "evaluation" / "test.json").read_text()) for path in (alone, run)]
     assert evaluations[0]["accuracy"] == pytest.approx(evaluations[1]["accuracy"], abs=0.02)
 
@@ -165,6 +168,16 @@ def test_two_processes_evaluate_as_one_does(tmp_path: Path, capsys: pytest.Captu
 def test_numbers_of_processes_that_cannot_be(count: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert command([*RUN, "--processes", count]) == 1
     assert "--processes is from 1 to" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [RUN, ("evaluate", "run")])
+def test_processes_within_processes_are_refused(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    assert command([*arguments, "--processes", "2"]) == 1
+    assert "leave --processes out" in capsys.readouterr().err
 
 
 @pytest.mark.slow  # tests/cli/test_terminal.py holds the same for one process

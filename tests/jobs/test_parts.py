@@ -102,9 +102,13 @@ def test_features_in_one_file(photos: Path, model: Path, tmp_path: Path, name: s
         lines = single.names.read_text().splitlines()
         assert lines[0] == "image,split,error" and len(lines) == IMAGES + 1
         assert [line.split(",")[0] for line in lines[1:]] == [row["image"] for row in table]
-        assert left == ["all.csv", "all.npy", "several"]
+        assert left == ["all.names.csv", "all.npy", "several"]
     with pytest.raises(VitkitError, match="is there already"):
         vitkit.embed(photos, model, tmp_path / name)
+    (tmp_path / "mine.names.csv").write_text("not ours")
+    with pytest.raises(VitkitError, match=r"mine\.names\.csv is there already"):
+        vitkit.embed(photos, model, tmp_path / "mine.npy")
+    assert (tmp_path / "mine.names.csv").read_text() == "not ours"
 
 
 def test_what_is_missing_or_damaged_is_computed_again(photos: Path, model: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vitkit.errors import VitkitError
-from vitkit.world import World
+from vitkit.world import World, world_of_environment
 
 MOST_PROCESSES = 1024
 """Processes on one machine at most; a larger number is a mistyped option."""
@@ -44,9 +44,11 @@ def start_processes(count: str, verb: str, arguments: list[str]) -> None:
         arguments: its arguments without --processes.
 
     Raises:
-        VitkitError: `count` is no number of processes.
+        VitkitError: `count` is no number of processes, or this is one of several already.
         SystemExit: the processes did not all end well, and have said why.
     """
+    if world_of_environment().size > 1:
+        raise VitkitError("torchrun has started several processes already: leave --processes out.")
     if not count.isdecimal() or len(count) > 6 or not 1 <= int(count) <= MOST_PROCESSES:
         raise VitkitError(f"--processes is from 1 to {MOST_PROCESSES:,}, found {count[:40]}.")
     # torchrun says so in five lines where nobody chose, and what it chooses is chosen anew by each process.

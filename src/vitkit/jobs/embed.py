@@ -28,6 +28,10 @@ COLUMNS = ("image", "split", "features", "error")
 cannot be read."""
 
 
+NAMES = ".names.csv"
+"""The ending of the file that names the rows of a .npy file."""
+
+
 @dataclass(frozen=True)
 class Embedded:
     """The files that hold the features of images."""
@@ -42,7 +46,7 @@ class Embedded:
     continued: int
     """Parts that were on the disk already."""
     names: Path | None = None
-    """The .csv with the names of the rows of a .npy file."""
+    """The .names.csv with the names of the rows of a .npy file."""
 
 
 @dataclass(frozen=True)
@@ -110,16 +114,17 @@ def run_embed(options: EmbedOptions) -> Embedded:
     The features of an image are what the model's head is given: `ImageModel.features`. The files are Parquet
     with the columns image, split, features and error, one below the folder `out` for each part, or one for
     all where `out` ends in .parquet. Where it ends in .npy, they are an array `(N, D)` of float32, beside a
-    .csv with the names of its rows.
+    .names.csv with the names of its rows.
 
     Raises:
         VitkitError: the model has no single row of features; there are no such images; `out` holds features
             of another model or of other images.
     """
     out, single = options.destination, options.destination.suffix in (".parquet", ".npy")
-    if single and out.exists():
-        raise VitkitError(f"{out} is there already. Choose another --out, or remove it first.")
     folder = out.with_name(f".{out.name}.parts") if single else out
+    taken = [path for path in (out, out.with_suffix(NAMES)) if path.exists()] if single else []
+    if out in taken or (taken and not folder.exists()):  # with the parts, the names are of an attempt before
+        raise VitkitError(f"{taken[0]} is there already. Choose another --out, or remove it first.")
     parts, continued = compute_parts(folder, FeatureRows(options), options)
     rejects = {name: error for part in parts for name, error in _errors(part)}
     images = sum(pq.read_metadata(part).num_rows for part in parts)
@@ -185,7 +190,7 @@ def _join(parts: list[Path], out: Path, images: int, width: int) -> Path | None:
                 for part in parts:
                     writer.write_table(pq.read_table(part))
         else:
-            names = out.with_suffix(".csv")
+            names = out.with_suffix(NAMES)
             lines = [csv_line(["image", "split", "error"])]
             array = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.float32, shape=(images, width))
             for part in parts:

@@ -1,6 +1,7 @@
 """Run the steps of training to the last one: report, log, and stop where nothing is lost.
 
-speed.jsonl   images/s and memory by the clock, a line for each that the metrics log has
+speed.jsonl   images/s and memory by the clock, a line for each that the metrics log has; of several processes
+              also which one is the slowest, and the fraction of the time that another one waits
 """
 
 import json
@@ -19,6 +20,7 @@ from vitkit.signals import StopRequest, StopSignals
 from vitkit.text import format_bytes
 from vitkit.training.checkpoint import step_of
 from vitkit.training.trainer import Trainer
+from vitkit.world import World
 
 
 @dataclass
@@ -67,7 +69,7 @@ def fit(
             progress(start)
         else:
             position.point = "before the first checkpoint was committed"
-        seconds, steps = 0.0, 0
+        seconds, steps, waited = 0.0, 0, world.activity.waited
         for report in trainer.fit(lambda: stop.number is not None):
             steps, seconds = steps + 1, seconds + report.seconds
             rejects.share(world)
@@ -91,8 +93,28 @@ def fit(
                 if world.writes:
                     rejects.write()
             if report.step % log_every == 0 or report.finished:
-                log({"step": report.step, "images_per_second": round(speed, 1), "memory_bytes": memory})
-                seconds, steps = 0.0, 0
+                line = {"step": report.step, "images_per_second": round(speed, 1), "memory_bytes": memory}
+                log(line | _waiting(world, waited, seconds))
+                seconds, steps, waited = 0.0, 0, world.activity.waited
+
+
+def _waiting(world: World, before: float, seconds: float) -> dict[str, float]:
+    """Say which of several processes the others wait for, and how much of their time.
+
+    Args:
+        world: the processes.
+        before: seconds that this one had waited when the time began.
+        seconds: of the steps since then.
+
+    Returns:
+        The number of the slowest process, and the largest fraction of the time that another one waited for
+        sums; nothing for a process alone.
+    """
+    if world.size == 1:
+        return {}
+    waits = world.gather(world.activity.waited - before)
+    fraction = max(waits) / max(seconds, 1e-9)
+    return {"slowest_process": waits.index(min(waits)), "waiting": round(min(fraction, 1.0), 3)}
 
 
 def _fewer_at_a_time(step: int, images: int, batch_size: int) -> str:

@@ -1,0 +1,38 @@
+"""Processes that prepare something together: all go on, or none."""
+
+import pytest
+
+from tests.helpers.processes import Processes
+from vitkit.errors import VitkitError
+from vitkit.runs.processes import prepared_together
+from vitkit.world import World
+
+
+def prepare(world: World, failing: tuple[int, ...]) -> str | int | None:
+    """Prepare what some processes cannot; returns what a process says, or its exit code."""
+    code: str | int | None = None
+    try:
+        with prepared_together(world):
+            if world.rank in failing:
+                raise VitkitError("no images here")
+    except VitkitError as error:
+        world.tell("spoken")  # the others end after it
+        return str(error)
+    except SystemExit as end:
+        code = end.code
+    return code
+
+
+def test_one_process_alone_says_what_is_wrong_and_the_others_end_with_it() -> None:
+    with Processes(3) as processes:
+        assert processes.run(3, prepare, ()) == [None, None, None]
+        assert processes.run(3, prepare, (0,)) == ["no images here", 1, 1]
+        for failing in ((2,), (1, 2)):
+            first, *others = processes.run(3, prepare, failing)
+            assert f"Process {failing[0]} of 3 on " in first and "no images here" in first
+            assert others == [1, 1]
+
+
+def test_alone_an_error_is_itself() -> None:
+    with pytest.raises(VitkitError, match=r"^no images here$"), prepared_together(World()):
+        raise VitkitError("no images here")
