@@ -69,7 +69,7 @@ def fit(
             progress(start)
         else:
             position.point = "before the first checkpoint was committed"
-        seconds, steps, waited = 0.0, 0, world.activity.waited
+        seconds, steps, began = 0.0, 0, (time.monotonic(), world.activity.waited)
         for report in trainer.fit(lambda: stop.number is not None):
             steps, seconds = steps + 1, seconds + report.seconds
             rejects.share(world)
@@ -94,17 +94,17 @@ def fit(
                     rejects.write()
             if report.step % log_every == 0 or report.finished:
                 line = {"step": report.step, "images_per_second": round(speed, 1), "memory_bytes": memory}
-                log(line | _waiting(world, waited, seconds))
-                seconds, steps, waited = 0.0, 0, world.activity.waited
+                log(line | _waiting(world, *began))
+                seconds, steps, began = 0.0, 0, (time.monotonic(), world.activity.waited)
 
 
-def _waiting(world: World, before: float, seconds: float) -> dict[str, float]:
+def _waiting(world: World, began: float, waited: float) -> dict[str, float]:
     """Say which of several processes the others wait for, and how much of their time.
 
     Args:
         world: the processes.
-        before: seconds that this one had waited when the time began.
-        seconds: of the steps since then.
+        began: when the time began, by `time.monotonic`.
+        waited: seconds that this process had waited by then.
 
     Returns:
         The number of the slowest process, and the largest fraction of the time that another one waited for
@@ -112,8 +112,8 @@ def _waiting(world: World, before: float, seconds: float) -> dict[str, float]:
     """
     if world.size == 1:
         return {}
-    waits = world.gather(world.activity.waited - before)
-    fraction = max(waits) / max(seconds, 1e-9)
+    waits = world.gather(world.activity.waited - waited)
+    fraction = max(waits) / max(time.monotonic() - began, 1e-9)
     return {"slowest_process": waits.index(min(waits)), "waiting": round(min(fraction, 1.0), 3)}
 
 
