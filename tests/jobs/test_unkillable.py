@@ -286,7 +286,7 @@ def test_two_processes_cannot_train_in_one_folder(tmp_path: Path) -> None:
             text=True,
         )
         assert second.returncode == 1
-        assert "Another process is training" in second.stderr and "Traceback" not in second.stderr
+        assert "Another process is at work" in second.stderr and "Traceback" not in second.stderr
     finally:
         first.kill()
         first.communicate()

@@ -83,9 +83,9 @@ def _print_files(out: str, images: int, unreadable: int, continued: int) -> None
         f"Predictions for {pluralize(images, 'image')} in {out}{again}.",
         f"Next: pandas.read_parquet({out!r}) in Python",
     ]
-    if unreadable:
-        lines.insert(1, f"{pluralize(unreadable, 'image')} could not be read: the column error says why.")
     console.out.print(*lines, sep="\n", markup=False, soft_wrap=True)
+    if unreadable:
+        raise VitkitError(f"{unreadable} of {images} images could not be read: the column error says why.")
 
 
 def _csv_headings(top: int) -> list[str]:

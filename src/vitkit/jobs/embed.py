@@ -32,6 +32,11 @@ NAMES = ".names.csv"
 """The ending of the file that names the rows of a .npy file."""
 
 
+def names_of(out: Path) -> list[Path]:
+    """Give the file that names the rows of a .npy file; none for a Parquet file, which names them itself."""
+    return [out.with_suffix(NAMES)] if out.suffix == ".npy" else []
+
+
 @dataclass(frozen=True)
 class Embedded:
     """The files that hold the features of images."""
@@ -122,7 +127,7 @@ def run_embed(options: EmbedOptions) -> Embedded:
     """
     out, single = options.destination, options.destination.suffix in (".parquet", ".npy")
     folder = out.with_name(f".{out.name}.parts") if single else out
-    taken = [path for path in (out, out.with_suffix(NAMES)) if path.exists()] if single else []
+    taken = [path for path in (out, *names_of(out)) if path.exists()] if single else []
     if out in taken or (taken and not folder.exists()):  # with the parts, the names are of an attempt before
         raise VitkitError(f"{taken[0]} is there already. Choose another --out, or remove it first.")
     parts, continued = compute_parts(folder, FeatureRows(options), options)
@@ -204,6 +209,8 @@ def _join(parts: list[Path], out: Path, images: int, width: int) -> Path | None:
                 lines += [csv_line([cell or "" for cell in row]) for row in zip(*cells, strict=True)]
             array.flush()
             replace_file(names, ["\n".join([*lines, ""]).encode()])
+        if out.exists():  # made since this began
+            raise VitkitError(f"{out} is there already. Choose another --out, or remove it first.")
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(out)

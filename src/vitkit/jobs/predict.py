@@ -151,11 +151,25 @@ class PredictionRows:
             "engine": options.engine,
             "precision": options.precision,
             "image_size": list(height_and_width(options.image_size) or ()),
-            "images": hashlib.sha256("\0".join(names).encode()).hexdigest(),
+            "max_pixels": predictor.preprocessing.decode.max_pixels,
+            "images": _hash_images(paths),
             "top": options.top,
             "batch_size": options.batch_size,
         }
         return PartsRecord(facts, len(paths), part_rows(options.batch_size)), compute
+
+
+def _hash_images(paths: Sequence[Path]) -> str:
+    """Hash the places of images, their sizes and times of change: others are predicted anew."""
+    digest = hashlib.sha256()
+    for path in paths:
+        try:
+            state = path.stat()
+            facts = f"{state.st_size} {state.st_mtime_ns}"
+        except (OSError, ValueError):
+            facts = "missing"
+        digest.update(os.fsencode(path.absolute()) + b"\0" + facts.encode() + b"\0")
+    return digest.hexdigest()
 
 
 def _hash_model(path: StrPath) -> str:

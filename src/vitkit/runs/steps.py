@@ -7,7 +7,7 @@ speed.jsonl   images/s and memory by the clock, a line for each that the metrics
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,13 +64,16 @@ def fit(
         listener.progress("training", trainer.total_steps) as progress,
         stop.held(),
         speed_log(trainer.run) if world.writes else nullcontext(_write_nothing) as log,
+        ExitStack() as stack,
     ):
         if start:
             progress(start)
         else:
             position.point = "before the first checkpoint was committed"
         seconds, steps, began = 0.0, 0, (time.monotonic(), world.activity.waited)
-        for report in trainer.fit(lambda: stop.number is not None):
+        # Closed where an error ends the loop: a save in the background must end before the folder is unlocked.
+        reports = stack.enter_context(closing(trainer.fit(lambda: stop.number is not None)))
+        for report in reports:
             steps, seconds = steps + 1, seconds + report.seconds
             rejects.share(world)
             for name, numbers in report.measured.items():

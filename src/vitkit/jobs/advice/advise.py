@@ -230,7 +230,9 @@ def _scratch(
     run = replace(
         base,
         data=absolute_spec(options.data),
-        splits=base.splits if options.cut == Splits() else options.cut,
+        splits=replace(base.splits, subset=options.cut.subset)
+        if replace(options.cut, subset=None) == Splits()
+        else options.cut,
     )
     probe = probe_pixels(data, min(PIXEL_SECONDS, options.seconds), listener)
     config = _config(run, data)
