@@ -71,7 +71,7 @@ def fit(
         else:
             position.point = "before the first checkpoint was committed"
         seconds, steps, began = 0.0, 0, (time.monotonic(), world.activity.waited)
-        # Closed where an error ends the loop: a save in the background must end before the folder is unlocked.
+        # Closed where an error ends the loop: a background save must end before the folder is unlocked.
         reports = stack.enter_context(closing(trainer.fit(lambda: stop.number is not None)))
         for report in reports:
             steps, seconds = steps + 1, seconds + report.seconds
