@@ -17,7 +17,7 @@ import copy
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -334,7 +334,7 @@ class Trainer:
             if recorded.get(key) != value and key != MICRO_BATCH
         ]
 
-    def fit(self, interrupted: Callable[[], bool] = lambda: False) -> Iterator[StepReport]:
+    def fit(self, interrupted: Callable[[], bool] = lambda: False) -> Generator[StepReport]:
         """Train to the end, one report a step.
 
         Args:
