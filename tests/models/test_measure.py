@@ -1,7 +1,9 @@
 """Parameters, FLOPs and memory against PyTorch's counter and what whole models keep and allocate."""
 
+import bisect
 import dataclasses
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from vitkit.errors import VitkitError
 from vitkit.kernels.block import Outline, compiled_block
@@ -283,19 +286,57 @@ def loss_of(model: ImageModel, images: Tensor, precision: str) -> Tensor:
         return F.cross_entropy(logits, torch.zeros_like(logits, dtype=torch.float32))
 
 
-def allocated(step: Callable[[], Any]) -> int:
-    """The most bytes that a step has allocated and not freed at one time."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+def allocated(step: Callable[[], Any]) -> tuple[int, int]:
+    """Give the most bytes that a step has allocated and not freed at one time: by tensors alone, and in all.
+
+    An operation's own buffers, which it frees before it returns, are of no tensor. Their number and size
+    depend on the processor: convolutions copy their input to another layout, bfloat16 is added up in float32.
+    """
+    seen = Operations()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler, seen:
         step()
     assert profiler.profiler is not None
     results = profiler.profiler.kineto_results
     assert results is not None
-    changes = sorted((e.start_ns(), e.nbytes()) for e in results.events() if e.name() == "[memory]")
-    now = most = 0
-    for _, change in changes:
-        now += change
-        most = max(most, now)
-    return most
+    events = results.events()
+    changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
+    buffers: set[int] = set()
+    for event in events:
+        if event.name() in seen.names:
+            end = event.start_ns() + event.duration_ns()
+            first, last = (bisect.bisect(changes, (time, 0)) for time in (event.start_ns(), end))
+            buffers |= freed_within(changes, range(first, last))
+    return most(size for place, (_, size) in enumerate(changes) if place not in buffers), most(
+        size for _, size in changes
+    )
+
+
+class Operations(TorchDispatchMode):
+    """Notes the names of PyTorch's operations that run, none of which has tensors inside."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.add(func._schema.name)
+        return func(*args, **(kwargs or {}))
+
+
+def freed_within(changes: list[tuple[int, int]], places: range) -> set[int]:
+    """Give the places of what is allocated and freed at these places."""
+    both: set[int] = set()
+    for place in places:
+        size = changes[place][1]
+        if size < 0:
+            made = (at for at in reversed(range(places.start, place)) if changes[at][1] == -size)
+            partner = next((at for at in made if at not in both), None)
+            both |= set() if partner is None else {partner, place}
+    return both
+
+
+def most(changes: Iterable[int]) -> int:
+    return max(itertools.accumulate(changes), default=0)
 
 
 each_precision = pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -358,8 +399,14 @@ def compare_step(model: ImageModel, batch: int, memory: measure.TrainingMemory, 
     step()  # makes the optimiser's state
     optimizer.zero_grad()
     fixed = 12 * measure.count_parameters(model) + images.numel()
-    assert memory.peak == pytest.approx(fixed + allocated(step), rel=0.05)
+    check_peak(memory.peak, step, fixed)
     assert memory.weights + memory.optimizer_state + memory.images == fixed
+
+
+def check_peak(predicted: int, step: Callable[[], Any], fixed: int) -> None:
+    """Hold a predicted peak against the tensors of a step, and what it allocates in all."""
+    tensors, everything = allocated(step)
+    assert 0.95 * (fixed + tensors) <= predicted <= 1.05 * (fixed + everything)
 
 
 @each_precision
@@ -373,15 +420,8 @@ def test_the_peak_of_prediction(batch: int, config: ModelConfig, precision: Any)
             model(images)
 
     predict()
-    measured = 4 * parameters(config) + images.numel() + allocated(predict)
-    # PyTorch's convolutions copy input, weights and result while they run, which is not counted: in training
-    # other moments are higher, in prediction the peak of a ResNet on small images is 7 to 9 % higher.
-    nearness = 0.1 if isinstance(config, ResNetConfig) else 0.05
-    if precision == "bfloat16" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        # oneDNN has no bfloat16 for such a processor. PyTorch's own convolution lays out every patch of its
-        # input, another buffer inside an operation that is not counted.
-        nearness = 0.2
-    assert inference_memory(config, batch, Compute(precision)).peak == pytest.approx(measured, rel=nearness)
+    fixed = 4 * parameters(config) + images.numel()
+    check_peak(inference_memory(config, batch, Compute(precision)).peak, predict, fixed)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -434,7 +474,7 @@ def test_momentum_of_sgd_in_bfloat16_is_float32_during_the_update() -> None:
     optimizer.step()
     memory = training_memory(config, 1, state_bytes=options.state_bytes)
     found = memory.weights + memory.optimizer_state + memory.gradients + images.numel()
-    assert memory.peak == pytest.approx(found + allocated(lambda: optimizer.step()), rel=0.05)
+    check_peak(memory.peak, optimizer.step, found)
 
 
 def test_an_average_is_one_more_copy_of_the_weights() -> None:

@@ -443,15 +443,16 @@ def _attention_backward(
     return tuple(x.new_empty(x.transpose(1, 2).shape).transpose(1, 2) for x in (q, k, v))
 
 
-def _normed(x: Tensor, shape: list[int], *_: Any) -> tuple[Tensor, ...]:
+def _normed(x: Tensor, shape: list[int], weight: Tensor | None, *_: Any) -> tuple[Tensor, ...]:
     rows = (*x.shape[: x.ndim - len(shape)], *(1 for _ in shape))
     made = torch.empty_like(x, memory_format=torch.contiguous_format)
-    return made, x.new_empty(rows), x.new_empty(rows)
+    # Of bfloat16 with float32 weights, mean and deviation are float32, here and below.
+    dtype = x.dtype if weight is None else weight.dtype
+    return made, x.new_empty(rows, dtype=dtype), x.new_empty(rows, dtype=dtype)
 
 
 def _group_normed(x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     weight, batch, groups = rest[0], rest[2], rest[5]
-    # Of bfloat16 with float32 weights, mean and deviation are float32.
     mean, deviation = (x.new_empty(batch, groups, dtype=weight.dtype) for _ in range(2))
     return torch.empty_like(x), mean, deviation
 
