@@ -181,12 +181,10 @@ def test_folders_of_features_and_predictions_are_no_images(
     monkeypatch.chdir(working / "photos")
     for again in ("", "; 4 parts were there already"):
         assert run(["embed", ".", str(model), "--batch-size", "3"]) == 0
-        assert f"Features of {IMAGES} images, 16 of each, in features/images-model{again}." in (
-            capsys.readouterr().out
-        )
-        assert (
-            run(["predict", str(model), ".", "--out", "cats/named", "--batch-size", "3"]) == 1
-        )  # one image cannot be read
+        printed = capsys.readouterr().out
+        assert f"Features of {IMAGES} images, 16 of each, in features/images-model{again}." in printed
+        arguments = ["predict", str(model), ".", "--out", "cats/named", "--batch-size", "3"]
+        assert run(arguments) == 1  # one image cannot be read
         assert f"Predictions for {IMAGES} images in cats/named{again}." in capsys.readouterr().out
     labelled = open_data(".", Splits(0, 0))
     assert labelled.class_names == ("cats", "dogs") and len(labelled.splits["train"]) == IMAGES
@@ -346,8 +344,9 @@ def test_a_command_that_was_killed_goes_on(photos: Path, model: Path, tmp_path: 
 def sockets() -> Iterator[str]:
     """Make a folder for Ray's sockets and logs, in an environment that has Ray: scripts/test-ray."""
     pytest.importorskip("ray")
-    # A socket's path has 107 characters at most, which `tmp_path` leaves no room for.
-    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as folder:
+    # A socket's path has 107 characters at most, of which Ray takes 64, so that `tmp_path` is too long. Ray's
+    # processes may still write while the folder is removed.
+    with tempfile.TemporaryDirectory(prefix="", ignore_cleanup_errors=True) as folder:
         yield folder
 
 

@@ -284,7 +284,7 @@ def _suited(asked: Asked, recipe_name: str, request: "Request", listener: "Termi
 
     download(asked.run.start.start)
     with listener.progress("looking at the start"):
-        suited = suit_run(replace(asked.run, recipe=recipe_name), request)
+        suited = suit_run(replace(asked.run, recipe=recipe_name), request, listener)
     training = asked.over(suited.run).run.training
     if recipe_name or training == suited.run.training:
         return suited.run
