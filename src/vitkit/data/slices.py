@@ -58,7 +58,7 @@ WHOLE = Slice("", "")
 
 
 def parse_slice(text: str) -> Slice:
-    """Read a slice, with or without its brackets; however it is written, the same slice is the same value.
+    """Read a slice, with or without its brackets; [0:010.0%] is the same value as [:10%].
 
     Raises:
         VitkitError: it is none.
@@ -85,12 +85,13 @@ def parse_subset(text: str) -> Slice:
     if not isinstance(text, str):
         raise VitkitError(f'subset is a text such as "0.1" or "[:10%]", found {text!r}.')
     if re.fullmatch(r"\d*\.?\d+", text):
-        if not 0 < Fraction(text) <= 1:
+        fraction = Decimal(text)
+        if not 0 < fraction <= 1:
             raise VitkitError(
                 f"subset is a fraction above 0 and at most 1, found {text}. For a number of images write "
                 "[:500]."
             )
-        return parse_slice(f":{100 * Decimal(text):f}%")
+        return parse_slice(f":{100 * fraction:f}%")
     return parse_slice(text)
 
 
@@ -98,7 +99,7 @@ def parse_split(name: str) -> tuple[str, Slice | None]:
     """Read the name of a split or of a part of it: "test", or "train[:10%]"; spaces around it are left out.
 
     Raises:
-        VitkitError: it has brackets, and they are not two or hold no slice.
+        VitkitError: it has brackets that are not a pair at its end, or that hold no slice.
     """
     match = _SPLIT.fullmatch(name.strip())
     if match is not None:

@@ -19,6 +19,7 @@ from vitkit.evaluation.features import FeatureExtractor, Features, explain_no_fe
 from vitkit.jobs.engines import load_ready
 from vitkit.jobs.options import EmbedOptions, from_options
 from vitkit.jobs.parts import ComputeRows, PartsRecord, computed_parts, part_rows, remove_parts
+from vitkit.runs.destination import refuse_taken
 from vitkit.runs.folder import kind_of
 from vitkit.text import csv_line
 from vitkit.weights.card import preprocessing_of
@@ -125,10 +126,10 @@ def run_embed(options: EmbedOptions) -> Embedded:
     names = out.with_suffix(NAMES) if ending == ".npy" else None
     folder = out.with_name(f".{out.name}.parts") if ending else out
     if ending:
-        _refuse_taken(out)
+        refuse_taken(out)
         _refuse_below(out, str(options.data))
     if names is not None and not folder.exists():  # with the parts, the names are of an attempt before
-        _refuse_taken(names)
+        refuse_taken(names)
     with computed_parts(folder, FeatureRows(options), options) as (parts, continued):
         errors = {part: list(_errors(part)) for part in parts}
         images = sum(pq.read_metadata(part).num_rows for part in parts)
@@ -144,12 +145,6 @@ def run_embed(options: EmbedOptions) -> Embedded:
 
 
 embed = from_options(EmbedOptions)(run_embed)
-
-
-def _refuse_taken(out: Path) -> None:
-    """Refuse to write a file that is there."""
-    if out.exists():
-        raise VitkitError(f"{out} is there already. Choose another --out, or remove it first.")
 
 
 def _all_images(data: ImageData) -> tuple[FileSamples, list[str | None]]:
@@ -221,7 +216,7 @@ def _join(parts: list[Path], out: Path, names: Path | None, images: int, width: 
                 cells = (table[name].to_pylist() for name in ("image", "split", "error"))
                 lines += [csv_line([cell or "" for cell in row]) for row in zip(*cells, strict=True)]
             array.flush()
-        _refuse_taken(out)  # made since this began
+        refuse_taken(out)  # made since this began
         if names is not None:
             replace_file(names, ["\n".join([*lines, ""]).encode()])
         with temporary.open("rb") as file:

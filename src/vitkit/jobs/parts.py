@@ -172,6 +172,7 @@ def _tell(progress: Progress, before: int, done: int) -> None:
 
 
 def _write(path: Path, table: pa.Table) -> None:
+    """Write a part, which is there whole or not at all."""
     stream = io.BytesIO()
     # Features hardly become smaller: what compression saves would cost more time than it is worth.
     pq.write_table(table, stream, compression="none")
@@ -195,6 +196,7 @@ class _Worker:
         self._record = _take_folder(self._folder, record)  # the same images and weights on this machine
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Compute and write the part of a number, and give the number back."""
         number = int(row["part"])
         table = self._compute(*self._record.bounds(number), lambda done: None)
         _write(self._record.parts(self._folder)[number], table)

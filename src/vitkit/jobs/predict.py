@@ -73,16 +73,21 @@ def predict_images(options: PredictOptions) -> Generator[PredictedImage]:
         VitkitError: there is no such model, it cannot classify, or an image is named by address. Files that
             cannot be read are no error: they are yielded with the reason.
     """
-    predictor, listener = Predictor(**as_arguments(PredictorOptions, options)), options.listener
-    for note in predictor.notes:
-        listener.note(f"{options.path}: {note}.")
-    with listener.progress("listing images"):
-        paths = list(find_images(as_names(options.images)))
-    with listener.progress("predicting", len(paths)) as progress:
+    predictor, paths = _open(options)
+    with options.listener.progress("predicting", len(paths)) as progress:
         for start in range(0, len(paths), options.batch_size):
             batch = paths[start : start + options.batch_size]
             yield from _predict_batch(predictor, batch, options.top)
             progress(start + len(batch))
+
+
+def _open(options: PredictOptions) -> "tuple[Predictor, list[Path]]":
+    """Load the model of a prediction, and list its images."""
+    predictor = Predictor(**as_arguments(PredictorOptions, options))
+    for note in predictor.notes:
+        options.listener.note(f"{options.path}: {note}.")
+    with options.listener.progress("listing images"):
+        return predictor, list(find_images(as_names(options.images)))
 
 
 def _predict_batch(predictor: "Predictor", paths: Sequence[Path], top: int) -> Iterator[PredictedImage]:
@@ -94,10 +99,10 @@ def _predict_batch(predictor: "Predictor", paths: Sequence[Path], top: int) -> I
             pixels[i] = decode(path, predictor.preprocessing.decode)
         except DecodeError as error:
             reasons[i] = str(error)
-    found = dict(zip(pixels, predictor.many(list(pixels.values()), top), strict=True)) if pixels else {}
+    guesses = dict(zip(pixels, predictor.many(list(pixels.values()), top), strict=True)) if pixels else {}
     classes = len(predictor.class_names)
     for i, path in enumerate(paths):
-        yield PredictedImage(path, predictor.answering, found.get(i, []), reasons.get(i), classes)
+        yield PredictedImage(path, predictor.answering, guesses.get(i, []), reasons.get(i), classes)
 
 
 @dataclass(frozen=True)
@@ -117,11 +122,7 @@ class PredictionRows:
         from vitkit.jobs.parts import PartsRecord, part_rows
 
         options = self.options
-        predictor = Predictor(**as_arguments(PredictorOptions, options))
-        for note in predictor.notes:
-            options.listener.note(f"{options.path}: {note}.")
-        with options.listener.progress("listing images"):
-            paths = list(find_images(as_names(options.images)))
+        predictor, paths = _open(options)
         names = [os.fsencode(path).decode("utf-8", "backslashreplace") for path in paths]
         columns = pa.schema(
             {
