@@ -80,6 +80,8 @@ def test_a_model_of_a_part_of_the_images_knows_which_ones(
     assert {path.name for path in (trained / "evaluation").iterdir()} == kept
     assert run(["evaluate", str(trained), "--split", "test[:9999]"]) == 1
     assert "goes from image 0 to 9,999" in capsys.readouterr().err
+    assert run(["evaluate", str(trained), "--split", "test[:10%"]) == 1
+    assert "with both brackets at its end" in capsys.readouterr().err
     assert run(["finetune", str(out), "--data", "digits", "--out", str(tmp_path / "all"), *SHORT]) == 0
     said = " ".join(capsys.readouterr().err.split())
     assert f"{out} was trained on the part [:10%] of these training images" in said
