@@ -54,14 +54,20 @@ def members(torchrun: int) -> list[int]:
 
 
 def losses(run: Path) -> list[float]:
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line)["loss"] for line in lines]
+    """List the losses of a run in training and validation, and what its few-shot evaluator measured."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line["loss"] if "loss" in line else line["ridge_1_shots"] for line in lines]
 
 
-def test_two_processes_train_what_one_does_though_one_of_them_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sharding", ["replicas", "fsdp"])
+def test_two_processes_train_what_one_does_though_one_of_them_is_killed(
+    tmp_path: Path, sharding: str
+) -> None:
     alone, run = tmp_path / "alone", tmp_path / "run"
-    assert command([*RUN, "--out", str(alone)]) == 0
-    several = (*RUN, "--out", str(run), "--processes", "2")
+    tracked = ("--fewshot.data", "digits", "--fewshot.every", "30", "--fewshot.shots", "1")
+    options = (*RUN, *tracked) if sharding == "fsdp" else RUN
+    assert command([*options, "--out", str(alone)]) == 0
+    several = (*options, "--out", str(run), "--processes", "2", "--sharding", sharding)
     process = start(*several)
     wait_for(run / "checkpoints" / "step-00000020" / "COMMIT", process)
     os.kill(members(process.pid)[-1], signal.SIGKILL)
@@ -72,6 +78,7 @@ def test_two_processes_train_what_one_does_though_one_of_them_is_killed(tmp_path
     code, out, err = finish(start(*several))
     assert code == 0, err
     assert "resumed" in out and "Traceback" not in err
+    assert ("among 2 processes" in out) == (sharding == "fsdp")
     assert out.count("report ") == 1  # one process alone speaks
     assert losses(run) == pytest.approx(losses(alone), abs=1e-4)
     lines = [json.loads(line) for line in (run / "speed.jsonl").read_text().splitlines() if line]
@@ -98,6 +105,23 @@ def test_three_processes_that_are_stopped_end_with_the_same_bytes(tmp_path: Path
     assert code == 0, err
     for name in ("model.safetensors", "metrics.jsonl"):
         assert hash_file(whole / name) == hash_file(stopped / name)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_other_options_for_memory(tmp_path: Path) -> None:
+    """Those of the command that continues it hold in all processes."""
+    alone, run = tmp_path / "alone", tmp_path / "run"
+    options = [word for word in RUN if word not in ("--mixup", "0.2")]
+    assert command([*options, "--out", str(alone)]) == 0
+    process = start(*options, "--out", str(run), "--processes", "3", "--sharding", "fsdp")
+    wait_for(run / "checkpoints" / "step-00000020" / "COMMIT", process)
+    process.send_signal(signal.SIGTERM)
+    assert finish(process)[0] == 128 + signal.SIGTERM
+    changed = ("--micro-batch-size", "8", "--sharding", "replicas", "--recompute")
+    code, _, err = finish(start(*options, *changed, "--out", str(run), "--processes", "2"))
+    assert code == 0, err
+    assert "sharding was fsdp and is now replicas" in err
+    assert losses(run) == pytest.approx(losses(alone), abs=1e-4)
 
 
 @pytest.mark.slow

@@ -185,6 +185,11 @@ def test_50_kills_of_three_processes_that_save_in_the_background(
     check(tmp_path, 50, 6, *THREE, whom=("one", "all", "torchrun"))
 
 
+@pytest.mark.slow
+def test_kills_of_three_processes_that_each_have_a_part_of_the_weights(tmp_path: Path) -> None:
+    check(tmp_path, 10, 7, *THREE, "--sharding", "fsdp", whom=("one", "all", "torchrun"))
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     generator = np.random.default_rng(0)
