@@ -214,8 +214,9 @@ def build_evaluators(parts: Parts, device: torch.device, world: World = ALONE) -
             batch_size=run.training.micro_batch_size or run.training.batch_size,
             workers=run.loading.workers or 0,
             trained_on=() if own is None else (own,),
+            world=world,
         )
-        evaluators[name] = Evaluator(measure, config.every, config.line)
+        evaluators[name] = Evaluator(measure, config.every, config.line, together=True)
     return evaluators
 
 

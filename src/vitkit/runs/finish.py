@@ -28,7 +28,7 @@ from vitkit.training.checkpoint import FOLDER, find_damage, load_weights, read_p
 from vitkit.training.ended import read_ended, remove_checkpoints
 from vitkit.training.trainer import Trainer
 from vitkit.weights.card import card_of, preprocessing_of
-from vitkit.world import ALONE, World
+from vitkit.world import ALONE, World, prepared_together
 
 EVALUATED = ("val", "test")
 """The splits that a finished run is evaluated on, those of them that its data has; the test split only where
@@ -189,7 +189,7 @@ def evaluate_split(
         worker_timeout=worker_timeout,
         world=world,
     )
-    with listener.progress(f"evaluating {split}", len(samples)) as progress:
+    with listener.progress(f"evaluating {split}", len(samples)) as progress, prepared_together(world):
         predictions = answering.predict(
             model,
             batches,
