@@ -73,7 +73,13 @@ def measure(world: World, folder: Path, cache: bool = False) -> tuple[dict[str, 
     kept = patch.dict(os.environ, {"VITKIT_CACHE": str(folder / "cache")})
     with joined, kept, counted(seen):
         found = vitkit.fewshot(
-            str(folder / "start"), str(folder / "images"), shots=(1, 4), seeds=2, batch_size=3, cache=cache
+            str(folder / "start"),
+            str(folder / "images"),
+            shots=(1, 4),
+            seeds=2,
+            batch_size=3,
+            cache=cache,
+            methods=("ridge", "knn"),
         )
     return found.to_json(), seen
 
