@@ -1,10 +1,10 @@
 #!/usr/bin/env python
-"""How long training waits for a checkpoint that is written at once, and for one that is written beside it.
+"""Measure how long training waits for a checkpoint that is written at once, and for one written beside it.
 
     python -m benchmarks.saving [--model ViT-S/16] [--saves 8] [--threads 1] [--folder .]
 
-Trains on noise, in turns: a run whose checkpoints are written while it waits, and one that writes them in the
-background. Printed are medians with quartiles of what `ROWS` names.
+Two runs train on noise in turns: one waits while its checkpoints are written, the other writes them in the
+background. The table shows medians with quartiles, in the rows of `ROWS`.
 """
 
 import argparse
@@ -27,8 +27,9 @@ EVERY = 24
 WARM_UP = 2
 """Steps that are not counted: they take memory."""
 ROWS = ("step, seconds", "step with a save, seconds", "lost by a save, seconds", "MB a second")
-"""What is measured: a step without a save; one with the save after it, or the beginning of it; all that a run
-takes longer by a save; and bytes from the beginning of a save to its commit."""
+"""The rows of the table. The first is the time of a step without a save. The second is the time of a step
+with the save after it, or with the beginning of that save. The third is the time by which a save makes the
+run longer. The fourth is the bytes of a save divided by the time from its beginning to its commit."""
 
 
 class Noise:
@@ -69,7 +70,7 @@ def measure(folder: Path, model: str, saves: int, background: bool) -> dict[str,
         OptimizerConfig(warmup_steps=0, polyak=0.999),
         spare_memory=(lambda: 1 << 40) if background else None,
     )
-    found: dict[str, list[float]] = {name: [] for name in ROWS}
+    values: dict[str, list[float]] = {name: [] for name in ROWS}
     steps: list[float] = []
     before = began = time.monotonic()
     beside = 0  # steps that were made while the last save was written
@@ -79,7 +80,7 @@ def measure(folder: Path, model: str, saves: int, background: bool) -> dict[str,
         if report.finished:  # waits for its save in any case
             break
         if begins:
-            found["step with a save, seconds"].append(now - before)
+            values["step with a save, seconds"].append(now - before)
             began, beside = before, 0
         elif began > 0 and beside >= 0 and report.step > EVERY:
             beside += 1
@@ -87,14 +88,14 @@ def measure(folder: Path, model: str, saves: int, background: bool) -> dict[str,
             steps.append(now - before)
         if report.checkpoint is not None:
             size = sum(path.stat().st_size for path in report.checkpoint.iterdir())
-            found["MB a second"].append(size / 1e6 / (now - began))
+            values["MB a second"].append(size / 1e6 / (now - began))
             # All that the run takes longer than without the save.
-            found["lost by a save, seconds"].append(now - began - (beside + 1) * float(np.median(steps)))
+            values["lost by a save, seconds"].append(now - began - (beside + 1) * float(np.median(steps)))
             beside = -1
         before = time.monotonic()
-    found["step, seconds"] = steps[WARM_UP:]
+    values["step, seconds"] = steps[WARM_UP:]
     print(f"{'background' if background else 'plain'}: {size / 1e6:.0f} MB of state", flush=True)
-    return found
+    return values
 
 
 def main() -> None:

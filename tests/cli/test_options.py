@@ -61,6 +61,17 @@ def test_a_subset_is_an_option_of_the_splits() -> None:
     assert spell_out(["--splits.subset", "0.1"]) == ["--splits.subset", "0.1"]
 
 
+@pytest.mark.parametrize(
+    ("verb", "words"), [("evaluate", '--split "test[:10%]"'), ("fewshot", "Leave it out"), ("embed", "Leave")]
+)
+def test_a_subset_is_refused_where_there_are_no_splits(
+    verb: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([verb, "model", "--subset=0.1"]) == 1
+    said = capsys.readouterr().err
+    assert f"vitkit {verb} trains none" in said and words in said and "--splits" not in said
+
+
 @pytest.mark.parametrize("verb", ["train", "evaluate", "predict", "inspect", "card", "cost", "convert"])
 def test_every_verb_takes_one_number_for_a_square(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[str] = []

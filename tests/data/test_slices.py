@@ -1,5 +1,6 @@
 """Parts of splits: which images they hold, that parts share none, and what is refused."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from tests.data.test_sources import keys, plant
 from vitkit.data.config import NEWEST_RULE, Splits
 from vitkit.data.layouts.stratify import spread_order
-from vitkit.data.slices import Slice, parse_slice, parse_split, parse_subset
+from vitkit.data.slices import Slice, parse_slice, parse_split
 from vitkit.data.sources import open_data
 from vitkit.errors import VitkitError
 
@@ -33,10 +34,22 @@ def test_slices(text: str, count: int, expected: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("0.1", "[:10%]"), ("1", "[:100%]"), (".333", "[:33.3%]"), ("0.07", "[:7%]"), ("[-500:]", "[-500:]")],
+    [
+        ("0.1", "[:10%]"),
+        (".333", "[:33.3%]"),
+        ("0.07", "[:7%]"),
+        ("0.000000001", "[:0.0000001%]"),
+        ("[-500:]", "[-500:]"),
+        ("0:010.0%", "[:10%]"),
+        ("[10%:100%]", "[10%:]"),
+        ("[-100%:0200]", "[:200]"),
+        ("1", None),
+        ("[0%:]", None),
+    ],
 )
-def test_a_subset_is_a_fraction_or_a_slice(text: str, expected: str) -> None:
-    assert str(parse_subset(text)) == expected
+def test_a_subset_is_written_in_one_way(text: str, expected: str | None) -> None:
+    splits = Splits(subset=text)
+    assert splits.subset == expected and replace(splits) == splits
 
 
 @pytest.mark.parametrize(
@@ -58,8 +71,13 @@ def test_images_that_are_not_there_are_refused(text: str, count: int) -> None:
 def test_names_of_splits() -> None:
     assert parse_split("test") == ("test", None)
     assert parse_split("train[:10%]") == ("train", Slice("", "10%"))
+    assert parse_split(" train [ : 10.0% ] ") == ("train", Slice("", "10%"))
+    assert parse_split(" test ") == parse_split("test[:]") == ("test", None)
     with pytest.raises(VitkitError, match="Expected a part of a split"):
         parse_split("train[0.1]")
+    for name in ("test[:10%", "test:10%]", "[:10%]", "test[:10%]x"):
+        with pytest.raises(VitkitError, match="with both brackets at its end, found"):
+            parse_split(name)
 
 
 @given(st.integers(1, 5000), st.integers(0, 100), st.integers(0, 100))

@@ -72,5 +72,7 @@ def _work(pipe: Any) -> None:
             result: Any = (function(World(rank, count), *arguments),)
             dist.destroy_process_group()
         except BaseException:
+            if dist.is_initialized():
+                dist.destroy_process_group()
             result = traceback.format_exc()
         pipe.send_bytes(pickle.dumps(result))  # whole: `send` would leave tensors in this process's memory

@@ -1,11 +1,14 @@
 """Features and predictions in files: whole parts, continued after a kill, the same rows on a cluster."""
 
 import contextlib
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,13 +18,21 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 import vitkit
 from tests.helpers.guard import watch_files
 from vitkit.cli.main import run
+from vitkit.data.config import Splits
+from vitkit.data.sources import open_data
+from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
-from vitkit.jobs import parts
+from vitkit.jobs import embed, parts
+from vitkit.jobs.options import PredictOptions
+from vitkit.jobs.predict import PredictionRows, predict_to_files
+from vitkit.weights.card import card_of, preprocessing_of
 
 IMAGES = 23
 
@@ -52,27 +63,31 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture
+def working(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, photos: Path, model: Path) -> Path:
+    """Work in a folder that holds copies of the images and of the model."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(photos, "photos")
+    shutil.copytree(model, "model")
+    return tmp_path
+
+
 def rows(folder: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = pq.read_table(folder).to_pylist()
-    return found
+    table: list[dict[str, Any]] = pq.read_table(folder).to_pylist()
+    return table
 
 
 def test_features_are_those_of_the_model(photos: Path, model: Path, tmp_path: Path) -> None:
-    found = vitkit.embed(photos, model, tmp_path / "features", batch_size=3)
-    assert (found.images, found.width, found.continued) == (IMAGES, 16, 0)
-    assert list(found.rejects) == ["cats/07.png"]
-    files = sorted(path.name for path in found.out.glob("*.parquet"))
+    made = vitkit.embed(photos, model, tmp_path / "features", batch_size=3)
+    assert (made.images, made.width, made.continued) == (IMAGES, 16, 0)
+    assert list(made.rejects) == ["cats/07.png"]
+    files = sorted(path.name for path in made.out.glob("*.parquet"))
     assert files == [f"part-{number:05d}.parquet" for number in range(4)]
-    table = rows(found.out)
+    table = rows(made.out)
     assert [row["image"] for row in table if "cats" in row["image"]][:2] == ["cats/01.png", "cats/03.png"]
     assert len({row["image"] for row in table}) == IMAGES
     bad = next(row for row in table if row["error"])
-    assert bad["features"] is None and bad["error"] == found.rejects["cats/07.png"]
-    import torch
-
-    from vitkit.data.transforms import preprocess
-    from vitkit.weights.card import preprocessing_of
-
+    assert bad["features"] is None and bad["error"] == made.rejects["cats/07.png"]
     loaded = vitkit.load_model(model).eval()
     good = next(row for row in table if row["image"] == "dogs/04.png")
     with Image.open(photos / "dogs" / "04.png") as image:
@@ -130,11 +145,11 @@ def test_another_model_and_other_images_are_refused(photos: Path, model: Path, t
     fewer = shutil.copytree(photos, tmp_path / "fewer")
     (fewer / "dogs" / "04.png").unlink()
     for data, start, size, word in (
-        (photos, tmp_path / "other", 3, "features"),
-        (fewer, model, 3, "images"),
-        (photos, model, 4, "batch_size"),
+        (photos, tmp_path / "other", 3, "another model"),
+        (fewer, model, 3, "other images"),
+        (photos, tmp_path / "other", 4, "another model and of batch_size 3"),
     ):
-        with pytest.raises(VitkitError, match=f"something else .*{word}.*another --out"):
+        with pytest.raises(VitkitError, match=rf"holds the results of {word}\. Choose another --out"):
             vitkit.embed(data, start, out, batch_size=size)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
@@ -149,6 +164,7 @@ def test_another_model_and_other_images_are_refused(photos: Path, model: Path, t
         (["--batch-size", "0"], "batch_size is 1 or more"),
         (["--processes", "2"], "--on ray"),
         (["--out", "{photos}/dogs/00.png"], "is a file"),
+        (["--out", "{photos}/dogs/all.NPY"], "would be listed as images by the next command"),
     ],
 )
 def test_features_that_cannot_be(
@@ -159,6 +175,71 @@ def test_features_that_cannot_be(
     assert words in capsys.readouterr().err
 
 
+def test_folders_of_features_and_predictions_are_no_images(
+    working: Path, model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(working / "photos")
+    for again in ("", "; 4 parts were there already"):
+        assert run(["embed", ".", str(model), "--batch-size", "3"]) == 0
+        printed = capsys.readouterr().out
+        assert f"Features of {IMAGES} images, 16 of each, in features/images-model{again}." in printed
+        arguments = ["predict", str(model), ".", "--out", "cats/named", "--batch-size", "3"]
+        assert run(arguments) == 1  # one image cannot be read
+        assert f"Predictions for {IMAGES} images in cats/named{again}." in capsys.readouterr().out
+    labelled = open_data(".", Splits(0, 0))
+    assert labelled.class_names == ("cats", "dogs") and len(labelled.splits["train"]) == IMAGES
+    assert labelled.notes == (
+        "2 folders of features or predictions ignored: cats/named/, features/images-model/.",
+    )
+
+
+@pytest.mark.parametrize("name", ["all.parquet", "all.NPY"])
+def test_a_file_is_written_by_one_command_at_a_time(
+    photos: Path, model: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = (photos, model, tmp_path / name)
+    others: list[VitkitError] = []
+    join, remove = embed._join, parts.remove_parts
+
+    def interrupted(step: Callable[..., None], *given: Any) -> None:
+        with pytest.raises(VitkitError, match=r"is at work in|is there already") as other:
+            vitkit.embed(*arguments)
+        others.append(other.value)
+        step(*given)
+
+    monkeypatch.setattr(embed, "_join", lambda *given: interrupted(join, *given))
+    monkeypatch.setattr("vitkit.jobs.embed.remove_parts", lambda *given: interrupted(remove, *given))
+    assert vitkit.embed(*arguments).images == IMAGES
+    assert ["at work" in str(other) for other in others] == [True, False]
+    assert not (tmp_path / f".{name}.parts").exists()
+
+
+def test_images_that_were_mended_are_read_again(
+    photos: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mended = shutil.copytree(photos, tmp_path / "photos")
+    for name in ("features", "all.npy"):
+        (mended / "cats" / "07.png").write_bytes(b"no image")
+        arguments = ["embed", str(mended), str(model), "--out", str(tmp_path / name), "--batch-size", "3"]
+        assert run(arguments) == 0
+        said = re.search(r"To read them again, mend them, remove (.+) and give", capsys.readouterr().out)
+        assert said is not None
+        for path in said[1].split(", "):
+            Path(path).unlink()
+        shutil.copy(photos / "cats" / "09.png", mended / "cats" / "07.png")
+        assert run(arguments) == 0
+        assert "could not be read" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["guesses.npy", "guesses.Parquet"])
+def test_predictions_are_not_kept_in_one_file(
+    name: str, photos: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["predict", str(model), str(photos), "--out", str(tmp_path / name)]) == 1
+    assert "--out takes a folder for .parquet files" in capsys.readouterr().err
+    assert not (tmp_path / name).exists()
+
+
 def test_models_without_features_are_refused(photos: Path, tmp_path: Path) -> None:
     config: Any = vitkit.model_config("ViT-16x1x2/4", num_classes=0, image_size=8)
     vitkit.save_model(vitkit.build_model(replace(config, pool="none")), tmp_path / "model")
@@ -166,21 +247,14 @@ def test_models_without_features_are_refused(photos: Path, tmp_path: Path) -> No
         vitkit.embed(photos, tmp_path / "model", tmp_path / "out")
 
 
-def test_the_command_says_what_it_made(
-    photos: Path,
-    model: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert run(["embed", str(photos), str(model)]) == 0
+def test_the_command_says_what_it_made(working: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["embed", "photos", "model"]) == 0
     printed = capsys.readouterr().out
-    out = f"features/{photos.name}-model"
+    out = "features/photos-model"
     assert f"Features of {IMAGES} images, 16 of each, in {out}." in printed
     assert "1 of the images could not be read and have no features" in printed
     assert f"read_parquet('{out}')" in printed
-    assert run(["embed", "digits", str(model), "--out", "digits.npy"]) == 0
+    assert run(["embed", "digits", "model", "--out", "digits.npy"]) == 0
     assert np.load("digits.npy").shape == (1797, 16)
 
 
@@ -202,6 +276,42 @@ def test_predictions_in_files_are_those_of_the_predictor(photos: Path, model: Pa
     assert run(arguments) == 1
     assert {path.name: path.read_bytes() for path in out.glob("*.parquet")} == before
     assert run([*arguments, "--json"]) == 1
+
+
+def save_in_shards(folder: Path, seed: int, names: tuple[str, ...] = ("a", "b", "c")) -> Path:
+    """Save a model as Hugging Face does a large one, in two files of weights; returns the index of both."""
+    torch.manual_seed(seed)
+    made = vitkit.create_model("ViT-16x1x2/4", num_classes=3, image_size=8)
+    made.card = replace(card_of(made), class_names=names)
+    vitkit.save_model(made, folder / "whole", "huggingface")
+    tensors = load_file(folder / "whole" / "model.safetensors")
+    index: dict[str, str] = {}
+    for number in (0, 1):
+        some = dict(sorted(tensors.items())[number::2])
+        save_file(some, folder / f"model-{number}.safetensors")
+        index |= dict.fromkeys(some, f"model-{number}.safetensors")
+    for path in (folder / "whole").glob("*.json"):
+        shutil.copy(path, folder)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    return folder / "model.safetensors.index.json"
+
+
+def test_predictions_of_two_models_do_not_stand_in_one_folder(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = save_in_shards(tmp_path / "model", 0)
+    other = save_in_shards(tmp_path / "other", 1)
+    renamed = save_in_shards(tmp_path / "renamed", 0, ("x", "y", "z"))
+    arguments = [str(photos), "--out", str(tmp_path / "out")]
+    assert run(["predict", str(model), *arguments]) == 1  # one image cannot be read
+    (model.parent / "training.json").write_text("{}")  # a file that decides nothing
+    assert run(["predict", str(model), *arguments]) == 1
+    assert "1 part was there already" in capsys.readouterr().out
+    shutil.copy(other.parent / "model-1.safetensors", model.parent)
+    for path in (model, renamed):
+        assert run(["predict", str(path), *arguments]) == 1
+        said = capsys.readouterr().err
+        assert f"{tmp_path / 'out'} holds the results of another model. Choose" in said
 
 
 COMMAND = """
@@ -232,22 +342,21 @@ def test_a_command_that_was_killed_goes_on(photos: Path, model: Path, tmp_path: 
 
 @pytest.fixture
 def sockets() -> Iterator[str]:
-    """A short path for Ray's sockets and logs, in an environment that has Ray: scripts/test-ray.
-
-    The paths of sockets must be shorter than those of tests' folders, so it is not one of them.
-    """
+    """Make a folder for Ray's sockets and logs, in an environment that has Ray: scripts/test-ray."""
     pytest.importorskip("ray")
-    folder = subprocess.check_output(["mktemp", "-d", "/tmp/rayXXXXXX"], text=True).strip()
-    yield folder
-    subprocess.run(["rm", "-rf", folder], check=True)
+    # A socket's path has 107 characters at most, of which Ray takes 64, so that `tmp_path` is too long. Ray's
+    # processes may still write while the folder is removed.
+    with tempfile.TemporaryDirectory(prefix="", ignore_cleanup_errors=True) as folder:
+        yield folder
 
 
 def on_ray(sockets: str, *arguments: str) -> "subprocess.Popen[str]":
-    """Begin a command on a cluster of this machine's two processors."""
+    """Begin a command on a cluster of this machine's two processors, which was started in another folder."""
     code = COMMAND.replace(
         "from vitkit.cli.main",
-        "import ray; ray.init(num_cpus=2, include_dashboard=False, "
-        f"log_to_driver=False, logging_level='error', _temp_dir={sockets!r})\nfrom vitkit.cli.main",
+        "import os, ray; ray.init(num_cpus=2, include_dashboard=False, "
+        f"log_to_driver=False, logging_level='error', _temp_dir={sockets!r})\n"
+        f"os.chdir({str(Path.cwd())!r})\nfrom vitkit.cli.main",
     )
     # Without the watch over files: Ray's own are where Ray puts them.
     environment = {name: value for name, value in os.environ.items() if name != watch_files.OFFENCES}
@@ -257,18 +366,28 @@ def on_ray(sockets: str, *arguments: str) -> "subprocess.Popen[str]":
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
+        cwd=sockets,
         start_new_session=True,
     )
 
 
 def actors() -> list[int]:
     """List the processes of the cluster that compute parts."""
-    found = []
+    processes = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             if b"ray::" in path.read_bytes() and b"_Worker" in path.read_bytes():
-                found.append(int(path.parent.name))
-    return found
+                processes.append(int(path.parent.name))
+    return processes
+
+
+def require_same_rows(one: Path, other: Path, numbers: str) -> None:
+    """Compare two tables: all but the numbers of one column are equal, and these up to rounding."""
+    for mine, theirs in zip(rows(one), rows(other), strict=True):
+        values, expected = mine.pop(numbers), theirs.pop(numbers)
+        assert mine == theirs and (values is None) == (expected is None)
+        if values is not None:
+            np.testing.assert_allclose(values, expected, atol=1e-5)
 
 
 def wait_until(condition: Callable[[], object], process: "subprocess.Popen[str]") -> None:
@@ -300,50 +419,45 @@ def test_a_cluster_computes_the_same_rows_though_its_processes_and_the_command_a
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
     assert "there already" in out and "Traceback" not in err
-    assert [row["image"] for row in rows(there)] == [row["image"] for row in rows(here)]
-    for mine, other in zip(rows(there), rows(here), strict=True):
-        assert mine["error"] == other["error"]
-        if mine["features"]:
-            np.testing.assert_allclose(mine["features"], other["features"], atol=1e-5)
+    require_same_rows(there, here, "features")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_cluster_predicts_as_one_process_does(
-    sockets: str, photos: Path, model: Path, tmp_path: Path
-) -> None:
-    arguments = ("predict", str(model), str(photos), "--batch-size", "3")
-    assert run([*arguments, "--out", str(tmp_path / "here")]) == 1  # one image cannot be read
-    process = on_ray(sockets, *arguments, "--out", str(tmp_path / "there"))
+def test_a_cluster_predicts_as_one_process_does(sockets: str, working: Path) -> None:
+    arguments = ("predict", "model", "photos", "--batch-size", "3")
+    assert run([*arguments, "--out", "here"]) == 1  # one image cannot be read
+    process = on_ray(sockets, *arguments, "--out", "there")
     _, err = process.communicate(timeout=600)
     assert process.returncode == 1 and "1 of 23 images could not be read" in err
-    for mine, other in zip(rows(tmp_path / "there"), rows(tmp_path / "here"), strict=True):
-        assert (mine["image"], mine["classes"], mine["error"]) == (
-            other["image"],
-            other["classes"],
-            other["error"],
-        )
-        np.testing.assert_allclose(mine["probabilities"], other["probabilities"], atol=1e-5)
+    require_same_rows(working / "there", working / "here", "probabilities")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_what_goes_wrong_on_a_cluster_is_told_in_a_sentence(
-    sockets: str, photos: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    process = on_ray(sockets, "embed", str(photos), str(tmp_path / "none"), "--out", str(tmp_path / "out"))
+def test_a_command_on_a_cluster_ends_in_a_sentence(sockets: str, working: Path) -> None:
+    process = on_ray(sockets, "embed", "photos", "none", "--out", "out")
     _, err = process.communicate(timeout=600)
     assert process.returncode == 1 and "none" in err and "Traceback" not in err
 
 
 def test_a_cluster_is_refused_without_ray(
-    photos: Path,
-    model: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    photos: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    arguments = ["embed", str(photos), str(model), "--out", str(tmp_path / "out"), "--on", "ray"]
-    assert run(arguments) == 1
-    assert 'pip install "vitkit[ray]"' in capsys.readouterr().err
+    with pytest.raises(VitkitError, match=r'pip install "vitkit\[ray\]"'):
+        vitkit.embed(photos, model, tmp_path / "out", on="ray")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_process_of_a_cluster_reads_what_is_named_from_the_folder_of_the_command(
+    working: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = PredictOptions("model", images=["photos/cats", "photos/dogs/04.png"], out="named", batch_size=3)
+    predict_to_files(options)
+    here = rows(Path("named"))
+    Path("named/part-00001.parquet").unlink()
+    monkeypatch.chdir("/")
+    worker = parts._Worker(str(working / "named"), PredictionRows(options), str(working))
+    assert worker({"part": 1}) == {"part": 1}
+    assert rows(working / "named") == here

@@ -64,13 +64,14 @@ def test_a_model_of_a_part_of_the_images_knows_which_ones(
     out, tuned = tmp_path / "part", tmp_path / "tuned"
     arguments = ["train", "--recipe", "digits", "--subset", "0.1", "--out", str(out), *SHORT]
     assert run(arguments) == 0
-    assert read_run(out).splits == replace(read_run(trained).splits, subset="0.1")
+    assert run(["[:10.0%]" if one == "0.1" else one for one in arguments]) == 0  # the same run
+    assert read_run(out).splits == replace(read_run(trained).splits, subset="[:10%]")
     recorded = json.loads((out / "data.json").read_text())["images"]
     whole = json.loads((trained / "data.json").read_text())["images"]
     assert recorded == whole | {"train": round(whole["train"] / 10)}
     assert vitkit.evaluate(out, split="train").result.count == recorded["train"]
-    found = vitkit.evaluate(trained, split="test[-50:]")
-    assert (found.result.count, found.split) == (50, "test[-50:]")
+    part = vitkit.evaluate(trained, split=" test[ -050: ]")
+    assert (part.result.count, part.split) == (50, "test[-50:]")
     kept = {path.name for path in (trained / "evaluation").iterdir()}
     capsys.readouterr()
     assert run(["evaluate", str(trained), "--split", "train[:50%]"]) == 0
@@ -79,9 +80,16 @@ def test_a_model_of_a_part_of_the_images_knows_which_ones(
     assert {path.name for path in (trained / "evaluation").iterdir()} == kept
     assert run(["evaluate", str(trained), "--split", "test[:9999]"]) == 1
     assert "goes from image 0 to 9,999" in capsys.readouterr().err
+    assert run(["evaluate", str(trained), "--split", "test[:10%"]) == 1
+    assert "with both brackets at its end" in capsys.readouterr().err
+    assert run(["finetune", str(out), "--data", "digits", "--out", str(tmp_path / "all"), *SHORT]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"{out} was trained on the part [:10%] of these training images" in said
+    assert "--subset '[:10%]'" in said and read_run(tmp_path / "all").splits == read_run(trained).splits
     # Fine-tuned on more of the same images, it is tested on the same ones.
     assert run(["finetune", str(out), "--data", "digits", "--subset=.5", "--out", str(tuned), *SHORT]) == 0
-    assert read_run(tuned).splits == replace(read_run(out).splits, subset=".5")
+    assert "was trained on the part" not in capsys.readouterr().err
+    assert read_run(tuned).splits == replace(read_run(out).splits, subset="[:50%]")
     assert run([*arguments[:3], "--subset", "0.2", "--out", str(out), *SHORT]) == 1  # another run's folder
     assert "subset" in capsys.readouterr().err
 

@@ -14,7 +14,7 @@ from tests.models.test_vit import TINY
 from vitkit.data.stream.batch import Batch
 from vitkit.data.stream.order import sample_at
 from vitkit.models.vit import ViT
-from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig
+from vitkit.training.config import ClassificationConfig, OptimizerConfig, Sharding, TrainingConfig
 from vitkit.training.evaluators import Evaluator, Monitor
 from vitkit.training.objectives import Classification
 from vitkit.training.parallel import divide, places_of
@@ -62,6 +62,7 @@ def small_trainer(
     others: Mapping[str, Evaluator] | None = None,
     device: str = "cpu",
     world: World = ALONE,
+    sharding: Sharding = "replicas",
 ) -> Trainer:
     """`values`: what each validation is to find; left out, something the weights decide. `others`: evaluators
     besides the validation, which stand before it."""
@@ -87,6 +88,7 @@ def small_trainer(
         Monitor("accuracy", "max", tie_breaker="loss"),
         mixes=mixup > 0,
         world=world,
+        sharding=sharding,
     )
 
 

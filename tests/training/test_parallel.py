@@ -23,10 +23,11 @@ from vitkit.models.build import build_model
 from vitkit.models.zoo import model_config
 from vitkit.runs.data_record import DataRecord, RejectedFiles
 from vitkit.training.checkpoint import survey
-from vitkit.training.config import ClassificationConfig
+from vitkit.training.config import ClassificationConfig, Sharding
 from vitkit.training.gradients import Gradients
 from vitkit.training.objectives import Classification
 from vitkit.training.parallel import divide, places_of
+from vitkit.training.sharding import collect, shard
 from vitkit.training.trainer import Trainer
 from vitkit.world import World
 
@@ -57,7 +58,13 @@ def test_the_image_before_is_read_once_more_where_images_are_mixed() -> None:
     assert places_of(divide(10, 5, World()), mixes=True).tolist() == list(range(10))
 
 
-def gradients_of(world: World, name: str, changes: dict[str, Any], objective: dict[str, Any]) -> list[Any]:
+def gradients_of(
+    world: World,
+    name: str,
+    changes: dict[str, Any],
+    objective: dict[str, Any],
+    sharding: Sharding = "replicas",
+) -> list[Any]:
     """Compute two steps' gradients in float64, of a batch with an unreadable image."""
     config = dataclasses.replace(model_config(name, 5, 16), **changes)
     model = build_model(config, torch.Generator().manual_seed(0)).double().train()
@@ -70,13 +77,15 @@ def gradients_of(world: World, name: str, changes: dict[str, Any], objective: di
     loss = ClassificationConfig(**objective)
     places = torch.from_numpy(places_of(divide(BATCH, 4, world), loss.mixes))
     own = whole._each(lambda tensor: tensor[places])
+    if sharding != "replicas":
+        shard(model, world, sharding, "float32")
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     made = Gradients(model, Double(loss), optimizer, torch.enable_grad, 2, 0, BATCH, 4, loss.mixes, world)
     found = []
     for step in range(2):
         totals = made.compute(own, step)
         assert model.batch_rows is None  # whoever goes on with the model gives it whole batches
-        grads = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+        grads = [None if p.grad is None else collect(p.grad).clone() for p in model.parameters()]
         found.append(({name: value.item() for name, value in totals.items()}, grads))
     return found
 

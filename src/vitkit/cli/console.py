@@ -35,7 +35,7 @@ from rich.table import Column
 from rich.text import Text
 
 from vitkit.cli.streams import is_terminal
-from vitkit.text import csv_line, format_bytes, format_duration, json_text, visible
+from vitkit.text import csv_line, format_bytes, format_duration, json_text, pluralize, visible
 from vitkit.weights.published import find_start_named, is_address
 
 WIDTH_OF_PIPES = 110
@@ -215,6 +215,11 @@ def print_rejects(rejects: Mapping[str, str], fate: str) -> None:
     out.print(f"{len(rejects):,} of the images could not be read and {fate}:")
     for key, reason in list(rejects.items())[:REJECTS_SHOWN]:
         out.print(f"  {key}: {reason}", markup=False)
+
+
+def say_continued(parts: int) -> str:
+    """Say how many parts of a table were on the disk before, in words that end a sentence; "" for none."""
+    return f"; {pluralize(parts, 'part was', 'parts were')} there already" if parts else ""
 
 
 def progress_bar(in_bytes: bool = False) -> Progress:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from vitkit.cli import console
 from vitkit.cli.options import importing, parse
 from vitkit.jobs.options import EmbedOptions
-from vitkit.text import pluralize
+from vitkit.text import join_names, pluralize
 
 
 @dataclass(frozen=True)
@@ -22,15 +22,18 @@ def main(arguments: list[str]) -> None:
         from vitkit.jobs.embed import run_embed
 
     download(options.path)
-    found = run_embed(options)
-    console.print_rejects(found.rejects, "have no features")
-    again = (
-        f"; {pluralize(found.continued, 'part was', 'parts were')} there already" if found.continued else ""
-    )
-    made = f"Features of {pluralize(found.images, 'image')}, {found.width:,} of each, in {found.out}{again}."
-    out, model, data = (str(found.out), shlex.quote(str(options.path)), shlex.quote(str(options.data)))
-    lines = [made, f"Next: pandas.read_parquet({out!r}) in Python"]
-    if found.names is not None:
-        lines = [made, f"The names of the rows are in {found.names}.", f"Next: numpy.load({out!r}) in Python"]
+    made = run_embed(options)
+    console.print_rejects(made.rejects, "have no features")
+    lines = []
+    if made.retry:
+        files = join_names([str(path) for path in made.retry])
+        lines.append(f"To read them again, mend them, remove {files} and give the same command.")
+    out, model, data = (str(made.out), shlex.quote(str(options.path)), shlex.quote(str(options.data)))
+    again = console.say_continued(made.continued)
+    lines.append(f"Features of {pluralize(made.images, 'image')}, {made.width:,} of each, in {out}{again}.")
+    if made.names is None:
+        lines.append(f"Next: pandas.read_parquet({out!r}) in Python")
+    else:
+        lines += [f"The names of the rows are in {made.names}.", f"Next: numpy.load({out!r}) in Python"]
     lines.append(f"      vitkit fewshot {model} --data {data}   (how well classes are learned from features)")
     console.out.print(*lines, sep="\n", markup=False, soft_wrap=True)

@@ -1,5 +1,6 @@
 """The options that verbs have in common, and how a command line becomes the options of a job."""
 
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -130,7 +131,15 @@ def parse(command: Callable[..., Any], arguments: list[str], verb: str) -> Any:
 
     Raises:
         SystemExit: the arguments are wrong or ask for help, and the words are printed.
+        VitkitError: --subset is given, and the command has no splits.
     """
+    names = inspect.signature(command).parameters
+    if "splits" not in names and any(one.partition("=")[0] == "--subset" for one in arguments):
+        other = 'Name a part of a split with --split "test[:10%]".' if "split" in names else "Leave it out."
+        raise VitkitError(
+            "--subset takes a part of the images that a run trains on, and "
+            f"vitkit {verb} trains none. {other}"
+        )
     return tyro.cli(
         command,
         args=spell_out(arguments),

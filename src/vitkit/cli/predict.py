@@ -78,14 +78,16 @@ def main(arguments: list[str]) -> None:
 
 def _print_files(out: str, images: int, unreadable: int, continued: int) -> None:
     """Say what was written to files."""
-    again = f"; {pluralize(continued, 'part was', 'parts were')} there already" if continued else ""
     lines = [
-        f"Predictions for {pluralize(images, 'image')} in {out}{again}.",
+        f"Predictions for {pluralize(images, 'image')} in {out}{console.say_continued(continued)}.",
         f"Next: pandas.read_parquet({out!r}) in Python",
     ]
     console.out.print(*lines, sep="\n", markup=False, soft_wrap=True)
     if unreadable:
-        raise VitkitError(f"{unreadable} of {images} images could not be read: the column error says why.")
+        raise VitkitError(
+            f"{unreadable} of {images} images could not be read: the column error says why. To predict them "
+            "too, mend them and give another --out."
+        )
 
 
 def _csv_headings(top: int) -> list[str]:

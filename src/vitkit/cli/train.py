@@ -236,9 +236,8 @@ def _read_series(folder: Path) -> "Series":
 def parse_line(arguments: list[str], defaults: Run, verb: str, several: SeriesOptions) -> Asked:
     """Read a command line; options that are left out are those of a run."""
     arguments = spell_out(arguments)
-    task = cast(
-        "TaskName", take_option(list(arguments), "--task") or defaults.task
-    )  # the parser refuses others
+    # The parser refuses others.
+    task = cast("TaskName", take_option(list(arguments), "--task") or defaults.task)
     kind = OBJECTIVES.get(task, ClassificationConfig)
     if not isinstance(defaults.objective, kind):  # its options are those of the task
         defaults = replace(defaults, task=task, objective=kind())
@@ -284,7 +283,7 @@ def _suited(asked: Asked, recipe_name: str, request: "Request", listener: "Termi
 
     download(asked.run.start.start)
     with listener.progress("looking at the start"):
-        suited = suit_run(replace(asked.run, recipe=recipe_name), request)
+        suited = suit_run(replace(asked.run, recipe=recipe_name), request, listener)
     training = asked.over(suited.run).run.training
     if recipe_name or training == suited.run.training:
         return suited.run

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from vitkit.config import require_finite
-from vitkit.data.slices import parse_subset
+from vitkit.data.slices import WHOLE, parse_subset
 from vitkit.errors import VitkitError
 
 BYTES_PER_PIXEL = 8
@@ -238,7 +238,9 @@ class Splits:
     def __post_init__(self) -> None:
         require_finite(self)
         if self.subset is not None:
-            parse_subset(self.subset)
+            # One way of writing for each selection, so that it is the same run however it is written.
+            part = parse_subset(self.subset)
+            object.__setattr__(self, "subset", None if part == WHOLE else str(part))
         if self.rule not in (None, *range(1, NEWEST_RULE + 1)):
             raise VitkitError(f"The rule of the splits is 1, 2 or 3, found {self.rule}: leave it out.")
         if (self.fold is None) != (self.folds is None):

@@ -6,7 +6,7 @@ instead of copying it.
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +23,9 @@ SPLIT_NAMES = {
     "val": "val", "valid": "val", "validation": "val", "dev": "val",
     "test": "test", "testing": "test",
 }  # fmt: skip
+PARTS_RECORD = "_parts.json"
+"""The record of a folder of rows that vitkit computed of images; readers of tables pass over names that begin
+with an underscore."""
 _IGNORED_NAMES = frozenset({"__MACOSX", "Thumbs.db", "desktop.ini"})
 
 LAYOUTS = (
@@ -161,6 +164,21 @@ def number_groups(names: Iterable[str]) -> NDArray[np.int64]:
 def is_ignored(name: str) -> bool:
     """Whether a file or folder is hidden, or one that an operating system leaves behind."""
     return name.startswith(".") or name in _IGNORED_NAMES
+
+
+def files_below(root: Path, fits: Callable[[str], bool]) -> list[Path]:
+    """List the files below a folder whose names fit, each folder's in order.
+
+    Hidden files and folders are passed over, and so are folders of rows that vitkit computed.
+    """
+    files: list[Path] = []
+    for folder, folders, names in os.walk(root):  # Path.rglob would make a Path of each of a million images
+        if PARTS_RECORD in names:
+            folders.clear()
+            continue
+        folders[:] = sorted(name for name in folders if not is_ignored(name))
+        files += [Path(folder, name) for name in sorted(names) if fits(name) and not is_ignored(name)]
+    return files
 
 
 def class_numbers(labels: Labels) -> NDArray[np.int64]:

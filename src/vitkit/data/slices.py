@@ -5,13 +5,14 @@ The notation is that of TensorFlow Datasets, which the configurations of the ori
 
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 
 from vitkit.errors import VitkitError
 
 _BOUND = r"-?\d+(?:\.\d+)?%|-?\d+|"
 _SLICE = re.compile(rf"({_BOUND}):({_BOUND})")
-_SPLIT = re.compile(r"(\w+)\[(.*)\]")
+_SPLIT = re.compile(r"(\w+)\s*\[(.*)\]")
 _EXAMPLES = "[:10%] (the first tenth), [10%:] (the rest), [-500:] (the last 500) or [100:200]"
 
 
@@ -52,8 +53,12 @@ def _place(bound: str, count: int) -> int:
     return count - images if bound.startswith("-") else images
 
 
+WHOLE = Slice("", "")
+"""The slice that holds all images."""
+
+
 def parse_slice(text: str) -> Slice:
-    """Read a slice, with or without its brackets.
+    """Read a slice, with or without its brackets; [0:010.0%] is the same value as [:10%].
 
     Raises:
         VitkitError: it is none.
@@ -61,7 +66,14 @@ def parse_slice(text: str) -> Slice:
     match = _SLICE.fullmatch(text.removeprefix("[").removesuffix("]").replace(" ", ""))
     if match is None:
         raise VitkitError(f"Expected a part of a split such as {_EXAMPLES}, found {text!r}.")
-    return Slice(*match.groups())
+    start, stop = (_in_short(bound) for bound in match.groups())
+    return Slice("" if start in ("0", "0%", "-100%") else start, "" if stop == "100%" else stop)
+
+
+def _in_short(bound: str) -> str:
+    """Write a bound without digits that say nothing: 10.0% as 10%, 010 as 10."""
+    sign = "%" if bound.endswith("%") else ""
+    return f"{Decimal(bound.removesuffix('%')).normalize():f}{sign}" if bound else ""
 
 
 def parse_subset(text: str) -> Slice:
@@ -73,22 +85,29 @@ def parse_subset(text: str) -> Slice:
     if not isinstance(text, str):
         raise VitkitError(f'subset is a text such as "0.1" or "[:10%]", found {text!r}.')
     if re.fullmatch(r"\d*\.?\d+", text):
-        if not 0 < Fraction(text) <= 1:
+        fraction = Decimal(text)
+        if not 0 < fraction <= 1:
             raise VitkitError(
                 f"subset is a fraction above 0 and at most 1, found {text}. For a number of images write "
                 "[:500]."
             )
-        return Slice("", f"{float(100 * Fraction(text)):.12g}%")
+        return parse_slice(f":{100 * fraction:f}%")
     return parse_slice(text)
 
 
 def parse_split(name: str) -> tuple[str, Slice | None]:
-    """Read the name of a split or of a part of it: "test", or "train[:10%]".
+    """Read the name of a split or of a part of it: "test", or "train[:10%]"; spaces around it are left out.
 
     Raises:
-        VitkitError: it has brackets, and they hold no slice.
+        VitkitError: it has brackets that are not a pair at its end, or that hold no slice.
     """
-    match = _SPLIT.fullmatch(name.replace(" ", ""))
-    if match is None:
-        return name, None
-    return match[1], parse_slice(match[2])
+    match = _SPLIT.fullmatch(name.strip())
+    if match is not None:
+        part = parse_slice(match[2])
+        return match[1], None if part == WHOLE else part
+    if "[" in name or "]" in name:
+        raise VitkitError(
+            'Expected the name of a split such as test, or a part of one such as "test[:10%]" with both '
+            f"brackets at its end, found {name!r}."
+        )
+    return name.strip(), None

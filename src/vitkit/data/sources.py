@@ -42,7 +42,7 @@ from vitkit.data.listing import (
     Listing,
     Targets,
     expand_home,
-    is_ignored,
+    files_below,
 )
 from vitkit.data.slices import Slice, parse_split, parse_subset
 from vitkit.errors import VitkitError
@@ -395,11 +395,7 @@ def _list_sets(path: Path, separator: str | None, group: str | None) -> Listing:
 
 
 def _parquet_files(root: Path) -> list[Path]:
-    found: list[Path] = []
-    for folder, below, names in os.walk(root):  # Path.rglob would make a Path of each of a million images
-        below[:] = (name for name in below if not is_ignored(name))
-        found += (Path(folder, name) for name in names if name.endswith(".parquet") and not is_ignored(name))
-    return sorted(found)
+    return sorted(files_below(root, lambda name: name.endswith(".parquet")))
 
 
 def _list_digits() -> Listing:

@@ -11,13 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vitkit.data.config import Splits
+from vitkit.data.listing import absolute_spec
 from vitkit.data.sources import FileSamples, ImageData, open_data
 from vitkit.durable import replace_file, sync_folder
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import FeatureExtractor, Features, explain_no_features
 from vitkit.jobs.engines import load_ready
 from vitkit.jobs.options import EmbedOptions, from_options
-from vitkit.jobs.parts import ComputeRows, PartsRecord, compute_parts, part_rows
+from vitkit.jobs.parts import ComputeRows, PartsRecord, computed_parts, part_rows, remove_parts
+from vitkit.runs.destination import refuse_taken
 from vitkit.runs.folder import kind_of
 from vitkit.text import csv_line
 from vitkit.weights.card import preprocessing_of
@@ -26,15 +28,8 @@ from vitkit.weights.loading import log_notes
 COLUMNS = ("image", "split", "features", "error")
 """The name of an image, its split where there are several, its D features in float32, and the reason where it
 cannot be read."""
-
-
 NAMES = ".names.csv"
-"""The ending of the file that names the rows of a .npy file."""
-
-
-def names_of(out: Path) -> list[Path]:
-    """Give the file that names the rows of a .npy file; none for a Parquet file, which names them itself."""
-    return [out.with_suffix(NAMES)] if out.suffix == ".npy" else []
+"""The ending of the file that names the rows of a .npy file; a Parquet file names them itself."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +45,8 @@ class Embedded:
     """Name and reason of every image that could not be read: its features are missing, or NaN in .npy."""
     continued: int
     """Parts that were on the disk already."""
+    retry: tuple[Path, ...] = ()
+    """The files without which the same command reads these images again."""
     names: Path | None = None
     """The .names.csv with the names of the rows of a .npy file."""
 
@@ -106,7 +103,7 @@ class FeatureRows:
             return _table(names, splits[first:last], features)
 
         facts = {
-            "features": extractor.fingerprint(),
+            "model": extractor.fingerprint(),
             "images": data.fingerprint(),
             "batch_size": options.batch_size,
         }
@@ -125,23 +122,26 @@ def run_embed(options: EmbedOptions) -> Embedded:
         VitkitError: the model has no single row of features; there are no such images; `out` holds features
             of another model or of other images.
     """
-    out, single = options.destination, options.destination.suffix in (".parquet", ".npy")
-    folder = out.with_name(f".{out.name}.parts") if single else out
-    taken = [path for path in (out, *names_of(out)) if path.exists()] if single else []
-    if out in taken or (taken and not folder.exists()):  # with the parts, the names are of an attempt before
-        raise VitkitError(f"{taken[0]} is there already. Choose another --out, or remove it first.")
-    parts, continued = compute_parts(folder, FeatureRows(options), options)
-    rejects = {name: error for part in parts for name, error in _errors(part)}
-    images = sum(pq.read_metadata(part).num_rows for part in parts)
-    width = pq.read_schema(parts[0]).field("features").type.list_size
-    names = None
-    if single:
-        with options.listener.progress(f"writing {out.name}"):
-            names = _join(parts, out, images, width)
-        for path in folder.iterdir():
-            path.unlink()
-        folder.rmdir()
-    return Embedded(out, images, width, rejects, continued, names)
+    out, ending = options.destination, options.file_ending
+    names = out.with_suffix(NAMES) if ending == ".npy" else None
+    folder = out.with_name(f".{out.name}.parts") if ending else out
+    if ending:
+        refuse_taken(out)
+        _refuse_below(out, str(options.data))
+    if names is not None and not folder.exists():  # with the parts, the names are of an attempt before
+        refuse_taken(names)
+    with computed_parts(folder, FeatureRows(options), options) as (parts, continued):
+        errors = {part: list(_errors(part)) for part in parts}
+        images = sum(pq.read_metadata(part).num_rows for part in parts)
+        width = pq.read_schema(parts[0]).field("features").type.list_size
+        if ending:
+            with options.listener.progress(f"writing {out.name}"):
+                _join(parts, out, names, images, width)
+            remove_parts(folder)
+    rejects = {name: error for part in parts for name, error in errors[part]}
+    retry = [out, names] if ending else [part for part in parts if errors[part]]
+    again = tuple(path for path in retry if rejects and path is not None)
+    return Embedded(out, images, width, rejects, continued, again, names)
 
 
 embed = from_options(EmbedOptions)(run_embed)
@@ -155,6 +155,15 @@ def _all_images(data: ImageData) -> tuple[FileSamples, list[str | None]]:
     labels = np.zeros((len(numbers), 0), dtype=bool)
     splits = [split if len(parts) > 1 else None for split, samples in parts for _ in range(len(samples))]
     return FileSamples(first.files, numbers, labels, first.rule), splits
+
+
+def _refuse_below(out: Path, data: str) -> None:
+    """Refuse to write a file among the images, where the next command would take it for some of them."""
+    if Path(absolute_spec(data)) in out.resolve().parents:
+        raise VitkitError(
+            f"{out} would be listed as images by the next command, because it is below {data}. Choose an "
+            "--out elsewhere, or the name of a folder, which is passed over."
+        )
 
 
 def _table(names: list[str], splits: list[str | None], features: Features) -> pa.Table:
@@ -183,20 +192,19 @@ def _errors(part: Path) -> Iterator[tuple[str, str]]:
             yield name, error
 
 
-def _join(parts: list[Path], out: Path, images: int, width: int) -> Path | None:
-    """Write all parts into one file; returns the file of names where there is one.
+def _join(parts: list[Path], out: Path, names: Path | None, images: int, width: int) -> None:
+    """Write all parts into one Parquet file, or into an array beside a file of names where there is one.
 
     The file appears whole, as with `replace_file`, but never lies in memory as a whole.
     """
-    temporary, names = out.with_name(f".{out.name}.{os.getpid()}.tmp"), None
+    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    lines = [csv_line(["image", "split", "error"])]
     try:
-        if out.suffix == ".parquet":
+        if names is None:
             with pq.ParquetWriter(temporary, pq.read_schema(parts[0]), compression="none") as writer:
                 for part in parts:
                     writer.write_table(pq.read_table(part))
         else:
-            names = out.with_suffix(NAMES)
-            lines = [csv_line(["image", "split", "error"])]
             array = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.float32, shape=(images, width))
             for part in parts:
                 table = pq.read_table(part)
@@ -208,13 +216,12 @@ def _join(parts: list[Path], out: Path, images: int, width: int) -> Path | None:
                 cells = (table[name].to_pylist() for name in ("image", "split", "error"))
                 lines += [csv_line([cell or "" for cell in row]) for row in zip(*cells, strict=True)]
             array.flush()
+        refuse_taken(out)  # made since this began
+        if names is not None:
             replace_file(names, ["\n".join([*lines, ""]).encode()])
-        if out.exists():  # made since this began
-            raise VitkitError(f"{out} is there already. Choose another --out, or remove it first.")
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(out)
         sync_folder(out.parent)
-        return names
     finally:
         temporary.unlink(missing_ok=True)

@@ -135,6 +135,8 @@ def _open_images(ready: Ready, options: EvaluateOptions) -> tuple[ImageData, str
         if split is None and options.data is not None:
             split = "train"  # data of one piece
     if split is not None:
+        name, part = parse_split(split)
+        split = f"{name}{part or ''}"
         data = data.with_part(split)
     if split is None or split not in data.splits:
         raise VitkitError(_no_split(data, split, trained_on))

@@ -1,6 +1,7 @@
 """The job of fine-tuning: a run that begins from weights, with options that suit the start and the data."""
 
 import math
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -15,6 +16,7 @@ from vitkit.jobs.options import as_arguments, from_options
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.series.series import recorded_run, train_series
 from vitkit.jobs.train import require_data, train
+from vitkit.listener import SILENT, Listener
 from vitkit.models.config.image_config import height_and_width
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.config import Run, StartConfig, full_name
@@ -62,7 +64,7 @@ def run_finetune(options: FinetuneOptions) -> Path:
     require_threads(threads)
     request = Request()
     with listener.progress("looking at the start"):
-        run = _suited_run(options, request)
+        run = _suited_run(options, request, listener)
     if options.minutes is not None:
         if threads is not None:
             torch.set_num_threads(threads)  # the speed depends on them
@@ -94,13 +96,13 @@ def run_finetune_run(options: FinetuneRunOptions) -> Run:
     Raises:
         VitkitError: there is no such start, no such data or no such recipe.
     """
-    return _suited_run(options, Request())
+    return _suited_run(options, Request(), SILENT)
 
 
 finetune_run = from_options(FinetuneRunOptions)(run_finetune_run)
 
 
-def _suited_run(options: FinetuneRunOptions, request: Request) -> Run:
+def _suited_run(options: FinetuneRunOptions, request: Request, listener: Listener) -> Run:
     """Make the run that fine-tunes a start on images; the request keeps what is looked at for that."""
     begun = options.start if isinstance(options.start, StartConfig) else StartConfig(options.start)
     if not begun.start:
@@ -109,7 +111,7 @@ def _suited_run(options: FinetuneRunOptions, request: Request) -> Run:
             "--data PATH."
         )
     base = named_recipe(options.recipe) if options.recipe else Run()
-    run = suit_run(replace(base, data=options.data or base.data, start=begun), request).run
+    run = suit_run(replace(base, data=options.data or base.data, start=begun), request, listener).run
     size = height_and_width(options.image_size)
     if size is not None:
         run = replace(run, preprocessing=replace(run.preprocessing, image_size=size))
@@ -125,13 +127,14 @@ class Suited:
     """Those of the training split."""
 
 
-def suit_run(asked: Run, request: Request | None = None) -> Suited:
+def suit_run(asked: Run, request: Request | None = None, listener: Listener = SILENT) -> Suited:
     """Choose the options of a run that suit its start and its data.
 
     Args:
         asked: with start, data, task and splits, and its recipe where there is one; whether the trunk is
             frozen is looked at as well. All else is chosen.
         request: keeps what is looked at here; left out, nothing is kept.
+        listener: hears that the start was trained on fewer of the images.
 
     Raises:
         VitkitError: there is no such start or no such data, or the recipe trains another model.
@@ -147,11 +150,17 @@ def suit_run(asked: Run, request: Request | None = None) -> Suited:
             "the recipe out, or take one for fine-tuning: paper, or finetune-cifar10 and the like."
         )
     trained_on, splits = start.card.data, asked.splits
-    uncut = replace(splits, subset=None) == Splits()
-    if trained_on is not None and uncut and is_training_data(start.card, asked.data):
-        # The start's own images, cut as they were there: the test images are none of its training images.
-        rule = trained_on.splits.rule or FIRST_RULE
-        splits = replace(trained_on.splits, rule=rule, subset=splits.subset)
+    if trained_on is not None and is_training_data(start.card, asked.data):
+        part = trained_on.splits.subset
+        if replace(splits, subset=None) == Splits():
+            # The start's own images, cut as they were there: the test images are none of its training images.
+            rule = trained_on.splits.rule or FIRST_RULE
+            splits = replace(trained_on.splits, rule=rule, subset=splits.subset)
+        if part is not None and splits.subset is None:
+            listener.note(
+                f"{start.name} was trained on the part {part} of these training images, and this run trains "
+                f"on all of them: give --subset {shlex.quote(part)} for the same part."
+            )
     run = replace(base, model=start.model, data=asked.data, task=asked.task, start=asked.start, splits=splits)
     listed = request.images(run)
     count = len(listed.splits["train"])

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import torch
 
+from vitkit.config import from_json
 from vitkit.errors import VitkitError
 from vitkit.listener import SILENT
 from vitkit.runs.build import Parts, build_new, compute_as_begun, model_config_of
-from vitkit.runs.config import parse_compute
+from vitkit.runs.config import Run, parse_compute
 from vitkit.runs.data_record import RejectedFiles, read_record
 from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import deterministic, find_device
@@ -43,7 +44,8 @@ def follow(world: World) -> Path | None:
             f"The run folder {folder} cannot be seen by {here}. Put it on a disk that all machines share."
         )
     place = kind_of(folder)
-    run, record, start = place.run(), read_record(folder), read_start_record(folder)
+    run = from_json(Run, invitation.run, "the run of process 0")
+    record, start = read_record(folder), read_start_record(folder)
     data = Request().images(run)
     if record is None or data.fingerprint() != invitation.fingerprint:
         raise VitkitError(
@@ -64,6 +66,6 @@ def follow(world: World) -> Path | None:
     if invitation.checkpoint is not None:
         checkpoint = folder / FOLDER / invitation.checkpoint
     with deterministic(device), stop_signals() as stop, lost_processes_explained(world):
-        trainer, _, parts = begin_steps(parts, checkpoint, device, world)
+        trainer, _, parts = begin_steps(parts, checkpoint, device, world, sharding=invitation.sharding)
         fit(trainer, parts.rejects, RunPosition(""), stop, SILENT)
     return folder

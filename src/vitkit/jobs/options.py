@@ -432,6 +432,10 @@ class PredictorOptions(ModelOptions):
     device: str = "auto"  # by position too
 
 
+SINGLE_FILES = (".parquet", ".npy")
+"""Endings of a file that holds the features of all images."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions(PredictorOptions, ClusterOptions, JobOptions):
     """The options of a prediction; the texts below the fields are their help."""
@@ -453,6 +457,11 @@ class PredictOptions(PredictorOptions, ClusterOptions, JobOptions):
             if getattr(self, name) < 1:
                 raise VitkitError(f"{name} is at least 1, found {getattr(self, name)}.")
         self.refuse_processes()
+        if self.out is not None and Path(self.out).suffix.lower() in SINGLE_FILES:
+            raise VitkitError(
+                f"For predictions --out takes a folder for .parquet files, found {self.out}, the name of a "
+                "single file: give the name of a folder."
+            )
         if self.out is None and self.on != "here":
             raise VitkitError("On a cluster predictions are written to files: give --out FOLDER.")
 
@@ -484,6 +493,12 @@ class EmbedOptions(
             if getattr(self, name) < least:
                 raise VitkitError(f"{name} is {least} or more, found {getattr(self, name)}.")
         self.refuse_processes()
+
+    @property
+    def file_ending(self) -> str:
+        """Return the ending of the single file for the features, in small letters; "" for a folder."""
+        ending = self.destination.suffix.lower()
+        return ending if ending in SINGLE_FILES else ""
 
     @property
     def destination(self) -> Path:

@@ -8,7 +8,9 @@ Ray's own checkpoint of a job is not used, which would have to be kept beside th
 
 import io
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vitkit._version import __version__
-from vitkit.config import difference, read_if_there, to_json
+from vitkit.config import read_if_there, to_json
+from vitkit.data.listing import PARTS_RECORD
 from vitkit.durable import replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import ClusterOptions, JobOptions
@@ -26,10 +29,11 @@ from vitkit.listener import SILENT, Progress
 from vitkit.runs.destination import require_folder
 from vitkit.runs.folder import lock_folder
 
-RECORD = "_parts.json"
-"""The record of a folder of parts; readers of such folders pass over names that begin with an underscore."""
 PART_ROWS = 4096
 """Rows of a part, about: a few megabytes of features, and a minute of work for a ViT-B/16 on two cores."""
+
+DIGESTS = {"model": "another model", "images": "other images"}
+"""The facts of a table that are digests, and what a person is told where they differ."""
 
 ComputeRows = Callable[[int, int, Callable[[int], None]], pa.Table]
 """A function that computes the rows from a first one to the one before a last one, and calls its third
@@ -72,22 +76,27 @@ def part_rows(batch_size: int) -> int:
     return batch_size * max(1, PART_ROWS // batch_size)
 
 
-def compute_parts(folder: Path, source: RowSource, cluster: ClusterOptions) -> tuple[list[Path], int]:
-    """Compute the parts that are missing in a folder.
+@contextmanager
+def computed_parts(
+    folder: Path, source: RowSource, cluster: ClusterOptions
+) -> Iterator[tuple[list[Path], int]]:
+    """Compute the parts that are missing in a folder, which is locked until the block ends.
 
     Args:
         folder: of the parts; made where there is none.
         source: what computes them.
         cluster: the processes that compute.
 
-    Returns:
-        The files of all parts, and the number of those that were there before.
+    Yields:
+        The files of all parts, and the number of the ones that were there before.
 
     Raises:
         VitkitError: the folder holds something else; another process is at work in it; the rows cannot be
             computed; or there is no Ray.
     """
     require_folder(folder)
+    if cluster.on == "ray":
+        _import_ray()
     listener = source.options.listener
     record, compute = source.open()
     with lock_folder(folder):
@@ -109,7 +118,15 @@ def compute_parts(folder: Path, source: RowSource, cluster: ClusterOptions) -> t
                     _write(paths[number], compute(first, last, partial(_tell, progress, done)))
                     done += last - first
                     progress(done)
-    return paths, len(paths) - len(missing)
+        yield paths, len(paths) - len(missing)
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove a folder of parts that this process has locked."""
+    for path in sorted(folder.iterdir(), reverse=True):  # the lock goes last
+        path.unlink()
+    with suppress(OSError):  # another command has begun there since the lock is gone
+        folder.rmdir()
 
 
 def _take_folder(folder: Path, record: PartsRecord) -> PartsRecord:
@@ -121,19 +138,22 @@ def _take_folder(folder: Path, record: PartsRecord) -> PartsRecord:
     Raises:
         VitkitError: it holds something else.
     """
-    before = read_if_there(PartsRecord, folder / RECORD)
+    before = read_if_there(PartsRecord, folder / PARTS_RECORD)
     if before is None:
         others = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
         if others:
             raise VitkitError(f"{folder} holds other files ({others[0]}): choose another --out.")
-        replace_json(folder / RECORD, to_json(record))
+        replace_json(folder / PARTS_RECORD, to_json(record))
         return record
-    same = replace(record, part_rows=before.part_rows, vitkit=before.vitkit)
-    changes = difference(to_json(before), to_json(same))
+    changes = [
+        DIGESTS.get(name, f"{name} {before.facts.get(name)!r}")
+        for name, value in record.facts.items()
+        if before.facts.get(name) != value
+    ]
     if changes:
         raise VitkitError(
-            f"{folder} holds what was computed from something else ({'; '.join(changes)}). Choose another "
-            "--out, or give the same model, images and batch size to continue."
+            f"{folder} holds the results of {' and of '.join(changes)}. Choose another --out, or give the "
+            "same model, images and options to continue."
         )
     return before
 
@@ -152,6 +172,7 @@ def _tell(progress: Progress, before: int, done: int) -> None:
 
 
 def _write(path: Path, table: pa.Table) -> None:
+    """Write a part, which is there whole or not at all."""
     stream = io.BytesIO()
     # Features hardly become smaller: what compression saves would cost more time than it is worth.
     pq.write_table(table, stream, compression="none")
@@ -161,9 +182,13 @@ def _write(path: Path, table: pa.Table) -> None:
 class _Worker:
     """A process of a cluster that computes parts: an actor of Ray."""
 
-    def __init__(self, folder: str, source: RowSource) -> None:
+    def __init__(self, folder: str, source: RowSource, working: str) -> None:
+        # Images and models are named from the folder of the command, and a cluster works in another one.
+        # Where this machine has no such folder, absolute paths are right all the same.
+        with suppress(OSError):
+            os.chdir(working)
         self._folder = Path(folder)
-        if not (self._folder / RECORD).is_file():
+        if not (self._folder / PARTS_RECORD).is_file():
             raise VitkitError(
                 f"{self._folder} cannot be seen by all machines: put --out on a disk that all share."
             )
@@ -171,6 +196,7 @@ class _Worker:
         self._record = _take_folder(self._folder, record)  # the same images and weights on this machine
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Compute and write the part of a number, and give the number back."""
         number = int(row["part"])
         table = self._compute(*self._record.bounds(number), lambda done: None)
         _write(self._record.parts(self._folder)[number], table)
@@ -183,11 +209,7 @@ def _on_ray(folder: Path, source: RowSource, missing: list[int], workers: int) -
     Raises:
         VitkitError: Ray is not installed, or what it ran failed.
     """
-    try:
-        import ray
-        import ray.data
-    except ImportError as error:
-        raise VitkitError('--on ray needs Ray: pip install "vitkit[ray]".') from error
+    ray = _import_ray()
     if not ray.is_initialized():
         # A cluster that RAY_ADDRESS names, else this machine.
         ray.init(logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
@@ -201,7 +223,7 @@ def _on_ray(folder: Path, source: RowSource, missing: list[int], workers: int) -
     try:
         done = parts.map(
             _Worker,
-            fn_constructor_args=(str(folder.absolute()), silent),
+            fn_constructor_args=(str(folder.absolute()), silent, str(Path.cwd())),
             concurrency=count,
             num_gpus=1 if ray.cluster_resources().get("GPU") else None,
         )
@@ -209,6 +231,20 @@ def _on_ray(folder: Path, source: RowSource, missing: list[int], workers: int) -
             yield row["part"]
     except (ray.exceptions.RayError, ray.exceptions.UserCodeException) as error:
         raise VitkitError(_reason(error)) from error
+
+
+def _import_ray() -> Any:
+    """Import Ray and its data sets.
+
+    Raises:
+        VitkitError: it is not installed.
+    """
+    try:
+        import ray
+        import ray.data
+    except ImportError as error:
+        raise VitkitError('--on ray needs Ray: pip install "vitkit[ray]".') from error
+    return ray
 
 
 def _reason(error: BaseException) -> str:

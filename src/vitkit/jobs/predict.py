@@ -1,6 +1,7 @@
 """Name what is in images: `vitkit.Predictor` for a program, `predict_images` for many files."""
 
 import hashlib
+import json
 import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -12,23 +13,26 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitkit.config import to_json
 from vitkit.data.channels import from_rgb
 from vitkit.data.decode.image import decode, decode_image
 from vitkit.data.layouts.image_paths import find_images, refuse_address
 from vitkit.data.transforms import preprocess
 from vitkit.durable import hash_file
 from vitkit.engines.engine_model import EngineModel
+from vitkit.engines.libraries import DESCRIPTION
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.jobs.engines import load_ready
 from vitkit.jobs.options import (
     PredictOptions,
     PredictorOptions,
-    StrPath,
     as_arguments,
     as_names,
     method_from_options,
 )
 from vitkit.models.config.image_config import height_and_width
+from vitkit.runs.config import StartConfig
+from vitkit.runs.folder import kind_of
 from vitkit.tasks import answering_of
 from vitkit.tasks.answering import Answering, Guess
 from vitkit.weights.card import preprocessing_of
@@ -43,10 +47,6 @@ ImageLike: TypeAlias = (
 )
 """A path, the bytes of a file, a file opened for reading bytes, a Pillow image, an array (height, width, C)
 or (height, width) of uint8, or a tensor (C, height, width) of uint8, with the C channels of the model."""
-
-
-MODEL_FILES = (".safetensors", ".npz", ".bin", ".pt", ".pth", ".xml", ".onnx", ".data", ".json")
-"""Endings of the files in a folder that decide what a model computes."""
 
 
 @dataclass(frozen=True)
@@ -73,16 +73,21 @@ def predict_images(options: PredictOptions) -> Generator[PredictedImage]:
         VitkitError: there is no such model, it cannot classify, or an image is named by address. Files that
             cannot be read are no error: they are yielded with the reason.
     """
-    predictor, listener = Predictor(**as_arguments(PredictorOptions, options)), options.listener
-    for note in predictor.notes:
-        listener.note(f"{options.path}: {note}.")
-    with listener.progress("listing images"):
-        paths = list(find_images(as_names(options.images)))
-    with listener.progress("predicting", len(paths)) as progress:
+    predictor, paths = _open(options)
+    with options.listener.progress("predicting", len(paths)) as progress:
         for start in range(0, len(paths), options.batch_size):
             batch = paths[start : start + options.batch_size]
             yield from _predict_batch(predictor, batch, options.top)
             progress(start + len(batch))
+
+
+def _open(options: PredictOptions) -> "tuple[Predictor, list[Path]]":
+    """Load the model of a prediction, and list its images."""
+    predictor = Predictor(**as_arguments(PredictorOptions, options))
+    for note in predictor.notes:
+        options.listener.note(f"{options.path}: {note}.")
+    with options.listener.progress("listing images"):
+        return predictor, list(find_images(as_names(options.images)))
 
 
 def _predict_batch(predictor: "Predictor", paths: Sequence[Path], top: int) -> Iterator[PredictedImage]:
@@ -94,10 +99,10 @@ def _predict_batch(predictor: "Predictor", paths: Sequence[Path], top: int) -> I
             pixels[i] = decode(path, predictor.preprocessing.decode)
         except DecodeError as error:
             reasons[i] = str(error)
-    found = dict(zip(pixels, predictor.many(list(pixels.values()), top), strict=True)) if pixels else {}
+    guesses = dict(zip(pixels, predictor.many(list(pixels.values()), top), strict=True)) if pixels else {}
     classes = len(predictor.class_names)
     for i, path in enumerate(paths):
-        yield PredictedImage(path, predictor.answering, found.get(i, []), reasons.get(i), classes)
+        yield PredictedImage(path, predictor.answering, guesses.get(i, []), reasons.get(i), classes)
 
 
 @dataclass(frozen=True)
@@ -117,11 +122,7 @@ class PredictionRows:
         from vitkit.jobs.parts import PartsRecord, part_rows
 
         options = self.options
-        predictor = Predictor(**as_arguments(PredictorOptions, options))
-        for note in predictor.notes:
-            options.listener.note(f"{options.path}: {note}.")
-        with options.listener.progress("listing images"):
-            paths = list(find_images(as_names(options.images)))
+        predictor, paths = _open(options)
         names = [os.fsencode(path).decode("utf-8", "backslashreplace") for path in paths]
         columns = pa.schema(
             {
@@ -133,21 +134,21 @@ class PredictionRows:
         )
 
         def compute(first: int, last: int, progress: Callable[[int], None]) -> pa.Table:
-            found = list[PredictedImage]()
+            images: list[PredictedImage] = []
             for start in range(first, last, options.batch_size):
                 batch = paths[start : min(start + options.batch_size, last)]
-                found += _predict_batch(predictor, batch, options.top)
-                progress(len(found))
+                images += _predict_batch(predictor, batch, options.top)
+                progress(len(images))
             rows = {
                 "image": names[first:last],
-                "classes": [[guess.name for guess in image.guesses] for image in found],
-                "probabilities": [[guess.probability for guess in image.guesses] for image in found],
-                "error": [image.reason for image in found],
+                "classes": [[guess.name for guess in image.guesses] for image in images],
+                "probabilities": [[guess.probability for guess in image.guesses] for image in images],
+                "error": [image.reason for image in images],
             }
             return pa.table(rows, columns)
 
         facts = {
-            "model": _hash_model(options.path),
+            "model": _hash_model(options),
             "engine": options.engine,
             "precision": options.precision,
             "image_size": list(height_and_width(options.image_size) or ()),
@@ -172,16 +173,22 @@ def _hash_images(paths: Sequence[Path]) -> str:
     return digest.hexdigest()
 
 
-def _hash_model(path: StrPath) -> str:
-    """Hash the files of a model: a file of weights, or those in a folder; of an address, its name."""
-    place, digest = Path(path), hashlib.sha256()
-    if not place.exists():
-        digest.update(str(path).encode())
-    files = sorted(place.iterdir()) if place.is_dir() else [place]
-    for file in files:
-        if file.is_file() and (file == place or file.suffix in MODEL_FILES):
-            digest.update(f"{file.name} {hash_file(file)[1]} ".encode())
-    return digest.hexdigest()
+def _hash_model(options: PredictOptions) -> str:
+    """Hash a model: its weights, in however many files, its configuration, preprocessing and classes."""
+    place = kind_of(options.path)
+    if place.kind == "exported model":
+        return hash_file(place.path / DESCRIPTION)[1]  # which holds the hashes of the graph
+    from vitkit.runs.start import find_start, hash_weights
+
+    start = find_start(StartConfig(str(options.path), num_heads=options.num_heads), place)
+    facts = {
+        "weights": sorted(hash_weights(start).values()),
+        "config": to_json(start.config),
+        "preprocessing": to_json(start.preprocessing),
+        "class_names": start.card.class_names,
+        "task": None if start.card.task is None else to_json(start.card.task),
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def predict_to_files(options: PredictOptions) -> tuple[int, int, int]:
@@ -197,10 +204,10 @@ def predict_to_files(options: PredictOptions) -> tuple[int, int, int]:
     """
     import pyarrow.parquet as pq
 
-    from vitkit.jobs.parts import compute_parts
+    from vitkit.jobs.parts import computed_parts
 
-    parts, continued = compute_parts(Path(options.out or ""), PredictionRows(options), options)
-    errors = [pq.read_table(part, columns=["error"])["error"] for part in parts]
+    with computed_parts(Path(options.out or ""), PredictionRows(options), options) as (parts, continued):
+        errors = [pq.read_table(part, columns=["error"])["error"] for part in parts]
     images = sum(len(column) for column in errors)
     return images, images - sum(column.null_count for column in errors), continued
 

@@ -25,7 +25,15 @@ from vitkit.runs.finish import evaluate_finished, is_complete, take_final_weight
 from vitkit.runs.folder import Whose, claim, is_new_folder, numbered_folders
 from vitkit.runs.heartbeat import WorkingListener
 from vitkit.runs.machine import deterministic, keep_freed_memory, require_threads
-from vitkit.runs.outlook import Outlook, Surroundings, estimate, first_screen, measure_step, require_memory
+from vitkit.runs.outlook import (
+    Outlook,
+    Surroundings,
+    choose_sharding,
+    estimate,
+    first_screen,
+    measure_step,
+    require_memory,
+)
 from vitkit.runs.plan import Plan, Request, plan_run
 from vitkit.runs.processes import (
     begin_steps,
@@ -95,7 +103,7 @@ def train(
     if given is not None:
         require_folder(given)
     plan = plan_run(run, given, device=device, request=request, listener=listener)
-    _refuse_run(plan)  # before a folder is made
+    _refuse_run(plan, world)  # before a folder is made
     with _claim(plan, given, resume) as folder, deterministic(plan.device):
         # Written before anything random happens: whoever kills the run from here on can continue it.
         plan = plan.kept_in(folder, command)
@@ -167,7 +175,11 @@ def _complete(
     from_paper = [] if parts.start is None else departures(run, len(parts.data.splits["train"]))
     listener.show(first_screen(run, parts.data, model, surroundings, parts.start, from_paper))
     # From here on it takes time, so the description of the run is shown before.
-    invite(world, parts, checkpoint, plan.device_name)
+    sharding = choose_sharding(model.config, run, device, world)
+    if sharding != "replicas":
+        divided = f"among {world.size} processes ({sharding}, FSDP2)"
+        listener.show([("sharding", [f"weights, gradients and optimiser are divided {divided}"])])
+    invite(world, parts, checkpoint, plan.device_name, sharding)
     trainer, differences, parts = begin_steps(
         parts,
         checkpoint,
@@ -175,13 +187,16 @@ def _complete(
         world,
         listener,
         lambda parts: begin_head(parts, checkpoint, device, listener),
+        sharding,
     )
     if checkpoint is not None:
         position.point = f"at step {trainer.state.progress.step}, which was committed before"
-    # On copies of model and objective: timing a step must not change the run.
-    with listener.progress("measuring the speed"):
-        targets = parts.data.splits["train"].targets
-        step_seconds = measure_step(model, trainer, -(-run.training.batch_size // world.size), targets)
+    step_seconds = None
+    if sharding == "replicas":
+        # On copies of model and objective: timing a step must not change the run.
+        with listener.progress("measuring the speed"):
+            targets = parts.data.splits["train"].targets
+            step_seconds = measure_step(model, trainer, -(-run.training.batch_size // world.size), targets)
     name = None if checkpoint is None else checkpoint.name
     outlook = Outlook(step_seconds, trainer.state.progress.step, name)
     listener.show(estimate(run, parts.data, outlook))
@@ -189,7 +204,8 @@ def _complete(
         listener.warn(sentence)
     fit(trainer, parts.rejects, position, stop, listener)
     position.point = "after the last step, which is committed, before the report was written"
-    weights = take_final_weights(model, trainer, listener)
+    model, weights = take_final_weights(model, trainer, listener)
+    parts = replace(parts, model=model)
     # The order matters after a kill: `is_complete` looks for the report, which is written last, so that each
     # file before it is either whole or written again from the final checkpoint.
     save_model(model, folder)
@@ -242,7 +258,7 @@ def _refuse_options(run: Run, threads: int | None) -> None:
     require_threads(threads)
 
 
-def _refuse_run(plan: Plan) -> None:
+def _refuse_run(plan: Plan, world: World = ALONE) -> None:
     """Refuse a run whose model does not fit into memory, or that would never end."""
     run, data, config = plan.run, plan.data, plan.config
     if run.training.patience is not None and "val" not in data.splits:
@@ -264,7 +280,7 @@ def _refuse_run(plan: Plan) -> None:
             "(--start), or leave them out."
         )
     refuse_augmentation(run.augmentation, config.in_channels)
-    require_memory(config, run, plan.device)
+    require_memory(config, run, plan.device, world)
     refuse_layers(config.num_layers, run.optimizer)
     # Called for its error alone: a number of steps that no run gets through.
     run.training.total_steps(len(data.splits["train"]))

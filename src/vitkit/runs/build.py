@@ -29,7 +29,7 @@ from vitkit.runs.records import StartRecord, read_start_record, with_start
 from vitkit.runs.trained_model import run_card
 from vitkit.tasks import find_task
 from vitkit.tasks.learning import Validation
-from vitkit.training.config import ObjectiveConfig
+from vitkit.training.config import ObjectiveConfig, Sharding
 from vitkit.training.evaluators import Evaluator
 from vitkit.training.gradients import step_seed
 from vitkit.training.parallel import divide, places_of
@@ -140,13 +140,16 @@ def compute_as_begun(parts: Parts, device: torch.device) -> None:
     compute_as(parts.model, parts.compute or plain)
 
 
-def build_trainer(parts: Parts, device: torch.device, world: World = ALONE) -> Trainer:
+def build_trainer(
+    parts: Parts, device: torch.device, world: World = ALONE, sharding: Sharding = "replicas"
+) -> Trainer:
     """Move the model to its device, and build what trains it.
 
     Args:
         parts: of the run.
         device: where this process computes.
         world: the processes that train together.
+        sharding: the division of the state among them.
     """
     run, data, learning = parts.run, parts.data, find_task(parts.run.task).learning
     with torch.random.fork_rng():
@@ -155,6 +158,11 @@ def build_trainer(parts: Parts, device: torch.device, world: World = ALONE) -> T
         torch.manual_seed(step_seed(run.training.seed, -1, 0))
         objective = learning.objective(run.objective, parts.model.config, data.splits["train"])
     parts.model.recompute = run.training.recompute
+    if sharding != "replicas":
+        # A sharded block is collected where it is called. The class token alone is computed by calls of the
+        # parts of a block, a compiled block calls none of them, and a model in one graph calls no block.
+        called = replace(parts.model.chosen, last_block="every_token", block="modules", graph="eager")
+        compute_as(parts.model, called)
     # Where every core computes, writing a checkpoint beside the steps costs what waiting for it costs, and
     # its copy takes memory for nothing (docs/results.md).
     has_idle = device.type != "cpu" or torch.get_num_threads() * world.on_machine < usable_processors()
@@ -173,6 +181,7 @@ def build_trainer(parts: Parts, device: torch.device, world: World = ALONE) -> T
         mixes=mixes_images(run),
         world=world,
         spare_memory=available_memory if has_idle else None,
+        sharding=sharding,
     )
 
 

@@ -271,9 +271,9 @@ def parse_compute(config: Mapping[str, Any], folder: Path) -> Compute | None:
 def changed_options(recorded: Mapping[str, Any], where: str, run: Run, moved: bool = False) -> list[str]:
     """List the options in which `run` differs from a recorded one, as lines "option: this -> that".
 
-    Some may differ and are left out: how images are loaded, the size of micro-batches and `recompute`, which
-    people change when memory runs out. With `moved`, so may the path of the images, whose listing is compared
-    elsewhere.
+    Some may differ and are left out: how images are loaded, the size of micro-batches, `recompute` and
+    `sharding`, which people change when memory runs out. With `moved`, so may the path of the images, whose
+    listing is compared elsewhere.
 
     Raises:
         VitkitError: what was recorded `where` is no run.
@@ -289,7 +289,9 @@ def changed_options(recorded: Mapping[str, Any], where: str, run: Run, moved: bo
         for name, config in {**run.evaluators, **recorded_run.evaluators}.items():
             # One that measures nothing, so that the options of the other are listed one by one.
             options["evaluators"].setdefault(name, to_json(type(config)()))
-        del options["loading"], options["training"]["micro_batch_size"], options["training"]["recompute"]
+        del options["loading"]
+        for name in ("micro_batch_size", "recompute", "sharding"):
+            del options["training"][name]
         if moved:
             del options["data"], options["start"]["start"]
     return difference(there, here)

@@ -26,6 +26,7 @@ from vitkit.tasks import answering_of, find_task, learned_by
 from vitkit.tasks.answering import Answering
 from vitkit.training.checkpoint import FOLDER, find_damage, load_weights, read_progress, step_name
 from vitkit.training.ended import read_ended, remove_checkpoints
+from vitkit.training.sharding import assemble
 from vitkit.training.trainer import Trainer
 from vitkit.weights.card import card_of, preprocessing_of
 from vitkit.world import ALONE, World, prepared_together
@@ -57,15 +58,19 @@ def tidy(folder: Path, finished: bool, listener: Listener) -> None:
             listener.note(f"The checkpoints of {folder} could not be removed: {error.strerror or error}.")
 
 
-def take_final_weights(model: ImageModel, trainer: Trainer, listener: Listener) -> str:
+def take_final_weights(model: ImageModel, trainer: Trainer, listener: Listener) -> tuple[ImageModel, str]:
     """Put the weights that a run ends with into its model, and write into its card which they are.
 
     Returns:
-        A phrase that says which weights they are.
+        The model, a new one where the run's is sharded, and a phrase that says which weights they are.
     """
     progress, config = trainer.state.progress, trainer.config
     kind = "weights" if trainer.state.average is None else "Polyak average"
-    model.load_state_dict(trainer.evaluated_model.state_dict())
+    if trainer.skeleton is None:
+        model.load_state_dict(trainer.evaluated_model.state_dict())
+    else:  # this process alone cannot collect the weights; the last checkpoint has all of them
+        last = load_weights(trainer.run / FOLDER / step_name(progress.step))
+        model = assemble(trainer.skeleton, last, trainer.device)
     which = f"{kind} of the last step, {progress.step}"
     best = progress.best_step
     if config.select == "best" and best not in (None, progress.step):
@@ -80,8 +85,7 @@ def take_final_weights(model: ImageModel, trainer: Trainer, listener: Listener) 
     card = card_of(model)
     origin = {**card.origin, "weights": which, "vitkit": __version__, "torch": torch.__version__}
     model.card = replace(card, origin=origin)
-    model.eval()
-    return which
+    return model.eval(), which
 
 
 def evaluate_finished(parts: Parts, device: torch.device, listener: Listener) -> None:

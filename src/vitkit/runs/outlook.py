@@ -29,10 +29,11 @@ from vitkit.runs.config import Run
 from vitkit.runs.machine import available_memory
 from vitkit.runs.records import StartRecord, read_advice
 from vitkit.text import format_bytes, format_count, format_duration, pluralize
-from vitkit.training.config import OptimizerConfig
+from vitkit.training.config import OptimizerConfig, Sharding
 from vitkit.training.gradients import out_of_memory_explained
 from vitkit.training.layer_rates import rate_scales
 from vitkit.training.trainer import Trainer
+from vitkit.world import ALONE, World
 
 Row = tuple[str, list[str]]
 """A heading and its lines."""
@@ -58,8 +59,8 @@ class Surroundings:
 class Outlook:
     """The steps that a run has done, and the time that each takes."""
 
-    step_seconds: float
-    """Measured seconds per step."""
+    step_seconds: float | None
+    """Measured seconds per step; None for a sharded model, of which no process can compute a step alone."""
     step: int = 0
     """Steps that are done already."""
     checkpoint: str | None = None
@@ -268,6 +269,8 @@ def _folder(run: Run, data: ImageData, model: ImageModel, folder: Path) -> str:
 
 
 def _duration(run: Run, data: ImageData, outlook: Outlook) -> str:
+    if outlook.step_seconds is None:
+        return "known after the first steps: the weights are sharded"
     seconds = (_total_steps(run, data) - outlook.step) * outlook.step_seconds
     return f"about {format_duration(seconds)} (measured on a few steps)"
 
@@ -283,7 +286,16 @@ def _warnings(run: Run, config: ModelConfig, total_steps: int) -> list[str]:
     return found
 
 
-def require_memory(config: ModelConfig, run: Run, device: torch.device) -> None:
+def choose_sharding(config: ModelConfig, run: Run, device: torch.device, world: World = ALONE) -> Sharding:
+    """Choose how the state of a run is divided among processes: replicas wherever they fit into memory."""
+    if world.size == 1 or run.training.sharding != "auto":
+        return "replicas" if world.size == 1 else run.training.sharding
+    available = _memory_of_each(device, world)
+    whole = parameters(config) * bytes_per_weight(run.optimizer)
+    return "replicas" if available is None or whole <= available else "fsdp"
+
+
+def require_memory(config: ModelConfig, run: Run, device: torch.device, world: World = ALONE) -> None:
     """Refuse a model whose weights, gradients and optimiser exceed all memory, and such a batch of pixels.
 
     A model that barely fits is not refused: the memory of activations depends on more than the configuration.
@@ -291,19 +303,24 @@ def require_memory(config: ModelConfig, run: Run, device: torch.device) -> None:
     Raises:
         VitkitError: it does not fit; the message says how much is needed, and how much there is.
     """
-    available = _free_memory(device)
+    available = _memory_of_each(device, world)
     if available is None:
         return
-    count = parameters(config)
-    needed = count * bytes_per_weight(run.optimizer)
+    count, parts = parameters(config), 1
+    if choose_sharding(config, run, device, world) != "replicas":
+        parts = world.on_machine if run.training.sharding == "hsdp" else world.size
+    needed = count * bytes_per_weight(run.optimizer) // parts
     if needed > available:
+        each = "" if world.size == 1 else f" for each of {world.size} processes"
         raise VitkitError(
             f"{run.model} does not fit into memory: {format_count(count)} parameters need "
-            f"{format_bytes(needed)} with gradients and optimiser, and {format_bytes(available)} are free. "
-            "Choose a smaller model (vitkit models lists them), or a machine with more memory."
+            f"{format_bytes(needed)} with gradients and optimiser{each}, and {format_bytes(available)} are "
+            "free. Choose a smaller model (vitkit models lists them), or a machine with more memory."
         )
     height, width = config.image_size
-    needed = run.training.batch_size * (3 * height * width + 32)  # pixels, labels, numbers of the images
+    needed = -(-run.training.batch_size // world.size) * (
+        3 * height * width + 32
+    )  # pixels, labels, numbers of the images
     if needed > available:
         raise VitkitError(
             f"A batch of {run.training.batch_size:,} images of {height}x{width} does not fit into memory: it "
@@ -315,6 +332,12 @@ def require_memory(config: ModelConfig, run: Run, device: torch.device) -> None:
 def bytes_per_weight(optimizer: OptimizerConfig) -> int:
     """Count the bytes per weight in training: itself, its gradient, the optimiser's moments, its average."""
     return 4 + 4 + optimizer.state_bytes + (4 if optimizer.polyak is not None else 0)
+
+
+def _memory_of_each(device: torch.device, world: World) -> int | None:
+    """Estimate the free bytes for each process: its GPU's, or its part of the machine's."""
+    free = _free_memory(device)
+    return free if free is None or device.type == "cuda" else free // world.on_machine
 
 
 def _free_memory(device: torch.device) -> int | None:

@@ -6,7 +6,7 @@ it: it names the folder of the run, they read its record there, and take part in
 
 import re
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -17,11 +17,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from vitkit.config import to_json
 from vitkit.errors import VitkitError
 from vitkit.listener import SILENT, Listener
 from vitkit.runs.build import Parts, build_trainer, read_images
 from vitkit.runs.heartbeat import Heartbeat
 from vitkit.runs.machine import usable_processors
+from vitkit.training.config import Sharding
 from vitkit.training.trainer import Trainer
 from vitkit.world import World, world_of_environment
 
@@ -37,6 +39,10 @@ class Invitation:
     """The run that the processes which follow are to train."""
 
     folder: str
+    run: Mapping[str, Any]
+    """Its configuration as plain data: that of the folder, or with other options for memory and loading."""
+    sharding: Sharding
+    """The division of its state among the processes."""
     checkpoint: str | None
     """The name of the checkpoint that it goes on from; None: it begins with the weights of process 0."""
     fingerprint: str
@@ -137,6 +143,7 @@ def begin_steps(
     world: World,
     listener: Listener = SILENT,
     prepare: Callable[[Parts], None] = lambda parts: None,
+    sharding: Sharding = "replicas",
 ) -> tuple[Trainer, list[str], Parts]:
     """Read the images of a run and build what trains it, in all processes alike.
 
@@ -147,6 +154,7 @@ def begin_steps(
         world: the processes.
         listener: hears how far it is.
         prepare: called once the images are read, before the trainer copies weights into an average.
+        sharding: the division of the state among the processes.
 
     Returns:
         The trainer, a sentence for each difference from where the checkpoint was written, and the parts with
@@ -156,25 +164,33 @@ def begin_steps(
         heartbeat.step_timeout = parts.run.loading.step_timeout
     parts = read_images(parts, listener, world)
     prepare(parts)
-    trainer, differences = build_trainer(parts, device, world), []
+    if checkpoint is None:  # before the weights are divided
+        world.share(list(parts.model.state_dict().values()))
+    trainer, differences = build_trainer(parts, device, world, sharding), []
     if checkpoint is not None:
         with listener.progress("reading the checkpoint"):
             differences = trainer.resume(checkpoint)
-    elif world.size > 1:
-        state = trainer.state
-        modules = (state.model, state.objective, state.average, state.averaged_objective)
+    else:
+        modules = (trainer.state.objective, trainer.state.averaged_objective)
         world.share([tensor for module in modules if module for tensor in module.state_dict().values()])
     return trainer, differences, parts
 
 
-def invite(world: World, parts: Parts, checkpoint: Path | None, device: str) -> None:
+def invite(
+    world: World, parts: Parts, checkpoint: Path | None, device: str, sharding: Sharding = "replicas"
+) -> None:
     """Ask the processes that follow to take part in the steps of a run."""
     if world.size > 1:
-        name = None if checkpoint is None else checkpoint.name
-        folder = str(parts.folder.absolute())
-        world.tell(
-            asdict(Invitation(folder, name, parts.data.fingerprint(), device, torch.get_num_threads()))
+        invitation = Invitation(
+            str(parts.folder.absolute()),
+            to_json(parts.run),
+            sharding,
+            None if checkpoint is None else checkpoint.name,
+            parts.data.fingerprint(),
+            device,
+            torch.get_num_threads(),
         )
+        world.tell(asdict(invitation))
 
 
 def await_invitation(world: World) -> Invitation | None:

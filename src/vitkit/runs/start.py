@@ -118,6 +118,13 @@ def find_start(options: StartConfig, place: Place | None = None) -> Start:
     )
 
 
+def hash_weights(start: Start) -> dict[str, str]:
+    """Give the SHA-256 of each file of the weights of a start, by its name."""
+    if start.sha256 is not None:
+        return {start.files[0].name: start.sha256}
+    return {file.name: hash_file(file)[1] for file in start.files}
+
+
 def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecord:
     """Decide what of a start a run takes over.
 
@@ -184,7 +191,7 @@ def take_start(
     Raises:
         VitkitError: the start is damaged, or another one than the run was begun with.
     """
-    written = replace(record, files=_hashes(start))
+    written = replace(record, files=hash_weights(start))
     written = replace(written, origin={**record.origin, "sha256": _hash_or_hashes(written.files)})
     earlier = read_start_record(folder)
     if earlier is not None and earlier.files != written.files:
@@ -322,12 +329,6 @@ def _files(file: Path) -> tuple[Path, ...]:
         return (file,)
     shards = sorted(set(map(str, read_settings(file).get("weight_map", {}).values())))
     return (file, *(file.with_name(shard) for shard in shards))
-
-
-def _hashes(start: Start) -> dict[str, str]:
-    if start.sha256 is not None:
-        return {start.files[0].name: start.sha256}
-    return {file.name: hash_file(file)[1] for file in start.files}
 
 
 def _hash_or_hashes(files: Mapping[str, str]) -> Any:

@@ -50,6 +50,7 @@ from vitkit.durable import (
 )
 from vitkit.errors import VitkitError
 from vitkit.training.optim import state_names
+from vitkit.training.sharding import collect, divide_like, fit_to, is_sharded
 from vitkit.weights.files.safetensors import read_safetensors, safetensors_chunks
 from vitkit.weights.table import current_name
 
@@ -208,14 +209,28 @@ def take_snapshot(
     """
 
     def tensors_of(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        if not copied:
-            return tensors
-        # What is on a GPU is copied to the CPU in any case.
+        # What is on a GPU is copied to the CPU in any case, and what is collected is a copy.
         return {
-            name: value.clone() if value.device.type == "cpu" else value for name, value in tensors.items()
+            name: value.clone()
+            if copied and value.device.type == "cpu" and not is_sharded(value)
+            else collect(value)
+            for name, value in tensors.items()
         }
 
-    tensors = {"model": state.model.state_dict(), "optimizer": _optimizer_tensors(state.optimizer)}
+    files = {
+        f"{name}.safetensors": list(safetensors_chunks(tensors_of(values)))
+        for name, values in _tensors(state).items()
+    }
+    files["state.json"] = [json_bytes(to_json(state.progress))]
+    return Snapshot(files, state.progress, dict(environment), configuration)
+
+
+def _tensors(state: TrainState) -> dict[str, Mapping[str, Tensor]]:
+    """List the tensors of a state, by the file of a checkpoint that holds them."""
+    tensors: dict[str, Mapping[str, Tensor]] = {
+        "model": state.model.state_dict(),
+        "optimizer": _optimizer_tensors(state.optimizer),
+    }
     if state.average is not None:
         tensors["average"] = state.average.state_dict()
     # A file of its own: what belongs to the loss alone is not part of the model that a run ends with.
@@ -223,12 +238,17 @@ def take_snapshot(
         tensors["objective"] = objective
     if state.averaged_objective is not None:
         tensors["averaged_objective"] = state.averaged_objective.state_dict()
-    files = {
-        f"{name}.safetensors": list(safetensors_chunks(tensors_of(values)))
-        for name, values in tensors.items()
-    }
-    files["state.json"] = [json_bytes(to_json(state.progress))]
-    return Snapshot(files, state.progress, dict(environment), configuration)
+    return tensors
+
+
+def give_parts(state: TrainState) -> None:
+    """Give this process's part of a sharded state to the process that takes a snapshot of it.
+
+    Where a state is not sharded, there is nothing to give.
+    """
+    for tensors in _tensors(state).values():
+        for tensor in tensors.values():
+            collect(tensor)  # collected in all processes, and kept by one
 
 
 def save_checkpoint(
@@ -357,9 +377,7 @@ class CheckpointWriter:
         """Whether a save is large enough to go on beside it, and the memory has room for a copy."""
         if self._spare_memory is None:
             return False
-        modules = (state.model, state.average, state.objective, state.averaged_objective)
-        tensors = [value for module in modules if module for value in module.state_dict().values()]
-        size = sum(value.nbytes for value in (*tensors, *_optimizer_tensors(state.optimizer).values()))
+        size = sum(value.nbytes for tensors in _tensors(state).values() for value in tensors.values())
         spare = self._spare_memory()
         return size >= BACKGROUND_BYTES and spare is not None and size <= spare / 2
 
@@ -571,9 +589,10 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
             f"{_EDITED}"
         )
     try:
-        state.model.load_state_dict(_read_model(checkpoint / "model.safetensors"))
+        state.model.load_state_dict(fit_to(state.model, _read_model(checkpoint / "model.safetensors")))
         if state.average is not None:
-            state.average.load_state_dict(_read_model(checkpoint / "average.safetensors"))
+            averages = _read_model(checkpoint / "average.safetensors")
+            state.average.load_state_dict(fit_to(state.average, averages))
     except RuntimeError as error:
         raise _does_not_fit(checkpoint, "weights of another model", error) from error
     if needed:
@@ -626,7 +645,9 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tens
     for index, parameter in enumerate(_parameters(optimizer)):
         prefix = f"{index}."
         values = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-        optimizer.state[parameter] = {name: value.to(parameter.device) for name, value in values.items()}
+        optimizer.state[parameter] = {
+            name: divide_like(value, parameter).to(parameter.device) for name, value in values.items()
+        }
 
 
 def load_weights(checkpoint: Path) -> dict[str, Tensor]:

@@ -60,6 +60,9 @@ class ClassificationConfig:
             )
 
 
+Sharding = Literal["auto", "replicas", "fsdp", "hsdp"]
+"""The division of weights and optimiser among processes; auto: what the memory asks for."""
+
 ObjectiveConfig = ClassificationConfig
 """The configuration of any task's objective."""
 
@@ -198,6 +201,11 @@ class TrainingConfig:
     recompute: bool = False
     """Keep of each block its input alone and compute the rest once more in the backward pass: much less
     memory for about a third more time, and the same result. It may change when a run is continued."""
+    sharding: Sharding = "auto"
+    """Division of weights, gradients and optimiser among several processes. replicas: each holds all of them.
+    fsdp: each holds a part, and collects a block at a time (FSDP2). hsdp: divided among the processes of a
+    machine, while every machine holds all. auto: fsdp where replicas do not fit into memory. It may change
+    when a run is continued."""
     seed: int = 0
     """Seed of the initial weights, the order of images, augmentation and dropout."""
     precision: Precision = "auto"

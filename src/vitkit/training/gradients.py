@@ -17,6 +17,7 @@ from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import BatchRows, ImageModel
 from vitkit.training.parallel import Share, divide
+from vitkit.training.sharding import is_sharded
 from vitkit.world import ALONE, World
 
 
@@ -72,7 +73,10 @@ class Gradients:
         self.model, self.objective, self.optimizer = model, objective, optimizer
         self.autocast, self.total_steps, self.seed = autocast, total_steps, seed
         self.mixes, self.world = mixes, world
-        self.shares = divide(batch_size, micro_batch_size, world)
+        self.is_sharded = any(map(is_sharded, model.parameters()))
+        # Every pass through a sharded model is a step that all processes take together, whether they have
+        # images for it or not.
+        self.shares = divide(batch_size, micro_batch_size, world, with_empty=self.is_sharded)
         self.size = max((len(share) for share in self.shares), default=0)
         self.device = next(model.parameters()).device
         stream: Any = torch.cuda.Stream
@@ -102,7 +106,7 @@ class Gradients:
                     totals = self._add_up(batch, step, valid)
                     break
                 except torch.OutOfMemoryError:  # of a GPU: a CPU's allocator raises another error
-                    if self.size == 1:
+                    if self.size == 1 or self.is_sharded:  # the others would wait for passes that come twice
                         raise
             # Out here, where no error holds the tensors any more that were alive when it was raised.
             self.optimizer.zero_grad()
@@ -116,7 +120,7 @@ class Gradients:
         """Yield this process's shares, each after the place of its first image in what the process reads."""
         at = 0
         for share in self.shares:
-            at += self.mixes and not share.is_whole  # the image before, which another process trains on
+            at += share.reads_before(self.mixes)  # the image before, which another process trains on
             yield at, share
             at += len(share)
 
@@ -125,13 +129,15 @@ class Gradients:
         self.optimizer.zero_grad()
         totals: dict[str, Tensor] = {}
         for at, share in self._placed():
-            for start in range(0, len(share), self.size):
+            # A process without images passes one that counts for nothing.
+            for start in range(0, max(len(share), self.is_sharded), max(self.size, 1)):
                 # All randomness of the micro-batch (dropout, mixup) follows from its number: a resumed run
                 # draws the same, and a checkpoint stores no state of any random generator. This seeds the
                 # generators of the CPU and of every GPU.
                 torch.manual_seed(step_seed(self.seed, step, share.part))
-                micro = send_batch(self._slice(batch, at, share, start), self.device, self.copies)
-                self._set_rows(self._rows(share, start, len(micro), step))
+                part = self._slice(batch, at, share, start) if len(share) else batch.blank()
+                micro = send_batch(part, self.device, self.copies)
+                self._set_rows(self._rows(share, start, len(micro), step) if len(share) else None)
                 with self.autocast():
                     loss, metrics = self.objective(self.model, micro, step, self.total_steps)
                 # The loss is a mean over the micro-batch's readable images. Weighted by their fraction of the
@@ -168,7 +174,9 @@ class Gradients:
         """Sum gradients and totals over all processes."""
         # A process without images has no totals, and process 0 always has images.
         names = self.world.tell(list(totals))
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad]
+        # The gradients of a sharded model were added up as each pass computed them.
+        groups = [group["params"] for group in self.optimizer.param_groups]
+        parameters = [p for group in groups for p in group if p.requires_grad and not is_sharded(p)]
         # What no process computed a gradient of has none, as with one process.
         has_gradient = torch.tensor([p.grad is not None for p in parameters], dtype=torch.float32)
         zero = torch.zeros((), device=self.device)

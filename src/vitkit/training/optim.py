@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.training.config import OptimizerConfig
+from vitkit.training.sharding import collect, take_local
 
 
 def learning_rate(config: OptimizerConfig, step: int, total_steps: int) -> float:
@@ -139,14 +140,15 @@ class SGD(torch.optim.Optimizer):
             for p in parameters:
                 if not self.state[p]:
                     self.state[p]["momentum"] = torch.zeros_like(p, dtype=self.momentum_dtype)
-            stored = [self.state[p]["momentum"] for p in parameters]
+            stored = [take_local(self.state[p]["momentum"]) for p in parameters]
             momentum = [m.float() for m in stored]
             torch._foreach_mul_(momentum, self.decay)
-            torch._foreach_add_(momentum, [p.grad for p in parameters])
+            torch._foreach_add_(momentum, [take_local(p.grad) for p in parameters])
             # Decoupled: the decay takes lr * weight_decay off the weights and never enters the momentum.
+            weights = [take_local(p) for p in parameters]
             if group["weight_decay"]:
-                torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
-            torch._foreach_add_(parameters, momentum, alpha=-group["lr"])
+                torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
+            torch._foreach_add_(weights, momentum, alpha=-group["lr"])
             if self.momentum_dtype != torch.float32:  # else they are one
                 torch._foreach_copy_(stored, momentum)
 
@@ -205,12 +207,13 @@ def clip_gradients(parameters: Iterable[Tensor], max_norm: float | None) -> Tens
         The global norm before clipping, a scalar tensor.
     """
     gradients = [p.grad for p in parameters if p.grad is not None]
-    norm = torch.nn.utils.get_total_norm(gradients)
+    norm = collect(torch.nn.utils.get_total_norm(gradients))
     # On a CPU it costs nothing to ask, and a product with 1 would change nothing. On a GPU Python would wait
     # for the answer, so there the product is always made, by 1 where the norm is within.
     within = norm.device.type == "cpu" and max_norm is not None and bool(norm < max_norm)
     if max_norm is not None and not within:
-        torch._foreach_mul_(gradients, torch.where(norm < max_norm, 1.0, max_norm / norm))
+        scale = torch.where(norm < max_norm, 1.0, max_norm / norm)
+        torch._foreach_mul_([take_local(gradient) for gradient in gradients], scale)
     return norm
 
 
@@ -229,6 +232,7 @@ def update_average(average: nn.Module, model: nn.Module, decay: float, updates: 
     # The decay rises with the number of updates, so that a short run is not averaged with its first weights.
     # 1 and 10 are those of TensorFlow's ExponentialMovingAverage.
     decay = min(decay, (1 + updates) / (10 + updates))
-    torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 1 - decay)
+    averages, weights = ([take_local(p) for p in part.parameters()] for part in (average, model))
+    torch._foreach_lerp_(averages, weights, 1 - decay)
     for averaged, buffer in zip(average.buffers(), model.buffers(), strict=True):
         averaged.copy_(buffer)

@@ -36,8 +36,18 @@ class Share:
         """Whether the process computes the whole micro-batch."""
         return len(self) == self.total
 
+    def reads_before(self, mixes: bool) -> bool:
+        """Whether the process also reads the image before its first one, on which another process trains.
 
-def divide(batch_size: int, micro_batch_size: int | None, world: World) -> list[Share]:
+        Args:
+            mixes: whether each image is mixed with the one before it.
+        """
+        return mixes and 0 < len(self) < self.total
+
+
+def divide(
+    batch_size: int, micro_batch_size: int | None, world: World, with_empty: bool = False
+) -> list[Share]:
     """Divide a batch among the processes, micro-batch by micro-batch; returns the shares of this one.
 
     The first processes have an image more where the number cannot be divided, and the last ones may have
@@ -47,6 +57,7 @@ def divide(batch_size: int, micro_batch_size: int | None, world: World) -> list[
         batch_size: images of a batch, of all processes together.
         micro_batch_size: images of a micro-batch, of all processes together; None: the whole batch.
         world: the processes.
+        with_empty: whether micro-batches of which this process has no image are listed too.
     """
     shares = []
     for part, offset in enumerate(range(0, batch_size, micro_batch_size or batch_size)):
@@ -54,7 +65,7 @@ def divide(batch_size: int, micro_batch_size: int | None, world: World) -> list[
         each, more = divmod(total, world.size)
         start = world.rank * each + min(world.rank, more)
         stop = start + each + (world.rank < more)
-        if stop > start:
+        if stop > start or with_empty:
             shares.append(Share(part, start, stop, total, offset))
     return shares
 
@@ -69,7 +80,7 @@ def places_of(shares: Sequence[Share], mixes: bool) -> NDArray[np.int64]:
     """
     places = list[int]()
     for share in shares:
-        if mixes and not share.is_whole:
+        if share.reads_before(mixes):
             places.append(share.offset + (share.start - 1) % share.total)
         places += range(share.offset + share.start, share.offset + share.stop)
     return np.array(places, dtype=np.int64)

@@ -36,9 +36,10 @@ from vitkit.training.checkpoint import (
     Progress,
     TrainState,
     environment,
+    give_parts,
     load_checkpoint,
 )
-from vitkit.training.config import VALIDATION, OptimizerConfig, TrainingConfig
+from vitkit.training.config import VALIDATION, OptimizerConfig, Sharding, TrainingConfig
 from vitkit.training.evaluators import Evaluator, Monitor, check_evaluators, judge
 from vitkit.training.gradients import Gradients
 from vitkit.training.layer_rates import head_parameters, rate_scales
@@ -51,6 +52,7 @@ from vitkit.training.optim import (
     set_rate,
     update_average,
 )
+from vitkit.training.sharding import assemble, shard, skeleton_of, take_local
 from vitkit.world import ALONE, World
 
 LOG = "metrics.jsonl"
@@ -58,6 +60,8 @@ LOG = "metrics.jsonl"
 MICRO_BATCH = "micro_batch_size"
 """The entry of a checkpoint's environment that says how many images fitted at a time, where fewer did than
 were asked for."""
+SHARDING = "sharding"
+"""The entry that says how the state was divided among processes, where it was."""
 
 
 IDS_SHOWN = 5
@@ -138,13 +142,16 @@ def _not_finite(batch: Batch, step: int, rate: float, numbers: Mapping[str, floa
     )
 
 
-def require_finite_weights(parameters: Iterable[Tensor], buffers: Iterable[Tensor], step: int) -> None:
+def require_finite_weights(
+    parameters: Iterable[Tensor], buffers: Iterable[Tensor], step: int, world: World = ALONE
+) -> None:
     """Refuse weights that an update made infinite, which can happen though loss and gradients are finite.
 
     Args:
         parameters: those of the model and of its objective.
         buffers: those of the objective; integers among them are passed over.
         step: the number of the update, for the message.
+        world: the processes, each of which may have a part of the weights.
 
     Raises:
         NonFiniteError: a value is infinite or not a number.
@@ -152,8 +159,8 @@ def require_finite_weights(parameters: Iterable[Tensor], buffers: Iterable[Tenso
     state = [value for value in buffers if value.is_floating_point()]
     # Norms, not the values: one number for each tensor, and a single transfer for all of them. A sum of
     # squares is infinite or no number if any of its terms is.
-    norms = torch.stack(torch._foreach_norm([*parameters, *state]))
-    if not bool(norms.isfinite().all()):
+    norms = torch.stack(torch._foreach_norm([take_local(value) for value in (*parameters, *state)]))
+    if any(world.total(not bool(norms.isfinite().all()))):
         raise NonFiniteError(
             f"Step {step}: the update made weights that are not finite. No checkpoint holds them; "
             "the last one committed is whole. Try a lower learning rate, or a longer warm-up."
@@ -217,9 +224,11 @@ class Trainer:
         world: the processes that train together, of which the first writes.
         spare_memory: gives the bytes of memory that may hold a copy of the state while it is saved; None:
             training waits for each checkpoint.
+        sharding: the division of the state among the processes, which then have the same weights already.
 
     Raises:
-        VitkitError: the monitor watches an evaluator that is not there, or one has an impossible interval.
+        VitkitError: the monitor watches an evaluator that is not there, one has an impossible interval, or
+            the state cannot be divided like that.
     """
 
     def __init__(
@@ -238,6 +247,7 @@ class Trainer:
         mixes: bool = False,
         world: World = ALONE,
         spare_memory: Callable[[], int | None] | None = None,
+        sharding: Sharding = "replicas",
     ) -> None:
         self.world = world
         self.writer = CheckpointWriter(run, config.keep, spare_memory)
@@ -258,6 +268,18 @@ class Trainer:
         average = copy.deepcopy(model).requires_grad_(False) if optimizer_config.polyak else None
         learns = average is not None and any(True for _ in objective.parameters())
         averaged_objective = copy.deepcopy(objective).requires_grad_(False) if learns else None
+        self.precision = config.precision if compute is None else compute.precision
+        # The model without its numbers, from which whole ones are assembled where the state is sharded.
+        self.skeleton = None if sharding == "replicas" else skeleton_of(model)
+        if self.skeleton is not None:
+            if any(True for _ in objective.parameters()):
+                raise VitkitError(
+                    f"The parameters of a {type(objective).__name__} cannot be sharded: choose --sharding "
+                    "replicas."
+                )
+            for whole in (model, average):
+                if whole is not None:
+                    shard(whole, world, sharding, self.precision)
         scales = rate_scales(model, optimizer_config) if optimizer_config.differs_by_layer else {}
         for parameter, scale in scales.items():
             parameter.requires_grad_(scale > 0)  # no gradient is computed of what does not move
@@ -267,11 +289,13 @@ class Trainer:
         optimizer = create_optimizer(self.trained, optimizer_config, scales)
         self.state = TrainState(model, optimizer, average, Progress(), self.objective, averaged_objective)
         self.environment = environment(self.device, world.size)
+        if self.skeleton is not None:
+            self.environment[SHARDING] = sharding
         # Steps whose numbers may be unread while the next one is launched: the head of this file says why.
-        self.lag = 1 if self.device.type == "cuda" and can_skip_steps(optimizer) else 0
+        skips = can_skip_steps(optimizer) and self.skeleton is None
+        self.lag = 1 if self.device.type == "cuda" and skips else 0
         self.unread: deque[StepNumbers] = deque()
         self.loss: float | None = None  # the last that was read
-        self.precision = config.precision if compute is None else compute.precision
         if compute is not None:
             self.environment |= {"compute": to_json(compute)}
         self.gradients = Gradients(
@@ -292,6 +316,16 @@ class Trainer:
     def evaluated_model(self) -> nn.Module:
         """The model that evaluators measure: the Polyak average where there is one, else the model itself."""
         return self.state.average or self.state.model
+
+    def whole_model(self) -> nn.Module:
+        """Return the model that evaluators measure, with all of its weights in this process.
+
+        A sharded one is assembled, which all processes do at the same point.
+        """
+        if self.skeleton is None:
+            return self.evaluated_model
+        with self.world.activity.together():
+            return assemble(self.skeleton, self.evaluated_model.state_dict(), self.device)
 
     @property
     def evaluated_objective(self) -> nn.Module:
@@ -328,9 +362,11 @@ class Trainer:
         # name it; nor do later ones name ways that came after them.
         plain = {**to_json(PLAIN), "precision": self.precision}
         recorded["compute"] = {**plain, **recorded.get("compute", {})}
+        recorded.setdefault(SHARDING, "replicas")
+        here = {SHARDING: "replicas", **self.environment}
         return sentences + [
             f"{key} was {recorded.get(key)} and is now {value}: results may differ in the last bits."
-            for key, value in self.environment.items()
+            for key, value in here.items()
             if recorded.get(key) != value and key != MICRO_BATCH
         ]
 
@@ -415,7 +451,7 @@ class Trainer:
         self._read()
         # Only here and not at every step: looking at all weights costs a pass over them and a wait for the
         # GPU, and weights that no checkpoint holds do no harm: the loss of the next step shows them.
-        require_finite_weights(self.trained.parameters(), self.objective.buffers(), step)
+        require_finite_weights(self.trained.parameters(), self.objective.buffers(), step, self.world)
         # The log reaches the disk before the checkpoint that knows its length and hash does. The other way
         # round, a power cut between the two would leave a checkpoint whose log is shorter than it says.
         length, digest = log.sync()
@@ -424,6 +460,8 @@ class Trainer:
         )
         if self.world.writes:
             self.writer.save(self.state, self.environment, self.configuration, at_once)
+        else:
+            give_parts(self.state)
 
     def update(self, batch: Batch, step: int, rate: float) -> dict[str, float]:
         """Make one update of the weights from one batch, in micro-batches.
@@ -449,12 +487,16 @@ class Trainer:
         model, optimizer = self.state.model, self.state.optimizer
         # Set at every step and computed from its number: a scheduler object would be one more state to save.
         set_rate(optimizer, rate)
+        waits = step < self.optimizer_config.head_first
         for parameter in self.waiting:
-            parameter.requires_grad_(step >= self.optimizer_config.head_first)
+            # FSDP2 looks at this once, before the first step: of a sharded model gradients are thrown away.
+            parameter.requires_grad_(self.skeleton is not None or not waits)
         self.trained.train()  # a loaded model comes in evaluation mode, without dropout
         totals = self.gradients.compute(batch, step)
         if self.gradients.size < self.wanted_size:  # written down: a resumed run adds up as this one does
             self.environment[MICRO_BATCH] = self.gradients.size
+        for parameter in self.waiting if waits else ():
+            parameter.grad = None
         # After the last micro-batch: the norm to clip is that of the whole batch's gradient.
         totals["grad_norm"] = clip_gradients(self.trained.parameters(), self.optimizer_config.clip_norm)
         numbers = send_numbers(totals, batch, step, rate)
@@ -528,6 +570,7 @@ class Trainer:
             The numbers of each evaluator that was due, by its name.
         """
         watched = None if self.monitor is None else self.monitor.evaluator
+        model: nn.Module | None = None
         measured: dict[str, Mapping[str, float]] = {}
         # The monitored evaluator comes first (False sorts before True): it may use up the patience and so end
         # the run, and at the end all others measure too. So each checks again whether the run is over.
@@ -535,8 +578,9 @@ class Trainer:
             evaluator = self.evaluators[name]
             if self._is_over(step) or step % (evaluator.every or self.evaluate_every) == 0:
                 numbers: Mapping[str, float] = {}
+                model = model or self.whole_model()
                 if evaluator.together or self.world.writes:
-                    numbers = evaluator.measure(self.evaluated_model, self.evaluated_objective)
+                    numbers = evaluator.measure(model, self.evaluated_objective)
                 measured[name] = self.world.tell(dict(numbers))
                 line = {"kind": name} if name == VALIDATION else {"kind": "evaluation", "evaluator": name}
                 log.write({**line, "step": step, "epoch": self._epoch(step), **measured[name]})

@@ -1,18 +1,20 @@
 """Folders of class folders, alone or below train/, val/ and test/."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from vitkit.data.listing import (
     LAYOUTS,
+    PARTS_RECORD,
     SPLIT_NAMES,
     SPLITS,
     Listing,
     Paths,
     SplitListing,
+    files_below,
     is_ignored,
     number_groups,
 )
@@ -125,6 +127,7 @@ class _ClassFolders:
         self.images: dict[str, list[str]] = {}
         self.loose = 0
         self.upward: list[str] = []
+        self.results: list[str] = []
         # Beside images, arrays are something else (masks, say): they are the images where there are none.
         arrays: dict[str, list[str]] = {}
         where = root.resolve()
@@ -139,6 +142,8 @@ class _ClassFolders:
                     self.upward.append(entry.name)
                 else:
                     files = sorted(self._below(root / entry.name, f"{entry.name}/", "", above))
+                    if not files and any(name.startswith(f"{entry.name}/") for name in self.results):
+                        continue  # the folder features/ of vitkit embed
                     self.images[entry.name] = [file for file in files if not _is_array(file)]
                     arrays[entry.name] = [file for file in files if _is_array(file)]
             elif _is_image(entry.name):
@@ -160,6 +165,9 @@ class _ClassFolders:
         if identity in above:
             self.upward.append((name + prefix).rstrip("/"))
             return
+        if (folder / PARTS_RECORD).exists():
+            self.results.append(name + prefix)
+            return
         with os.scandir(folder) as entries:
             for entry in entries:
                 if is_ignored(entry.name):
@@ -179,6 +187,9 @@ class _ClassFolders:
             yield f"{pluralize(self.other, 'file')} in class folders ignored: not images by their names."
         if self.loose:
             yield f"{pluralize(self.loose, 'image')} outside any class folder ignored."
+        if self.results:
+            count = pluralize(len(self.results), "folder")
+            yield f"{count} of features or predictions ignored: {join_names(self.results)}."
         if self.upward:
             links = [os.fsencode(link).decode("utf-8", "backslashreplace") for link in sorted(self.upward)]
             yield f"{pluralize(len(links), 'link')} to a folder above not followed: {join_names(links)}."
@@ -198,19 +209,8 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def image_files(root: Path) -> list[Path]:
-    """List every image below a folder, sorted; where there is none, every array (.npy).
-
-    Hidden files and folders are passed over.
-    """
-    return _files_below(root, _is_image) or _files_below(root, _is_array)
-
-
-def _files_below(root: Path, wanted: Callable[[str], bool]) -> list[Path]:
-    found: list[Path] = []
-    for folder, folders, names in os.walk(root):
-        folders[:] = sorted(name for name in folders if not is_ignored(name))
-        found += [Path(folder, name) for name in sorted(names) if wanted(name) and not is_ignored(name)]
-    return found
+    """List every image below a folder, as `files_below` does; where there is none, every array (.npy)."""
+    return files_below(root, _is_image) or files_below(root, _is_array)
 
 
 def _agreed_classes(root: Path, scans: dict[str, _ClassFolders], partial: bool) -> tuple[str, ...]:

@@ -63,6 +63,10 @@ class Batch:
         part = replace(self, before=None)._each(lambda tensor: tensor[start:stop])
         return part if before is None else replace(part, before=self.slice(before, before + 1))
 
+    def blank(self) -> "Batch":
+        """Return a batch of one black image that counts for nothing."""
+        return replace(self, before=None)._each(lambda tensor: tensor.new_zeros(1, *tensor.shape[1:]))
+
     def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
         targets = {name: change(target) for name, target in self.targets.items()}
         before = None if self.before is None else self.before._each(change)

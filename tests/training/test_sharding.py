@@ -1,0 +1,171 @@
+"""Training by processes that each keep a part of the weights, against training by one that has all."""
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.processes import Processes
+from tests.training.small_run import OPTIMIZER, TRAINING, small_trainer
+from tests.training.test_parallel import END, MODELS, gradients_of, has_reached
+from vitkit.training.checkpoint import give_parts, save_checkpoint, survey
+from vitkit.training.config import Sharding
+from vitkit.training.trainer import Trainer
+from vitkit.world import World
+
+OBJECTIVE = {"mixup": 0.5, "cutmix": 1.0, "label_smoothing": 0.1}
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Processes]:
+    with Processes(3) as started:
+        yield started
+
+
+def sharded_gradients(world: World, names: Sequence[str], sharding: Sharding, machines: int) -> list[Any]:
+    world = dataclasses.replace(world, on_machine=world.size // machines)
+    return [gradients_of(world, name, MODELS[name], OBJECTIVE, sharding) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("names", "size", "sharding", "machines"),
+    [
+        (("ViT-16x2x2/4",), 3, "fsdp", 1),
+        pytest.param(tuple(MODELS), 2, "fsdp", 1, marks=pytest.mark.slow),
+        pytest.param(tuple(MODELS)[1:], 3, "fsdp", 1, marks=pytest.mark.slow),
+        (("ViT-16x2x2/4",), 2, "hsdp", 2),
+        pytest.param(tuple(MODELS), 2, "hsdp", 1, marks=pytest.mark.slow),
+    ],
+)
+def test_gradients_are_those_of_one_process(
+    processes: Processes, names: tuple[str, ...], size: int, sharding: Sharding, machines: int
+) -> None:
+    several = processes.run(size, sharded_gradients, names, sharding, machines)
+    for number, name in enumerate(names):
+        alone = gradients_of(World(), name, MODELS[name], OBJECTIVE)
+        for step, (totals, gradients) in enumerate(alone):
+            for of_process in several:
+                others, theirs = of_process[number][step]
+                assert others == pytest.approx(totals, rel=1e-6), name
+                for mine, other in zip(gradients, theirs, strict=True):
+                    assert (mine is None) == (other is None)
+                    if mine is not None:
+                        assert float((mine - other).norm()) <= 1e-12 * float(mine.norm()) + 1e-15, name
+
+
+def test_hsdp_needs_as_many_processes_on_every_machine(processes: Processes) -> None:
+    with pytest.raises(AssertionError, match="hsdp needs the same number of processes on every machine"):
+        processes.run(3, uneven_machines)
+
+
+def uneven_machines(world: World) -> None:
+    gradients_of(dataclasses.replace(world, on_machine=2), "ViT-16x2x2/4", {}, {}, "hsdp")
+
+
+def sharded_trainer(
+    world: World, run: Path, sharding: Sharding, options: Mapping[str, Any] | None = None
+) -> Trainer:
+    return small_trainer(
+        run,
+        dataclasses.replace(TRAINING, batch_size=7, micro_batch_size=4, checkpoint_every=100),
+        dataclasses.replace(OPTIMIZER, **(options or {})),
+        dropout=0.0,
+        drop_path=0.3,
+        bad=frozenset({5}),
+        world=world,
+        sharding=sharding,
+    )
+
+
+def hashes_of(world: World, run: Path) -> list[str]:
+    """Hash the files of tensors of a run's last checkpoint, once process 0 has committed it."""
+    world.total(0)
+    checkpoint = survey(run).whole
+    assert checkpoint is not None
+    world.total(0)  # nobody goes on while others read
+    return [
+        hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(checkpoint.glob("*.safetensors"))
+    ]
+
+
+def train_parts(
+    world: World,
+    run: Path,
+    parts: Sequence[tuple[int, Sharding]],
+    options: Mapping[str, Any] | None = None,
+) -> tuple[list[float], list[str]]:
+    """Train to each of some steps, divided as named there, every time from the last checkpoint.
+
+    Returns:
+        The losses of all steps, and the hashes of the last checkpoint.
+    """
+    losses, hashes = list[float](), list[str]()
+    for stop, sharding in parts:
+        trainer = sharded_trainer(world, run, sharding, options)
+        checkpoint = survey(run).whole
+        if checkpoint is not None:
+            trainer.resume(checkpoint)
+        losses += [report.loss for report in trainer.fit(partial(has_reached, trainer, stop))]
+        hashes = hashes_of(world, run)
+    return losses, hashes
+
+
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "adamw": {"layer_decay": 0.8, "head_first": 3},
+    "adamw bfloat16": {"optimizer": "adamw", "momentum_dtype": "bfloat16"},
+    "sgd": {"optimizer": "sgd", "momentum_dtype": "bfloat16", "clip_norm": 0.1},
+    "frozen": {"freeze_layers": 1, "polyak": None},
+}
+
+
+@pytest.mark.parametrize("options", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_a_run_is_that_of_one_process(processes: Processes, tmp_path: Path, options: dict[str, Any]) -> None:
+    alone, _ = train_parts(World(), tmp_path / "alone", [(END, "replicas")], options)
+    several = processes.run(3, train_parts, tmp_path / "several", [(END, "fsdp")], options)
+    for losses, _ in several:
+        assert losses == pytest.approx(alone, abs=1e-4)
+    parts = [(2, "fsdp"), (9, "fsdp"), (END, "fsdp")]
+    assert processes.run(3, train_parts, tmp_path / "stopped", parts, options) == several  # the same bits
+
+
+def test_checkpoints_do_not_depend_on_the_division(processes: Processes, tmp_path: Path) -> None:
+    """Two processes, one, two; replicas, sharded, replicas: without a step between, the same bytes."""
+    run = tmp_path / "run"
+    first = processes.run(2, train_parts, run, [(3, "fsdp")])[0][1]
+    before: Sharding = "fsdp"
+    shardings: list[tuple[int, Sharding]] = [
+        (3, "fsdp"),
+        (1, "replicas"),
+        (2, "replicas"),
+        (2, "hsdp"),
+        (2, "fsdp"),
+    ]
+    for size, sharding in shardings:
+        again = processes.run(size, save_again, run, sharding)
+        assert [hashes for hashes, _ in again] == [first] * size
+        named = [line for line in again[0][1] if line.startswith("sharding")]
+        expected = f"sharding was {before} and is now {sharding}: results may differ in the last bits."
+        assert named == ([] if sharding == before else [expected])
+        before = sharding
+    losses = processes.run(3, train_parts, run, [(END, "fsdp")])[0][0]
+    alone, _ = train_parts(World(), tmp_path / "alone", [(END, "replicas")])
+    assert losses == pytest.approx(alone[3:], abs=1e-4)
+
+
+def save_again(world: World, run: Path, sharding: Sharding) -> tuple[list[str], list[str]]:
+    """Read the last checkpoint and write it once more; returns its hashes, and what differs from before."""
+    world = dataclasses.replace(world, on_machine=1)
+    trainer = sharded_trainer(world, run, sharding)
+    checkpoint = survey(run).whole
+    assert checkpoint is not None
+    differences = trainer.resume(checkpoint)
+    world.total(0)  # until all have read it
+    if world.writes:
+        save_checkpoint(run, trainer.state, trainer.environment, 2)
+    else:
+        give_parts(trainer.state)
+    return hashes_of(world, run), differences
