@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-
 from benchmarks.saving import Noise
+
 from vitkit.models.build import create_model
+from vitkit.runs.machine import hand_back_memory, keep_freed_memory
 from vitkit.training.config import ClassificationConfig, OptimizerConfig, Sharding, TrainingConfig
 from vitkit.training.objectives import Classification
 from vitkit.training.trainer import Trainer
@@ -46,6 +47,7 @@ def work(
 ) -> None:
     torch.set_num_threads(max(1, torch.get_num_threads() // size))
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size)
+    (keep_freed_memory if sharding == "replicas" else hand_back_memory)()  # as runs do
     torch.manual_seed(0)  # all begin with the same weights
     before = memory("VmRSS")
     trainer = Trainer(
@@ -106,7 +108,9 @@ def main() -> None:
             print(f"{sharding}: {time.monotonic() - began:.0f} s", flush=True)
     print("| | GB in a step | GB while a checkpoint is written | seconds a step |\n|---|---|---|---|")
     for sharding, of_rounds in rows.items():
-        low, middle, high = np.quantile([s for _, _, seconds in of_rounds for s in seconds], [0.25, 0.5, 0.75])
+        low, middle, high = np.quantile(
+            [s for _, _, seconds in of_rounds for s in seconds], [0.25, 0.5, 0.75]
+        )
         peaks = [np.median([row[place] for row in of_rounds]) / 1e9 for place in (0, 1)]
         times = f"{middle:.2f} ({low:.2f} to {high:.2f})"
         print(f"| {sharding} | {peaks[0]:.2f} | {peaks[1]:.2f} | {times} |")

@@ -6,9 +6,10 @@ processes at the same point of the program; a process that is alone gets back wh
 
 import json
 import os
+import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -38,6 +39,8 @@ class Activity:
     """Whether it is in a step that all processes take together, where it may wait for the others."""
     waited: float = 0.0
     """Seconds in such steps so far."""
+    has_failed: bool = False
+    """Whether all processes end, because one of them has failed."""
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -173,6 +176,40 @@ def world_of_environment() -> World:
     if not (rank < size and here < on_machine <= size):
         raise _wrong(given)
     return World(rank, size, here, on_machine)
+
+
+@contextmanager
+def prepared_together(world: World) -> Iterator[None]:
+    """Go on in all processes or in none: process 0 raises the error of whichever could not be prepared.
+
+    One may stand within another: a process that fails between the inner ones meets the others in their next.
+
+    Raises:
+        VitkitError: in process 0; the others end silently after it.
+    """
+    if world.size == 1:
+        yield
+        return
+    error: VitkitError | None = None
+    try:
+        yield
+    except VitkitError as caught:
+        if world.activity.has_failed:  # an inner one has ended all
+            raise
+        error = caught
+    mine = None if error is None else (str(error), error.exit_code, socket.gethostname())
+    failed = [(rank, failure) for rank, failure in enumerate(world.gather(mine)) if failure is not None]
+    if not failed:
+        return
+    world.activity.has_failed = True
+    rank, (message, code, host) = failed[0]
+    if not world.writes:
+        with suppress(RuntimeError):
+            world.tell(None)  # torchrun ends all processes with the first: process 0 must have spoken
+        raise SystemExit(code)
+    if error is not None:
+        raise error
+    raise VitkitError(f"Process {rank} of {world.size} on {host}: {message}")
 
 
 def _wrong(given: Mapping[str, str]) -> VitkitError:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import vitkit
 from vitkit.cli.main import run as command
 from vitkit.durable import hash_file
 
@@ -54,9 +55,14 @@ def members(torchrun: int) -> list[int]:
 
 
 def losses(run: Path) -> list[float]:
-    """List the losses of a run in training and validation, and what its few-shot evaluator measured."""
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["loss"] for line in lines if '"evaluator"' not in line]
+
+
+def accuracies(run: Path) -> list[float]:
+    """Read what the few-shot evaluation measured while a model was trained."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [line["loss"] if "loss" in line else line["ridge_1_shots"] for line in lines]
+    return [line["ridge_5_shots"] for line in lines if line.get("evaluator") == "fewshot"]
 
 
 @pytest.mark.parametrize("sharding", ["replicas", "fsdp"])
@@ -64,8 +70,7 @@ def test_two_processes_train_what_one_does_though_one_of_them_is_killed(
     tmp_path: Path, sharding: str
 ) -> None:
     alone, run = tmp_path / "alone", tmp_path / "run"
-    tracked = ("--fewshot.data", "digits", "--fewshot.every", "30", "--fewshot.shots", "1")
-    options = (*RUN, *tracked) if sharding == "fsdp" else RUN
+    options = (*RUN, "--fewshot.data", "digits", "--fewshot.shots", "1,5", "--fewshot.seeds", "1")
     assert command([*options, "--out", str(alone)]) == 0
     several = (*options, "--out", str(run), "--processes", "2", "--sharding", sharding)
     process = start(*several)
@@ -81,6 +86,8 @@ def test_two_processes_train_what_one_does_though_one_of_them_is_killed(
     assert ("among 2 processes" in out) == (sharding == "fsdp")
     assert out.count("report ") == 1  # one process alone speaks
     assert losses(run) == pytest.approx(losses(alone), abs=1e-4)
+    assert len(accuracies(alone)) == 3
+    assert accuracies(run) == pytest.approx(accuracies(alone), abs=0.02)
     lines = [json.loads(line) for line in (run / "speed.jsonl").read_text().splitlines() if line]
     assert all(line["slowest_process"] in (0, 1) and 0 <= line["waiting"] <= 1 for line in lines)
     assert "waiting" not in (alone / "speed.jsonl").read_text()
@@ -188,13 +195,39 @@ def test_two_processes_evaluate_as_one_does(tmp_path: Path, capsys: pytest.Captu
     assert err.count("vitkit: ") == 1 and "none" in err
 
 
+def test_two_processes_measure_few_shots_as_one_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = vitkit.create_model("ViT-16x2x2/4", num_classes=0, image_size=8)
+    vitkit.save_model(model, tmp_path / "start")
+    arguments = (
+        "fewshot",
+        str(tmp_path / "start"),
+        "--data",
+        "digits",
+        "--shots",
+        "1,5",
+        "--no-cache",
+        "--json",
+    )
+    assert command([*arguments, "--out", str(tmp_path / "one")]) == 0
+    expected = json.loads(capsys.readouterr().out)
+    code, out, err = finish(start(*arguments, "--out", str(tmp_path / "two"), "--processes", "2"))
+    assert code == 0, err
+    assert json.loads(out) == expected  # printed once
+    assert (tmp_path / "two" / "digits.json").read_text() == (tmp_path / "one" / "digits.json").read_text()
+    code, _, err = finish(start("fewshot", str(tmp_path / "none"), "--data", "digits", "--processes", "2"))
+    assert code == 1
+    assert err.count("vitkit: ") == 1 and "none" in err
+
+
 @pytest.mark.parametrize("count", ["0", "x", "-1", "1" + "0" * 30])
 def test_numbers_of_processes_that_cannot_be(count: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert command([*RUN, "--processes", count]) == 1
     assert "--processes is from 1 to" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [RUN, ("evaluate", "run")])
+@pytest.mark.parametrize("arguments", [RUN, ("evaluate", "run"), ("fewshot", "run")])
 def test_processes_within_processes_are_refused(
     arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,7 +27,7 @@ class Processes:
         self.pipes, self.processes, self.calls = [], [], 0
         for _ in range(most):
             here, there = context.Pipe()
-            process = context.Process(target=_work, args=(there,), daemon=True)
+            process = context.Process(target=_work, args=(there,))
             process.start()
             there.close()  # the process has its own
             self.pipes.append(here)

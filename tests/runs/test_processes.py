@@ -4,8 +4,7 @@ import pytest
 
 from tests.helpers.processes import Processes
 from vitkit.errors import VitkitError
-from vitkit.runs.processes import prepared_together
-from vitkit.world import World
+from vitkit.world import World, prepared_together
 
 
 def prepare(world: World, failing: tuple[int, ...]) -> str | int | None:
@@ -31,6 +30,33 @@ def test_one_process_alone_says_what_is_wrong_and_the_others_end_with_it() -> No
             first, *others = processes.run(3, prepare, failing)
             assert f"Process {failing[0]} of 3 on " in first and "no images here" in first
             assert others == [1, 1]
+
+
+def prepare_within(world: World, failing: int, inner: bool) -> str | int | None:
+    """Prepare two things in turn, one within another, where a process fails in or before the inner one."""
+    try:
+        with prepared_together(world):
+            if world.rank == failing and not inner:
+                raise VitkitError("no images here")
+            with prepared_together(world):
+                if world.rank == failing:
+                    raise VitkitError("no images here")
+    except VitkitError as error:
+        world.tell("spoken")
+        return str(error)
+    except SystemExit as end:
+        return end.code
+    return None
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_a_process_that_fails_is_met_by_the_others_in_what_comes_next(inner: bool) -> None:
+    with Processes(3) as processes:
+        assert processes.run(3, prepare_within, 0, inner) == ["no images here", 1, 1]
+        first, *others = processes.run(3, prepare_within, 1, inner)
+        assert first.startswith("Process 1 of 3 on ") and "no images here" in first
+        assert others == [1, 1]
+        assert processes.run(3, prepare_within, 3, inner) == [None] * 3
 
 
 def test_alone_an_error_is_itself() -> None:

@@ -10,12 +10,12 @@ from rich.table import Table
 
 from vitkit.cli import console
 from vitkit.cli.options import importing, parse, take_option
-from vitkit.cli.processes import say, start_several
+from vitkit.cli.processes import start_several
 from vitkit.data.imagenet_config import ProtocolName
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import EvaluateOptions, ProtocolFiles, ProtocolOptions, as_arguments
 from vitkit.text import visible
-from vitkit.world import World, world_of_environment
+from vitkit.world import world_of_environment
 
 if TYPE_CHECKING:
     from vitkit.evaluation.protocols import ProtocolResult
@@ -83,20 +83,11 @@ def main(arguments: list[str]) -> None:
     console.out.print(following, markup=False, soft_wrap=True)
 
 
-def take_part(world: World, arguments: list[str]) -> int:
-    """Compute a part of the evaluation that process 0 prints; returns the exit code."""
-    from vitkit.runs.processes import await_invitation, join_processes, leave_processes
-
-    join_processes(say)  # once process 0 has understood the arguments, and not before
+def compute_part(arguments: list[str]) -> None:
+    """Compute a part of the evaluation that process 0 prints."""
     from vitkit.jobs.evaluate import run_evaluate
 
-    try:
-        run_evaluate(parse(Command, arguments, "evaluate"))
-        await_invitation(world)
-    except KeyboardInterrupt:
-        return 130
-    leave_processes()
-    return 0
+    run_evaluate(parse(Command, arguments, "evaluate"))
 
 
 def _print(found: "Evaluation") -> None:

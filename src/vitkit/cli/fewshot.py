@@ -10,7 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitkit.cli import console
-from vitkit.cli.options import importing, parse
+from vitkit.cli.options import importing, parse, take_option
+from vitkit.cli.processes import start_several
 from vitkit.jobs.fewshot.options import FewShotOptions
 from vitkit.models.config.image_config import height_and_width
 
@@ -28,10 +29,17 @@ class Command(FewShotOptions):
     """folder for the numbers and the plot; left out, fewshot/ in the run folder, or in the working folder."""
     json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
     """print all numbers as JSON."""
+    processes: int = 1
+    """processes that compute features together on this machine, one for each GPU or some for its
+    processors; the numbers are the ones of one process. On several machines: torchrun ... -m vitkit
+    fewshot."""
 
 
 def main(arguments: list[str]) -> None:
-    """Parse the command line, measure, and print the numbers."""
+    """Parse the command line, measure, and print the numbers, which one of several processes does."""
+    arguments = list(arguments)
+    if start_several(take_option(arguments, "--processes"), "fewshot", arguments):
+        return
     options: Command = parse(Command, arguments, "fewshot")
     with importing():
         from vitkit.cli.console import download
@@ -58,6 +66,13 @@ def main(arguments: list[str]) -> None:
         f"vitkit fewshot {starts} ANOTHER --data {shlex.quote(options.data)}{size}   (to compare them)"
     )
     console.out.print(f"Next: {following}", markup=False, soft_wrap=True)
+
+
+def compute_part(arguments: list[str]) -> None:
+    """Compute a part of the features of what process 0 prints."""
+    from vitkit.jobs.fewshot.fewshot import run_fewshot
+
+    run_fewshot(parse(Command, arguments, "fewshot"))
 
 
 def _one(found: "FewShot", model: "FewShotModel") -> Table:

@@ -143,11 +143,13 @@ def _command(arguments: list[str], failed: Callable[..., int]) -> int:
             return failed(f"the argument {argument} holds a character that no option has.", WRONG_OPTIONS)
     world = world_of_environment()
     if world.rank:  # another process parses the command line and prints
-        if verb not in ("train", "finetune", "vtab", "evaluate") or {"-h", "--help"} & {*rest}:
+        if verb not in ("train", "finetune", "vtab", "evaluate", "fewshot") or {"-h", "--help"} & {*rest}:
             return 0
-        if verb == "evaluate":
-            return cast("int", importlib.import_module("vitkit.cli.evaluate").take_part(world, rest))
-        return cast("int", importlib.import_module("vitkit.cli.processes").follow(world))
+        processes = importlib.import_module("vitkit.cli.processes")
+        if verb in ("evaluate", "fewshot"):
+            part = importlib.import_module(VERBS[verb][1]).compute_part
+            return cast("int", processes.take_part(world, part, rest))
+        return cast("int", processes.follow(world))
     library_warnings = importlib.import_module("vitkit.cli.library_warnings")
     try:
         with _terminable() as stop, library_warnings.show_warnings():

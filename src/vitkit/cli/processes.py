@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,27 @@ def start_processes(count: str, verb: str, arguments: list[str]) -> None:
 def say(sentence: str) -> None:
     """Tell a person which process hangs."""
     print(f"vitkit: {sentence}", file=sys.stderr, flush=True)
+
+
+def take_part(world: World, compute_part: Callable[[list[str]], None], arguments: list[str]) -> int:
+    """Compute a part of what process 0 prints; returns the exit code.
+
+    Args:
+        world: the processes.
+        compute_part: computes the part of this process, given the arguments of the command.
+        arguments: of the command.
+    """
+    from vitkit.runs.processes import await_invitation, join_processes, leave_processes
+
+    join_processes(say)  # once process 0 has understood the arguments, and not before
+    logging.disable(logging.CRITICAL)  # process 0 says what is to be known of a checkpoint
+    try:
+        compute_part(arguments)
+        await_invitation(world)
+    except KeyboardInterrupt:
+        return 130
+    leave_processes()
+    return 0
 
 
 def follow(world: World) -> int:

@@ -5,9 +5,9 @@ Shapes: N images asked for, n of them readable, D features.
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,7 @@ from vitkit.evaluation.run_model import run_model
 from vitkit.models.config.compute_config import Precision
 from vitkit.models.image_model import ImageModel, autocast
 from vitkit.models.zoo import ModelConfig
+from vitkit.world import ALONE, World, prepared_together
 
 CACHE_LIMIT = 4 << 30
 """Bytes of features that are kept on the disk; those used longest ago make room."""
@@ -36,6 +37,8 @@ LAYOUT = 1
 """The version of the cache's files; another layout has another key, so that old files are never read as new
 ones."""
 _DIGEST = 32  # bytes of SHA-256
+_PIXELS = "pixels"
+"""The target of a batch that holds the hashes of its images, as int64, which collectives know."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,8 +94,12 @@ class FeatureExtractor:
         batch_size: int = 128,
         workers: int = 0,
         progress: Callable[[int], None] | None = None,
+        world: World = ALONE,
     ) -> Features:
         """Run the model over some images of a split once.
+
+        Several processes compute different batches, the ones that a single process would make, and all of
+        them get the features of all images.
 
         Args:
             samples: the split.
@@ -100,6 +107,7 @@ class FeatureExtractor:
             batch_size: images at a time.
             workers: processes that decode images.
             progress: called after each batch with the number of images that are done.
+            world: the processes.
 
         Raises:
             VitkitError: there are no images; the model has no single row of features per image, or some that
@@ -108,34 +116,54 @@ class FeatureExtractor:
         rejects: dict[str, str] = {}
         rows: list[NDArray[np.float32]] = []
         readable: list[NDArray[np.bool_]] = []
-        pixels: list[tuple[int, int]] = []
+        pixels: list[NDArray[np.int64]] = []
 
         def take(outputs: NDArray[np.float32], batch: Batch) -> None:
             mask = batch.mask.numpy().copy()  # its memory may be a worker's
             rows.append(outputs[mask])
             readable.append(mask)
-            shown = batch.images.numpy()
-            digests = [xxhash.xxh3_128_intdigest(shown[i].tobytes()) for i in np.flatnonzero(mask)]
-            pixels.extend(divmod(digest, 1 << 64) for digest in digests)
+            pixels.append(batch.targets[_PIXELS].numpy()[mask])
             if progress is not None:
                 progress(sum(map(len, readable)))
 
-        batches = evaluation_batches(samples, self.preprocessing, batch_size, workers, rejects, indices)
-        run_model(self.model, batches, take, device=self.device, precision=self.precision, features=True)
-        if not readable:
-            raise VitkitError(
-                "There are no images to compute features of: the data, or this split, is empty."
-            )
-        found, mask = np.concatenate(rows), np.concatenate(readable)
-        wrong = int((~np.isfinite(found).all(1)).sum())
-        if wrong:
-            raise VitkitError(
-                f"The model's features are not finite (NaN or infinite) for {wrong:,} of {len(found):,} "
-                "images. Its weights have diverged, or overflow in this precision: take another checkpoint, "
-                "or float32."
-            )
+        batches = evaluation_batches(
+            samples, self.preprocessing, batch_size, workers, rejects, indices, world=world
+        )
+        run_model(
+            self.model,
+            _with_hashes(batches),
+            take,
+            device=self.device,
+            precision=self.precision,
+            features=True,
+            world=world,
+        )
+        for unreadable in world.gather(rejects):
+            rejects.update(unreadable)
+        with prepared_together(world):  # all find the same, and one says it
+            if not readable:
+                raise VitkitError(
+                    "There are no images to compute features of: the data, or this split, is empty."
+                )
+            found, mask = np.concatenate(rows), np.concatenate(readable)
+            wrong = int((~np.isfinite(found).all(1)).sum())
+            if wrong:
+                raise VitkitError(
+                    f"The model's features are not finite (NaN or infinite) for {wrong:,} of {len(found):,} "
+                    "images. Its weights have diverged, or overflow in this precision: take another "
+                    "checkpoint, or float32."
+                )
         reasons = tuple(rejects[samples.key(index)] for index in indices[~mask].tolist())
-        return Features(found, mask, np.array(pixels, np.uint64).reshape(-1, 2), reasons)
+        return Features(found, mask, np.concatenate(pixels).view(np.uint64), reasons)
+
+
+def _with_hashes(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """Give batches the hashes of their images in place of labels: pixels do not go to other processes."""
+    for batch in batches:
+        shown, hashes = batch.images.numpy(), np.zeros((len(batch), 2), np.uint64)
+        for i in np.flatnonzero(batch.mask.numpy()).tolist():
+            hashes[i] = divmod(xxhash.xxh3_128_intdigest(shown[i].tobytes()), 1 << 64)
+        yield replace(batch, targets={_PIXELS: torch.from_numpy(hashes.view(np.int64))})
 
 
 def explain_no_features(config: ModelConfig) -> str:

@@ -23,7 +23,7 @@ from vitkit.evaluation.scores import ImageScores, check_labels, image_scores
 from vitkit.models.config.card import LossFunction
 from vitkit.models.config.compute_config import Precision
 from vitkit.models.image_model import autocast
-from vitkit.world import ALONE, World
+from vitkit.world import ALONE, World, prepared_together
 
 Rows = NDArray[np.float32]
 """Logits `(B, K)` or features `(B, D)`, a row for each image."""
@@ -98,13 +98,15 @@ def run_model(
     with output_function(model, device, precision, features) as compute:
         own = iter(batches)
         while True:
-            batch = next(own, None)
-            rows = None if batch is None else compute(batch.to(device).images)
-            if rows is not None and rows.ndim != 2:
-                raise VitkitError(
-                    f"Expected one row of {'features' if features else 'logits'} per image, found an output "
-                    f"of shape {rows.shape}: choose pool token, mean, max or map when the model is made."
-                )
+            with prepared_together(world):  # else the others would wait for a process that has failed
+                batch = next(own, None)
+                rows = None if batch is None else compute(batch.to(device).images)
+                if rows is not None and rows.ndim != 2:
+                    raise VitkitError(
+                        f"Expected one row of {'features' if features else 'logits'} per image, found an "
+                        f"output of shape {rows.shape}: choose pool token, mean, max or map when the model "
+                        "is made."
+                    )
             results = list(_results_of_all(rows, batch, world))
             if not results:
                 break

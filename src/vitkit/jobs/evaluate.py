@@ -30,12 +30,13 @@ from vitkit.jobs.options import EvaluateOptions, MeasuringOptions, ProtocolOptio
 from vitkit.listener import SILENT, Listener, added_up
 from vitkit.runs.finish import evaluate_split, find_training_images, with_repeats
 from vitkit.runs.folder import Place, kind_of
-from vitkit.runs.processes import join_processes, lost_processes_explained, prepared_together, take_threads
+from vitkit.runs.processes import join_processes, lost_processes_explained, take_threads
 from vitkit.runs.trained_model import is_training_data, open_model_data, write_evaluation
 from vitkit.tasks import answering_of
 from vitkit.tasks.answering import Answering
 from vitkit.weights.card import Described, card_of, preprocessing_of
 from vitkit.weights.loading import log_notes
+from vitkit.world import prepared_together
 
 NAMES_SHOWN = 10
 

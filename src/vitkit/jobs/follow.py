@@ -18,6 +18,7 @@ from vitkit.runs.plan import Request
 from vitkit.runs.processes import await_invitation, begin_steps, lost_processes_explained
 from vitkit.runs.records import read_start_record
 from vitkit.runs.steps import RunPosition, fit
+from vitkit.runs.trained_model import run_card
 from vitkit.signals import stop_signals
 from vitkit.training.checkpoint import FOLDER
 from vitkit.world import World
@@ -57,6 +58,7 @@ def follow(world: World) -> Path | None:
     )
     device = find_device(invitation.device)
     model = build_new(run, model_config_of(run, len(data.class_names), start), SILENT)
+    model.card = run_card(run, data, invitation.fingerprint, run.model)  # evaluators need to know its images
     compute = parse_compute(place.require_config(), folder)
     parts = Parts(run, data, folder, model, RejectedFiles(folder, record), start, compute)
     compute_as_begun(parts, device)

@@ -24,7 +24,13 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig, changed_name
 from vitkit.runs.config import Run, new_model_config
 from vitkit.runs.data_record import RejectedFiles, check_data
-from vitkit.runs.machine import available_memory, choose_for, compute_as, usable_processors
+from vitkit.runs.machine import (
+    available_memory,
+    choose_for,
+    compute_as,
+    hand_back_memory,
+    usable_processors,
+)
 from vitkit.runs.records import StartRecord, read_start_record, with_start
 from vitkit.runs.trained_model import run_card
 from vitkit.tasks import find_task
@@ -159,6 +165,7 @@ def build_trainer(
         objective = learning.objective(run.objective, parts.model.config, data.splits["train"])
     parts.model.recompute = run.training.recompute
     if sharding != "replicas":
+        hand_back_memory()
         # A sharded block is collected where it is called. The class token alone is computed by calls of the
         # parts of a block, a compiled block calls none of them, and a model in one graph calls no block.
         called = replace(parts.model.chosen, last_block="every_token", block="modules", graph="eager")
@@ -223,8 +230,9 @@ def build_evaluators(parts: Parts, device: torch.device, world: World = ALONE) -
             batch_size=run.training.micro_batch_size or run.training.batch_size,
             workers=run.loading.workers or 0,
             trained_on=() if own is None else (own,),
+            world=world,
         )
-        evaluators[name] = Evaluator(measure, config.every, config.line)
+        evaluators[name] = Evaluator(measure, config.every, config.line, together=True)
     return evaluators
 
 

@@ -29,7 +29,7 @@ from vitkit.training.ended import read_ended, remove_checkpoints
 from vitkit.training.sharding import assemble
 from vitkit.training.trainer import Trainer
 from vitkit.weights.card import card_of, preprocessing_of
-from vitkit.world import ALONE, World
+from vitkit.world import ALONE, World, prepared_together
 
 EVALUATED = ("val", "test")
 """The splits that a finished run is evaluated on, those of them that its data has; the test split only where
@@ -193,7 +193,7 @@ def evaluate_split(
         worker_timeout=worker_timeout,
         world=world,
     )
-    with listener.progress(f"evaluating {split}", len(samples)) as progress:
+    with listener.progress(f"evaluating {split}", len(samples)) as progress, prepared_together(world):
         predictions = answering.predict(
             model,
             batches,

@@ -135,13 +135,27 @@ def keep_freed_memory() -> None:
     large as its largest step. Pieces of more than 32 MiB, glibc's limit, are handed back as before. Other C
     libraries than glibc are left alone, and nothing is changed for a user who set glibc's own variables.
     """
+    _set_malloc(2**31 - 1, 32 * 2**20)
+
+
+def hand_back_memory() -> None:
+    """Have the C library hand back to the system whatever memory is freed: for states that hardly fit.
+
+    The blocks of a sharded model are collected and freed in turn; kept by glibc, they take more memory than
+    was gained by the division (docs/results.md).
+    """
+    _set_malloc(128 * 2**10, 256 * 2**10)  # smaller pieces than a block's smallest matrix
+
+
+def _set_malloc(trim: int, mmap: int) -> None:
+    """Set from how many free bytes on glibc hands memory back, and from which size it is the system's own."""
     chosen = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
     if platform.libc_ver()[0] != "glibc" or any(name in os.environ for name in chosen):
         return
     with suppress(AttributeError, OSError):  # another allocator may have been loaded in its place
         libc = ctypes.CDLL(None)
-        libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
-        libc.mallopt(M_MMAP_THRESHOLD, 32 * 2**20)
+        libc.mallopt(M_TRIM_THRESHOLD, trim)
+        libc.mallopt(M_MMAP_THRESHOLD, mmap)
 
 
 def memory_used(device: torch.device) -> int:

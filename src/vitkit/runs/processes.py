@@ -7,7 +7,7 @@ it: it names the folder of the run, they read its record there, and take part in
 import re
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -123,32 +123,6 @@ def lost_processes_explained(world: World) -> Iterator[None]:
         ) from error
 
 
-@contextmanager
-def prepared_together(world: World) -> Iterator[None]:
-    """Go on in all processes or in none: process 0 raises the error of whichever could not be prepared.
-
-    Raises:
-        VitkitError: in process 0; the others end silently after it.
-    """
-    error: VitkitError | None = None
-    try:
-        yield
-    except VitkitError as caught:
-        error = caught
-    mine = None if error is None else (str(error), error.exit_code, socket.gethostname())
-    failed = [(rank, failure) for rank, failure in enumerate(world.gather(mine)) if failure is not None]
-    if not failed:
-        return
-    rank, (message, code, host) = failed[0]
-    if not world.writes:
-        with suppress(RuntimeError):
-            world.tell(None)  # torchrun ends all processes with the first: process 0 must have spoken
-        raise SystemExit(code)
-    if error is not None:
-        raise error
-    raise VitkitError(f"Process {rank} of {world.size} on {host}: {message}")
-
-
 def take_threads(world: World, threads: int | None = None) -> None:
     """Set the threads of this process: of several each gets its part of the machine's processors.
 
@@ -221,9 +195,21 @@ def invite(
 
 def await_invitation(world: World) -> Invitation | None:
     """Wait until process 0 begins the steps of a run; returns None where there is no further one."""
-    with lost_processes_explained(world):
-        fields: Any = world.tell(None)
+    fields = await_word(world)
     return None if fields is None else Invitation(**fields)
+
+
+def await_word(world: World) -> Any:
+    """Wait for what process 0 tells next.
+
+    Raises:
+        SystemExit: process 0 has ended. It has said why, or torchrun says what ended it.
+    """
+    try:
+        with lost_processes_explained(world):
+            return world.tell(None)
+    except VitkitError as error:
+        raise SystemExit(error.exit_code) from None
 
 
 def dismiss() -> None:

@@ -15,6 +15,7 @@ from vitkit.evaluation.features import Features
 from vitkit.evaluation.fewshot.methods import Draws
 from vitkit.evaluation.fewshot.scores import LabelledFeatures
 from vitkit.weights.card import TrainingData
+from vitkit.world import ALONE, World, prepared_together
 
 POOL = "train"
 """The split that shots are drawn from."""
@@ -74,7 +75,9 @@ class Shots:
     """Index and reason of images that were drawn and cannot be read: others stand in for them."""
 
 
-def open_fewshot_data(spec: str, trained_on: Sequence[TrainingData] = ()) -> FewShotData:
+def open_fewshot_data(
+    spec: str, trained_on: Sequence[TrainingData] = (), world: World = ALONE
+) -> FewShotData:
     """Open data for a few-shot evaluation.
 
     It is tested on the test split, else on the validation split, else on a stratified part of the images that
@@ -84,10 +87,28 @@ def open_fewshot_data(spec: str, trained_on: Sequence[TrainingData] = ()) -> Few
     Args:
         spec: names the data, as for `open_data`.
         trained_on: the training data of the models.
+        world: the processes that compute features together, all of which open the data.
 
     Raises:
-        VitkitError: as `open_data`; or there is nothing to test on.
+        VitkitError: as `open_data`; there is nothing to test on; the images are others for another process.
     """
+    with prepared_together(world):
+        opened = _open(spec, trained_on)
+    if world.size == 1:
+        return opened
+    with prepared_together(world):
+        fingerprint = opened.data.fingerprint()
+        expected = world.tell(fingerprint)
+        if fingerprint != expected:
+            raise VitkitError(
+                f"The images of {spec} are others here than for process 0: expected the fingerprint "
+                f"{expected}, found {fingerprint}. All machines must see the same images."
+            )
+    return opened
+
+
+def _open(spec: str, trained_on: Sequence[TrainingData]) -> FewShotData:
+    """List the images and choose what is tested on."""
     own = next((record for record in trained_on if record.spec == absolute_spec(spec)), None)
     splits = Splits(val_fraction=0, test_fraction=0) if own is None else own.splits
     data = open_data(spec, splits)

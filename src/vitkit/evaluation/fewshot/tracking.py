@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.config import SHOTS, Method, listed
+from vitkit.world import ALONE, World, prepared_together
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,6 +71,7 @@ class FewShotTracking:
         batch_size: int,
         workers: int,
         trained_on: "Sequence[TrainingData]",
+        world: World = ALONE,
     ) -> "Callable[[nn.Module, nn.Module], Mapping[str, float]]":
         """Make the function of model and objective that measures; see `fewshot_evaluator`."""
         return fewshot_evaluator(
@@ -82,6 +84,7 @@ class FewShotTracking:
             batch_size=batch_size,
             workers=workers,
             trained_on=trained_on,
+            world=world,
         )
 
     def line(self, measured: Mapping[str, float]) -> str:
@@ -106,6 +109,7 @@ def fewshot_evaluator(
     batch_size: int = 128,
     workers: int = 0,
     trained_on: "Sequence[TrainingData]" = (),
+    world: World = ALONE,
 ) -> "Callable[[nn.Module, nn.Module], Mapping[str, float]]":
     """Make a function that measures the few-shot accuracy of a model: an evaluator for the trainer.
 
@@ -122,6 +126,7 @@ def fewshot_evaluator(
         workers: processes that decode images.
         trained_on: what the model is trained on, should that be the same images after all: none of its
             training images are then tested on.
+        world: the processes, each of which calls the function and computes a part of the features.
 
     Returns:
         A function of the model to names and values, the mean accuracies over the seeds: "ridge_5_shots" and
@@ -138,7 +143,7 @@ def fewshot_evaluator(
     from vitkit.models.image_model import ImageModel
 
     shots = sorted(set(shots))
-    opened = open_fewshot_data(data, trained_on).decoded_by(preprocessing.decode)
+    opened = open_fewshot_data(data, trained_on, world).decoded_by(preprocessing.decode)
     draws = opened.draws(seeds)
 
     def evaluate(model: "nn.Module", objective: "nn.Module") -> Mapping[str, float]:
@@ -147,13 +152,14 @@ def fewshot_evaluator(
         extractor = FeatureExtractor(model, preprocessing, torch.device(device), precision)
 
         def compute(samples: "Samples", indices: "NDArray[np.int64]", _: str) -> "Features":
-            return extractor.compute(samples, indices, batch_size=batch_size, workers=workers)
+            return extractor.compute(samples, indices, batch_size=batch_size, workers=workers, world=world)
 
-        drawn = shot_features(opened, draws, max(shots), compute)
-        test, _ = test_features(opened, compute)
-        scores = measure(
-            draws, shots, methods, drawn.features, test, opened.classes, unreadable=list(drawn.unreadable)
-        )
+        with prepared_together(world):  # all learn the same from the same features, and one says what fails
+            drawn = shot_features(opened, draws, max(shots), compute)
+            test, _ = test_features(opened, compute)
+            scores = measure(
+                draws, shots, methods, drawn.features, test, opened.classes, unreadable=list(drawn.unreadable)
+            )
         return {f"{score.method}_{score.shots}_shots": score.mean for score in scores}
 
     return evaluate

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from vitkit.analysis.drawing import save_figure
 from vitkit.analysis.study_figures import fewshot_plot
+from vitkit.config import from_json
 from vitkit.data.config import DecodeRule
 from vitkit.data.listing import absolute_spec
 from vitkit.data.sources import Samples
@@ -42,15 +43,17 @@ from vitkit.jobs.fewshot.result import (
     short_names,
 )
 from vitkit.jobs.options import from_options
-from vitkit.listener import Listener
+from vitkit.listener import SILENT
 from vitkit.runs.checkpoints import identify_any, load_model
 from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import find_device
+from vitkit.runs.processes import await_word, join_processes, lost_processes_explained, take_threads
 from vitkit.runs.trained_model import is_training_data
 from vitkit.text import pluralize, without_places
 from vitkit.weights.card import TrainingData, fit_preprocessing, preprocessing_of
 from vitkit.weights.files.cache import cache_folder
 from vitkit.weights.pretraining import pretraining_images
+from vitkit.world import World, prepared_together
 
 
 def run_fewshot(options: FewShotOptions) -> FewShot:
@@ -60,23 +63,46 @@ def run_fewshot(options: FewShotOptions) -> FewShot:
     those tested on: the test split, else the validation split, else a fifth of the images, cut off with seed
     0. The protocol of "ridge" is the paper's (4.1), as big_vision `evaluators/fewshot_lsr.py` has it.
 
+    Each of the processes that torchrun starts computes a part of the features, the first one learns from
+    them, and all of them get the same numbers.
+
     Raises:
         VitkitError: a checkpoint cannot be loaded or has no pooling; the data is not there, or leaves nothing
             to test on.
     """
-    listener, device = options.listener, find_device(options.device)
-    options = replace(options, shots=sorted(set(options.shots)))
-    checkpoints = _identify(options)
-    for checkpoint in checkpoints:
-        if checkpoint.trained_on_these:
-            listener.note(
-                f"{checkpoint.start} was trained on {options.data}: the shots are training images of its own."
-            )
-    data = open_fewshot_data(options.data, [c.trained_on for c in checkpoints if c.trained_on is not None])
-    for note in data.data.notes:
-        listener.note(note)
-    measured = [_measure(options, checkpoint, data, device, listener) for checkpoint in checkpoints]
-    found = _summarise(options, data, measured)
+    world = join_processes(options.listener.warn)
+    if not world.writes:
+        options = replace(options, listener=SILENT)  # process 0 speaks
+    listener, options = options.listener, replace(options, shots=sorted(set(options.shots)))
+    take_threads(world)
+    with lost_processes_explained(world):
+        with prepared_together(world):
+            device = find_device(options.device)
+            checkpoints = _identify(options)
+            for checkpoint in checkpoints:
+                if checkpoint.trained_on_these:
+                    listener.note(
+                        f"{checkpoint.start} was trained on {options.data}: the shots are training images of "
+                        "its own."
+                    )
+            trained_on = [c.trained_on for c in checkpoints if c.trained_on is not None]
+            data = open_fewshot_data(options.data, trained_on, world)
+            for note in data.data.notes:
+                listener.note(note)
+        measured = []
+        for checkpoint in checkpoints:
+            with prepared_together(world):
+                extractor = _load_extractor(options, checkpoint, device)
+            decoded = data.decoded_by(checkpoint.rule)
+            if world.writes:
+                measured.append(_measure(options, checkpoint, decoded, extractor, world))
+                world.tell(None)
+            else:
+                _compute_parts(options, decoded, extractor, world)
+        if not world.writes:
+            return from_json(FewShot, await_word(world), "the numbers of process 0")
+        found = _summarise(options, data, measured)
+        world.tell(found.to_json())
     for sentence in remarks(found):
         listener.note(sentence)
     return found
@@ -193,12 +219,12 @@ def _measure(
     options: FewShotOptions,
     checkpoint: _Checkpoint,
     data: FewShotData,
-    device: torch.device,
-    listener: Listener,
+    extractor: FeatureExtractor,
+    world: World,
 ) -> _Measured:
-    """Measure one checkpoint."""
-    data = data.decoded_by(checkpoint.rule)
-    compute = _feature_computer(options, checkpoint, device, listener)
+    """Measure one checkpoint; the other processes compute their parts of the features meanwhile."""
+    listener = options.listener
+    compute = _feature_computer(options, checkpoint, extractor, world)
     draws = data.draws(options.seeds)
     shots = shot_features(data, draws, max(options.shots), compute)
     test, found = test_features(data, compute)
@@ -232,18 +258,42 @@ def _measure(
     return _Measured(model, shots, test.labels, count_repeated(data, shots, test, found.pixels), rejects)
 
 
-def _feature_computer(
-    options: FewShotOptions, checkpoint: _Checkpoint, device: torch.device, listener: Listener
-) -> ComputeFeatures:
-    """Load a model; returns the function that gives its features, from the cache where they are kept."""
+def _load_extractor(
+    options: FewShotOptions, checkpoint: _Checkpoint, device: torch.device
+) -> FeatureExtractor:
+    """Load a model whose features are computed."""
     model = load_model(checkpoint.start, image_size=options.image_size, num_heads=options.num_heads)
     preprocessing = replace(preprocessing_of(model), decode=checkpoint.rule)
-    extractor = FeatureExtractor(model.to(device), preprocessing, device, options.precision)
+    return FeatureExtractor(model.to(device), preprocessing, device, options.precision)
+
+
+def _compute_parts(
+    options: FewShotOptions, data: FewShotData, extractor: FeatureExtractor, world: World
+) -> None:
+    """Compute parts of the features of a checkpoint, as long as process 0 names images."""
+    while (named := await_word(world)) is not None:
+        which, indices = named
+        samples = data.test if which == data.test_split else data.pool
+        extractor.compute(
+            samples,
+            np.array(indices, np.int64),
+            batch_size=options.batch_size,
+            workers=options.workers,
+            world=world,
+        )
+
+
+def _feature_computer(
+    options: FewShotOptions, checkpoint: _Checkpoint, extractor: FeatureExtractor, world: World
+) -> ComputeFeatures:
+    """Make the function that gives the features of a checkpoint, from the cache where they are kept."""
+    listener = options.listener
     cache = FeatureCache(cache_folder() / "features", listener.note) if options.cache else None
     fingerprint = extractor.fingerprint() if cache is not None else ""
 
     def compute(samples: Samples, indices: NDArray[np.int64], which: str) -> Features:
         def anew() -> Features:
+            world.tell((which, indices.tolist()))  # the others compute their parts
             with listener.progress(f"features of {which}, {checkpoint.name}", len(indices)) as progress:
                 return extractor.compute(
                     samples,
@@ -251,6 +301,7 @@ def _feature_computer(
                     batch_size=options.batch_size,
                     workers=options.workers,
                     progress=progress,
+                    world=world,
                 )
 
         return anew() if cache is None else cached_features(fingerprint, samples, indices, cache, anew)

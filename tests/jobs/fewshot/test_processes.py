@@ -1,0 +1,160 @@
+"""Few-shot evaluation by several processes against one."""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+import vitkit
+from tests.helpers.processes import Processes
+from vitkit.data.config import Preprocessing
+from vitkit.errors import VitkitError
+from vitkit.evaluation.fewshot.data import open_fewshot_data
+from vitkit.evaluation.fewshot.tracking import fewshot_evaluator
+from vitkit.models.vit import ViT
+from vitkit.weights import save_model
+from vitkit.world import World
+
+SIZE = (8, 12)
+Seen = list[str]
+"""The hashes of the images that went through a model in one process."""
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Processes]:
+    with Processes(3) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A start, and thirty images that nobody can take for one another, two of which cannot be read."""
+    folder, draw = tmp_path_factory.mktemp("fewshot"), np.random.default_rng(0)
+    for grey, label in enumerate(("dark", "grey", "light")):
+        for number in range(10):
+            path = folder / "images" / label / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pixels = 60 + 40 * grey + draw.integers(-60, 60, (16, 18, 3))
+            Image.fromarray(pixels.astype(np.uint8)).save(path)
+    for name in ("dark/3.png", "light/0.png"):
+        (folder / "images" / name).write_bytes(b"no image")
+    model = vitkit.create_model("ViT-16x2x2/4", num_classes=0, image_size=SIZE)
+    model.init_weights(torch.Generator().manual_seed(0))
+    save_model(model, folder / "start")
+    return folder
+
+
+def counted(seen: Seen, failing: bool = False) -> Any:
+    """Make the models of this process note the images that go through them, or fail at the second batch."""
+    original = ViT.features
+
+    def features(self: ViT, images: Tensor, *rest: Any) -> Any:
+        if failing and seen:
+            raise VitkitError("the disk is gone")
+        seen.extend(hashlib.sha256(image.numpy().tobytes()).hexdigest() for image in images if image.any())
+        return original(self, images, *rest)
+
+    return patch.object(ViT, "features", features)
+
+
+def measure(world: World, folder: Path, cache: bool = False) -> tuple[dict[str, Any], Seen]:
+    """Measure as `vitkit fewshot` does; returns the numbers and what this process computed."""
+    seen = Seen()
+    joined = patch("vitkit.jobs.fewshot.fewshot.join_processes", lambda say: world)
+    kept = patch.dict(os.environ, {"VITKIT_CACHE": str(folder / "cache")})
+    with joined, kept, counted(seen):
+        found = vitkit.fewshot(
+            str(folder / "start"),
+            str(folder / "images"),
+            shots=(1, 4),
+            seeds=2,
+            batch_size=3,
+            cache=cache,
+            methods=("ridge", "knn"),
+        )
+    return found.to_json(), seen
+
+
+def follow(world: World, folder: Path) -> tuple[dict[str, float], Seen]:
+    """Measure as a run's evaluator does."""
+    seen, model = Seen(), vitkit.load_model(folder / "start")
+    evaluate = fewshot_evaluator(
+        str(folder / "images"), Preprocessing(SIZE), shots=(1, 4), batch_size=3, world=world
+    )
+    with counted(seen):
+        return dict(evaluate(model, nn.Module())), seen
+
+
+@pytest.mark.parametrize("job", [measure, follow])
+def test_the_numbers_are_those_of_one_process_and_every_image_is_computed_once(
+    processes: Processes, folder: Path, job: Any
+) -> None:
+    numbers, alone = job(World(), folder)
+    assert len(set(alone)) == len(alone) > 6
+    for size in (2, 3):
+        several = processes.run(size, job, folder)
+        assert [found for found, _ in several] == [numbers] * size
+        assert all(seen for _, seen in several)
+        assert sorted(image for _, seen in several for image in seen) == sorted(alone)
+
+
+def test_features_that_are_kept_are_computed_by_nobody(processes: Processes, folder: Path) -> None:
+    first = processes.run(3, measure, folder, True)
+    again = processes.run(2, measure, folder, True)
+    assert [found for found, _ in again] == [first[0][0]] * 2
+    assert [seen for _, seen in again] == [[], []]
+    assert measure(World(), folder, True) == (first[0][0], [])
+
+
+def open_others(world: World, folder: Path, other: int) -> str | int | None:
+    """Open images, of which one process sees a class less; returns what this one says, or its exit code."""
+    try:
+        open_fewshot_data(str(folder / ("fewer" if world.rank == other else "images")), world=world)
+    except VitkitError as error:
+        world.tell("spoken")
+        return str(error)
+    except SystemExit as end:
+        return end.code
+    return None
+
+
+def test_processes_that_see_other_images_do_not_go_on(processes: Processes, folder: Path) -> None:
+    shutil.copytree(folder / "images", folder / "fewer", ignore=shutil.ignore_patterns("light"))
+    sentence, *others = processes.run(3, open_others, folder, 1)
+    assert sentence.startswith("Process 1 of 3 on ") and "must see the same images" in sentence
+    assert others == [1, 1]
+    assert processes.run(2, open_others, folder, 2) == [None, None]
+
+
+def fail(world: World, folder: Path, failing: int) -> str | int | None:
+    """Measure where one process fails at its second batch; returns what this one says, or its exit code."""
+    joined = patch("vitkit.jobs.fewshot.fewshot.join_processes", lambda say: world)
+    with joined, counted(Seen(), failing=world.rank == failing):
+        try:
+            vitkit.fewshot(str(folder / "start"), str(folder / "images"), batch_size=3, cache=False)
+        except VitkitError as error:
+            if world.writes:
+                world.tell("spoken")  # the others end after it
+            return str(error)
+        except SystemExit as end:
+            return end.code
+    return None
+
+
+def test_a_process_that_fails_between_two_batches_ends_all_with_one_sentence(
+    processes: Processes, folder: Path
+) -> None:
+    assert processes.run(3, fail, folder, 0) == ["the disk is gone", 1, 1]
+    for failing in (1, 2):
+        sentence, *others = processes.run(3, fail, folder, failing)
+        assert sentence.startswith(f"Process {failing} of 3 on ") and "the disk is gone" in sentence
+        assert others == [1, 1]
