@@ -6,16 +6,30 @@ from typing import cast
 
 import numpy as np
 import pytest
+import torch
 
 import vitkit
 from vitkit.data.config import Loading, Preprocessing, Splits
 from vitkit.data.sources import ImageData, Samples, open_data
 from vitkit.data.stream.memory_samples import MemorySamples, keep_in_memory
+from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
+from vitkit.models.measure import parameters
+from vitkit.models.zoo import model_config
+from vitkit.runs import outlook
 from vitkit.runs.config import Run
-from vitkit.runs.outlook import Outlook, Surroundings, estimate, first_screen
-from vitkit.training.config import OptimizerConfig, TrainingConfig
+from vitkit.runs.outlook import (
+    Outlook,
+    Surroundings,
+    bytes_per_weight,
+    choose_sharding,
+    estimate,
+    first_screen,
+    require_memory,
+)
+from vitkit.training.config import OptimizerConfig, Sharding, TrainingConfig
+from vitkit.world import World
 
 SETTING = Surroundings(Path("runs/mine"), "cpu", 2)
 OUTLOOK = Outlook(step_seconds=0.5)
@@ -59,8 +73,8 @@ def test_the_first_screen_says_what_the_run_will_do(digits: ImageData) -> None:
 
 
 def test_a_resumed_run_counts_the_steps_that_are_left(digits: ImageData) -> None:
-    outlook = replace(OUTLOOK, step=2095, checkpoint="step-00002095")
-    rows = shown(vitkit.recipe("digits"), digits, outlook)
+    resumed = replace(OUTLOOK, step=2095, checkpoint="step-00002095")
+    rows = shown(vitkit.recipe("digits"), digits, resumed)
     assert rows["time"] == ["about 5 s (measured on a few steps)"]
     assert rows["resumed"] == ["from step 2095 (step-00002095)"]
 
@@ -108,3 +122,42 @@ def test_without_validation_the_last_weights_are_taken(digits: ImageData) -> Non
     assert "ends with the best weights" in shown(run, digits)["training"][0]
     alone = replace(digits, splits={"train": digits.splits["train"]})
     assert "ends with the last weights" in shown(run, alone)["training"][0]
+
+
+@pytest.mark.parametrize(
+    ("free", "given", "on_machine", "expected"),
+    [
+        (10**9, "auto", 2, "replicas"),
+        (2 * 10**8, "auto", 2, "fsdp"),  # each of the two processes has half of the memory
+        (2 * 10**8, "auto", 1, "replicas"),  # another machine has the other process
+        (10**9, "fsdp", 2, "fsdp"),
+        (10**9, "hsdp", 1, "hsdp"),
+    ],
+)
+def test_weights_are_divided_where_replicas_do_not_fit(
+    monkeypatch: pytest.MonkeyPatch, free: int, given: Sharding, on_machine: int, expected: Sharding
+) -> None:
+    monkeypatch.setattr(outlook, "_free_memory", lambda device: free)
+    config = model_config("ViT-384x4x6/16", 10, 64)  # 7.3 million parameters: 146 MB with an average
+    run = Run(training=TrainingConfig(sharding=given), optimizer=OptimizerConfig(polyak=0.99))
+    world = World(0, 2, 0, on_machine)
+    cpu = torch.device("cpu")
+    assert parameters(config) * bytes_per_weight(run.optimizer) == pytest.approx(1.5e8, rel=0.05)
+    assert choose_sharding(config, run, cpu, world) == expected
+    assert choose_sharding(config, run, cpu) == "replicas"  # nobody to divide them with
+
+
+def test_memory_is_counted_for_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outlook, "_free_memory", lambda device: 2 * 10**8)
+    config, cpu = model_config("ViT-384x4x6/16", 10, 64), torch.device("cpu")
+    run = Run(model="ViT-384x4x6/16", optimizer=OptimizerConfig(polyak=0.99))
+    replicas = replace(run, training=TrainingConfig(sharding="replicas"))
+    require_memory(config, replicas, cpu)
+    require_memory(config, run, cpu, World(0, 2, 0, 2))
+    with pytest.raises(VitkitError, match=r"for each of 2 processes, and 100\.0 MB are free"):
+        require_memory(config, replicas, cpu, World(0, 2, 0, 2))
+
+
+def test_the_time_of_divided_weights_is_not_known_before(digits: ImageData) -> None:
+    rows = shown(vitkit.recipe("digits"), digits, Outlook(None))
+    assert rows["time"] == ["known after the first steps: the weights are sharded"]

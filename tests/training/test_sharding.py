@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 
 from tests.helpers.processes import Processes
 from tests.training.small_run import OPTIMIZER, TRAINING, small_trainer
 from tests.training.test_parallel import END, MODELS, gradients_of, has_reached
+from vitkit.errors import VitkitError
 from vitkit.training.checkpoint import give_parts, save_checkpoint, survey
 from vitkit.training.config import Sharding
 from vitkit.training.trainer import Trainer
@@ -132,7 +134,9 @@ def test_a_run_is_that_of_one_process(processes: Processes, tmp_path: Path, opti
     assert processes.run(3, train_parts, tmp_path / "stopped", parts, options) == several  # the same bits
 
 
-def test_checkpoints_do_not_depend_on_the_division(processes: Processes, tmp_path: Path) -> None:
+def test_checkpoints_do_not_depend_on_how_processes_divide_the_state(
+    processes: Processes, tmp_path: Path
+) -> None:
     """Two processes, one, two; replicas, sharded, replicas: without a step between, the same bytes."""
     run = tmp_path / "run"
     first = processes.run(2, train_parts, run, [(3, "fsdp")])[0][1]
@@ -169,3 +173,8 @@ def save_again(world: World, run: Path, sharding: Sharding) -> tuple[list[str], 
     else:
         give_parts(trainer.state)
     return hashes_of(world, run), differences
+
+
+def test_a_loss_with_parameters_is_not_divided(tmp_path: Path) -> None:
+    with pytest.raises(VitkitError, match="parameters of a Linear cannot be sharded"):
+        small_trainer(tmp_path, objective=nn.Linear(2, 2), sharding="fsdp")

@@ -318,9 +318,8 @@ def require_memory(config: ModelConfig, run: Run, device: torch.device, world: W
             "free. Choose a smaller model (vitkit models lists them), or a machine with more memory."
         )
     height, width = config.image_size
-    needed = -(-run.training.batch_size // world.size) * (
-        3 * height * width + 32
-    )  # pixels, labels, numbers of the images
+    images = -(-run.training.batch_size // world.size)
+    needed = images * (3 * height * width + 32)  # pixels, labels, numbers of the images
     if needed > available:
         raise VitkitError(
             f"A batch of {run.training.batch_size:,} images of {height}x{width} does not fit into memory: it "

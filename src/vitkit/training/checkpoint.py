@@ -209,11 +209,10 @@ def take_snapshot(
     """
 
     def tensors_of(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        # What is on a GPU is copied to the CPU in any case, and what is collected is a copy.
+        # What is collected is a copy already, and what is on a GPU is copied to the CPU in any case.
+        changing = {name for name, value in tensors.items() if copied and value.device.type == "cpu"}
         return {
-            name: value.clone()
-            if copied and value.device.type == "cpu" and not is_sharded(value)
-            else collect(value)
+            name: value.clone() if name in changing and not is_sharded(value) else collect(value)
             for name, value in tensors.items()
         }
 
