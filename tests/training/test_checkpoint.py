@@ -598,9 +598,9 @@ def test_parameters_of_the_first_version_are_read_by_the_names_of_today(
 ) -> None:
     """The first version called the pooling by attention `attention_pool`."""
 
-    def chunks_of_then(tensors: dict[str, torch.Tensor]) -> Iterator[bytes | memoryview]:
+    def chunks_of_then(tensors: dict[str, torch.Tensor], **options: Any) -> Iterator[bytes | memoryview]:
         former = {key.replace("pooling.", "attention_pool."): value for key, value in tensors.items()}
-        yield from safetensors_chunks(former)
+        yield from safetensors_chunks(former, **options)
 
     monkeypatch.setattr(small_run, "TINY", dataclasses.replace(TINY, pool="map"))
     monkeypatch.setattr(checkpoints, "safetensors_chunks", chunks_of_then)

@@ -27,7 +27,7 @@ import re
 import shutil
 import stat
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -50,7 +50,7 @@ from vitkit.durable import (
 )
 from vitkit.errors import VitkitError
 from vitkit.training.optim import state_names
-from vitkit.training.sharding import collect, divide_like, fit_to, is_sharded
+from vitkit.training.sharding import collect, divide_like, is_sharded
 from vitkit.weights.files.safetensors import read_safetensors, safetensors_chunks
 from vitkit.weights.table import current_name
 
@@ -180,16 +180,13 @@ def processor_name() -> str:
 class Snapshot:
     """A checkpoint before it is written: its bytes, and what its manifest says of them."""
 
-    files: Mapping[str, list[bytes | memoryview]]
-    """The content of each file, by name."""
+    files: Mapping[str, Iterable[bytes | memoryview]]
+    """The content of each file, by name; it is taken once, in this order."""
+    bytes: int
+    """The bytes of all tensors."""
     progress: Progress
     environment: Mapping[str, Any]
     configuration: Mapping[str, Any] | None
-
-    @property
-    def bytes(self) -> int:
-        """Return the length of all files together."""
-        return sum(len(chunk) for chunks in self.files.values() for chunk in chunks)
 
 
 def take_snapshot(
@@ -204,24 +201,25 @@ def take_snapshot(
         state: everything that the checkpoint holds.
         environment: what else decides the bits of a run, as `environment` gives it.
         configuration: the options of the run, as plain data.
-        copied: whether `state` may change while the bytes are used; else they are those of its tensors, where
-            these are on the CPU.
+        copied: whether `state` may change before the bytes are used; else they are read from its tensors when
+            they are.
     """
 
-    def tensors_of(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        # What is collected is a copy already, and what is on a GPU is copied to the CPU in any case.
-        changing = {name for name, value in tensors.items() if copied and value.device.type == "cpu"}
-        return {
-            name: value.clone() if name in changing and not is_sharded(value) else collect(value)
-            for name, value in tensors.items()
-        }
-
-    files = {
-        f"{name}.safetensors": list(safetensors_chunks(tensors_of(values)))
-        for name, values in _tensors(state).items()
-    }
+    files: dict[str, Iterable[bytes | memoryview]] = {}
+    tensors = _tensors(state)
+    for name, values in tensors.items():
+        # Sharded tensors are collected one after the other, each when it is written.
+        chunks = safetensors_chunks(values, read=_copy if copied else collect)
+        files[f"{name}.safetensors"] = list(chunks) if copied else chunks
     files["state.json"] = [json_bytes(to_json(state.progress))]
-    return Snapshot(files, state.progress, dict(environment), configuration)
+    size = sum(value.nbytes for values in tensors.values() for value in values.values())
+    return Snapshot(files, size, state.progress, dict(environment), configuration)
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """Copy a tensor, unless reading it makes a copy: from a GPU, or from several processes."""
+    own = tensor.device.type == "cpu" and not is_sharded(tensor)
+    return tensor.clone() if own else collect(tensor)
 
 
 def _tensors(state: TrainState) -> dict[str, Mapping[str, Tensor]]:
@@ -376,7 +374,7 @@ class CheckpointWriter:
         """Whether a save is large enough to go on beside it, and the memory has room for a copy."""
         if self._spare_memory is None:
             return False
-        size = sum(value.nbytes for tensors in _tensors(state).values() for value in tensors.values())
+        size = sum(value.nbytes for values in _tensors(state).values() for value in values.values())
         spare = self._spare_memory()
         return size >= BACKGROUND_BYTES and spare is not None and size <= spare / 2
 
@@ -588,10 +586,9 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
             f"{_EDITED}"
         )
     try:
-        state.model.load_state_dict(fit_to(state.model, _read_model(checkpoint / "model.safetensors")))
+        state.model.load_state_dict(_read_model(checkpoint / "model.safetensors", state.model))
         if state.average is not None:
-            averages = _read_model(checkpoint / "average.safetensors")
-            state.average.load_state_dict(fit_to(state.average, averages))
+            state.average.load_state_dict(_read_model(checkpoint / "average.safetensors", state.average))
     except RuntimeError as error:
         raise _does_not_fit(checkpoint, "weights of another model", error) from error
     if needed:
@@ -602,7 +599,11 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
                 state.averaged_objective.load_state_dict(averaged_tensors)
         except RuntimeError as error:
             raise _does_not_fit(checkpoint, "state of another objective", error) from error
-    optimizer = read_safetensors(checkpoint / "optimizer.safetensors")
+    owners = {str(index): parameter for index, parameter in enumerate(_parameters(state.optimizer))}
+    optimizer = read_safetensors(
+        checkpoint / "optimizer.safetensors",
+        lambda name, value: divide_like(value, owners.get(name.partition(".")[0])),
+    )
     if not _fits(state.optimizer, optimizer):
         raise VitkitError(
             f"{checkpoint} holds the state of another optimiser than the run's options describe. {_EDITED}"
@@ -644,9 +645,7 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tens
     for index, parameter in enumerate(_parameters(optimizer)):
         prefix = f"{index}."
         values = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-        optimizer.state[parameter] = {
-            name: divide_like(value, parameter).to(parameter.device) for name, value in values.items()
-        }
+        optimizer.state[parameter] = {name: value.to(parameter.device) for name, value in values.items()}
 
 
 def load_weights(checkpoint: Path) -> dict[str, Tensor]:
@@ -658,9 +657,11 @@ def load_weights(checkpoint: Path) -> dict[str, Tensor]:
     return _read_model(weights_file(checkpoint))
 
 
-def _read_model(path: Path) -> dict[str, Tensor]:
-    """Read a model's parameters, by the names that they have today."""
-    return {current_name(key): value for key, value in read_safetensors(path).items()}
+def _read_model(path: Path, module: nn.Module | None = None) -> dict[str, Tensor]:
+    """Read a model's parameters by the names that they have today: the parts that a sharded module keeps."""
+    owners = {} if module is None else module.state_dict()
+    read = read_safetensors(path, lambda name, value: divide_like(value, owners.get(current_name(name))))
+    return {current_name(name): value for name, value in read.items()}
 
 
 def weights_file(checkpoint: Path) -> Path:

@@ -116,15 +116,15 @@ def divide_like(value: Tensor, owner: Any) -> Tensor:
     )
 
 
-def fit_to(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Take this process's part of whole tensors by name, for a module's `load_state_dict`."""
-    owners = module.state_dict()
-    return {name: divide_like(value, owners.get(name)) for name, value in tensors.items()}
-
-
 def skeleton_of(model: ImageModel) -> ImageModel:
     """Copy a model without its numbers, for `assemble`."""
-    return copy.deepcopy(model).to("meta")
+    tensors = [*model.parameters(), *model.buffers()]
+    return copy.deepcopy(model, {id(tensor): _without_numbers(tensor) for tensor in tensors})
+
+
+def _without_numbers(tensor: Tensor) -> Tensor:
+    empty = torch.empty_like(tensor, device="meta")
+    return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
 
 
 def assemble(skeleton: ImageModel, weights: Mapping[str, Tensor], device: torch.device) -> ImageModel:

@@ -5,7 +5,7 @@ library's.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,18 @@ _SAFETENSORS_NAMES = {
 
 
 def safetensors_chunks(
-    tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str] | None = None,
+    read: Callable[[Tensor], Tensor] = Tensor.detach,
 ) -> Iterator[bytes | memoryview]:
     """Yield a safetensors file tensor by tensor, so that writing needs no second copy of the weights.
 
-    The header is padded to eight bytes, as the library's own writer does; `metadata` goes into it.
+    The header is padded to eight bytes, as the library's own writer does.
+
+    Args:
+        tensors: by name.
+        metadata: goes into the header.
+        read: gives the numbers of a tensor when it is written.
     """
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     offset = 0
@@ -46,20 +53,26 @@ def safetensors_chunks(
     yield len(encoded).to_bytes(8, "little")
     yield encoded
     for tensor in tensors.values():
-        flat = tensor.detach().cpu().contiguous().flatten()
+        flat = read(tensor).detach().cpu().contiguous().flatten()
         if flat.numel():
             yield flat.view(torch.uint8).numpy().data
 
 
-def read_safetensors(path: Path) -> dict[str, Tensor]:
+def read_safetensors(
+    path: Path, take: Callable[[str, Tensor], Tensor] = lambda name, tensor: tensor
+) -> dict[str, Tensor]:
     """Read all tensors of a safetensors file.
+
+    Args:
+        path: of the file.
+        take: gives what is kept of a tensor, from its name and all of it, before the next one is read.
 
     Raises:
         VitkitError: the file is absent or damaged.
     """
     try:
         with safe_open(path, framework="pt") as file:
-            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
+            return {key: take(key, file.get_tensor(key)) for key in file.keys()}  # noqa: SIM118 (no mapping)
     except FileNotFoundError:
         raise VitkitError(f"No file at {path}.") from None
     except Exception as error:  # the library's own error type and OSError
