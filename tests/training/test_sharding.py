@@ -8,14 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from tests.helpers.processes import Processes
 from tests.training.small_run import OPTIMIZER, TRAINING, small_trainer
 from tests.training.test_parallel import END, MODELS, gradients_of, has_reached
+from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
+from vitkit.models.build import build_model
+from vitkit.models.zoo import model_config
 from vitkit.training.checkpoint import give_parts, save_checkpoint, survey
-from vitkit.training.config import Sharding
+from vitkit.training.config import ClassificationConfig, Sharding
+from vitkit.training.gradients import Gradients
+from vitkit.training.objectives import Classification
+from vitkit.training.parallel import divide, places_of
+from vitkit.training.sharding import collect, shard
 from vitkit.training.trainer import Trainer
 from vitkit.world import World
 
@@ -71,7 +79,7 @@ def uneven_machines(world: World) -> None:
 def sharded_trainer(
     world: World, run: Path, sharding: Sharding, options: Mapping[str, Any] | None = None
 ) -> Trainer:
-    return small_trainer(
+    trainer = small_trainer(
         run,
         dataclasses.replace(TRAINING, batch_size=7, micro_batch_size=4, checkpoint_every=100),
         dataclasses.replace(OPTIMIZER, **(options or {})),
@@ -81,6 +89,8 @@ def sharded_trainer(
         world=world,
         sharding=sharding,
     )
+    trainer.state.model.recompute = options == {}
+    return trainer
 
 
 def hashes_of(world: World, run: Path) -> list[str]:
@@ -117,6 +127,7 @@ def train_parts(
 
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "recomputed": {},
     "adamw": {"layer_decay": 0.8, "head_first": 3},
     "adamw bfloat16": {"optimizer": "adamw", "momentum_dtype": "bfloat16"},
     "sgd": {"optimizer": "sgd", "momentum_dtype": "bfloat16", "clip_norm": 0.1},
@@ -173,6 +184,34 @@ def save_again(world: World, run: Path, sharding: Sharding) -> tuple[list[str], 
     else:
         give_parts(trainer.state)
     return hashes_of(world, run), differences
+
+
+def bfloat16_gradients(world: World, sharding: Sharding) -> list[torch.Tensor]:
+    """Compute the gradients of a batch of eight images under autocast."""
+    model = build_model(model_config("ViT-32x2x2/4", 5, 16), torch.Generator().manual_seed(0)).train()
+    nn.init.normal_(model.head.weight, std=0.1, generator=torch.Generator().manual_seed(1))
+    images = torch.randint(0, 256, (8, 3, 16, 16), generator=torch.Generator().manual_seed(2))
+    whole = Batch(
+        images.to(torch.uint8),
+        {"labels": torch.arange(8) % 5},
+        torch.ones(8, dtype=torch.bool),
+        torch.arange(8),
+    )
+    places = torch.from_numpy(places_of(divide(8, None, world), mixes=False))
+    if sharding != "replicas":
+        shard(model, world, sharding, "bfloat16")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    autocast = partial(torch.autocast, "cpu", torch.bfloat16)
+    loss = Classification(ClassificationConfig(), 5)
+    gradients = Gradients(model, loss, optimizer, autocast, 1, 0, 8, world=world)
+    gradients.compute(whole._each(lambda tensor: tensor[places]), 0)
+    return [collect(parameter.grad) for parameter in model.parameters()]
+
+
+def test_in_bfloat16_gradients_are_those_of_replicas(processes: Processes) -> None:
+    replicas = processes.run(2, bfloat16_gradients, "replicas")[0]
+    for gradients in processes.run(2, bfloat16_gradients, "fsdp"):
+        assert all(torch.equal(mine, other) for mine, other in zip(gradients, replicas, strict=True))
 
 
 def test_a_loss_with_parameters_is_not_divided(tmp_path: Path) -> None:
