@@ -17,6 +17,7 @@ from tests.training.test_parallel import END, MODELS, gradients_of, has_reached
 from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
+from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import model_config
 from vitkit.training.checkpoint import give_parts, save_checkpoint, survey
 from vitkit.training.config import ClassificationConfig, Sharding
@@ -89,6 +90,7 @@ def sharded_trainer(
         world=world,
         sharding=sharding,
     )
+    assert isinstance(trainer.state.model, ImageModel)
     trainer.state.model.recompute = options == {}
     return trainer
 
@@ -189,14 +191,11 @@ def save_again(world: World, run: Path, sharding: Sharding) -> tuple[list[str], 
 def bfloat16_gradients(world: World, sharding: Sharding) -> list[torch.Tensor]:
     """Compute the gradients of a batch of eight images under autocast."""
     model = build_model(model_config("ViT-32x2x2/4", 5, 16), torch.Generator().manual_seed(0)).train()
+    assert isinstance(model.head, nn.Linear)
     nn.init.normal_(model.head.weight, std=0.1, generator=torch.Generator().manual_seed(1))
     images = torch.randint(0, 256, (8, 3, 16, 16), generator=torch.Generator().manual_seed(2))
-    whole = Batch(
-        images.to(torch.uint8),
-        {"labels": torch.arange(8) % 5},
-        torch.ones(8, dtype=torch.bool),
-        torch.arange(8),
-    )
+    ids = torch.arange(8)
+    whole = Batch(images.to(torch.uint8), {"labels": ids % 5}, ids >= 0, ids)
     places = torch.from_numpy(places_of(divide(8, None, world), mixes=False))
     if sharding != "replicas":
         shard(model, world, sharding, "bfloat16")
