@@ -40,6 +40,18 @@ def processes() -> Iterator[Processes]:
         yield started
 
 
+@given(st.data(), st.integers(1, 10**6), st.integers(1, 1024))
+def test_every_image_of_a_large_batch_is_one_process_s(data: st.DataObject, count: int, size: int) -> None:
+    micro = data.draw(st.integers(-(-count // 3), count))
+    shares = [divide(count, micro, World(rank, size), with_empty=True) for rank in range(size)]
+    for part in range(-(-count // micro)):
+        of_part = [mine[part] for mine in shares]
+        assert all(share.part == part and share.offset == part * micro for share in of_part)
+        ends = [0, *(share.stop for share in of_part)]
+        assert [share.start for share in of_part] == ends[:-1]  # one after the other, none twice
+        assert ends[-1] == of_part[0].total == min(micro, count - part * micro)
+
+
 @given(st.integers(1, 200), st.integers(1, 200), st.integers(1, 64))
 def test_every_image_of_a_batch_is_one_process_s(batch_size: int, micro: int, size: int) -> None:
     worlds = [World(rank, size) for rank in range(size)]
@@ -64,10 +76,11 @@ def gradients_of(
     changes: dict[str, Any],
     objective: dict[str, Any],
     sharding: Sharding = "replicas",
+    dtype: torch.dtype = torch.float64,
 ) -> list[Any]:
-    """Compute two steps' gradients in float64, of a batch with an unreadable image."""
+    """Compute two steps' gradients of a batch with an unreadable image."""
     config = dataclasses.replace(model_config(name, 5, 16), **changes)
-    model = build_model(config, torch.Generator().manual_seed(0)).double().train()
+    model = build_model(config, torch.Generator().manual_seed(0)).to(dtype).train()
     for parameter in model.parameters():  # a head of zeros would leave nothing to compare
         nn.init.normal_(parameter, std=0.1, generator=torch.Generator().manual_seed(parameter.numel()))
     generator = torch.Generator().manual_seed(1)
@@ -105,21 +118,29 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-def all_gradients(world: World, names: tuple[str, ...], objective: dict[str, Any]) -> list[Any]:
-    return [gradients_of(world, name, MODELS[name], objective) for name in names]
+def all_gradients(world: World, names: tuple[str, ...], dtype: torch.dtype) -> list[Any]:
+    return [gradients_of(world, name, MODELS[name], OBJECTIVE, dtype=dtype) for name in names]
+
+
+OBJECTIVE = {"mixup": 0.5, "cutmix": 1.0, "label_smoothing": 0.1}
+"""Everything that is drawn for a whole batch, with branches that are skipped."""
 
 
 @pytest.mark.parametrize(
-    "names",
-    [("ViT-16x2x2/4",), pytest.param(tuple(MODELS)[1:], marks=pytest.mark.slow)],
-    ids=["ViT", "others"],
+    ("names", "dtype", "near"),
+    [
+        (("ViT-16x2x2/4",), torch.float64, 1e-12),
+        pytest.param(tuple(MODELS)[1:], torch.float64, 1e-12, marks=pytest.mark.slow),
+        pytest.param(tuple(MODELS), torch.float32, 1e-5, marks=pytest.mark.slow),
+    ],
+    ids=["ViT", "others", "float32"],
 )
-def test_gradients_are_those_of_one_process(processes: Processes, names: tuple[str, ...]) -> None:
-    """With everything that is drawn for a whole batch: mixup, CutMix, branches that are skipped."""
-    objective = {"mixup": 0.5, "cutmix": 1.0, "label_smoothing": 0.1}
-    alone = all_gradients(World(), names, objective)
+def test_gradients_are_those_of_one_process(
+    processes: Processes, names: tuple[str, ...], dtype: torch.dtype, near: float
+) -> None:
+    alone = all_gradients(World(), names, dtype)
     for size in (2, 3):
-        several = processes.run(size, all_gradients, names, objective)
+        several = processes.run(size, all_gradients, names, dtype)
         for number, name in enumerate(names):
             for step, (totals, grads) in enumerate(alone[number]):
                 for found in several:
@@ -128,7 +149,8 @@ def test_gradients_are_those_of_one_process(processes: Processes, names: tuple[s
                     for mine, other, first in zip(grads, theirs, several[0][number][step][1], strict=True):
                         assert (mine is None) == (other is None)
                         if mine is not None:
-                            assert float((mine - other).norm()) <= 1e-12 * float(mine.norm()) + 1e-15, name
+                            difference = float((mine - other).norm())
+                            assert difference <= near * float(mine.norm()) + 1e-3 * near, name
                             assert torch.equal(other, first)  # all processes have the same bits
 
 
