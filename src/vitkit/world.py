@@ -43,15 +43,19 @@ class Activity:
     """Whether all processes end, because one of them has failed."""
 
     @contextmanager
-    def together(self) -> Iterator[None]:
-        """Mark a step that all processes take together."""
+    def together(self, computes: bool = False) -> Iterator[None]:
+        """Mark a step that all processes take together.
+
+        Args:
+            computes: whether most of its time is this process's own, which is then not counted as waiting.
+        """
         self.work += 1
         self.is_waiting, began = True, time.monotonic()
         try:
             yield
         finally:
             self.is_waiting = False
-            self.waited += time.monotonic() - began
+            self.waited += 0.0 if computes else time.monotonic() - began
 
 
 @dataclass(frozen=True)

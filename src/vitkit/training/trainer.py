@@ -461,7 +461,8 @@ class Trainer:
         if self.world.writes:
             self.writer.save(self.state, self.environment, self.configuration, at_once)
         else:
-            give_parts(self.state)
+            with self.world.activity.together():
+                give_parts(self.state)
 
     def update(self, batch: Batch, step: int, rate: float) -> dict[str, float]:
         """Make one update of the weights from one batch, in micro-batches.
