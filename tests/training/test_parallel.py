@@ -88,12 +88,12 @@ def gradients_of(
     mask = torch.arange(BATCH) != 3
     whole = Batch(images, {"labels": torch.arange(BATCH) % 5}, mask, torch.arange(BATCH))
     loss = ClassificationConfig(**objective)
-    places = torch.from_numpy(places_of(divide(BATCH, 4, world), loss.mixes))
+    places = torch.from_numpy(places_of(divide(BATCH, 5, world), loss.mixes))
     own = whole._each(lambda tensor: tensor[places])
     if sharding != "replicas":
         shard(model, world, sharding, "float32")
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    made = Gradients(model, Double(loss), optimizer, torch.enable_grad, 2, 0, BATCH, 4, loss.mixes, world)
+    made = Gradients(model, Double(loss), optimizer, torch.enable_grad, 2, 0, BATCH, 5, loss.mixes, world)
     found = []
     for step in range(2):
         totals = made.compute(own, step)

@@ -90,7 +90,7 @@ def sharded_trainer(
 ) -> Trainer:
     trainer = small_trainer(
         run,
-        dataclasses.replace(TRAINING, batch_size=7, micro_batch_size=4, checkpoint_every=100),
+        dataclasses.replace(TRAINING, batch_size=7, micro_batch_size=5, checkpoint_every=100),
         dataclasses.replace(OPTIMIZER, **(options or {})),
         dropout=0.0,
         drop_path=0.3,

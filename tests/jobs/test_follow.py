@@ -1,0 +1,62 @@
+"""What a process that follows another one makes of its invitation."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import vitkit
+from vitkit.config import to_json
+from vitkit.data.config import Preprocessing
+from vitkit.errors import VitkitError
+from vitkit.jobs import follow as following
+from vitkit.runs.build import Parts
+from vitkit.runs.config import Run
+from vitkit.runs.data_record import read_record
+from vitkit.runs.processes import Invitation
+from vitkit.training.config import TrainingConfig
+from vitkit.world import World
+
+RUN = Run(
+    data="digits",
+    model="ViT-16x1x2/4",
+    preprocessing=Preprocessing(image_size=(8, 8)),
+    training=TrainingConfig(steps=1, batch_size=8, evaluate_test=False),
+)
+
+
+class Began(Exception):  # noqa: N818 (it is no error: nothing after it is tested)
+    pass
+
+
+def test_the_options_of_process_0_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those for memory may be others than the ones that the folder was begun with."""
+    folder = vitkit.train(RUN, tmp_path / "run")
+    record, began = read_record(folder), dict[str, Any]()
+    assert record is not None
+    changed = replace(RUN, training=replace(RUN.training, micro_batch_size=3, recompute=True))
+    threads = torch.get_num_threads()
+    invitation = Invitation(str(folder), to_json(changed), "hsdp", None, record.fingerprint, "cpu", threads)
+    monkeypatch.setattr(following, "await_invitation", lambda world: invitation)
+
+    def begin(parts: Parts, *rest: object, **options: object) -> None:
+        began.update(options, run=parts.run)
+        raise Began
+
+    monkeypatch.setattr(following, "begin_steps", begin)
+    with pytest.raises(Began):
+        following.follow(World(1, 2, 1, 2))
+    assert began == {"run": changed, "sharding": "hsdp"}
+
+
+def test_a_folder_that_is_not_seen_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    invitation = Invitation(str(tmp_path / "elsewhere"), {}, "replicas", None, "", "cpu", 1)
+    monkeypatch.setattr(following, "await_invitation", lambda world: invitation)
+    threads = torch.get_num_threads()
+    try:
+        with pytest.raises(VitkitError, match="cannot be seen by process 1"):
+            following.follow(World(1, 2, 1, 2))
+    finally:
+        torch.set_num_threads(threads)
