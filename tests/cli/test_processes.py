@@ -167,13 +167,17 @@ def test_a_process_that_is_stopped_is_named_and_ended(tmp_path: Path) -> None:
     assert not Path(f"/proc/{stopped}").exists()
 
 
-def test_one_process_is_not_started_by_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_process_is_not_started_by_torchrun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def refuse(*arguments: object) -> None:
         raise AssertionError
 
     monkeypatch.setattr("vitkit.cli.processes.start_processes", refuse)
     short = ("1" if word == "60" else word for word in RUN)
-    assert command([*short, "--processes", "1", "--out", str(tmp_path / "run")]) == 0
+    alone = ("--processes", "1", "--sharding", "fsdp")
+    assert command([*short, *alone, "--out", str(tmp_path / "run")]) == 0
+    assert "--sharding fsdp divides a run among processes, and there is one" in capsys.readouterr().err
 
 
 def test_two_processes_evaluate_as_one_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -176,6 +176,11 @@ def _complete(
     listener.show(first_screen(run, parts.data, model, surroundings, parts.start, from_paper))
     # From here on it takes time, so the description of the run is shown before.
     sharding = choose_sharding(model.config, run, device, world)
+    if world.size == 1 and run.training.sharding not in ("auto", "replicas"):
+        listener.note(
+            f"--sharding {run.training.sharding} divides a run among processes, and there is one: start more "
+            "with --processes, or by torchrun."
+        )
     if sharding != "replicas":
         divided = f"among {world.size} processes ({sharding}, FSDP2)"
         listener.show([("sharding", [f"weights, gradients and optimiser are divided {divided}"])])
