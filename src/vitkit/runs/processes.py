@@ -4,8 +4,10 @@ Process 0 plans the run, claims its folder, evaluates and writes, as a single pr
 it: it names the folder of the run, they read its record there, and take part in the steps.
 """
 
+import atexit
 import re
 import socket
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -30,6 +32,8 @@ from vitkit.world import World, world_of_environment
 PATIENCE = timedelta(days=1)
 """The time after which processes that wait for another one give it up: process 0 plans and evaluates alone,
 which may take hours. One that dies is noticed at once, for its connections close."""
+LEAVING_SECONDS = 10.0
+"""The time after which the group of processes is given up: it takes a fraction of a second to leave it."""
 LOST = "connection (closed|reset|refused|timed out)|gloo|nccl|broken pipe|timed out|timeout"
 """Words in the message of an error that a lost process causes: PyTorch raises RuntimeError for it."""
 
@@ -80,6 +84,7 @@ def join_processes(say: Callable[[str], None] = lambda sentence: None) -> World:
         world.add([ones])  # each has a beat in the store from here on
         heartbeat.begin()
         _joined.append((world, heartbeat))
+        atexit.register(leave_processes)  # also where an error ends the process
     except (RuntimeError, ValueError) as error:
         raise VitkitError(
             f"Process {world.rank} of {world.size} on {socket.gethostname()} cannot reach the others, which "
@@ -95,10 +100,17 @@ def join_processes(say: Callable[[str], None] = lambda sentence: None) -> World:
 
 
 def leave_processes() -> None:
-    """Leave the other processes, if any were joined."""
+    """Leave the other processes, if any were joined.
+
+    Threads of the group that let go of a tensor while the interpreter ends would abort the process (SIGABRT),
+    so they are ended before. Where an error came in the middle of a message they may wait for the others,
+    and are given up.
+    """
     while _joined:
         _joined.pop()[1].end()
-        dist.destroy_process_group()
+        leaving = threading.Thread(target=dist.destroy_process_group, daemon=True)
+        leaving.start()
+        leaving.join(LEAVING_SECONDS)
 
 
 @contextmanager
