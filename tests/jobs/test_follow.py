@@ -1,4 +1,4 @@
-"""What a process that follows another one makes of its invitation."""
+"""Processes follow the one that plans a run: they take its options from the invitation."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -27,8 +27,8 @@ RUN = Run(
 )
 
 
-class Began(Exception):  # noqa: N818 (it is no error: nothing after it is tested)
-    pass
+class BeganError(Exception):
+    """The steps began: nothing after that is tested."""
 
 
 def test_the_options_of_process_0_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,10 +43,10 @@ def test_the_options_of_process_0_hold(tmp_path: Path, monkeypatch: pytest.Monke
 
     def begin(parts: Parts, *rest: object, **options: object) -> None:
         began.update(options, run=parts.run)
-        raise Began
+        raise BeganError
 
     monkeypatch.setattr(following, "begin_steps", begin)
-    with pytest.raises(Began):
+    with pytest.raises(BeganError):
         following.follow(World(1, 2, 1, 2))
     assert began == {"run": changed, "sharding": "hsdp"}
 

@@ -241,7 +241,7 @@ def _tensors(state: TrainState) -> dict[str, Mapping[str, Tensor]]:
 def give_parts(state: TrainState) -> None:
     """Give this process's part of a sharded state to the process that takes a snapshot of it.
 
-    Where a state is not sharded, there is nothing to give.
+    A process with replicas has nothing to give.
     """
     for tensors in _tensors(state).values():
         for tensor in tensors.values():
