@@ -7,11 +7,12 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 
+from vitkit.errors import VitkitError
 from vitkit.world import World
 
 SECONDS = 300.0
@@ -61,6 +62,18 @@ class Processes:
         for result in results:
             assert not isinstance(result, str), result
         return [value for (value,) in results]
+
+
+def ending_of(world: World, prepare: Callable[[], object]) -> str | int | None:
+    """Prepare something; where that fails, return the sentence of process 0 or the exit code of another."""
+    try:
+        prepare()
+    except VitkitError as error:
+        world.tell("spoken")
+        return str(error)
+    except SystemExit as end:
+        return cast("int", end.code)
+    return None
 
 
 def _work(pipe: Any) -> None:

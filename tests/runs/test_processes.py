@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.helpers.processes import Processes
+from tests.helpers.processes import Processes, ending_of
 from vitkit.errors import VitkitError
 from vitkit.world import World, prepared_together
 
@@ -34,19 +34,16 @@ def test_one_process_alone_says_what_is_wrong_and_the_others_end_with_it() -> No
 
 def prepare_within(world: World, failing: int, inner: bool) -> str | int | None:
     """Prepare two things in turn, one within another, where a process fails in or before the inner one."""
-    try:
+
+    def prepare() -> None:
         with prepared_together(world):
             if world.rank == failing and not inner:
                 raise VitkitError("no images here")
             with prepared_together(world):
                 if world.rank == failing:
                     raise VitkitError("no images here")
-    except VitkitError as error:
-        world.tell("spoken")
-        return str(error)
-    except SystemExit as end:
-        return end.code
-    return None
+
+    return ending_of(world, prepare)
 
 
 @pytest.mark.parametrize("inner", [False, True])

@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 import vitkit
-from tests.helpers.processes import Processes
+from tests.helpers.processes import Processes, ending_of
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.data import open_fewshot_data
@@ -117,14 +117,8 @@ def test_features_that_are_kept_are_computed_by_nobody(processes: Processes, fol
 
 def open_others(world: World, folder: Path, other: int) -> str | int | None:
     """Open images, of which one process sees a class less; returns what this one says, or its exit code."""
-    try:
-        open_fewshot_data(str(folder / ("fewer" if world.rank == other else "images")), world=world)
-    except VitkitError as error:
-        world.tell("spoken")
-        return str(error)
-    except SystemExit as end:
-        return end.code
-    return None
+    seen = folder / ("fewer" if world.rank == other else "images")
+    return ending_of(world, lambda: open_fewshot_data(str(seen), world=world))
 
 
 def test_processes_that_see_other_images_do_not_go_on(processes: Processes, folder: Path) -> None:
