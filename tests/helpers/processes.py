@@ -69,7 +69,7 @@ def ending_of(world: World, prepare: Callable[[], object]) -> str | int | None:
     try:
         prepare()
     except VitkitError as error:
-        world.tell("spoken")
+        world.tell("spoken")  # the others end after it
         return str(error)
     except SystemExit as end:
         return cast("int", end.code)

@@ -9,17 +9,13 @@ from vitkit.world import World, prepared_together
 
 def prepare(world: World, failing: tuple[int, ...]) -> str | int | None:
     """Prepare what some processes cannot; returns what a process says, or its exit code."""
-    code: str | int | None = None
-    try:
+
+    def fail() -> None:
         with prepared_together(world):
             if world.rank in failing:
                 raise VitkitError("no images here")
-    except VitkitError as error:
-        world.tell("spoken")  # the others end after it
-        return str(error)
-    except SystemExit as end:
-        code = end.code
-    return code
+
+    return ending_of(world, fail)
 
 
 def test_one_process_alone_says_what_is_wrong_and_the_others_end_with_it() -> None:
