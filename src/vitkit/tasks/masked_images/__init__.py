@@ -1,0 +1,1 @@
+"""The tasks whose images teach by themselves: a part of each is hidden and predicted."""
